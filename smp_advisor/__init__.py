@@ -1,0 +1,86 @@
+"""Recommend, explain and export SageMaker model-parallel configurations.
+
+In a notebook: ``%load_ext smp_advisor``, then ``%smp_advise 10B --instance ml.p4d.24xlarge --count 16``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor._version import __version__
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from smp_advisor import errors
+    from smp_advisor.advice import Advice
+    from smp_advisor.cluster import Cluster, Instance
+    from smp_advisor.costs import Estimate, estimate, estimate_many
+    from smp_advisor.library import Plan
+    from smp_advisor.notebook import Advisor
+    from smp_advisor.recommendation import advise
+    from smp_advisor.workload import Job, Model
+
+__all__ = [
+    "Advice",
+    "Advisor",
+    "Cluster",
+    "Estimate",
+    "Instance",
+    "Job",
+    "Model",
+    "Plan",
+    "__version__",
+    "advise",
+    "errors",
+    "estimate",
+    "estimate_many",
+]
+
+_HOMES = {
+    "Advice": "advice",
+    "Advisor": "notebook",
+    "Cluster": "cluster",
+    "Estimate": "costs",
+    "Instance": "cluster",
+    "Job": "workload",
+    "Model": "workload",
+    "Plan": "library",
+    "advise": "recommendation",
+    "estimate": "costs",
+    "estimate_many": "costs",
+}
+"""Where each public name lives: imported when first used, so that loading the extension stays quick."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("smp_advisor.errors")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"smp_advisor.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))
+
+
+def load_ipython_extension(ipython: InteractiveShell) -> None:
+    """``%load_ext smp_advisor``: register the magics."""
+    from smp_advisor.notebook.extension import load
+
+    load(ipython)
+
+
+def unload_ipython_extension(ipython: InteractiveShell) -> None:
+    """``%unload_ext smp_advisor``."""
+    from smp_advisor.notebook.extension import unload
+
+    unload(ipython)
+
+
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    return [{"src": "labextension", "dest": "smp-advisor"}]

@@ -1,0 +1,3 @@
+"""The version of the package; `js/package.json` says the same."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,136 @@
+"""Nodes of one type, together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from smp_advisor.cluster.custom import custom_instance
+from smp_advisor.cluster.instance import Instance
+from smp_advisor.cluster.table import instance as known_instance
+from smp_advisor.errors import ClusterError
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from smp_advisor.cluster.custom import OptionalFigures
+
+__all__ = ["Cluster"]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Cluster:
+    """`nodes` machines of one `Instance`.
+
+    Examples
+    --------
+    >>> Cluster("ml.p4d.24xlarge", 16).gpus
+    128
+    """
+
+    instance: Instance
+    nodes: int = 1
+
+    def __init__(self, instance: Instance | str, nodes: int = 1) -> None:
+        # An own __init__ so that type checkers see that a name is as good as an Instance.
+        _check_nodes(nodes)
+        object.__setattr__(self, "instance", _resolve(instance))
+        object.__setattr__(self, "nodes", nodes)
+
+    @classmethod
+    def custom(
+        cls,
+        *,
+        gpu: str,
+        usable_gpu_memory_gib: float,
+        peak_tflops: float,
+        gpus_per_node: int,
+        nodes: int,
+        intra_node_gb_per_s: float,
+        inter_node_gbps: float,
+        **optional: Unpack[OptionalFigures],
+    ) -> Cluster:
+        """Build a cluster of hardware that is not in the instance table.
+
+        Parameters
+        ----------
+        gpu
+            Name of the GPU, for example ``"A100 80GB"``.
+        usable_gpu_memory_gib
+            GiB of one GPU that a process can use.
+        peak_tflops
+            Dense 16-bit peak of one GPU in 1e12 FLOP/s.
+        gpus_per_node, nodes
+            Whole numbers of at least 1.
+        intra_node_gb_per_s
+            GB/s per GPU, both directions together; 0 only with one GPU a node.
+        inter_node_gbps
+            Gbps of one node; 0 only with one node.
+        **optional
+            ``gpu_memory_gib``, ``hbm_gb_per_s``, ``host_memory_gib``, ``host_link_gb_per_s``, ``vcpus``, ``nvlink``,
+            ``efa``, ``gpudirect_rdma``, ``bf16``, ``usd_per_hour`` (one node) and ``name``. What is not given is taken
+            from the nearest known GPU and named in ``cluster.instance.assumed``; a price is never assumed.
+        """
+        made = custom_instance(
+            gpu=gpu,
+            usable_gpu_memory_gib=usable_gpu_memory_gib,
+            peak_tflops=peak_tflops,
+            gpus_per_node=gpus_per_node,
+            intra_node_gb_per_s=intra_node_gb_per_s,
+            inter_node_gbps=inter_node_gbps,
+            network_needed=nodes != 1,
+            **optional,
+        )
+        return cls(made, nodes)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole cluster, which is the world size: one process a GPU."""
+        return self.nodes * self.instance.gpus
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of one node."""
+        return self.instance.gpus
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Of the whole cluster; None where no price is known."""
+        return None if self.instance.usd_per_hour is None else self.nodes * self.instance.usd_per_hour
+
+    @property
+    def intra_node_bytes_per_s(self) -> float:
+        """Between the GPUs of a node, per GPU in one direction (half the vendor's total); 0 for a single GPU."""
+        return self.instance.intra_node_gb_per_s * 1e9 / 2
+
+    @property
+    def inter_node_bytes_per_s_per_node(self) -> float:
+        """Between nodes, per node in one direction (network links carry their rate in each direction)."""
+        return self.instance.inter_node_gbps * 1e9 / 8
+
+    @property
+    def summary(self) -> str:
+        """One line for people: what it is, how it is connected, what it costs."""
+        machine = self.instance
+        parts = [f"{self.nodes} x {machine.name}: {self.gpus} x {machine.gpu_label}"]
+        if machine.gpus > 1:
+            parts.append(machine.intra_node)
+        if self.nodes > 1:
+            network = f"{machine.inter_node_gbps:g} Gbps {'EFA' if machine.efa else 'network'} a node"
+            parts.append(network + (" with GPUDirect RDMA" if machine.gpudirect_rdma else ""))
+        price = self.usd_per_hour
+        parts.append("no on-demand price known" if price is None else f"{price:,.2f} USD an hour")
+        return ", ".join(parts)
+
+
+def _resolve(machine: object) -> Instance:
+    if isinstance(machine, str):
+        return known_instance(machine)
+    if isinstance(machine, Instance):
+        return machine
+    raise ClusterError(f"A cluster takes an instance name such as 'ml.p4d.24xlarge' or an Instance, not {machine!r}.")
+
+
+def _check_nodes(nodes: object) -> None:
+    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
+        raise ClusterError(f"The number of nodes must be a whole number of at least 1, not {nodes!r}.")

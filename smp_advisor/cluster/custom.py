@@ -1,0 +1,166 @@
+"""Hardware outside the instance table: figures passed by the user, the rest from the nearest known GPU."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TypedDict, TypeVar
+
+from smp_advisor.cluster.instance import Instance
+from smp_advisor.cluster.table import instances
+from smp_advisor.errors import ClusterError
+
+__all__ = ["OptionalFigures", "custom_instance", "nearest_known"]
+
+T = TypeVar("T")
+
+PCIE_GB_PER_S = 128
+"""Both directions of PCIe Gen5 x16; a faster link between GPUs must be NVLink."""
+
+
+class OptionalFigures(TypedDict, total=False):
+    """Figures of custom hardware that the nearest known GPU can stand in for."""
+
+    gpu_memory_gib: float
+    """Nominal memory of one GPU."""
+    hbm_gb_per_s: float
+    host_memory_gib: float
+    """Of one node."""
+    host_link_gb_per_s: float
+    """Host copy per GPU, one direction."""
+    vcpus: int
+    """Of one node."""
+    nvlink: bool
+    """Whether the GPUs of a node talk over NVLink; assumed from the link's bandwidth otherwise."""
+    efa: bool
+    gpudirect_rdma: bool
+    bf16: bool
+    usd_per_hour: float
+    """Of one node."""
+    name: str
+
+
+def custom_instance(
+    *,
+    gpu: str,
+    usable_gpu_memory_gib: float,
+    peak_tflops: float,
+    gpus_per_node: int,
+    intra_node_gb_per_s: float,
+    inter_node_gbps: float,
+    network_needed: bool = True,
+    gpu_memory_gib: float | None = None,
+    hbm_gb_per_s: float | None = None,
+    host_memory_gib: float | None = None,
+    host_link_gb_per_s: float | None = None,
+    vcpus: int | None = None,
+    nvlink: bool | None = None,
+    efa: bool | None = None,
+    gpudirect_rdma: bool | None = None,
+    bf16: bool | None = None,
+    usd_per_hour: float | None = None,
+    name: str = "custom",
+) -> Instance:
+    """Build an `Instance` from figures; those not given come from the nearest known GPU and are listed as assumed."""
+    _check_name(gpu)
+    _check_whole("gpus_per_node", gpus_per_node)
+    if vcpus is not None:
+        _check_whole("vcpus", vcpus)
+    linked = gpus_per_node > 1
+    for field, value, unit, may_be_zero in (
+        ("usable_gpu_memory_gib", usable_gpu_memory_gib, "GiB", False),
+        ("peak_tflops", peak_tflops, "TFLOPS", False),
+        ("intra_node_gb_per_s", intra_node_gb_per_s, "GB/s per GPU, both directions", not linked),
+        ("inter_node_gbps", inter_node_gbps, "Gbps per node", not network_needed),
+        ("gpu_memory_gib", gpu_memory_gib, "GiB", False),
+        ("hbm_gb_per_s", hbm_gb_per_s, "GB/s", False),
+        ("host_memory_gib", host_memory_gib, "GiB", False),
+        ("host_link_gb_per_s", host_link_gb_per_s, "GB/s", False),
+        ("usd_per_hour", usd_per_hour, "USD", True),
+    ):
+        if value is not None or field in _REQUIRED:
+            _check_figure(field, value, unit, may_be_zero=may_be_zero)
+    for field, flag in (("nvlink", nvlink), ("efa", efa), ("gpudirect_rdma", gpudirect_rdma), ("bf16", bf16)):
+        if flag is not None and not isinstance(flag, bool):
+            raise ClusterError(f"{field} must be True or False, not {flag!r}.")
+    if gpu_memory_gib is not None and gpu_memory_gib < usable_gpu_memory_gib:
+        raise ClusterError(
+            f"usable_gpu_memory_gib ({usable_gpu_memory_gib:g}) cannot exceed gpu_memory_gib ({gpu_memory_gib:g})."
+        )
+
+    near = nearest_known(gpu, usable_gpu_memory_gib, peak_tflops)
+    assumed: list[str] = []
+
+    def given(field: str, value: T | None, fallback: T) -> T:
+        if value is not None:
+            return value
+        assumed.append(field)
+        return fallback
+
+    nvlink = given("intra_node", nvlink, linked and intra_node_gb_per_s > PCIE_GB_PER_S)
+    link = "single GPU" if not linked else "NVLink" if nvlink else "PCIe"
+    return Instance(
+        name=name,
+        gpu=gpu,
+        gpus=gpus_per_node,
+        gpu_memory_gib=given("gpu_memory_gib", gpu_memory_gib, max(near.gpu_memory_gib, usable_gpu_memory_gib)),
+        usable_gpu_memory_gib=float(usable_gpu_memory_gib),
+        vcpus=given("vcpus", vcpus, near.vcpus * gpus_per_node // near.gpus),
+        host_memory_gib=given("host_memory_gib", host_memory_gib, near.host_memory_gib / near.gpus * gpus_per_node),
+        intra_node=link,
+        intra_node_gb_per_s=float(intra_node_gb_per_s),
+        inter_node_gbps=float(inter_node_gbps),
+        efa=given("efa", efa, near.efa),
+        gpudirect_rdma=given("gpudirect_rdma", gpudirect_rdma, near.gpudirect_rdma),
+        peak_tflops=float(peak_tflops),
+        hbm_gb_per_s=given("hbm_gb_per_s", hbm_gb_per_s, near.hbm_gb_per_s),
+        host_link_gb_per_s=given("host_link_gb_per_s", host_link_gb_per_s, near.host_link_gb_per_s),
+        bf16=given("bf16", bf16, near.bf16),
+        usd_per_hour=usd_per_hour,
+        source=f"figures given by the user; assumed ones from {near.gpu} in {near.name}" if assumed else "given",
+        assumed=tuple(assumed),
+        custom=True,
+    )
+
+
+_REQUIRED = frozenset({"usable_gpu_memory_gib", "peak_tflops", "intra_node_gb_per_s", "inter_node_gbps"})
+
+
+def nearest_known(gpu: str, usable_gpu_memory_gib: float, peak_tflops: float) -> Instance:
+    """Find the instance whose GPU is nearest: by the name's words first, then by memory and peak (log distance).
+
+    Of instances with the same GPU the one with most GPUs counts, because its host is shared as in a training node.
+    """
+    words = set(_words(gpu))
+
+    def distance(known: Instance) -> tuple[int, float, int]:
+        model = known.gpu.split()[1].lower()
+        same_name = 0 if model in words else 1
+        apart = abs(math.log(known.usable_gpu_memory_gib / usable_gpu_memory_gib)) + abs(
+            math.log(known.peak_tflops / peak_tflops)
+        )
+        return same_name, apart, -known.gpus
+
+    return min(instances(), key=distance)
+
+
+def _words(gpu: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", gpu.lower())
+
+
+def _check_name(gpu: object) -> None:
+    if not isinstance(gpu, str) or not gpu.strip():
+        raise ClusterError(f"gpu must be the GPU's name, for example 'A100 80GB', not {gpu!r}.")
+
+
+def _check_whole(field: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ClusterError(f"{field} must be a whole number of at least 1, not {value!r}.")
+
+
+def _check_figure(field: str, value: object, unit: str, *, may_be_zero: bool) -> None:
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if math.isfinite(number) and (number > 0 or (number == 0 and may_be_zero)):
+        return
+    least = "of at least 0" if may_be_zero else "above 0"
+    raise ClusterError(f"{field} must be a number {least} ({unit}), not {value!r}.")

@@ -1,0 +1,108 @@
+"""The dated table of GPU instances: its one reader and the look-up by name."""
+
+from __future__ import annotations
+
+import csv
+import tomllib
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from smp_advisor.cluster.instance import Instance
+from smp_advisor.errors import InstanceError
+
+__all__ = ["Source", "instance", "instances", "sources", "table_date"]
+
+_YES_NO = {"yes": True, "no": False}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """Where some columns of the instance table come from."""
+
+    id: str
+    title: str
+    date: str
+    columns: tuple[str, ...]
+    assumed: bool
+    """General knowledge that nothing confirms; shown to users as assumed."""
+
+
+@cache
+def instances() -> tuple[Instance, ...]:
+    """Every GPU training instance of the table, in its order."""
+    table = (files("smp_advisor.cluster") / "data" / "instances.csv").read_text(encoding="utf-8")
+    return tuple(_instance(row) for row in csv.DictReader(table.splitlines()))
+
+
+@cache
+def sources() -> tuple[Source, ...]:
+    """The sources of the table's columns."""
+    return tuple(Source(**{**entry, "columns": tuple(entry["columns"])}) for entry in _sources_file()["source"])
+
+
+def table_date() -> str:
+    """Day the table was compiled (ISO 8601)."""
+    return str(_sources_file()["table_date"])
+
+
+def instance(name: str) -> Instance:
+    """Instance of the table by its name, with or without ``ml.``.
+
+    Examples
+    --------
+    >>> instance("p4d.24xlarge").name
+    'ml.p4d.24xlarge'
+    """
+    known = _by_name()
+    wanted = name.strip().lower()
+    full = wanted if wanted.startswith("ml.") else f"ml.{wanted}"
+    if full in known:
+        return known[full]
+    near = get_close_matches(full, known, n=3, cutoff=0.6)
+    hint = f"the nearest known are {', '.join(near)}" if near else f"known are, for example, {', '.join(_FAMILIAR)}"
+    raise InstanceError(f"Unknown instance type {name!r}: {hint}; Cluster.custom(...) takes any other hardware.")
+
+
+_FAMILIAR = ("ml.p4d.24xlarge", "ml.p4de.24xlarge", "ml.p5.48xlarge")
+
+
+@cache
+def _by_name() -> dict[str, Instance]:
+    return {entry.name: entry for entry in instances()}
+
+
+@cache
+def _sources_file() -> dict[str, Any]:
+    return tomllib.loads((files("smp_advisor.cluster") / "data" / "sources.toml").read_text(encoding="utf-8"))
+
+
+def _instance(row: dict[str, str]) -> Instance:
+    assumed = [column for source in sources() if source.assumed for column in source.columns]
+    price = float(row["usd_per_hour"]) if row["usd_per_hour"] else None
+    if price is not None and not _YES_NO[row["price_confirmed"]]:
+        assumed.append("usd_per_hour")
+    return Instance(
+        name=row["instance_type"],
+        gpu=row["gpu"],
+        gpus=int(row["gpus"]),
+        gpu_memory_gib=float(row["gpu_memory_gib"]),
+        usable_gpu_memory_gib=float(row["usable_gpu_memory_gib"]),
+        vcpus=int(row["vcpus"]),
+        host_memory_gib=float(row["host_memory_gib"]),
+        intra_node=row["intra_node"],
+        intra_node_gb_per_s=float(row["intra_node_gb_per_s"]),
+        inter_node_gbps=float(row["inter_node_gbps"]),
+        efa=_YES_NO[row["efa"]],
+        gpudirect_rdma=_YES_NO[row["gpudirect_rdma"]],
+        peak_tflops=float(row["peak_tflops"]),
+        hbm_gb_per_s=float(row["hbm_gb_per_s"]),
+        host_link_gb_per_s=float(row["host_link_gb_per_s"]),
+        usd_per_hour=price,
+        price_note=row["price_note"],
+        source="; ".join(f"{source.title} ({source.date})" for source in sources()),
+        assumed=tuple(assumed),
+        bf16=_YES_NO[row["bf16"]],
+    )

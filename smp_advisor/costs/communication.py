@@ -1,0 +1,89 @@
+"""Collectives by topology: NVLink or PCIe inside the node, EFA between nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from smp_advisor.costs.constants import constant
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from smp_advisor.cluster.cluster import Cluster
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+__all__ = ["all_gather_seconds", "all_reduce_seconds", "bus_bytes_per_second", "point_to_point_seconds"]
+
+
+def _intra_efficiency(cluster: Cluster, members: Ints) -> Floats:
+    """Share of the one-direction link rate that a ring of `members` GPUs in one node reaches."""
+    link = cluster.instance.intra_node.lower()
+    if "nvlink" not in link:
+        return np.full(members.shape, constant("communication.pcie_efficiency"))
+    if "cube mesh" in link:
+        # Few GPUs of a cube mesh share few of the links.
+        names = ("2", "4", "8")
+        points = [constant(f"communication.cube_mesh_efficiency_{n}") for n in names]
+        return np.interp(members, [2, 4, 8], points)
+    return np.full(members.shape, constant("communication.nvswitch_efficiency"))
+
+
+def bus_bytes_per_second(cluster: Cluster, members: Ints, stride: Ints) -> tuple[Floats, NDArray[np.bool_]]:
+    """Ring bandwidth of one of many like groups working at once, and whether the group stays within a node.
+
+    Parameters
+    ----------
+    members
+        GPUs of a group, shape (n,).
+    stride
+        Distance in ranks between neighbours, shape (n,). Groups with stride k come in k interleaved copies; where they
+        cross nodes, min(k, GPUs per node) of them share the node's network.
+    """
+    per_node = cluster.instance.gpus
+    members, stride = np.asarray(members), np.asarray(stride)
+    inside = members * stride <= per_node
+    in_node_members = np.clip(np.where(inside, members, per_node // np.minimum(stride, per_node)), 1, None)
+    link = cluster.intra_node_bytes_per_s * _intra_efficiency(cluster, in_node_members)
+    sharing = np.minimum(stride, per_node)
+    network = cluster.inter_node_bytes_per_s_per_node * constant("communication.network_efficiency") / sharing
+    crossing = np.where(in_node_members > 1, np.minimum(link, network), network)
+    return np.where(inside, link, crossing), inside
+
+
+def _seconds(cluster: Cluster, bytes_: Floats, members: Ints, stride: Ints, rounds: int) -> Floats:
+    rate, inside = bus_bytes_per_second(cluster, members, stride)
+    latency = np.where(
+        inside, constant("communication.intra_latency_seconds"), constant("communication.inter_latency_seconds")
+    )
+    share = rounds * (members - 1) / np.maximum(members, 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        time = latency + share * bytes_ / rate
+    return np.where((members > 1) & (bytes_ > 0), time, 0.0)
+
+
+def all_reduce_seconds(cluster: Cluster, bytes_: Floats, members: Ints, stride: Ints) -> Floats:
+    """Ring all-reduce of `bytes_` per GPU: 2 (n - 1) / n of them cross each link (Patarasuk and Yuan 2009)."""
+    return _seconds(cluster, bytes_, members, stride, rounds=2)
+
+
+def all_gather_seconds(cluster: Cluster, bytes_: Floats, members: Ints, stride: Ints) -> Floats:
+    """Ring all-gather or reduce-scatter whose full size is `bytes_`: (n - 1) / n of them cross each link."""
+    return _seconds(cluster, bytes_, members, stride, rounds=1)
+
+
+def point_to_point_seconds(cluster: Cluster, bytes_: Floats, stride: Ints) -> Floats:
+    """Hand-over between pipeline neighbours that are `stride` ranks apart, all GPUs of a node sending at once."""
+    per_node = cluster.instance.gpus
+    inside = stride < per_node
+    link = cluster.intra_node_bytes_per_s * _intra_efficiency(cluster, np.full(stride.shape, 2))
+    network = cluster.inter_node_bytes_per_s_per_node * constant("communication.network_efficiency") / per_node
+    rate = np.where(inside, link, network)
+    latency = np.where(
+        inside, constant("communication.intra_latency_seconds"), constant("communication.inter_latency_seconds")
+    )
+    with np.errstate(divide="ignore"):
+        return latency + bytes_ / rate

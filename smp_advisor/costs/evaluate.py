@@ -1,0 +1,249 @@
+"""Many plans at once, as arrays; and one plan, as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from smp_advisor.costs.compute import model_flops_per_sample, peak_flops
+from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory, StepTime
+from smp_advisor.costs.layout import Layout
+from smp_advisor.costs.memory import (
+    GIB,
+    block_saved_bytes,
+    host_bytes,
+    memory_error_bytes,
+    stage_bytes,
+    vocabulary_shards,
+)
+from smp_advisor.costs.money import cluster_usd_per_hour, days_to_train
+from smp_advisor.costs.partition import stage_kinds, stages
+from smp_advisor.costs.pipeline import in_flight
+from smp_advisor.costs.step_time import step_seconds
+from smp_advisor.costs.world import World
+from smp_advisor.library.check import check_against
+from smp_advisor.library.families import supports_tensor_parallelism
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.costs.partition import Stage
+    from smp_advisor.library.plan import Plan
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["MemoryColumns", "estimate", "estimate_many", "fit_probability", "memory_columns", "seconds_columns"]
+
+_TIME_PARTS = tuple(StepTime.__dataclass_fields__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryColumns:
+    """Memory of n plans, arrays of shape (n,), bytes: of the stage that is likeliest not to fit."""
+
+    peak_bytes: Floats
+    error_bytes: Floats
+    """One standard deviation of `peak_bytes`."""
+    host_bytes_per_node: Floats
+
+
+def _by_pipeline_degree(layout: Layout) -> list[tuple[int, NDArray[np.intp]]]:
+    """Rows of each pipeline degree: plans of one degree share their stages."""
+    return [
+        (int(degree), np.flatnonzero(layout.pipeline_parallel_degree == degree))
+        for degree in np.unique(layout.pipeline_parallel_degree)
+    ]
+
+
+def _kinds_bytes(
+    model: Model, cluster: Cluster, job: Job, layout: Layout, degree: int
+) -> list[tuple[Stage, dict[str, Floats], Floats]]:
+    """(stage, bytes by category, host bytes) of each kind of stage."""
+    world = World.of(model, cluster, job, layout)
+    saved = tuple(block_saved_bytes(group.block, layout, world, job) for group in model.groups)
+    return [
+        (
+            stage,
+            stage_bytes(model, job, layout, world, stage, saved),
+            host_bytes(model, layout, world, stage),
+        )
+        for stage in stage_kinds(model, degree)
+    ]
+
+
+def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> MemoryColumns:
+    """Peak memory of n plans."""
+    usable = cluster.instance.usable_gpu_memory_gib * GIB
+    peak, error, host = np.zeros(len(layout)), np.zeros(len(layout)), np.zeros(len(layout))
+    for degree, rows in _by_pipeline_degree(layout):
+        kinds = _kinds_bytes(model, cluster, job, layout.take(rows), degree)
+        totals = np.stack([sum(by.values(), np.zeros(len(rows))) for _, by, _ in kinds])
+        shards = vocabulary_shards(model, layout.take(rows))
+        errors = np.stack([memory_error_bytes(by, shards) for _, by, _ in kinds])
+        worst = ((totals - usable) / errors).argmax(axis=0), np.arange(len(rows))
+        peak[rows], error[rows] = totals[worst], errors[worst]
+        # A node may hold several stages; all its GPUs are charged with the largest.
+        host[rows] = np.stack([h for _, _, h in kinds]).max(axis=0) * cluster.instance.gpus
+    return MemoryColumns(peak_bytes=peak, error_bytes=error, host_bytes_per_node=host)
+
+
+def fit_probability(margin: float) -> float:
+    """Probability that a peak stays within usable memory, of its margin in standard deviations (normal error)."""
+    return NormalDist().cdf(margin)
+
+
+def seconds_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> dict[str, Floats]:
+    """Step time of n plans by part (the fields of `StepTime`), arrays of shape (n,)."""
+    result = {name: np.zeros(len(layout)) for name in _TIME_PARTS}
+    for degree, rows in _by_pipeline_degree(layout):
+        part = layout.take(rows)
+        world = World.of(model, cluster, job, part)
+        for name, values in step_seconds(model, cluster, job, part, world, degree).items():
+            result[name][rows] = values
+    return result
+
+
+def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
+    """Costs of one plan.
+
+    Raises
+    ------
+    PlanError
+        The plan does not match the cluster, the model or the job.
+    """
+    return estimate_many(model, cluster, job, [plan])[0]
+
+
+def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan]) -> list[Estimate]:
+    """Costs of some plans, evaluated together; the same figures as one by one."""
+    for plan in plans:
+        check_against(plan, cluster, model, job)
+    if not plans:
+        return []
+    layout = Layout.of(plans)
+    seconds = seconds_columns(model, cluster, job, layout)
+    result: list[Estimate | None] = [None] * len(plans)
+    for degree, rows in _by_pipeline_degree(layout):
+        part = layout.take(rows)
+        kinds = _kinds_bytes(model, cluster, job, part, degree)
+        flight = in_flight(part)
+        shards = vocabulary_shards(model, part)
+        errors = [memory_error_bytes(by, shards) for _, by, _ in kinds]
+        for position, row in enumerate(rows):
+            result[row] = _value(
+                model,
+                cluster,
+                job,
+                plans[row],
+                memory=_memory(model, degree, kinds, position),
+                time=StepTime(**{name: float(values[row]) for name, values in seconds.items()}),
+                error_bytes=[float(error[position]) for error in errors],
+                totals=[float(sum(values[position] for values in by.values())) for _, by, _ in kinds],
+                host=max(float(h[position]) for _, _, h in kinds) * cluster.instance.gpus,
+                flight=int(flight[position]),
+                samples=int(part.batch_samples[position]),
+            )
+    return [value for value in result if value is not None]
+
+
+def _memory(model: Model, degree: int, kinds: list[tuple[Stage, dict[str, Floats], Floats]], position: int) -> Memory:
+    by_kind = {stage.kind: by for stage, by, _ in kinds}
+    return Memory(
+        stages=tuple(
+            StageMemory(
+                stage=stage.index,
+                layers=stage.layers,
+                **{
+                    category: float(by_kind[stage.kind][category.removesuffix("_gib")][position]) / GIB
+                    for category in CATEGORIES
+                },
+            )
+            for stage in stages(model, degree)
+        )
+    )
+
+
+def _value(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    plan: Plan,
+    *,
+    memory: Memory,
+    time: StepTime,
+    error_bytes: list[float],
+    totals: list[float],
+    host: float,
+    flight: int,
+    samples: int,
+) -> Estimate:
+    instance = cluster.instance
+    usable = instance.usable_gpu_memory_gib * GIB
+    scores = [(usable - total) / error for total, error in zip(totals, error_bytes, strict=True)]
+    worst = min(range(len(scores)), key=scores.__getitem__)
+    replicas = cluster.gpus // (plan.pipeline_parallel_degree * plan.tensor_parallel_degree)
+    batch = samples * replicas
+    sequence = model.sequence_length(job.sequence_length)
+    flops = model_flops_per_sample(model, sequence) * batch
+    per_gpu = flops / time.total_seconds / cluster.gpus
+    return Estimate(
+        plan=plan,
+        memory=memory,
+        time=time,
+        usable_gpu_memory_gib=instance.usable_gpu_memory_gib,
+        host_memory_gib_per_node=host / GIB,
+        host_memory_fits=host <= HOST_SHARE * instance.host_memory_gib * GIB,
+        fit_probability=fit_probability(scores[worst]),
+        memory_error_gib=error_bytes[worst] / GIB,
+        global_batch_size=batch,
+        tokens_per_step=batch * sequence,
+        microbatches_in_flight=flight,
+        tflops_per_gpu=per_gpu / 1e12,
+        mfu=per_gpu / peak_flops(instance, job),
+        usd_per_hour=cluster_usd_per_hour(instance.usd_per_hour, cluster.nodes),
+        days=days_to_train(job.tokens, batch * sequence / time.total_seconds),
+        assumptions=assumptions(model, plan),
+    )
+
+
+HOST_SHARE = 0.8
+"""Share of host memory that offloaded activations may take; the rest is data loading and the operating system."""
+
+
+def assumptions(model: Model, plan: Plan) -> tuple[str, ...]:
+    """What the figures of this plan rest on that no source states, one sentence each."""
+    said = []
+    if model.origin == "inferred":
+        said.append(f"The model's shape is inferred ({model.note or model.name}); activations may differ by 25 %.")
+    if plan.tensor_parallel_degree > 1 and not supports_tensor_parallelism(model.family):
+        said.append(
+            f"The library does not distribute {model.family} layers by itself: tensor parallelism divides them only if "
+            "the script registers them with smp.tp_register_with_module."
+        )
+    if plan.tensor_parallel_degree > 1 and model.head.per_token and model.shape.vocab:
+        if model.shape.vocab % plan.tensor_parallel_degree:
+            said.append(
+                f"Vocabulary {model.shape.vocab:,} is not divisible by tensor parallel degree "
+                f"{plan.tensor_parallel_degree}, so embedding, head and logits are counted whole on every GPU."
+            )
+        else:
+            said.append("Embedding, head and logits are taken as divided over the tensor parallel group.")
+    if plan.pipeline_parallel_degree > 1:
+        said.append(
+            "Activations are planned for min(active_microbatches, microbatches) microbatches in flight; "
+            "whether the depth of the pipeline caps them further is not documented."
+        )
+        if model.head.tied:
+            said.append("The tied embedding is counted on the first and the last stage; the library chooses one.")
+    if plan.offload_activations:
+        said.append("Inputs of the running microbatch are taken to stay on the GPU when activations are offloaded.")
+    said.append("Context, NCCL and allocator reserve are starting values from published runs, not yet calibrated.")
+    return tuple(said)

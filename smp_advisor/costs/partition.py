@@ -1,0 +1,71 @@
+"""Which blocks each pipeline stage holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from smp_advisor.workload.model import Model
+
+__all__ = ["Stage", "stage_kinds", "stages"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """What one pipeline stage holds."""
+
+    index: int
+    block_counts: tuple[int, ...]
+    """Blocks of each of the model's groups, in their order."""
+    first: bool
+    """Holds the embedding."""
+    last: bool
+    """Holds the final norm, the head and the loss."""
+
+    @property
+    def layers(self) -> int:
+        """Blocks in all."""
+        return sum(self.block_counts)
+
+    @property
+    def kind(self) -> tuple[tuple[int, ...], bool, bool]:
+        """Stages of equal kind cost the same."""
+        return self.block_counts, self.first, self.last
+
+
+@lru_cache(maxsize=4096)
+def stages(model: Model, pipeline_parallel_degree: int) -> tuple[Stage, ...]:
+    """Split the model's blocks over the stages as evenly as counts allow.
+
+    Left-over blocks go to the middle stages first, then to the first: the first and last stage carry the embedding
+    and the head. The library balances measured costs instead (``memory_weight``); for equal blocks both agree to one
+    block.
+    """
+    degree = pipeline_parallel_degree
+    base, left = divmod(model.layer_count, degree)
+    order = [*range(1, degree - 1), 0, degree - 1]
+    extra = set(order[:left])
+    result = []
+    position = 0
+    starts = []
+    total = 0
+    for group in model.groups:
+        starts.append((total, total + group.count))
+        total += group.count
+    for index in range(degree):
+        size = base + (index in extra)
+        counts = tuple(max(0, min(end, position + size) - max(start, position)) for start, end in starts)
+        result.append(Stage(index=index, block_counts=counts, first=index == 0, last=index == degree - 1))
+        position += size
+    return tuple(result)
+
+
+@lru_cache(maxsize=4096)
+def stage_kinds(model: Model, pipeline_parallel_degree: int) -> tuple[Stage, ...]:
+    """One stage of each kind: what has to be evaluated to know them all."""
+    unique: dict[tuple[tuple[int, ...], bool, bool], Stage] = {}
+    for stage in stages(model, pipeline_parallel_degree):
+        unique.setdefault(stage.kind, stage)
+    return tuple(unique.values())

@@ -1,0 +1,99 @@
+"""How a plan divides the GPUs of a cluster into groups, and the batch that follows.
+
+SMP v1 runs tensor parallelism across data-parallel ranks: the world is divided by the pipeline degree first, which
+gives the data-parallel degree, and that by the tensor degree, which gives the reduced data-parallel degree (ranking
+mechanism, SageMaker developer guide).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from smp_advisor.errors import PlanError
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.library.plan import Plan
+
+__all__ = [
+    "data_parallel_degree",
+    "global_batch_size",
+    "model_parallel_degree",
+    "reduced_data_parallel_degree",
+    "replicas",
+    "samples_per_microbatch",
+    "samples_per_tensor_parallel_group",
+    "world_size",
+]
+
+
+def world_size(cluster: Cluster) -> int:
+    """Processes of the job: one for each GPU of the cluster."""
+    return cluster.gpus
+
+
+def model_parallel_degree(plan: Plan) -> int:
+    """GPUs that hold one replica of the model together: pipeline degree x tensor degree."""
+    return plan.pipeline_parallel_degree * plan.tensor_parallel_degree
+
+
+def data_parallel_degree(plan: Plan, cluster: Cluster) -> int:
+    """Ranks of a data-parallel group: world / pipeline degree (tensor-parallel ranks are among them)."""
+    _require_whole_replicas(plan, cluster)
+    return cluster.gpus // plan.pipeline_parallel_degree
+
+
+def reduced_data_parallel_degree(plan: Plan, cluster: Cluster) -> int:
+    """Replicas of the model: data-parallel degree / tensor degree."""
+    return data_parallel_degree(plan, cluster) // plan.tensor_parallel_degree
+
+
+def replicas(plan: Plan, cluster: Cluster) -> int:
+    """How many batches of `batch_size` one step consumes: rdp with `prescaled_batch`, dp without."""
+    if plan.prescaled_batch:
+        return reduced_data_parallel_degree(plan, cluster)
+    return data_parallel_degree(plan, cluster)
+
+
+def global_batch_size(plan: Plan, cluster: Cluster) -> int:
+    """Samples per optimizer step over the whole cluster.
+
+    With `prescaled_batch` the batch is that of a whole tensor-parallel group (rdp x batch), else each rank's (dp x
+    batch).
+
+    Examples
+    --------
+    AWS's 10-billion row: 16 p4d nodes, tensor degree 4, batch 40.
+
+    >>> from smp_advisor.cluster import Cluster
+    >>> from smp_advisor.library import Plan
+    >>> plan = Plan(tensor_parallel_degree=4, prescaled_batch=True, batch_size=40)
+    >>> global_batch_size(plan, Cluster("ml.p4d.24xlarge", 16))
+    1280
+    """
+    return replicas(plan, cluster) * plan.batch_size
+
+
+def samples_per_tensor_parallel_group(plan: Plan) -> int:
+    """Samples that the GPUs of one tensor-parallel group process together in a step.
+
+    Without `prescaled_batch` the library gathers the ranks' batches, so the group still works on all of them.
+    """
+    return plan.batch_size if plan.prescaled_batch else plan.tensor_parallel_degree * plan.batch_size
+
+
+def samples_per_microbatch(plan: Plan) -> int:
+    """Samples that a tensor-parallel group processes at a time."""
+    return samples_per_tensor_parallel_group(plan) // plan.microbatches
+
+
+def _require_whole_replicas(plan: Plan, cluster: Cluster) -> None:
+    per_replica = model_parallel_degree(plan)
+    if cluster.gpus % per_replica:
+        nodes = math.lcm(per_replica, cluster.gpus_per_node) // cluster.gpus_per_node
+        raise PlanError(
+            f"The cluster's {cluster.gpus} GPUs are not a multiple of pipeline_parallel_degree x tensor_parallel_degree"
+            f" ({plan.pipeline_parallel_degree} x {plan.tensor_parallel_degree} = {per_replica}): choose degrees whose"
+            f" product divides {cluster.gpus}, or a multiple of {nodes} nodes."
+        )

@@ -1,0 +1,298 @@
+"""From what the user has to advice: the one call that runs the whole flow."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, cast
+
+from smp_advisor.advice import Advice
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.costs.evaluate import estimate
+from smp_advisor.errors import AdvisorError, JobError, NoPlanFitsError
+from smp_advisor.guidance import explain, nearest_reference, pitfalls
+from smp_advisor.library.plan import Plan
+from smp_advisor.library.support import require_supported_instance
+from smp_advisor.search.fleet import search_cheapest
+from smp_advisor.search.rank import NEAR_BEST, OBJECTIVES, Objective
+from smp_advisor.search.search import SearchResult, search
+from smp_advisor.workload.job import Job
+from smp_advisor.workload.model import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from smp_advisor.cluster.instance import Instance
+
+__all__ = ["advise", "read_model"]
+
+_JOB_FIELDS = frozenset(f.name for f in fields(Job))
+_PLAN_FIELDS = frozenset(f.name for f in fields(Plan)) - {"library"}
+_SHAPE_FIELDS = frozenset({"family", "layers", "hidden", "heads", "vocab"})
+
+
+def read_model(model: Any, *, sequence_length: int, shape: Mapping[str, Any] | None = None) -> Model:
+    """A `Model` of whatever the user has.
+
+    Parameters
+    ----------
+    model
+        A `Model`; a parameter count (``10e9``, ``"10B"``); a transformers config (object, dict, path of a
+        ``config.json``); a transformers model, of which the config is read.
+    sequence_length
+        Positions that an inferred shape must hold.
+    shape
+        What to hold when the shape is inferred from a count: `family`, `layers`, `hidden`, `heads`, `vocab`.
+    """
+    if isinstance(model, Model):
+        return model
+    shape = dict(shape or {})
+    is_path = isinstance(model, str) and (model.endswith(".json") or "/" in model or "\\" in model)
+    if isinstance(model, int | float) or (isinstance(model, str) and not is_path):
+        return Model.from_parameters(model, sequence_length=sequence_length, **shape)
+    if shape:
+        raise AdvisorError(
+            f"{_words(shape)} can only be given with a parameter count; this model's configuration already says them."
+        )
+    config = getattr(model, "config", None)
+    return Model.from_config(config if hasattr(config, "to_dict") else model)
+
+
+def advise(
+    model: Any,
+    cluster: Cluster | Instance | str,
+    job: Job | None = None,
+    *,
+    instance_count: int | None = None,
+    library: str = "smp-v1",
+    objective: str = "throughput",
+    min_fit_probability: float = 0.95,
+    script: str | None = None,
+    data: str | None = None,
+    **settings: Any,
+) -> Advice:
+    """Recommend a model-parallel configuration and explain it.
+
+    Parameters
+    ----------
+    model
+        A parameter count (``10e9``, ``"10B"``), a `Model`, a transformers config (object, dict, path of a
+        ``config.json``) or a transformers model.
+    cluster
+        A `Cluster`, or an instance name with `instance_count`.
+    job
+        The training run; or its fields as keywords (``sequence_length=512``).
+    instance_count
+        Nodes, where `cluster` is an instance; 1 if not given.
+    library
+        ``"smp-v1"``.
+    objective
+        ``"throughput"``, ``"cost"`` (also tries fewer nodes and comparable instance types), ``"headroom"`` or
+        ``"simplicity"``.
+    min_fit_probability
+        Only plans that fit with at least this probability are recommended.
+    script, data
+        Path of your own training script and S3 URI of its data, for the cell.
+    **settings
+        Fields of `Job`; of an inferred shape (`family`, `layers`, `hidden`, `heads`, `vocab`); and fields of `Plan` to
+        hold at a value (``tensor_parallel_degree=4``).
+
+    Raises
+    ------
+    AdvisorError
+        One sentence: what is wrong with the input, or that nothing fits and what would.
+
+    Examples
+    --------
+    >>> advice = advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512)
+    >>> advice.estimate.fits
+    True
+    """
+    chosen_objective = _objective(objective)
+    _require_probability(min_fit_probability)
+    if library != "smp-v1":
+        raise AdvisorError(f"library must be 'smp-v1', the only one this version advises on, not {library!r}.")
+    given_job, shape, pins = _sort_settings(settings)
+    job = _job(job, given_job)
+    cluster = _cluster(cluster, instance_count)
+    require_supported_instance(library, cluster.instance)
+    read = read_model(model, sequence_length=job.sequence_length, shape=shape)
+    if job.precision == "bf16" and not cluster.instance.bf16:
+        raise JobError(f"{cluster.instance.gpu_label} does not compute in bf16; use precision='fp16'.")
+
+    searched: list[SearchResult]
+    if chosen_objective == "cost":
+        best, searched = search_cheapest(
+            read, cluster, job, library=library, min_fit_probability=min_fit_probability, pins=pins
+        )
+    else:
+        best = search(
+            read, cluster, job, objective=chosen_objective, min_fit_probability=min_fit_probability, pins=pins
+        )
+        searched = [best]
+    if best is None or not len(best.ranked):
+        raise NoPlanFitsError(_nothing_fits(read, cluster, job, searched[0], min_fit_probability, pins))
+
+    plan = best.best()
+    value = estimate(read, best.cluster, job, plan)
+    batch = _batch_sentence(job, value.global_batch_size, value.tokens_per_step)
+    return Advice(
+        model=read,
+        cluster=best.cluster,
+        job=job,
+        plan=plan,
+        estimate=value,
+        objective=chosen_objective,
+        min_fit_probability=min_fit_probability,
+        steps=explain(read, best.cluster, job, plan, value, min_fit_probability=min_fit_probability, batch_note=batch),
+        pitfalls=pitfalls(read, best.cluster, job, plan, script_is_generated=script is None),
+        reference=nearest_reference(read, best.cluster, job, plan, value),
+        because=f"{_because(best, searched, cluster, chosen_objective, min_fit_probability)} {batch}",
+        defaults=_defaults(read, job, shape),
+        plans_enumerated=sum(r.plans_enumerated for r in searched),
+        plans_scored=sum(len(r.peak_gib) for r in searched),
+        plans_fit=sum(len(r.ranked) for r in searched),
+        script=script,
+        data=data,
+        result=best,
+    )
+
+
+def _words(names: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _objective(objective: str) -> Objective:
+    if objective not in OBJECTIVES:
+        raise AdvisorError(f"objective must be one of {', '.join(OBJECTIVES)}, not {objective!r}.")
+    return cast("Objective", objective)
+
+
+def _require_probability(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise AdvisorError(f"min_fit_probability must lie between 0 and 1, for example 0.95, not {value!r}.")
+
+
+def _sort_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Keywords of the job, of the shape, and pinned plan fields."""
+    known = _JOB_FIELDS | _SHAPE_FIELDS | _PLAN_FIELDS
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "see the fields of Job and Plan."
+            raise AdvisorError(f"advise takes no setting {name!r}; {hint}")
+    return (
+        {k: v for k, v in settings.items() if k in _JOB_FIELDS},
+        {k: v for k, v in settings.items() if k in _SHAPE_FIELDS and v is not None},
+        {k: v for k, v in settings.items() if k in _PLAN_FIELDS - _JOB_FIELDS},
+    )
+
+
+def _job(job: Job | None, given: Mapping[str, Any]) -> Job:
+    if job is None:
+        return Job(**given)
+    if given:
+        raise JobError(f"Give either a Job or its fields, not both: {_words(given)} came beside job=.")
+    return job
+
+
+def _cluster(cluster: Cluster | Instance | str, count: int | None) -> Cluster:
+    if isinstance(cluster, Cluster):
+        if count is not None and count != cluster.nodes:
+            raise AdvisorError(f"instance_count={count} contradicts the cluster's {cluster.nodes} nodes; give one.")
+        return cluster
+    return Cluster(cluster, 1 if count is None else count)
+
+
+def _nothing_fits(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    result: SearchResult,
+    probability: float,
+    pins: Mapping[str, Any],
+) -> str:
+    """One sentence: how far the nearest plan is from fitting, and the smallest cluster that would do."""
+    where = f"{cluster.nodes} x {cluster.instance.name}"
+    if not result.plans_enumerated:
+        if job.global_batch_size is not None:
+            return (
+                f"No plan divides a global batch of {job.global_batch_size} samples over {where}; "
+                f"choose a multiple of the replicas, for example {_round_batch(job.global_batch_size, cluster.gpus)}."
+            )
+        return (
+            f"No plan is left on {where} with {_words(pins) or 'these settings'} held and at most "
+            f"{job.max_tokens_per_step:,} tokens a step; free one of them."
+        )
+    nearest = int(result.margin.argmax())
+    usable = cluster.instance.usable_gpu_memory_gib
+    short = (
+        f"needs {result.peak_gib[nearest]:.1f} GiB of the GPU's {usable:.1f} GiB"
+        if result.peak_gib[nearest] > usable
+        else f"leaves {usable - result.peak_gib[nearest]:.1f} GiB free, too little for {probability:.0%} probability"
+    )
+    for factor in (2, 4, 8, 16, 32, 64):
+        larger = Cluster(cluster.instance, cluster.nodes * factor)
+        if len(search(model, larger, job, min_fit_probability=probability, pins=pins).ranked):
+            return (
+                f"None of {result.plans_enumerated:,} plans fits {model.name} on {where} with {probability:.0%} "
+                f"probability: the nearest {short}; {larger.nodes} nodes would do."
+            )
+    return (
+        f"None of {result.plans_enumerated:,} plans fits {model.name} on {where} with {probability:.0%} probability: "
+        f"the nearest {short}; use GPUs with more memory, a shorter sequence or a smaller batch."
+    )
+
+
+def _round_batch(batch: int, gpus: int) -> int:
+    return max(gpus, round(batch / gpus) * gpus)
+
+
+def _batch_sentence(job: Job, batch: int, tokens: int) -> str:
+    if job.global_batch_size is not None:
+        return f"Every plan keeps your global batch of {batch:,} samples ({tokens:,} tokens)."
+    return (
+        f"The global batch was free up to {job.max_tokens_per_step:,} tokens a step; the search chose {batch:,} "
+        f"samples ({tokens:,} tokens): larger ones gain less than {NEAR_BEST:.0%} or leave less memory free. "
+        "Set global_batch_size if your optimization needs another."
+    )
+
+
+def _because(
+    best: SearchResult, searched: list[SearchResult], asked: Cluster, objective: Objective, probability: float
+) -> str:
+    top = float(best.scores.tokens_per_second[0])
+    near = int((best.scores.tokens_per_second >= top * (1 - NEAR_BEST)).sum())
+    fit = f"{len(best.ranked):,} of {best.plans_enumerated:,} plans fit with {probability:.0%} probability"
+    if objective == "throughput":
+        return (
+            f"{fit}; {near:,} of them are as fast within {NEAR_BEST:.0%}, and of those this one uses the fewest "
+            "techniques and leaves the most memory free."
+        )
+    if objective == "cost":
+        others = f"{len(searched)} clusters of up to {asked.nodes} nodes were compared"
+        cost = f"{best.scores.usd_per_token[0] * 1e6:.2f} USD per million tokens"
+        same = best.cluster == asked
+        return f"{fit}; {others}, and {'yours' if same else 'this one'} is the cheapest at {cost}."
+    if objective == "headroom":
+        return f"{fit}; of those at least half as fast as the fastest, this one leaves the most memory free."
+    return f"{fit}; of those at least half as fast as the fastest, this one uses the fewest techniques."
+
+
+def _defaults(model: Model, job: Job, shape: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings at their default, as phrases."""
+    at_default = set(job.defaulted())
+    phrases = []
+    if "precision" in at_default:
+        phrases.append("precision fp16")
+    if "optimizer" in at_default:
+        phrases.append("optimizer Adam")
+    if "attention" in at_default:
+        phrases.append("eager attention (PyTorch 1.13 has no fused kernel of its own)")
+    if "sequence_length" in at_default and model.fixed_sequence_length is None:
+        phrases.append(f"sequence length {job.sequence_length:,} tokens")
+    if model.origin == "inferred" and "vocab" not in shape:
+        phrases.append(f"vocabulary {model.shape.vocab:,}")
+    if job.global_batch_size is None:
+        phrases.append(f"global batch free up to {job.max_tokens_per_step:,} tokens")
+    return tuple(phrases)

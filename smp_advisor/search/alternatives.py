@@ -1,0 +1,106 @@
+"""The best plan of each combination of techniques, and why it lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smp_advisor.costs.evaluate import fit_probability
+from smp_advisor.costs.layout import checkpoint_strategy
+from smp_advisor.search.rank import NEAR_BEST, techniques
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from smp_advisor.search.search import SearchResult
+
+__all__ = ["alternatives"]
+
+_COMBINATION = (
+    "tensor_parallel_degree",
+    "pipeline_parallel_degree",
+    "sharded_data_parallel_degree",
+    "shard_optimizer_state",
+    "checkpoint_layers",
+    "offload_activations",
+)
+
+
+def _first_of_each(keys: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Positions of the first row of each distinct key, in order of appearance."""
+    _, first = np.unique(keys, axis=0, return_index=True)
+    return np.sort(first)
+
+
+def alternatives(result: SearchResult, *, sequence_length: int, min_fit_probability: float) -> pd.DataFrame:
+    """One row a combination of techniques: its best plan, best first, with why it lost.
+
+    Combinations of which no plan fits follow, nearest to fitting first. Columns: the plan's settings, figures with
+    their units in the names, ``fit_probability`` and ``why``.
+    """
+    import pandas as pd
+
+    layout = result.space.layout
+    keys = np.stack([getattr(layout, name).astype(np.int64) for name in _COMBINATION], axis=1)
+    fitting = _first_of_each(keys[result.ranked])
+    chosen = result.ranked[fitting]
+    fits = {tuple(key) for key in keys[chosen].tolist()}
+    nearest_first = np.argsort(-result.margin, kind="stable")
+    others = nearest_first[_first_of_each(keys[nearest_first])]
+    others = np.array([row for row in others if tuple(keys[row].tolist()) not in fits], dtype=np.intp)
+
+    speeds = dict(zip(chosen.tolist(), result.scores.tokens_per_second[fitting].tolist(), strict=True))
+    counts = techniques(layout)
+    usable = result.cluster.instance.usable_gpu_memory_gib
+    rows: list[dict[str, Any]] = []
+    for row in [*chosen.tolist(), *others.tolist()]:
+        speed = speeds.get(row)
+        tp, pp = int(layout.tensor_parallel_degree[row]), int(layout.pipeline_parallel_degree[row])
+        batch = int(layout.batch_samples[row]) * result.cluster.gpus // (tp * pp)
+        rows.append(
+            {
+                "tensor_parallel_degree": tp,
+                "pipeline_parallel_degree": pp,
+                "sharded_data_parallel_degree": int(layout.sharded_data_parallel_degree[row]),
+                "shard_optimizer_state": bool(layout.shard_optimizer_state[row]),
+                "activation_checkpointing": checkpoint_strategy(int(layout.checkpoint_layers[row])) or "none",
+                "offload_activations": bool(layout.offload_activations[row]),
+                "microbatches": int(layout.microbatches[row]),
+                "global_batch_size": batch,
+                "tokens_per_second": speed,
+                "step_seconds": None if speed is None else batch * sequence_length / speed,
+                "peak_gib": float(result.peak_gib[row]),
+                "headroom_gib": usable - float(result.peak_gib[row]),
+                "fit_probability": fit_probability(float(result.margin[row])),
+                "techniques": int(counts[row]),
+            }
+        )
+        rows[-1]["why"] = _why(rows[-1], rows[0], min_fit_probability)
+    return pd.DataFrame(rows)
+
+
+def _why(row: dict[str, Any], leader: dict[str, Any], min_fit_probability: float) -> str:
+    """Why a plan is not the recommended one, in one sentence."""
+    if row["tokens_per_second"] is None:
+        if row["headroom_gib"] < 0:
+            return f"Does not fit: {-row['headroom_gib']:.1f} GiB over in its smallest form."
+        if row["fit_probability"] < min_fit_probability:
+            return (
+                f"Fits by the point estimate, but only with {row['fit_probability']:.0%} probability "
+                f"({min_fit_probability:.0%} asked for)."
+            )
+        return "Its offloaded activations do not fit in host memory."
+    if row is leader:
+        return "Recommended."
+    ratio = row["tokens_per_second"] / leader["tokens_per_second"]
+    if ratio < 1 - NEAR_BEST:
+        return f"{1 - ratio:.0%} slower."
+    more = row["techniques"] - leader["techniques"]
+    if more > 0:
+        return f"As fast within {NEAR_BEST:.0%}, with {more} more technique{'s' if more > 1 else ''}."
+    less = leader["headroom_gib"] - row["headroom_gib"]
+    if less > 0:
+        return f"As fast within {NEAR_BEST:.0%}, with {less:.1f} GiB less headroom."
+    return f"Ranked lower by the objective ({ratio - 1:+.0%} speed, {-less:.1f} GiB more headroom)."

@@ -1,0 +1,135 @@
+"""The values each axis of the search takes."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smp_advisor.costs.layout import CONTIGUOUS, checkpoint_layers
+from smp_advisor.library.families import supports_tensor_parallelism
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+    Pins = Mapping[str, Any]
+    Ints = NDArray[np.int64]
+
+__all__ = ["batches", "divisors", "pipeline_degrees", "rows", "shardings", "tensor_degrees"]
+
+
+def divisors(number: int) -> list[int]:
+    """Divisors in increasing order."""
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def tensor_degrees(model: Model, cluster: Cluster, pins: Pins) -> list[int]:
+    """Degrees that divide the cluster and every attention's heads; 1 for families the library does not distribute."""
+    if "tensor_parallel_degree" in pins:
+        return [pins["tensor_parallel_degree"]]
+    if not supports_tensor_parallelism(model.family):
+        return [1]
+    attentions = [a for group in model.groups for a in group.block.attentions]
+    return [t for t in divisors(cluster.gpus) if all(a.heads % t == 0 and a.kv_heads % t == 0 for a in attentions)]
+
+
+def pipeline_degrees(model: Model, cluster: Cluster, tensor_degree: int, pins: Pins) -> list[int]:
+    """Degrees that divide what tensor parallelism leaves of the cluster and give every stage a block."""
+    left = cluster.gpus // tensor_degree
+    tried = [pins["pipeline_parallel_degree"]] if "pipeline_parallel_degree" in pins else divisors(left)
+    return [p for p in tried if p <= model.layer_count and left % p == 0]
+
+
+def shardings(job: Job, cluster: Cluster, tp: int, pp: int, pins: Pins) -> Iterator[tuple[bool, int]]:
+    """(shard_optimizer_state, sharded_data_parallel_degree) pairs that the library accepts together."""
+    data_parallel = cluster.gpus // pp
+    states = [pins["shard_optimizer_state"]] if "shard_optimizer_state" in pins else [False, True]
+    every = divisors(data_parallel // tp)
+    degrees = [pins["sharded_data_parallel_degree"]] if "sharded_data_parallel_degree" in pins else every
+    for state, degree in product(states, degrees):
+        sharded = degree > 1
+        if sharded and (state or pp > 1 or degree not in every):
+            continue
+        if (state and data_parallel == 1) or (job.precision == "bf16" and not sharded):
+            continue
+        yield state, degree
+
+
+def _microbatch_sizes(limit: int) -> list[int]:
+    """Each size up to 8, then quarters of each power of two (10, 12, 14, 16, 20, ...), and the limit."""
+    sizes = {*range(1, 9), limit}
+    power = 8
+    while power <= limit:
+        sizes |= {power * k // 4 for k in (4, 5, 6, 7)}
+        power *= 2
+    return sorted(size for size in sizes if 1 <= size <= limit)
+
+
+def batches(job: Job, sequence_length: int, replicas: int, group: int, pins: Pins) -> Ints:
+    """(samples a replica processes in a step, microbatches) pairs, shape (k, 2).
+
+    With a global batch: its share, in every number of microbatches that divides it. Without: microbatch sizes times
+    powers of two of microbatches, up to the job's limit of tokens a step.
+
+    Parameters
+    ----------
+    group
+        By what the script's own batch size is multiplied to give a replica's samples: the tensor parallel degree
+        where every rank brings a batch of its own, else 1.
+    """
+    most = job.max_tokens_per_step // (sequence_length * replicas * group)
+    if job.global_batch_size is not None:
+        share, rest = divmod(job.global_batch_size, replicas * group)
+        sizes = [] if rest else [share]
+    elif "batch_size" in pins:
+        sizes = [pins["batch_size"]]
+    else:
+        counts = [pins["microbatches"]] if "microbatches" in pins else [2**k for k in range(most.bit_length())]
+        free = [(size * m * group, m) for m in counts for size in _microbatch_sizes(most // m)]
+        return np.array(free, dtype=np.int64).reshape(-1, 2)
+    if "batch_size" in pins:
+        sizes = [size for size in sizes if size == pins["batch_size"]]
+    fixed = [(size * group, m) for size in sizes for m in divisors(size) if pins.get("microbatches", m) == m]
+    return np.array(fixed, dtype=np.int64).reshape(-1, 2)
+
+
+def _schedules(pairs: Ints, pp: int, pins: Pins) -> list[tuple[int, int, int, int]]:
+    """(samples, microbatches, active microbatches, simple) of every batch."""
+    if pp == 1:
+        return [(samples, m, 1, 0) for samples, m in pairs.tolist()]
+    pipelines: Sequence[str] = [pins["pipeline"]] if "pipeline" in pins else ["interleaved", "simple"]
+    result = []
+    for samples, m in pairs.tolist():
+        default = min(pp + 2, m)
+        tried = {2**k for k in range(m.bit_length())} | {default, m}
+        if pins.get("active_microbatches"):
+            tried = {pins["active_microbatches"]}
+        if "interleaved" in pipelines:
+            result += [(samples, m, active, 0) for active in sorted(tried) if active <= m]
+        if "simple" in pipelines and (m in tried):
+            result.append((samples, m, m, 1))
+    return result
+
+
+def _memory_choices(layers_per_stage: int, pins: Pins) -> list[tuple[int, int]]:
+    """(checkpointing strategy, offload) pairs: none, each, groups of powers of two, contiguous."""
+    groups = [2**k for k in range(1, layers_per_stage.bit_length()) if 2**k < layers_per_stage]
+    strategies = [0, 1, *groups, *([CONTIGUOUS] if layers_per_stage > 1 else [])]
+    if "activation_checkpointing" in pins:
+        strategies = [checkpoint_layers(pins["activation_checkpointing"])]
+    offloads = [bool(pins["offload_activations"])] if "offload_activations" in pins else [False, True]
+    return [(strategy, int(offload)) for strategy in strategies for offload in offloads if strategy or not offload]
+
+
+def rows(pairs: Ints, pp: int, layers_per_stage: int, pins: Pins) -> Ints:
+    """Batch x schedule x memory choices, shape (k, 6): samples, microbatches, active, simple, strategy, offload."""
+    left = np.array(_schedules(pairs, pp, pins), dtype=np.int64).reshape(-1, 4)
+    right = np.array(_memory_choices(layers_per_stage, pins), dtype=np.int64).reshape(-1, 2)
+    return np.hstack([np.repeat(left, len(right), axis=0), np.tile(right, (len(left), 1))])

@@ -1,0 +1,61 @@
+"""Clusters that the cost objective compares: instance types and counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.library.support import supported_instances
+from smp_advisor.library.version import facts
+from smp_advisor.search.rank import NEAR_BEST
+from smp_advisor.search.search import SearchResult, search
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["comparable_clusters", "search_cheapest"]
+
+
+def comparable_clusters(cluster: Cluster, library: str) -> list[Cluster]:
+    """Clusters up to the given one: its instance type and the library's others with a known price.
+
+    Counts are the powers of two up to the given number of nodes, and that number.
+    """
+    counts = sorted({2**k for k in range(cluster.nodes.bit_length())} | {cluster.nodes})
+    # Types that are being phased out are compared only when asked for.
+    leaving = facts(library)["instances"]["not_suggested"]
+    others = [one for one in supported_instances(library) if one.usd_per_hour is not None and one.name not in leaving]
+    instances = [cluster.instance, *(one for one in others if one.name != cluster.instance.name)]
+    return [Cluster(one, count) for one in instances for count in counts if count <= cluster.nodes]
+
+
+def search_cheapest(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    *,
+    library: str,
+    min_fit_probability: float,
+    pins: Mapping[str, Any] | None = None,
+) -> tuple[SearchResult | None, list[SearchResult]]:
+    """Search all comparable clusters; the one whose best plan costs least per token, and all results.
+
+    Clusters within 3 % of the cheapest count as equal: the given instance type wins among them, then the one with most
+    nodes (sooner done for the same money). None where nothing fits anywhere.
+    """
+    results = [
+        search(model, one, job, objective="cost", min_fit_probability=min_fit_probability, pins=pins)
+        for one in comparable_clusters(cluster, library)
+        if not (job.precision == "bf16" and not one.instance.bf16)
+    ]
+    fitting = [r for r in results if len(r.ranked) and r.scores.usd_per_token[0] < float("inf")]
+    if not fitting:
+        return None, results
+    least = min(float(r.scores.usd_per_token[0]) for r in fitting)
+    near = [r for r in fitting if r.scores.usd_per_token[0] <= least * (1 + NEAR_BEST)]
+    best = max(near, key=lambda r: (r.cluster.instance.name == cluster.instance.name, r.cluster.nodes))
+    return best, results

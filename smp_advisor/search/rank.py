@@ -1,0 +1,84 @@
+"""Which of the plans that fit is best, and why the others are not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from smp_advisor.costs.layout import Layout
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["NEAR_BEST", "OBJECTIVES", "Objective", "Scores", "order", "techniques"]
+
+Objective = Literal["throughput", "cost", "headroom", "simplicity"]
+OBJECTIVES: tuple[str, ...] = get_args(Objective)
+
+NEAR_BEST = 0.03
+"""Plans within this share of the best count as equal: among them the one with the fewest techniques, then the most
+headroom wins (AWS, model-parallel best practices: if a subset of the techniques is enough, more does not help)."""
+
+_SLOWEST_SHARE = 0.5
+"""`headroom` and `simplicity` look only at plans with at least this share of the best throughput."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """What ranking needs to know of n plans that fit, arrays of shape (n,)."""
+
+    tokens_per_second: Floats
+    usd_per_token: Floats
+    """Equal for all plans of one cluster up to throughput; infinite where no price is known."""
+    headroom: Floats
+    """Free share of usable memory, at the point estimate."""
+    techniques: NDArray[np.int64]
+
+
+def techniques(layout: Layout) -> NDArray[np.int64]:
+    """How many memory-saving techniques each plan uses, shape (n,).
+
+    Tensor parallelism, pipeline parallelism, optimizer-state sharding, sharded data parallelism, activation
+    checkpointing, grouping of checkpoints, offloading; and one for more than one microbatch without a pipeline.
+    """
+    parts = (
+        layout.tensor_parallel_degree > 1,
+        layout.pipeline_parallel_degree > 1,
+        layout.shard_optimizer_state,
+        layout.sharded_data_parallel_degree > 1,
+        layout.checkpoint_layers != 0,
+        np.abs(layout.checkpoint_layers - 0.5) > 0.5,  # contiguous or groups rather than none or each
+        layout.offload_activations,
+        (layout.microbatches > 1) & (layout.pipeline_parallel_degree == 1),
+    )
+    total = np.zeros(len(layout), dtype=np.int64)
+    for part in parts:
+        total += part
+    return total
+
+
+def order(scores: Scores, objective: Objective) -> NDArray[np.intp]:
+    """Rows from best to worst; deterministic (ties keep the order of enumeration).
+
+    ``throughput``: tokens a second. ``cost``: US dollars a token. ``headroom``: free memory, among plans at least half
+    as fast as the fastest. ``simplicity``: fewest techniques, among the same. Plans within 3 % of the best value are
+    equal, and among equals fewer techniques win, then more headroom.
+    """
+    speed = scores.tokens_per_second
+    if objective in ("headroom", "simplicity"):
+        slow = speed < _SLOWEST_SHARE * speed.max()
+    else:
+        slow = np.zeros(len(speed), dtype=np.bool_)
+    if objective == "simplicity":
+        return np.lexsort((-speed, scores.techniques, slow))
+    value = {"throughput": speed, "cost": 1 / scores.usd_per_token, "headroom": scores.headroom}[objective]
+    best = value[~slow].max()
+    near = ~slow & (value >= best * (1 - NEAR_BEST))
+    # Near the best: fewest techniques, most headroom, value. Below: by value alone.
+    fewest = np.where(near, scores.techniques, 0)
+    roomiest = np.where(near, -scores.headroom, 0.0)
+    return np.lexsort((-speed, -value, roomiest, fewest, ~near, slow))

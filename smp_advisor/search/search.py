@@ -1,0 +1,104 @@
+"""Enumerate, estimate memory, drop what does not fit, estimate time, rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smp_advisor.costs.evaluate import HOST_SHARE, memory_columns, seconds_columns
+from smp_advisor.costs.memory import GIB
+from smp_advisor.search.rank import Objective, Scores, order, techniques
+from smp_advisor.search.space import Space, enumerate_plans
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.library.plan import Plan
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["SearchResult", "search"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """All plans of one cluster, scored; those that fit, ranked."""
+
+    cluster: Cluster
+    space: Space
+    peak_gib: Floats
+    """Of every plan, shape (n,)."""
+    margin: Floats
+    """Free memory of every plan in standard deviations of its error, shape (n,)."""
+    ranked: NDArray[np.intp]
+    """Rows that fit with the probability asked for, best first."""
+    scores: Scores
+    """Of `ranked`, in the same order."""
+    step_seconds: Floats
+    """Of `ranked`, in the same order."""
+
+    @property
+    def plans_enumerated(self) -> int:
+        """Every plan the library can express here."""
+        return len(self.space)
+
+    def best(self) -> Plan:
+        """The plan at the top."""
+        return self.space.plan(int(self.ranked[0]))
+
+
+def search(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    *,
+    objective: Objective = "throughput",
+    min_fit_probability: float = 0.95,
+    pins: Mapping[str, Any] | None = None,
+) -> SearchResult:
+    """Score every plan of a cluster and rank those that fit.
+
+    Memory is estimated for all plans, time for those that fit with `min_fit_probability` and whose offloaded
+    activations the host can hold.
+    """
+    space = enumerate_plans(model, cluster, job, pins)
+    memory = memory_columns(model, cluster, job, space.layout)
+    usable = cluster.instance.usable_gpu_memory_gib * GIB
+    margin = (usable - memory.peak_bytes) / memory.error_bytes
+    host_fits = memory.host_bytes_per_node <= HOST_SHARE * cluster.instance.host_memory_gib * GIB
+    rows = np.flatnonzero((margin >= NormalDist().inv_cdf(min_fit_probability)) & host_fits)
+    layout = space.layout.take(rows)
+    seconds = sum(seconds_columns(model, cluster, job, layout).values(), np.zeros(len(rows)))
+    replicas = cluster.gpus // (layout.tensor_parallel_degree * layout.pipeline_parallel_degree)
+    tokens = layout.batch_samples * replicas * model.sequence_length(job.sequence_length)
+    speed = tokens / seconds
+    price = cluster.instance.usd_per_hour
+    scores = Scores(
+        tokens_per_second=speed,
+        usd_per_token=np.full(len(rows), np.inf) if price is None else price * cluster.nodes / 3600 / speed,
+        headroom=1 - memory.peak_bytes[rows] / usable,
+        techniques=techniques(layout),
+    )
+    best_first = order(scores, objective) if len(rows) else np.empty(0, dtype=np.intp)
+    return SearchResult(
+        cluster=cluster,
+        space=space,
+        peak_gib=memory.peak_bytes / GIB,
+        margin=margin,
+        ranked=rows[best_first],
+        scores=Scores(
+            tokens_per_second=scores.tokens_per_second[best_first],
+            usd_per_token=scores.usd_per_token[best_first],
+            headroom=scores.headroom[best_first],
+            techniques=scores.techniques[best_first],
+        ),
+        step_seconds=seconds[best_first],
+    )

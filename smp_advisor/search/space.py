@@ -1,0 +1,136 @@
+"""Every plan the library can express on a cluster, as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smp_advisor.costs.layout import Layout, checkpoint_strategy
+from smp_advisor.library.families import supports_prescaled_batch
+from smp_advisor.library.plan import Plan
+from smp_advisor.search import axes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["Space", "enumerate_plans"]
+
+_COLUMNS = frozenset(
+    {
+        "activation_checkpointing",
+        "active_microbatches",
+        "batch_size",
+        "microbatches",
+        "offload_activations",
+        "pipeline",
+        "pipeline_parallel_degree",
+        "prescaled_batch",
+        "shard_optimizer_state",
+        "sharded_data_parallel_degree",
+        "tensor_parallel_degree",
+    }
+)
+"""Plan fields that a row decides; any other pinned field is passed on to the plan as it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """n plans as a `Layout`, and what it takes to make a `Plan` of a row."""
+
+    layout: Layout
+    precision: str
+    prescaled: bool
+    """Whether tensor-parallel plans feed the whole group (``prescaled_batch``) or each rank a share."""
+    extra: Mapping[str, Any]
+    """Pinned fields that no column holds."""
+
+    def __len__(self) -> int:
+        return len(self.layout)
+
+    def plan(self, row: int) -> Plan:
+        """The plan of one row."""
+        at = {f.name: getattr(self.layout, f.name)[row].item() for f in fields(self.layout)}
+        tp, pp = at["tensor_parallel_degree"], at["pipeline_parallel_degree"]
+        prescaled = self.prescaled and tp > 1
+        settings: dict[str, Any] = {
+            "tensor_parallel_degree": tp,
+            "pipeline_parallel_degree": pp,
+            "sharded_data_parallel_degree": at["sharded_data_parallel_degree"],
+            "shard_optimizer_state": at["shard_optimizer_state"],
+            "microbatches": at["microbatches"],
+            "active_microbatches": at["active_microbatches"] if pp > 1 else None,
+            "pipeline": "simple" if at["simple_pipeline"] else "interleaved",
+            "prescaled_batch": prescaled,
+            "offload_activations": at["offload_activations"],
+            "batch_size": at["batch_samples"] // (1 if prescaled else tp),
+            "activation_checkpointing": checkpoint_strategy(at["checkpoint_layers"]),
+            "fp16": self.precision == "fp16",
+            "bf16": self.precision == "bf16",
+        }
+        return Plan(**{**settings, **self.extra})
+
+
+def enumerate_plans(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any] | None = None) -> Space:
+    """All plans of SMP v1 on the cluster, none left out for being unpromising.
+
+    Axes: tensor and pipeline parallel degrees that divide the cluster and the model, optimizer-state sharding, sharded
+    data parallel degrees, checkpointing strategies, offloading, batch, microbatches, active microbatches and both
+    pipeline schedules. Where an axis has too many values for all to be tried, `axes` says which are. Twins that cost
+    the same under another name are listed once: a batch per tensor-parallel group stands for the same batch brought by
+    its ranks, and ``placement_strategy="cluster"`` keeps a tensor-parallel group together.
+
+    Parameters
+    ----------
+    pins
+        Plan fields held at a value.
+    """
+    pins = dict(pins or {})
+    prescaled = bool(pins.get("prescaled_batch", supports_prescaled_batch(model.family)))
+    sequence = model.sequence_length(job.sequence_length)
+    parts = []
+    for tp in axes.tensor_degrees(model, cluster, pins):
+        if prescaled and sequence % tp:
+            continue
+        for pp in axes.pipeline_degrees(model, cluster, tp, pins):
+            replicas = cluster.gpus // (tp * pp)
+            pairs = axes.batches(job, sequence, replicas, 1 if prescaled else tp, pins)
+            if not len(pairs):
+                continue
+            rows = axes.rows(pairs, pp, -(-model.layer_count // pp), pins)
+            parts += [_layout(rows, tp, pp, one, pins) for one in axes.shardings(job, cluster, tp, pp, pins)]
+    if not parts:
+        parts.append(_layout(np.empty((0, 6), dtype=np.int64), 1, 1, (False, 1), pins))
+    extra = {name: value for name, value in pins.items() if name not in _COLUMNS}
+    return Space(layout=Layout.concatenate(parts), precision=job.precision, prescaled=prescaled, extra=extra)
+
+
+def _layout(rows: NDArray[np.int64], tp: int, pp: int, sharding: tuple[bool, int], pins: Mapping[str, Any]) -> Layout:
+    """Columns of the plans that share degrees and sharding (optimizer state, sharded data parallel degree)."""
+    count = len(rows)
+
+    def whole(value: int) -> NDArray[np.int64]:
+        return np.full(count, value, dtype=np.int64)
+
+    return Layout(
+        tensor_parallel_degree=whole(tp),
+        pipeline_parallel_degree=whole(pp),
+        sharded_data_parallel_degree=whole(sharding[1]),
+        shard_optimizer_state=np.full(count, sharding[0]),
+        batch_samples=rows[:, 0],
+        microbatches=rows[:, 1],
+        active_microbatches=rows[:, 2],
+        simple_pipeline=rows[:, 3].astype(np.bool_),
+        checkpoint_layers=rows[:, 4],
+        offload_activations=rows[:, 5].astype(np.bool_),
+        activation_loading_horizon=whole(pins.get("activation_loading_horizon") or 4),
+        split_checkpoints=np.full(count, pins.get("optimize") == "memory" and tp > 1),
+        spread_placement=np.full(count, pins.get("placement_strategy") == "spread"),
+    )

@@ -1,0 +1,20 @@
+"""What is trained: models as blocks with counts, and the settings of a training run."""
+
+from smp_advisor.workload.block import Attention, Block, Matmul, SavedActivations
+from smp_advisor.workload.counts import format_count, parse_count
+from smp_advisor.workload.job import Job
+from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
+
+__all__ = [
+    "Attention",
+    "Block",
+    "BlockGroup",
+    "Head",
+    "Job",
+    "Matmul",
+    "Model",
+    "SavedActivations",
+    "Shape",
+    "format_count",
+    "parse_count",
+]

@@ -1,0 +1,34 @@
+"""From a configuration's values to a model, whoever gave them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import ModelError
+from smp_advisor.workload.families import build
+from smp_advisor.workload.family import family
+from smp_advisor.workload.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from smp_advisor.workload.model import Model
+
+__all__ = ["model_from_values"]
+
+
+def model_from_values(values: Mapping[str, Any], *, source: str, name: str | None = None) -> Model:
+    """Model of a configuration given as a mapping that holds its ``model_type``.
+
+    `Model.config_json` holds the values with the defaults filled in, so that a later release of transformers with
+    other defaults still builds the model that was counted.
+    """
+    settings = Settings(values, family(values.get("model_type"), source=source), source)
+    model = build(settings)
+    try:
+        config_json = json.dumps(settings.as_dict(), sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"In {source}, a value cannot be written as JSON ({error}): pass plain values.") from None
+    return dataclasses.replace(model, name=name or model.name, config_json=config_json)

@@ -1,0 +1,60 @@
+"""Counts of parameters as people write them: ``10B``, ``1.5b``, ``350 M``, ``10_000_000_000``."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from smp_advisor.errors import ModelError
+
+__all__ = ["format_count", "parse_count"]
+
+_SCALES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+_TEXT = re.compile(r"\s*(\d[\d_,]*(?:\.\d+)?|\.\d+)(e[+]?\d{1,2})?\s*([KMBGT]?)\s*", re.IGNORECASE)
+_WORKS = "a positive number such as 10e9 or text such as '10B', '1.5B' or '350M'"
+_MAXIMUM = 10**15
+
+
+def parse_count(count: float | str) -> int:
+    """Read a number of parameters from a number or from text.
+
+    Examples
+    --------
+    >>> parse_count("1.5b")
+    1500000000
+    >>> parse_count(10e9)
+    10000000000
+    """
+    if isinstance(count, str):
+        value = _from_text(count)
+    elif isinstance(count, int | float) and not isinstance(count, bool) and math.isfinite(count):
+        value = round(count)
+    else:
+        raise ModelError(f"A parameter count is {_WORKS}, not {count!r}.")
+    if not 1 <= value <= _MAXIMUM:
+        raise ModelError(f"A parameter count lies between 1 and {format_count(_MAXIMUM)}, write {_WORKS}, not {count!r}.")
+    return value
+
+
+def _from_text(text: str) -> int:
+    match = _TEXT.fullmatch(text)
+    if not match:
+        raise ModelError(f"A parameter count is {_WORKS}, not {text!r}.")
+    digits, exponent, unit = match.groups()
+    return round(float(digits.replace("_", "").replace(",", "") + (exponent or "")) * _SCALES[unit.upper()])
+
+
+def format_count(count: float) -> str:
+    """Write a count with three digits and a unit.
+
+    Examples
+    --------
+    >>> format_count(9_867_264_000)
+    '9.87 B'
+    """
+    for unit, scale in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("K", 10**3)):
+        # 999.6 M rounds up into the next unit.
+        if count >= 0.9995 * scale:
+            digits = f"{count / scale:.3g}" if count < 999.5 * scale else f"{count / scale:,.0f}"
+            return f"{digits} {unit}"
+    return f"{count:.0f}"

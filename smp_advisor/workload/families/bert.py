@@ -1,0 +1,107 @@
+"""BERT and RoBERTa: encoders with norms after the layers and a dense layer before the output."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.workload.ending import ending
+from smp_advisor.workload.layers import attention, feed_forward, norm, residual
+from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
+from smp_advisor.workload.part import assemble
+
+if TYPE_CHECKING:
+    from smp_advisor.workload.ending import Task
+    from smp_advisor.workload.settings import Settings
+
+__all__ = ["build"]
+
+
+def build(settings: Settings) -> Model:
+    """Model of a BERT or RoBERTa configuration."""
+    hidden, heads = settings.size("hidden_size"), settings.size("num_attention_heads")
+    ffn, vocab = settings.size("intermediate_size"), settings.size("vocab_size")
+    positions = settings.size("max_position_embeddings")
+    dropout = settings.rate("hidden_dropout_prob") > 0
+    if settings.flag("add_cross_attention"):
+        raise settings.error("add_cross_attention must be false: a decoder with cross-attention is read as T5 only")
+    block = assemble(
+        "encoder",
+        hidden,
+        (
+            attention(
+                hidden,
+                heads,
+                head_dim=settings.head_dim(hidden, heads),
+                causal=settings.flag("is_decoder"),
+                dropout=settings.rate("attention_probs_dropout_prob") > 0,
+            ),
+            residual(hidden, dropout=dropout),
+            norm(hidden),
+            feed_forward(hidden, ffn, settings.activation("hidden_act")),
+            residual(hidden, dropout=dropout),
+            norm(hidden),
+        ),
+    )
+    roberta = settings.family.model_type == "roberta"
+    found = ending(
+        settings,
+        "language-model",
+        "sequence-classification",
+        "token-classification",
+        "none",
+        *(() if roberta else ("pretraining",)),
+    )
+    pooled = found.task in {"pretraining", "none"} or (found.task == "sequence-classification" and not roberta)
+    layers = settings.layers("num_hidden_layers")
+    shape = Shape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        ffn=ffn,
+        vocab=vocab,
+        max_positions=positions,
+    )
+    tables = (vocab + positions + settings.size("type_vocab_size", least=0)) * hidden
+    return Model(
+        name=settings.family.label,
+        family=settings.family.model_type,
+        origin="given",
+        shape=shape,
+        groups=(BlockGroup(block=block, count=layers),),
+        embedding_parameters=tables + 2 * hidden,
+        token_embedding_parameters=vocab * hidden,
+        final_parameters=hidden * hidden + hidden if pooled else 0,
+        head=_head(settings, found.task, hidden, vocab, dense=roberta),
+        note=found.note,
+    )
+
+
+def _head(settings: Settings, task: Task, hidden: int, vocab: int, *, dense: bool) -> Head:
+    """Head for the task; `dense` says whether a sequence classifier has a dense layer of its own (RoBERTa)."""
+    if task == "none":
+        return Head(kind="none", outputs=0, parameters=0, tied=False)
+    if task in {"sequence-classification", "token-classification"}:
+        labels = settings.labels()
+        per_token = task == "token-classification"
+        square = hidden * hidden if dense and not per_token else 0
+        return Head(
+            kind="classification",
+            outputs=labels,
+            parameters=hidden * labels + labels + square + (hidden if square else 0),
+            tied=False,
+            per_token=per_token,
+            extra_matmul_parameters=square,
+        )
+    tied = settings.flag("tie_word_embeddings")
+    transform = hidden * hidden + hidden + 2 * hidden
+    # Untied, the output projection has a bias of its own beside the head's.
+    output = vocab if tied else vocab * hidden + 2 * vocab
+    sentence = 2 * hidden + 2 if task == "pretraining" else 0
+    return Head(
+        kind="language-model",
+        outputs=vocab,
+        parameters=transform + output + sentence,
+        tied=tied,
+        extra_matmul_parameters=hidden * hidden,
+    )

@@ -1,0 +1,82 @@
+"""What decoder-only families share: token table, equal blocks, final norm, tied or untied output."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from smp_advisor.workload.ending import ending
+from smp_advisor.workload.model import BlockGroup, Head, Model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from smp_advisor.workload.block import Block
+    from smp_advisor.workload.model import Shape
+    from smp_advisor.workload.settings import Settings
+
+__all__ = ["decoder_model"]
+
+
+def decoder_model(
+    settings: Settings,
+    shape: Shape,
+    blocks: Block | Sequence[Block],
+    *,
+    position_parameters: int = 0,
+    final_parameters: int,
+    token_width: int | None = None,
+    head_bias: bool = False,
+    classifier_bias: bool = False,
+) -> Model:
+    """Assemble a decoder-only model with the head its configuration asks for.
+
+    Parameters
+    ----------
+    blocks
+        The block that repeats, or every block in order.
+    position_parameters
+        What else precedes the first block: position table, norms, projections.
+    final_parameters
+        Norms and projections after the last block.
+    token_width
+        Columns of the token table where they are not the hidden size.
+    head_bias, classifier_bias
+        Whether the untied output projection of the language model, or of a sequence classifier, has a bias.
+    """
+    found = ending(settings, "language-model", "sequence-classification", "token-classification", "none")
+    width = token_width or shape.hidden
+    tokens = shape.vocab * width
+    if found.task == "language-model":
+        tied = settings.flag("tie_word_embeddings")
+        own = (0 if tied else tokens) + (shape.vocab if head_bias else 0)
+        head = Head(kind="language-model", outputs=shape.vocab, parameters=own, tied=tied)
+    elif found.task == "none":
+        head = Head(kind="none", outputs=0, parameters=0, tied=False)
+    else:
+        per_token = found.task == "token-classification"
+        labels = settings.labels()
+        bias = labels if per_token or classifier_bias else 0
+        head = Head(
+            kind="classification",
+            outputs=labels,
+            parameters=width * labels + bias,
+            tied=False,
+            per_token=per_token,
+        )
+    if isinstance(blocks, (list, tuple)):
+        groups = tuple(BlockGroup(block=block, count=len(list(run))) for block, run in groupby(blocks))
+    else:
+        groups = (BlockGroup(block=blocks, count=shape.layers),)  # type: ignore[arg-type]
+    return Model(
+        name=settings.family.label,
+        family=settings.family.model_type,
+        origin="given",
+        shape=shape,
+        groups=groups,
+        embedding_parameters=tokens + position_parameters,
+        token_embedding_parameters=tokens,
+        final_parameters=final_parameters,
+        head=head,
+        note=found.note,
+    )

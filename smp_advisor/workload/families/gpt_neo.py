@@ -1,0 +1,53 @@
+"""GPT-Neo: GPT-2 with every second attention masked to a window and no bias on q, k and v."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.workload.families.decoder import decoder_model
+from smp_advisor.workload.layers import attention, feed_forward, norm, residual
+from smp_advisor.workload.model import Shape
+from smp_advisor.workload.part import assemble
+
+if TYPE_CHECKING:
+    from smp_advisor.workload.model import Model
+    from smp_advisor.workload.settings import Settings
+
+__all__ = ["build"]
+
+
+def build(settings: Settings) -> Model:
+    """Model of a GPT-Neo configuration."""
+    hidden, heads = settings.size("hidden_size"), settings.size("num_heads")
+    ffn = settings.size("intermediate_size", default=4 * hidden)
+    positions = settings.size("max_position_embeddings")
+    dropout = settings.rate("resid_dropout") > 0
+    block = assemble(
+        "decoder",
+        hidden,
+        (
+            norm(hidden),
+            # Windows of the local layers are cut from full score matrices: they save neither memory nor time.
+            attention(
+                hidden,
+                heads,
+                head_dim=settings.head_dim(hidden, heads),
+                qkv_bias=False,
+                dropout=settings.rate("attention_dropout") > 0,
+            ),
+            residual(hidden, dropout=dropout),
+            norm(hidden),
+            feed_forward(hidden, ffn, settings.activation("activation_function")),
+            residual(hidden, dropout=dropout),
+        ),
+    )
+    shape = Shape(
+        layers=settings.layers("num_layers"),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        ffn=ffn,
+        vocab=settings.size("vocab_size"),
+        max_positions=positions,
+    )
+    return decoder_model(settings, shape, block, position_parameters=positions * hidden, final_parameters=2 * hidden)

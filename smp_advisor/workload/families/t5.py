@@ -1,0 +1,105 @@
+"""T5: encoder and decoder with relative position biases; version 1.1 and FLAN-T5 gate the feed-forward layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.workload.activation import activation
+from smp_advisor.workload.ending import ending
+from smp_advisor.workload.layers import attention, feed_forward, gated_feed_forward, norm, residual
+from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
+from smp_advisor.workload.part import assemble
+
+if TYPE_CHECKING:
+    from smp_advisor.workload.block import Block
+    from smp_advisor.workload.part import Part
+    from smp_advisor.workload.settings import Settings
+
+__all__ = ["build"]
+
+
+def build(settings: Settings) -> Model:
+    """Model of a T5 configuration: the encoder's blocks, then the decoder's."""
+    hidden, heads, vocab = settings.size("d_model"), settings.size("num_heads"), settings.size("vocab_size")
+    encoder_only = settings.value("architectures") == ["T5EncoderModel"]
+    encoder_layers = settings.layers("num_layers")
+    decoder_layers = 0 if encoder_only else settings.layers("num_decoder_layers", default=encoder_layers)
+    groups = [BlockGroup(block=_block(settings, decoder=False), count=encoder_layers)]
+    if decoder_layers:
+        groups.append(BlockGroup(block=_block(settings, decoder=True), count=decoder_layers))
+    stacks = len(groups)
+    # Each stack's first block holds the table of position biases that all its blocks use.
+    biases = settings.size("relative_attention_num_buckets") * heads
+    found = ending(settings, "language-model", "none")
+    if found.task == "none":
+        head = Head(kind="none", outputs=0, parameters=0, tied=False)
+    else:
+        tied = settings.flag("tie_word_embeddings")
+        head = Head(kind="language-model", outputs=vocab, parameters=0 if tied else vocab * hidden, tied=tied)
+    note = found.note
+    if head.kind != "none" and not head.tied:
+        note = "output weights counted apart from the embedding, as the published checkpoints hold them"
+    return Model(
+        name=settings.family.label,
+        family=settings.family.model_type,
+        origin="given",
+        shape=Shape(
+            layers=encoder_layers + decoder_layers,
+            hidden=hidden,
+            heads=heads,
+            kv_heads=heads,
+            ffn=settings.size("d_ff"),
+            vocab=vocab,
+        ),
+        groups=tuple(groups),
+        embedding_parameters=vocab * hidden + biases * stacks,
+        token_embedding_parameters=vocab * hidden,
+        final_parameters=hidden * stacks,
+        head=head,
+        note=note,
+    )
+
+
+def _block(settings: Settings, *, decoder: bool) -> Block:
+    """A block of the encoder, or of the decoder with attention to the encoder's output."""
+    hidden, dropout = settings.size("d_model"), settings.rate("dropout_rate") > 0
+    attend = _attention(settings, causal=decoder)
+    layers = [attend, _feed_forward(settings)]
+    if decoder:
+        layers.insert(1, _attention(settings, causal=False, cross=True))
+    parts: list[Part] = []
+    for layer in layers:
+        parts += [norm(hidden, "t5"), layer, residual(hidden, dropout=dropout)]
+    return assemble(
+        "cross-decoder" if decoder else "encoder",
+        hidden,
+        parts,
+        all_reduces=len(layers),
+        input_tensors=2 if decoder else 1,
+    )
+
+
+def _attention(settings: Settings, *, causal: bool, cross: bool = False) -> Part:
+    return attention(
+        settings.size("d_model"),
+        settings.size("num_heads"),
+        head_dim=settings.size("d_kv"),
+        qkv_bias=False,
+        output_bias=False,
+        causal=causal,
+        dropout=settings.rate("dropout_rate") > 0,
+        cross=cross,
+    )
+
+
+def _feed_forward(settings: Settings) -> Part:
+    hidden, ffn, dropout = settings.size("d_model"), settings.size("d_ff"), settings.rate("dropout_rate") > 0
+    kind = settings.value("feed_forward_proj")
+    gate, _, name = kind.rpartition("-") if isinstance(kind, str) else ("?", "", "")
+    if gate not in {"", "gated"}:
+        raise settings.error(f"feed_forward_proj must be an activation such as 'relu' or 'gated-gelu', not {kind!r}")
+    # "gated-gelu" has always meant the approximation by tanh, in separate operations.
+    function = activation("gelu_new" if kind == "gated-gelu" else name)
+    if gate:
+        return gated_feed_forward(hidden, ffn, function, dropout=dropout)
+    return feed_forward(hidden, ffn, function, up_bias=False, down_bias=False, dropout=dropout)

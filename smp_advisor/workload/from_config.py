@@ -1,0 +1,87 @@
+"""A model from a transformers configuration: an object, a dict, or a file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import ModelError
+from smp_advisor.workload.build import model_from_values
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from smp_advisor.workload.model import Model
+
+__all__ = ["model_from_config"]
+
+_MAXIMUM_FILE_BYTES = 16 * 2**20
+
+
+def model_from_config(config: str | os.PathLike[str] | Mapping[str, Any] | object) -> Model:
+    """Model of a configuration; see `Model.from_config`."""
+    if isinstance(config, str | os.PathLike):
+        path = Path(config)
+        file = path / "config.json" if path.is_dir() else path
+        values = _read(file)
+        return _model(values, source=str(file), fallback=file.resolve().parent.name)
+    if not isinstance(config, dict) and callable(getattr(config, "to_dict", None)):
+        values = config.to_dict()  # type: ignore[attr-defined]
+        if not isinstance(values, dict):
+            raise ModelError(
+                f"to_dict() of {type(config).__name__} gives no dictionary: pass a transformers configuration."
+            )
+        return _model(_plain(values), source=f"the {type(config).__name__}", fallback=None)
+    if isinstance(config, dict):
+        return _model(config, source="the configuration", fallback=None)
+    raise ModelError(
+        f"A configuration is a transformers configuration object, a dict or the path of a config.json, "
+        f"not {type(config).__name__}."
+    )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Values of a JSON file."""
+    try:
+        if file.stat().st_size > _MAXIMUM_FILE_BYTES:
+            raise ModelError(f"{file} is too large for a model configuration: pass the path of its config.json.")
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(
+            f"{file} cannot be read ({error.strerror or error}): pass the path of a config.json or of its folder; "
+            "models are not looked up by name."
+        ) from None
+    except (ValueError, RecursionError):
+        raise ModelError(f"{file} is not a JSON file: pass the path of a model's config.json.") from None
+    if not isinstance(values, dict):
+        raise ModelError(f"{file} holds no JSON object: pass the path of a model's config.json.")
+    return values
+
+
+def _model(values: Mapping[str, Any], *, source: str, fallback: str | None) -> Model:
+    if values.get("model_type") is None:
+        hint = (
+            "it describes a tokenizer; pass the config.json beside it"
+            if "tokenizer_class" in values and "vocab_size" not in values
+            else 'add one such as "model_type": "gpt2"'
+        )
+        raise ModelError(f"In {source}, model_type is missing: {hint}.")
+    origin = values.get("_name_or_path")
+    # Only the last part of a path or of a hub name is a name for people.
+    name = origin.rstrip("/\\").replace("\\", "/").split("/")[-1] if isinstance(origin, str) else ""
+    return model_from_values(values, source=source, name=name or fallback)
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values without what JSON cannot hold: dtypes and quantisation objects of some releases."""
+    return {key: value for key, value in values.items() if _is_json(value)}
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,63 @@
+"""What one training run asks for, whatever the model and the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from smp_advisor.errors import JobError
+
+__all__ = ["DEFAULT_SEQUENCE_LENGTH", "Job", "Precision"]
+
+Precision = Literal["fp16", "bf16", "fp32"]
+
+DEFAULT_SEQUENCE_LENGTH = 2048
+MAX_TOKENS_PER_STEP = 4_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """Settings of a training run.
+
+    Examples
+    --------
+    >>> Job(sequence_length=512, precision="fp16").optimizer
+    'adam'
+    """
+
+    sequence_length: int = DEFAULT_SEQUENCE_LENGTH
+    """Tokens per sample."""
+    precision: Precision = "fp16"
+    """``fp16`` and ``bf16`` keep fp32 master copies (20 bytes a parameter with Adam); ``fp32`` keeps 16."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """``adam`` (8 bytes of state a parameter) or ``sgd`` with momentum (4 bytes)."""
+    attention: Literal["eager", "fused"] = "eager"
+    """``eager`` stores the attention scores (PyTorch 1.x, hence SMP v1); ``fused`` does not (FlashAttention)."""
+    global_batch_size: int | None = None
+    """Samples per optimizer step over the whole cluster; None lets the search choose."""
+    max_tokens_per_step: int = MAX_TOKENS_PER_STEP
+    """Upper limit of the global batch in tokens when `global_batch_size` is free."""
+    tokens: float | None = None
+    """Tokens to train on, for days and total cost; None gives rates only."""
+
+    def __post_init__(self) -> None:
+        for name, low in (("sequence_length", 1), ("global_batch_size", 1), ("max_tokens_per_step", 1)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise JobError(f"{name} must be a whole number of at least {low}, not {value!r}.")
+        for name, allowed in (
+            ("precision", ("fp16", "bf16", "fp32")),
+            ("optimizer", ("adam", "sgd")),
+            ("attention", ("eager", "fused")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise JobError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}.")
+        tokens: object = self.tokens  # whatever the annotation says, a notebook may pass text
+        if tokens is not None and not (isinstance(tokens, int | float) and tokens > 0):
+            raise JobError(f"tokens must be a positive number, not {self.tokens!r}.")
+
+    def defaulted(self) -> tuple[str, ...]:
+        """Names of the settings that are at their default, for showing defaults as defaults."""
+        return tuple(f.name for f in fields(self) if getattr(self, f.name) == f.default)

@@ -1,0 +1,163 @@
+"""The layers transformers are made of, as parts of a block.
+
+Saved tensors follow Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1), extended to RMSNorm, grouped queries, gated
+and sparse feed-forward layers as transformers' own PyTorch code runs them. Row and column splits are Megatron's
+(Shoeybi et al. 2019, arXiv 1909.08053).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from smp_advisor.workload.block import Attention, Matmul
+from smp_advisor.workload.part import Part
+
+if TYPE_CHECKING:
+    from smp_advisor.workload.activation import Activation
+
+__all__ = ["Norm", "attention", "feed_forward", "gated_feed_forward", "norm", "residual"]
+
+Norm = Literal["layer", "rms", "t5"]
+
+
+def norm(hidden: int, kind: Norm = "layer", *, affine: bool = True, input_kept: bool = True) -> Part:
+    """A normalisation: keeps its input, and its output as the input of the products that follow.
+
+    RMSNorm computes in fp32: in half precision it keeps an fp32 copy in place of its input, the normalised values and
+    the output (4 + 2 + 2 bytes), in fp32 three tensors. T5's form keeps the 16-bit input beside the copy.
+
+    Parameters
+    ----------
+    affine
+        Whether it has a weight (and, as LayerNorm, a bias).
+    input_kept
+        False where another norm of the same block keeps the same input already.
+    """
+    inputs = 1 if input_kept else 0
+    if kind == "layer":
+        return Part(
+            replicated_parameters=2 * hidden if affine else 0,
+            replicated_elements=(inputs + 1) * hidden,
+            traffic_elements=2 * hidden,
+        )
+    return Part(
+        replicated_parameters=hidden,
+        replicated_elements=(inputs + 2) * hidden,
+        half_replicated_bytes=(2 if kind == "rms" else 4) * hidden,
+        # Written as separate operations: to fp32, square, mean, scale, back to 16 bits, weight.
+        traffic_elements=18 * hidden,
+    )
+
+
+def residual(hidden: int, *, dropout: bool) -> Part:
+    """Dropout and addition to the residual stream: keeps the mask, one byte an element."""
+    return Part(replicated_bytes=hidden if dropout else 0, traffic_elements=hidden * (5.5 if dropout else 3))
+
+
+def attention(
+    hidden: int,
+    heads: int,
+    *,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    qkv_bias: bool = True,
+    output_bias: bool = True,
+    causal: bool = True,
+    window: int | None = None,
+    dropout: bool = False,
+    rotary_dim: int = 0,
+    cross: bool = False,
+    expanded_keys: bool = False,
+    joint_value: bool = False,
+) -> Part:
+    """Self-attention or, with `cross`, attention to an encoder's output, without its norm.
+
+    Keeps q, k, v and the output of the attention; scores are left to the cost model. Biases of q, k, v are divided
+    with their columns, the output's bias is replicated. The encoder's output is kept once for all decoder blocks, so
+    it is not counted here.
+
+    Parameters
+    ----------
+    expanded_keys
+        Whether keys and values are copied to every head before the product, as Falcon's code does.
+    joint_value
+        Whether v stays a view of the joint q, k, v product while q and k are rotated into new tensors: then the whole
+        product stays as well (GPT-NeoX).
+    """
+    kv_heads = heads if kv_heads is None else kv_heads
+    head_dim = hidden // heads if head_dim is None else head_dim
+    queries, keys = heads * head_dim, kv_heads * head_dim
+    columns = queries + 2 * keys
+    if cross:
+        products = (
+            Matmul(name="cross-attention query", inputs=hidden, outputs=queries, split="column"),
+            Matmul(name="cross-attention key and value", inputs=hidden, outputs=2 * keys, split="column"),
+        )
+    else:
+        products = (Matmul(name="qkv", inputs=hidden, outputs=columns, split="column"),)
+    kept = 3 * queries if expanded_keys else columns
+    if joint_value:
+        kept += queries + keys
+    name = "cross-attention output" if cross else "attention output"
+    return Part(
+        split_parameters=hidden * columns + (columns if qkv_bias else 0) + queries * hidden,
+        replicated_parameters=hidden if output_bias else 0,
+        matmuls=(*products, Matmul(name=name, inputs=queries, outputs=hidden, split="row")),
+        attentions=(
+            Attention(
+                heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal, window=window, dropout=dropout
+            ),
+        ),
+        split_elements=kept + queries,
+        # Rotation of queries and keys: turn by a quarter, two products, a sum.
+        split_traffic_elements=9 * rotary_dim * (heads + kv_heads),
+    )
+
+
+def feed_forward(
+    hidden: int, ffn: int, function: Activation, *, up_bias: bool = True, down_bias: bool = True, dropout: bool = False
+) -> Part:
+    """Two products with an activation function between them, without the norm before.
+
+    Parameters
+    ----------
+    dropout
+        Whether there is dropout between the activation function and the second product (T5), as well as after it.
+    """
+    # An activation whose backward pass reads its output (ReLU) shares it with the product unless dropout comes between.
+    kept = max(function.kept, 1) if dropout else function.kept
+    return Part(
+        split_parameters=2 * hidden * ffn + (ffn if up_bias else 0),
+        replicated_parameters=hidden if down_bias else 0,
+        matmuls=(
+            Matmul(name="mlp up", inputs=hidden, outputs=ffn, split="column"),
+            Matmul(name="mlp down", inputs=ffn, outputs=hidden, split="row"),
+        ),
+        split_elements=(kept + 1) * ffn,
+        split_bytes=ffn if dropout else 0,
+        unfused_split_elements=function.unfused_kept * ffn,
+        split_traffic_elements=(function.traffic + (2.5 if dropout else 0)) * ffn,
+        unfused_split_traffic_elements=function.unfused_traffic * ffn,
+    )
+
+
+def gated_feed_forward(
+    hidden: int, ffn: int, function: Activation, *, bias: bool = False, dropout: bool = False
+) -> Part:
+    """Feed-forward layer whose activation multiplies a second projection (SwiGLU: Shazeer 2020, arXiv 2002.05202).
+
+    Keeps the activation's input and output, the second projection and, for the last product, their product.
+    """
+    return Part(
+        split_parameters=3 * hidden * ffn + (2 * ffn if bias else 0),
+        replicated_parameters=hidden if bias else 0,
+        matmuls=(
+            Matmul(name="mlp up and gate", inputs=hidden, outputs=2 * ffn, split="column"),
+            Matmul(name="mlp down", inputs=ffn, outputs=hidden, split="row"),
+        ),
+        split_elements=(function.kept + 3) * ffn,
+        split_bytes=ffn if dropout else 0,
+        unfused_split_elements=function.unfused_kept * ffn,
+        split_traffic_elements=(function.traffic + 3 + (2.5 if dropout else 0)) * ffn,
+        unfused_split_traffic_elements=function.unfused_traffic * ffn,
+    )

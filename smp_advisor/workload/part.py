@@ -1,0 +1,69 @@
+"""What one layer of a block adds to it: parts add up to a block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from smp_advisor.workload.block import Block, SavedActivations
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from smp_advisor.workload.block import Attention, Matmul
+
+__all__ = ["Part", "assemble"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """Parameters, work and saved tensors of one layer, per token where they depend on tokens.
+
+    "Split" is what tensor parallelism divides in Megatron's scheme, "replicated" what every rank holds in full.
+    """
+
+    split_parameters: int = 0
+    replicated_parameters: int = 0
+    matmuls: tuple[Matmul, ...] = ()
+    attentions: tuple[Attention, ...] = ()
+    split_elements: float = 0
+    """Elements of the training dtype that autograd keeps."""
+    replicated_elements: float = 0
+    split_bytes: float = 0
+    """Bytes kept whatever the dtype."""
+    replicated_bytes: float = 0
+    unfused_split_elements: float = 0
+    half_replicated_bytes: float = 0
+    """Bytes kept in half precision on top."""
+    traffic_elements: float = 0
+    """Elements that memory-bound operations of the forward pass read and write."""
+    split_traffic_elements: float = 0
+    unfused_split_traffic_elements: float = 0
+
+
+def assemble(
+    kind: str, hidden: int, parts: Sequence[Part], *, all_reduces: int = 2, input_tensors: int = 1
+) -> Block:
+    """Add parts up to a block."""
+    replicated = sum(part.replicated_parameters for part in parts)
+    return Block(
+        kind=kind,
+        hidden=hidden,
+        parameters=replicated + sum(part.split_parameters for part in parts),
+        replicated_parameters=replicated,
+        matmuls=tuple(matmul for part in parts for matmul in part.matmuls),
+        attentions=tuple(attention for part in parts for attention in part.attentions),
+        saved=SavedActivations(
+            split_elements=sum(part.split_elements for part in parts),
+            replicated_elements=sum(part.replicated_elements for part in parts),
+            split_bytes=sum(part.split_bytes for part in parts),
+            replicated_bytes=sum(part.replicated_bytes for part in parts),
+            unfused_split_elements=sum(part.unfused_split_elements for part in parts),
+            half_replicated_bytes=sum(part.half_replicated_bytes for part in parts),
+        ),
+        traffic_elements=sum(part.traffic_elements for part in parts),
+        split_traffic_elements=sum(part.split_traffic_elements for part in parts),
+        unfused_split_traffic_elements=sum(part.unfused_split_traffic_elements for part in parts),
+        all_reduces=all_reduces,
+        input_tensors=input_tensors,
+    )

@@ -1,0 +1,85 @@
+"""Shapes of published models, from their papers."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+__all__ = ["PublishedShape", "nearest_published", "published_shapes"]
+
+_TOLERANCE = 0.03
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedShape:
+    """One published decoder."""
+
+    name: str
+    series: str
+    """Models published together: ``GPT-3``, ``Llama 2``, ..."""
+    family: str
+    """The transformers ``model_type`` that it is."""
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+    positions: int
+    """Tokens of its context."""
+    tied: bool
+    """Whether the output weight is the token table."""
+    parameters: int
+    """Counted from the shape, tied weights once."""
+    source: str
+
+    @property
+    def gated(self) -> bool:
+        """Whether its blocks are Llama's (gated feed-forward layer) rather than GPT's."""
+        return self.family in {"llama", "mistral"}
+
+
+@cache
+def published_shapes() -> tuple[PublishedShape, ...]:
+    """Every published shape, in the order of the table."""
+    with (files("smp_advisor.workload") / "data" / "published_shapes.csv").open(encoding="utf-8", newline="") as table:
+        return tuple(
+            PublishedShape(
+                name=row["name"],
+                series=row["series"],
+                family=row["family"],
+                layers=int(row["layers"]),
+                hidden=int(row["hidden"]),
+                heads=int(row["heads"]),
+                kv_heads=int(row["kv_heads"]),
+                ffn=int(row["ffn"]),
+                vocab=int(row["vocab"]),
+                positions=int(row["positions"]),
+                tied=row["tied"] == "yes",
+                parameters=int(row["parameters"]),
+                source=row["source"],
+            )
+            for row in csv.DictReader(table)
+        )
+
+
+def nearest_published(count: int, *, gated: bool) -> PublishedShape | None:
+    """Published model of nearly the same size and of the same form of block, None if none is within 3 %.
+
+    For the GPT form, models with GPT-2's layout come before others; those with grouped queries, other feed-forward
+    widths or a vocabulary several times GPT-2's (a tenth of a 7 B model and more) are left out.
+    """
+    fitting = [
+        shape
+        for shape in published_shapes()
+        if shape.gated == gated
+        and (gated or (shape.kv_heads == shape.heads and shape.ffn == 4 * shape.hidden and shape.vocab < 100_000))
+        and abs(shape.parameters / count - 1) <= _TOLERANCE
+    ]
+    return min(
+        fitting,
+        key=lambda shape: (shape.family not in {"gpt2", "llama"}, abs(shape.parameters / count - 1)),
+        default=None,
+    )

@@ -1,0 +1,31 @@
+"""A model in one line, for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.workload.counts import format_count
+from smp_advisor.workload.family import families
+
+if TYPE_CHECKING:
+    from smp_advisor.workload.model import Model
+
+__all__ = ["summary"]
+
+
+def summary(model: Model) -> str:
+    """Shape, size and where they come from."""
+    shape = model.shape
+    known = families().get(model.family)
+    parts = [
+        f"{known.label if known else model.family} shape",
+        f"{model.layer_count} layers",
+        f"hidden {shape.hidden}",
+        f"{shape.heads} heads" + (f" ({shape.kv_heads} key-value)" if shape.kv_heads != shape.heads else ""),
+    ]
+    if shape.experts > 1:
+        parts.append(f"{shape.experts} experts ({shape.experts_per_token} a token)")
+    if shape.vocab:
+        parts.append(f"vocabulary {shape.vocab:,}")
+    aside = model.note.split(";")[0] if model.origin != "given" else ""
+    return f"{', '.join(parts)}; {format_count(model.parameter_count)} parameters" + (f" ({aside})" if aside else "")

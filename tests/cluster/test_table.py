@@ -1,0 +1,88 @@
+"""The instance table: complete, plausible, and honest about what is assumed."""
+
+from __future__ import annotations
+
+import pytest
+
+from smp_advisor.cluster import Instance, instance, instances
+from smp_advisor.cluster.table import sources, table_date
+from smp_advisor.errors import AdvisorError, InstanceError
+
+
+def test_every_instance_is_there_once():
+    names = [machine.name for machine in instances()]
+    assert len(names) == len(set(names)) == 41
+
+
+@pytest.mark.parametrize("machine", instances(), ids=lambda machine: machine.name)
+def test_figures_are_plausible(machine):
+    assert machine.gpus in {1, 4, 8}
+    assert 0.9 * machine.gpu_memory_gib < machine.usable_gpu_memory_gib < machine.gpu_memory_gib
+    assert (machine.intra_node_gb_per_s > 0) == (machine.gpus > 1)
+    assert machine.nvlink == (machine.intra_node_gb_per_s >= 300)
+    assert machine.inter_node_gbps > 0
+    assert machine.efa or not machine.gpudirect_rdma
+    assert machine.source
+    assert machine.price_note
+
+
+def test_p4d_as_published():
+    machine = instance("ml.p4d.24xlarge")
+    assert (machine.gpus, machine.gpu_label, machine.peak_tflops, machine.inter_node_gbps) == (
+        8,
+        "A100 40 GB",
+        312,
+        400,
+    )
+    assert machine.usd_per_hour == pytest.approx(21.957642 * 1.15, abs=1e-5)
+    assert machine.nvlink
+    assert machine.gpudirect_rdma
+
+
+def test_figures_from_general_knowledge_are_named_as_assumed():
+    machine = instance("ml.p4d.24xlarge")
+    knowledge = {"usable_gpu_memory_gib", "peak_tflops", "hbm_gb_per_s", "intra_node_gb_per_s", "host_link_gb_per_s"}
+    assert knowledge <= set(machine.assumed)
+    assert {"gpus", "gpu_memory_gib", "inter_node_gbps", "usd_per_hour"}.isdisjoint(machine.assumed)
+    assert set(machine.assumed) <= set(Instance.__dataclass_fields__)
+
+
+def test_a_price_that_no_list_confirms_is_assumed_and_an_unknown_one_is_none():
+    assert "usd_per_hour" in instance("ml.p5en.48xlarge").assumed
+    unknown = instance("ml.p5e.48xlarge")
+    assert unknown.usd_per_hour is None
+    assert "usd_per_hour" not in unknown.assumed
+
+
+def test_gpus_older_than_the_a100_do_not_compute_in_bf16():
+    assert not instance("ml.p3.16xlarge").bf16
+    assert not instance("ml.g4dn.12xlarge").bf16
+    assert instance("ml.g5.48xlarge").bf16
+
+
+def test_sources_cover_every_column_once():
+    columns = [column for source in sources() for column in source.columns]
+    assert len(columns) == len(set(columns))
+    described = set(Instance.__dataclass_fields__) - {"name", "price_note", "source", "assumed", "custom"}
+    assert set(columns) == described
+    assert table_date() >= max(source.date for source in sources())
+
+
+def test_the_table_is_read_once():
+    assert instances() is instances()
+
+
+@pytest.mark.parametrize("name", ["ml.p4d.24xlarge", "p4d.24xlarge", " ML.P4D.24xlarge "])
+def test_look_up_with_and_without_prefix(name):
+    assert instance(name).name == "ml.p4d.24xlarge"
+
+
+def test_an_unknown_name_is_answered_with_the_nearest():
+    with pytest.raises(InstanceError) as refusal:
+        instance("ml.p4d.24xlage")
+    assert str(refusal.value).startswith(
+        "Unknown instance type 'ml.p4d.24xlage': the nearest known are ml.p4d.24xlarge"
+    )
+    assert isinstance(refusal.value, AdvisorError)
+    with pytest.raises(InstanceError, match="known are, for example"):
+        instance("???")

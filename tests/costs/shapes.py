@@ -1,0 +1,29 @@
+"""Models, clusters and plans that the cost tests share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.library import Plan
+from smp_advisor.workload import Job, Model
+
+P4D = "ml.p4d.24xlarge"
+
+
+def gpt(layers: int = 48, hidden: int = 7168, heads: int = 64, vocab: int = 50_000) -> Model:
+    """A GPT-2 shape; the default is AWS's 30 B row."""
+    return Model.from_shape(layers=layers, hidden=hidden, heads=heads, vocab=vocab, max_positions=2048)
+
+
+def row_30b(**changes: Any) -> tuple[Model, Cluster, Job, Plan]:
+    """AWS's 30 B reference configuration, with changes."""
+    settings: dict[str, Any] = {
+        "tensor_parallel_degree": 8,
+        "shard_optimizer_state": True,
+        "prescaled_batch": True,
+        "activation_checkpointing": "each",
+        "batch_size": 32,
+        "fp16": True,
+    }
+    return gpt(), Cluster(P4D, 16), Job(sequence_length=512), Plan(**{**settings, **changes})

@@ -1,0 +1,152 @@
+"""Estimates as a whole: consistent, monotonic, and the same alone or among many."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs import Estimate, estimate, estimate_many
+from smp_advisor.costs.constants import constants
+from smp_advisor.costs.evaluate import memory_columns, seconds_columns
+from smp_advisor.costs.layout import Layout
+from smp_advisor.errors import AdvisorError, PlanError
+from smp_advisor.library import Plan
+from smp_advisor.workload import Job
+from tests.costs.shapes import P4D, gpt, row_30b
+
+CLUSTER = Cluster(P4D, 2)
+JOB = Job(sequence_length=512)
+MODEL = gpt(layers=24, hidden=2048, heads=16)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Valid plans for two p4d nodes."""
+    tp = draw(st.sampled_from([1, 2, 4, 8]))
+    pp = draw(st.sampled_from([p for p in (1, 2, 4) if 16 % (tp * p) == 0]))
+    microbatches = draw(st.sampled_from([1, 2, 4, 8]))
+    simple = draw(st.booleans()) and pp > 1
+    checkpointing = draw(st.sampled_from([False, "each", "group_2", "contiguous"]))
+    sharding = draw(st.sampled_from(["none", "optimizer", "all"] if pp == 1 and tp < 16 else ["none", "optimizer"]))
+    shards = draw(st.sampled_from([d for d in (2, 4, 8, 16) if 16 // (tp * pp) % d == 0] or [1]))
+    return Plan(
+        tensor_parallel_degree=tp,
+        pipeline_parallel_degree=pp,
+        microbatches=microbatches,
+        active_microbatches=microbatches if simple else draw(st.integers(1, microbatches)),
+        pipeline="simple" if simple else "interleaved",
+        batch_size=microbatches * draw(st.integers(1, 8)),
+        prescaled_batch=tp > 1 and draw(st.booleans()),
+        shard_optimizer_state=sharding == "optimizer",
+        sharded_data_parallel_degree=shards if sharding == "all" else 1,
+        activation_checkpointing=checkpointing,
+        offload_activations=bool(checkpointing) and draw(st.booleans()),
+        fp16=True,
+    )
+
+
+def peak(value: Estimate) -> float:
+    return value.memory.peak.total_gib
+
+
+@given(st.lists(plans(), min_size=1, max_size=6))
+@settings(max_examples=40)
+def test_alone_among_many_and_as_columns_are_the_same(some: list[Plan]) -> None:
+    many = estimate_many(MODEL, CLUSTER, JOB, some)
+    layout = Layout.of(some)
+    columns = memory_columns(MODEL, CLUSTER, JOB, layout)
+    seconds = sum(seconds_columns(MODEL, CLUSTER, JOB, layout).values(), np.zeros(len(some)))
+    for plan, value, total, step in zip(some, many, columns.peak_bytes / 2**30, seconds, strict=True):
+        assert estimate(MODEL, CLUSTER, JOB, plan) == value
+        # The columns hold the stage that is likeliest not to fit, which need not be the largest by a hair.
+        assert total == pytest.approx(peak(value), rel=0.02)
+        assert step == pytest.approx(value.step_seconds)
+
+
+@given(plans())
+def test_parts_are_positive_and_rates_agree(plan: Plan) -> None:
+    value = estimate(MODEL, CLUSTER, JOB, plan)
+    assert all(part >= 0 for part in (getattr(value.time, name) for name in value.time.__dataclass_fields__))
+    assert 0 < value.mfu < 0.8
+    assert value.tflops_per_gpu / value.mfu == pytest.approx(312)
+    assert value.samples_per_second * value.step_seconds == pytest.approx(value.global_batch_size)
+    assert value.tokens_per_second == pytest.approx(512 * value.samples_per_second)
+    assert 0 <= value.fit_probability <= 1
+    assert value.fits == (value.headroom_gib >= 0 and value.host_memory_fits)
+    if value.fits:
+        assert value.fit_probability >= 0.5
+
+
+@given(plans())
+def test_more_samples_take_more_memory_and_time(plan: Plan) -> None:
+    small, large = estimate_many(MODEL, CLUSTER, JOB, [plan, replace(plan, batch_size=2 * plan.batch_size)])
+    assert peak(large) > peak(small)
+    assert large.step_seconds > small.step_seconds
+    assert large.tokens_per_second > 0.999 * small.tokens_per_second
+
+
+@given(plans())
+def test_each_technique_saves_the_memory_it_is_for(plan: Plan) -> None:
+    without = estimate(MODEL, CLUSTER, JOB, plan)
+    if plan.sharded_data_parallel_degree == 1 and not plan.shard_optimizer_state:
+        assert peak(estimate(MODEL, CLUSTER, JOB, replace(plan, shard_optimizer_state=True))) <= peak(without)
+    if not plan.activation_checkpointing:
+        checked = estimate(MODEL, CLUSTER, JOB, replace(plan, activation_checkpointing="each"))
+        assert peak(checked) < peak(without)
+        assert checked.time.recomputation_seconds > 0
+    elif not plan.offload_activations:
+        assert peak(estimate(MODEL, CLUSTER, JOB, replace(plan, offload_activations=True))) <= peak(without)
+
+
+@given(plans())
+def test_more_active_microbatches_never_slow_the_pipeline(plan: Plan) -> None:
+    if plan.pipeline == "simple":
+        return
+    few, all_ = estimate_many(
+        MODEL,
+        CLUSTER,
+        JOB,
+        [replace(plan, active_microbatches=1), replace(plan, active_microbatches=plan.microbatches)],
+    )
+    assert all_.step_seconds <= few.step_seconds * (1 + 1e-9)
+    assert peak(all_) >= peak(few)
+
+
+def test_money_and_days() -> None:
+    model, cluster, _, plan = row_30b()
+    value = estimate(model, cluster, Job(sequence_length=512, tokens=300e9), plan)
+    assert value.usd_per_hour == pytest.approx(16 * 25.251286)
+    assert value.days == pytest.approx(300e9 / value.tokens_per_second / 86_400)
+    assert value.usd_total == pytest.approx(value.days * 24 * value.usd_per_hour)
+    assert value.usd_per_million_tokens == pytest.approx(value.usd_total / 300e3)
+    unpriced = Cluster.custom(
+        gpu="A100",
+        usable_gpu_memory_gib=39,
+        peak_tflops=312,
+        gpus_per_node=8,
+        nodes=16,
+        intra_node_gb_per_s=600,
+        inter_node_gbps=400,
+    )
+    other = estimate(model, unpriced, Job(sequence_length=512), plan)
+    assert (other.usd_per_hour, other.usd_total, other.usd_per_million_tokens, other.days) == (None,) * 4
+
+
+def test_a_plan_for_another_cluster_is_refused_in_one_sentence() -> None:
+    model, _, job, plan = row_30b()
+    with pytest.raises(PlanError, match="GPUs") as caught:
+        estimate(model, Cluster("ml.g4dn.12xlarge", 1), job, plan)
+    assert isinstance(caught.value, AdvisorError)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_constant_has_a_source_and_a_date() -> None:
+    assert len(constants()) > 20
+    for entry in constants().values():
+        assert entry.source
+        assert entry.date.startswith("20")

@@ -1,0 +1,171 @@
+"""Memory, term by term, against the documented bytes and the published formulas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs import CATEGORIES, StageMemory, estimate
+from smp_advisor.library import Plan
+from smp_advisor.workload import Job
+from tests.costs.shapes import P4D, gpt, row_30b
+
+GIB = 2**30
+STATE = ("parameters_gib", "gradients_gib", "optimizer_state_gib", "fp32_copies_gib")
+
+
+def state_bytes_per_parameter(stage: StageMemory, parameters: float) -> dict[str, float]:
+    return {name: getattr(stage, name) * GIB / parameters for name in STATE}
+
+
+def one_gpu_share(precision: str = "fp16", **settings: Any) -> dict[str, float]:
+    """Bytes a parameter on one p4d node without model parallelism."""
+    model = gpt(layers=4, hidden=1024, heads=16)
+    job = Job(sequence_length=128, precision=precision, optimizer=settings.pop("optimizer", "adam"))
+    plan = Plan(fp16=precision == "fp16", bf16=precision == "bf16", **settings)
+    stage = estimate(model, Cluster(P4D, 1), job, plan).memory.stages[0]
+    return state_bytes_per_parameter(stage, model.parameter_count)
+
+
+def test_fp16_with_adam_takes_the_documented_20_bytes() -> None:
+    # Introduction to model parallelism: 2 parameters, 2 gradients, 8 optimizer state, 4 + 4 fp32 copies.
+    share = one_gpu_share()
+    assert share == pytest.approx(dict(zip(STATE, (2, 2, 8, 8), strict=True)))
+
+
+def test_fp32_takes_16_bytes_and_sgd_4_less() -> None:
+    assert one_gpu_share("fp32") == pytest.approx(dict(zip(STATE, (4, 4, 8, 0), strict=True)))
+    assert one_gpu_share("fp32", optimizer="sgd") == pytest.approx(dict(zip(STATE, (4, 4, 4, 0), strict=True)))
+
+
+def test_optimizer_state_sharding_divides_16_of_20_bytes() -> None:
+    assert sum(one_gpu_share(shard_optimizer_state=True).values()) == pytest.approx(4 + 16 / 8)
+
+
+@pytest.mark.parametrize("degree", [2, 4, 8])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_sharded_data_parallelism_divides_all_20_bytes(degree: int, precision: str) -> None:
+    assert sum(one_gpu_share(precision, sharded_data_parallel_degree=degree).values()) == pytest.approx(20 / degree)
+
+
+def test_tensor_parallelism_divides_layers_and_leaves_norms() -> None:
+    model, cluster, job, plan = row_30b()
+    stage = estimate(model, cluster, job, plan).memory.stages[0]
+    held = stage.parameters_gib * GIB / 2
+    block = model.groups[0].block
+    positions = model.embedding_parameters - model.token_embedding_parameters
+    replicated = 48 * block.replicated_parameters + positions + model.final_parameters
+    assert held == pytest.approx((model.parameter_count - replicated) / 8 + replicated)
+    # The 16 shardable bytes: over the 16 replicas where tensor parallelism divides, over all 128 GPUs where not.
+    sharded = (stage.optimizer_state_gib + stage.fp32_copies_gib) * GIB / 16
+    assert sharded == pytest.approx((model.parameter_count - replicated) / 8 / 16 + replicated / 128)
+
+
+@given(st.integers(1, 6), st.sampled_from([1, 2, 4, 8]), st.sampled_from([128, 512, 1024]))
+def test_saved_activations_follow_korthikanti(batch: int, degree: int, sequence: int) -> None:
+    # arXiv 2205.05198, eq. 2: s b h (10 + 24 / t + 5 a s / (h t)) bytes a layer.
+    h, a, layers = 1024, 16, 4
+    model = gpt(layers=layers, hidden=h, heads=a)
+    plan = Plan(tensor_parallel_degree=degree, prescaled_batch=degree > 1, batch_size=batch, fp16=True)
+    value = estimate(model, Cluster(P4D, 1), Job(sequence_length=sequence), plan)
+    per_layer = sequence * batch * h * (10 + 24 / degree + 5 * a * sequence / (h * degree))
+    around = sequence * batch * h * 5  # embedding dropout mask, final norm and head input
+    assert value.memory.stages[0].activations_gib * GIB == pytest.approx(layers * per_layer + around)
+
+
+def test_fused_attention_keeps_no_scores() -> None:
+    model = gpt(layers=4, hidden=1024, heads=16)
+    plan = Plan(batch_size=2, fp16=True)
+    job = Job(sequence_length=1024, attention="fused")
+    kept = estimate(model, Cluster(P4D, 1), job, plan).memory.stages[0].activations_gib * GIB
+    tokens = 2 * 1024
+    assert kept == pytest.approx(tokens * (4 * (34 * 1024 + 4 * 16) + 5 * 1024))
+
+
+def test_checkpointing_keeps_inputs_and_one_unit() -> None:
+    model, cluster, job, plan = row_30b()
+    tokens, h = 32 * 512, 7168
+    each = estimate(model, cluster, job, plan).memory.stages[0]
+    one = tokens * h * (10 + 24 / 8 + 5 * 64 * 512 / (h * 8))
+    assert each.activations_gib * GIB == pytest.approx(48 * 2 * tokens * h + 5 * tokens * h)
+    assert each.recomputation_gib * GIB == pytest.approx(one)
+    grouped = estimate(model, cluster, job, replace(plan, activation_checkpointing="group_4")).memory.stages[0]
+    assert grouped.activations_gib * GIB == pytest.approx(12 * 2 * tokens * h + 5 * tokens * h)
+    assert grouped.recomputation_gib * GIB == pytest.approx(4 * one)
+    whole = estimate(model, cluster, job, replace(plan, activation_checkpointing="contiguous")).memory.stages[0]
+    assert whole.activations_gib * GIB == pytest.approx(2 * tokens * h + 5 * tokens * h)
+    assert whole.recomputation_gib * GIB == pytest.approx(48 * one)
+
+
+def test_optimize_memory_divides_the_checkpointed_inputs() -> None:
+    model, cluster, job, _ = row_30b()
+    settings = {"tensor_parallel_degree": 8, "batch_size": 4, "fp16": True, "activation_checkpointing": "each"}
+    speed = estimate(model, cluster, job, Plan(**settings)).memory.stages[0].activations_gib
+    memory = estimate(model, cluster, job, Plan(**settings, optimize="memory")).memory.stages[0].activations_gib
+    around = 5 * 4 * 8 * 512 * 7168 / GIB
+    assert memory - around == pytest.approx((speed - around) / 8)
+
+
+def test_a_batch_per_rank_is_processed_by_the_whole_group() -> None:
+    model, cluster, job, plan = row_30b()
+    per_rank = replace(plan, prescaled_batch=False, batch_size=4)
+    assert estimate(model, cluster, job, per_rank).memory == estimate(model, cluster, job, plan).memory
+
+
+def test_logits_divide_only_where_the_vocabulary_does() -> None:
+    model, cluster, job, plan = row_30b()
+    split = estimate(model, cluster, job, plan)
+    whole = estimate(gpt(vocab=50_257), cluster, job, plan)
+    tokens = 32 * 512
+    assert split.memory.stages[0].logits_gib * GIB == pytest.approx(10 * tokens * 50_000 / 8)
+    assert whole.memory.stages[0].logits_gib * GIB == pytest.approx(10 * tokens * 50_257)
+    assert any("50,257 is not divisible" in sentence for sentence in whole.assumptions)
+    assert not any("not divisible" in sentence for sentence in split.assumptions)
+
+
+def test_stages_hold_every_parameter_and_the_tied_embedding_twice() -> None:
+    model = gpt(layers=10, hidden=1024, heads=16)
+    plan = Plan(pipeline_parallel_degree=4, microbatches=4, batch_size=4, fp16=True)
+    value = estimate(model, Cluster(P4D, 1), Job(sequence_length=128), plan)
+    assert [stage.layers for stage in value.memory.stages] == [2, 3, 3, 2]
+    held = sum(stage.parameters_gib for stage in value.memory.stages) * GIB / 2
+    assert held == pytest.approx(model.parameter_count + model.token_embedding_parameters)
+    assert [stage.logits_gib > 0 for stage in value.memory.stages] == [False, False, False, True]
+
+
+def test_offloading_moves_inputs_of_waiting_microbatches_to_the_host() -> None:
+    model = gpt(layers=8, hidden=2048, heads=16)
+    settings = {"pipeline_parallel_degree": 2, "microbatches": 8, "active_microbatches": 4, "batch_size": 32}
+    plan = Plan(**settings, fp16=True, activation_checkpointing="each")
+    cluster, job = Cluster(P4D, 1), Job(sequence_length=1024)
+    kept = estimate(model, cluster, job, plan)
+    moved = estimate(model, cluster, job, replace(plan, offload_activations=True, activation_loading_horizon=2))
+    one_input = 2 * 4 * 1024 * 2048 / GIB
+    gone = kept.memory.stages[0].activations_gib - moved.memory.stages[0].activations_gib
+    # 4 microbatches of 4 layers' inputs; the running one stays and 2 inputs are back.
+    assert gone == pytest.approx((16 - 4 - 2) * one_input)
+    assert moved.host_memory_gib_per_node == pytest.approx(8 * gone)
+    assert kept.host_memory_gib_per_node == 0
+
+
+def test_sharded_data_parallelism_pays_for_gathered_parameters() -> None:
+    model, cluster, job, _ = row_30b()
+    plan = Plan(sharded_data_parallel_degree=128, batch_size=1, fp16=True, activation_checkpointing="each")
+    stage = estimate(model, cluster, job, plan).memory.stages[0]
+    # 1e9 live parameters and a reduce bucket of 5e8 elements, 2 bytes each, and NCCL.
+    assert stage.communication_gib > (1e9 * 127 / 128 + 5e8) * 2 / GIB
+    assert stage.communication_gib < (1.5e9 * 2) / GIB + 1
+
+
+def test_categories_add_up() -> None:
+    model, cluster, job, plan = row_30b()
+    value = estimate(model, cluster, job, plan)
+    frame = value.memory.to_frame()
+    assert frame.loc[0, "total_gib"] == pytest.approx(sum(frame.loc[0, name] for name in CATEGORIES))
+    assert value.memory.peak.total_gib == pytest.approx(frame["total_gib"].max())
+    assert value.headroom_gib == pytest.approx(value.usable_gpu_memory_gib - frame["total_gib"].max())

@@ -1,0 +1,113 @@
+"""Step time: known volumes, rooflines and orderings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs import estimate
+from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, bus_bytes_per_second
+from smp_advisor.costs.compute import model_flops_per_sample
+from smp_advisor.library import Plan
+from smp_advisor.workload import Job
+from tests.costs.shapes import P4D, gpt, row_30b
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+def test_groups_inside_a_node_use_nvlink_and_others_share_the_network() -> None:
+    cluster = Cluster(P4D, 16)
+    rate, inside = bus_bytes_per_second(cluster, ints(8, 8, 16, 128), ints(1, 2, 8, 1))
+    assert inside.tolist() == [True, False, False, False]
+    assert rate[0] == pytest.approx(0.73 * 300e9)
+    # Stride 2: two such groups cross each node; stride 8: eight share 400 Gbps; one group has it all.
+    assert rate[1:] == pytest.approx([0.8 * 50e9 / 2, 0.8 * 50e9 / 8, 0.8 * 50e9])
+
+
+def test_optimizer_state_sharding_exposes_the_gather_of_updated_parameters() -> None:
+    # The 30 B row: 7.5 GB a GPU, eight groups on 400 Gbps: about 1.2 s at full rate, 1.5 s at 80 %.
+    model, cluster, job, plan = row_30b()
+    sharded = estimate(model, cluster, job, plan).time.data_parallel_seconds
+    assert 1.3 < sharded < 2.0
+
+
+@given(st.floats(1e5, 1e10), st.sampled_from([2, 4, 8, 16, 64]), st.sampled_from([1, 2, 8]))
+def test_an_all_reduce_costs_two_gathers(bytes_: float, members: int, stride: int) -> None:
+    cluster = Cluster(P4D, 16)
+    size = np.array([bytes_])
+    reduce = all_reduce_seconds(cluster, size, ints(members), ints(stride))
+    gather = all_gather_seconds(cluster, size, ints(members), ints(stride))
+    assert gather < reduce <= 2 * gather
+    assert all_reduce_seconds(cluster, size, ints(1), ints(stride)) == 0
+
+
+def test_flops_follow_the_published_count() -> None:
+    # Narayanan et al. 2021, eq. 3 without recomputation: 72 B s l h^2 (1 + s / (6 h) + V / (12 l h)).
+    model, s = gpt(), 2048
+    layers, h, vocab = 48, 7168, 50_000
+    expected = 72 * s * layers * h**2 * (1 + s / (6 * h) + vocab / (12 * layers * h))
+    assert model_flops_per_sample(model, s) == pytest.approx(expected, rel=1e-6)
+
+
+def test_recomputation_adds_one_forward_pass() -> None:
+    model, cluster, job, plan = row_30b()
+    time = estimate(model, cluster, job, plan).time
+    assert time.backward_seconds == pytest.approx(2 * time.forward_seconds)
+    assert 0.95 * time.forward_seconds < time.recomputation_seconds <= time.forward_seconds
+
+
+def test_tensor_parallelism_across_nodes_is_slow() -> None:
+    model = gpt(hidden=8192, heads=64)
+    cluster, job = Cluster(P4D, 4), Job(sequence_length=512)
+    base = Plan(tensor_parallel_degree=8, prescaled_batch=True, batch_size=16, fp16=True)
+    inside = estimate(model, cluster, job, base)
+    across = estimate(model, cluster, job, replace(base, tensor_parallel_degree=16, batch_size=32))
+    assert across.time.tensor_parallel_seconds > 5 * inside.time.tensor_parallel_seconds
+    assert across.tokens_per_second < inside.tokens_per_second
+
+
+def test_tensor_parallelism_over_pcie_is_slow() -> None:
+    model, job = gpt(layers=24, hidden=2048, heads=16), Job(sequence_length=512)
+    plan = Plan(tensor_parallel_degree=4, prescaled_batch=True, batch_size=4, fp16=True)
+    pcie = estimate(model, Cluster("ml.g4dn.12xlarge", 1), job, plan).time
+    nvlink = estimate(model, Cluster(P4D, 1), job, plan).time
+    assert pcie.tensor_parallel_seconds / pcie.total_seconds > 2 * nvlink.tensor_parallel_seconds / nvlink.total_seconds
+
+
+def test_tiny_microbatches_pay_for_kernel_launches() -> None:
+    model, cluster, job = gpt(layers=24, hidden=512, heads=8), Cluster(P4D, 1), Job(sequence_length=64)
+    small = estimate(model, cluster, job, Plan(batch_size=1, fp16=True))
+    assert small.time.forward_seconds >= 24 * 3.5e-4
+    assert small.mfu < 0.05
+
+
+def test_the_bubble_shrinks_with_microbatches() -> None:
+    model, cluster, job = gpt(layers=24, hidden=4096, heads=32), Cluster(P4D, 1), Job(sequence_length=512)
+    shares = []
+    for microbatches in (1, 2, 4, 8, 16):
+        plan = Plan(pipeline_parallel_degree=8, microbatches=microbatches, batch_size=32, fp16=True)
+        time = estimate(model, cluster, job, plan).time
+        shares.append(time.pipeline_bubble_seconds / time.total_seconds)
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 0.8
+
+
+def test_fp32_is_slower_than_half_precision() -> None:
+    model, cluster = gpt(layers=24, hidden=2048, heads=16), Cluster(P4D, 1)
+    half = estimate(model, cluster, Job(sequence_length=512), Plan(batch_size=8, fp16=True))
+    full = estimate(model, cluster, Job(sequence_length=512, precision="fp32"), Plan(batch_size=8))
+    assert full.step_seconds > 4 * half.step_seconds
+
+
+def test_spread_placement_takes_tensor_parallel_groups_apart() -> None:
+    model, cluster, job, plan = row_30b()
+    together = estimate(model, cluster, job, plan).time
+    apart = estimate(model, cluster, job, replace(plan, placement_strategy="spread")).time
+    assert apart.tensor_parallel_seconds > 5 * together.tensor_parallel_seconds
