@@ -11,11 +11,12 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, JobError, NoPlanFitsError
 from smp_advisor.guidance import explain, nearest_reference, pitfalls
+from smp_advisor.guidance.choice import batch_note, defaults, nothing_fits, why_this_plan
+from smp_advisor.library.check import check_against
 from smp_advisor.library.plan import Plan
 from smp_advisor.library.support import require_supported_instance
+from smp_advisor.search import OBJECTIVES, Objective, search
 from smp_advisor.search.fleet import search_cheapest
-from smp_advisor.search.rank import NEAR_BEST, OBJECTIVES, Objective
-from smp_advisor.search.search import SearchResult, search
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 
@@ -120,7 +121,9 @@ def advise(
     if job.precision == "bf16" and not cluster.instance.bf16:
         raise JobError(f"{cluster.instance.gpu_label} does not compute in bf16; use precision='fp16'.")
 
-    searched: list[SearchResult]
+    if pins:
+        check_against(_pinned_plan(job, pins), cluster, read)
+
     if chosen_objective == "cost":
         best, searched = search_cheapest(
             read, cluster, job, library=library, min_fit_probability=min_fit_probability, pins=pins
@@ -131,11 +134,11 @@ def advise(
         )
         searched = [best]
     if best is None or not len(best.ranked):
-        raise NoPlanFitsError(_nothing_fits(read, cluster, job, searched[0], min_fit_probability, pins))
+        raise NoPlanFitsError(nothing_fits(read, cluster, job, searched[0], min_fit_probability, pins))
 
     plan = best.best()
     value = estimate(read, best.cluster, job, plan)
-    batch = _batch_sentence(job, value.global_batch_size, value.tokens_per_step)
+    batch = batch_note(job, value.global_batch_size, value.tokens_per_step)
     return Advice(
         model=read,
         cluster=best.cluster,
@@ -145,10 +148,17 @@ def advise(
         objective=chosen_objective,
         min_fit_probability=min_fit_probability,
         steps=explain(read, best.cluster, job, plan, value, min_fit_probability=min_fit_probability, batch_note=batch),
-        pitfalls=pitfalls(read, best.cluster, job, plan, script_is_generated=script is None),
-        reference=nearest_reference(read, best.cluster, job, plan, value),
-        because=f"{_because(best, searched, cluster, chosen_objective, min_fit_probability)} {batch}",
-        defaults=_defaults(read, job, shape),
+        pitfalls=pitfalls(
+            read,
+            best.cluster,
+            job,
+            plan,
+            script_is_generated=script is None,
+            min_fit_probability=min_fit_probability,
+        ),
+        reference=nearest_reference(read, best.cluster, job, plan, value, min_fit_probability=min_fit_probability),
+        because=f"{why_this_plan(best, searched, cluster, min_fit_probability)} {batch}",
+        defaults=defaults(read, job, {*given_job, *shape}),
         plans_enumerated=sum(r.plans_enumerated for r in searched),
         plans_scored=sum(len(r.peak_gib) for r in searched),
         plans_fit=sum(len(r.ranked) for r in searched),
@@ -188,6 +198,18 @@ def _sort_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     )
 
 
+def _pinned_plan(job: Job, pins: Mapping[str, Any]) -> Plan:
+    """A small plan with the pinned fields: what is wrong with them shows here, in the library's own terms."""
+    microbatches = pins.get("microbatches") or pins.get("active_microbatches") or 1
+    fill: dict[str, Any] = {
+        "microbatches": microbatches,
+        "batch_size": microbatches,
+        "activation_checkpointing": "each" if pins.get("offload_activations") else False,
+        "fp16": job.precision == "fp16",
+    }
+    return Plan(**{**fill, **pins})
+
+
 def _job(job: Job | None, given: Mapping[str, Any]) -> Job:
     if job is None:
         return Job(**given)
@@ -202,97 +224,3 @@ def _cluster(cluster: Cluster | Instance | str, count: int | None) -> Cluster:
             raise AdvisorError(f"instance_count={count} contradicts the cluster's {cluster.nodes} nodes; give one.")
         return cluster
     return Cluster(cluster, 1 if count is None else count)
-
-
-def _nothing_fits(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
-    result: SearchResult,
-    probability: float,
-    pins: Mapping[str, Any],
-) -> str:
-    """One sentence: how far the nearest plan is from fitting, and the smallest cluster that would do."""
-    where = f"{cluster.nodes} x {cluster.instance.name}"
-    if not result.plans_enumerated:
-        if job.global_batch_size is not None:
-            return (
-                f"No plan divides a global batch of {job.global_batch_size} samples over {where}; "
-                f"choose a multiple of the replicas, for example {_round_batch(job.global_batch_size, cluster.gpus)}."
-            )
-        return (
-            f"No plan is left on {where} with {_words(pins) or 'these settings'} held and at most "
-            f"{job.max_tokens_per_step:,} tokens a step; free one of them."
-        )
-    nearest = int(result.margin.argmax())
-    usable = cluster.instance.usable_gpu_memory_gib
-    short = (
-        f"needs {result.peak_gib[nearest]:.1f} GiB of the GPU's {usable:.1f} GiB"
-        if result.peak_gib[nearest] > usable
-        else f"leaves {usable - result.peak_gib[nearest]:.1f} GiB free, too little for {probability:.0%} probability"
-    )
-    for factor in (2, 4, 8, 16, 32, 64):
-        larger = Cluster(cluster.instance, cluster.nodes * factor)
-        if len(search(model, larger, job, min_fit_probability=probability, pins=pins).ranked):
-            return (
-                f"None of {result.plans_enumerated:,} plans fits {model.name} on {where} with {probability:.0%} "
-                f"probability: the nearest {short}; {larger.nodes} nodes would do."
-            )
-    return (
-        f"None of {result.plans_enumerated:,} plans fits {model.name} on {where} with {probability:.0%} probability: "
-        f"the nearest {short}; use GPUs with more memory, a shorter sequence or a smaller batch."
-    )
-
-
-def _round_batch(batch: int, gpus: int) -> int:
-    return max(gpus, round(batch / gpus) * gpus)
-
-
-def _batch_sentence(job: Job, batch: int, tokens: int) -> str:
-    if job.global_batch_size is not None:
-        return f"Every plan keeps your global batch of {batch:,} samples ({tokens:,} tokens)."
-    return (
-        f"The global batch was free up to {job.max_tokens_per_step:,} tokens a step; the search chose {batch:,} "
-        f"samples ({tokens:,} tokens): larger ones gain less than {NEAR_BEST:.0%} or leave less memory free. "
-        "Set global_batch_size if your optimization needs another."
-    )
-
-
-def _because(
-    best: SearchResult, searched: list[SearchResult], asked: Cluster, objective: Objective, probability: float
-) -> str:
-    top = float(best.scores.tokens_per_second[0])
-    near = int((best.scores.tokens_per_second >= top * (1 - NEAR_BEST)).sum())
-    fit = f"{len(best.ranked):,} of {best.plans_enumerated:,} plans fit with {probability:.0%} probability"
-    if objective == "throughput":
-        return (
-            f"{fit}; {near:,} of them are as fast within {NEAR_BEST:.0%}, and of those this one uses the fewest "
-            "techniques and leaves the most memory free."
-        )
-    if objective == "cost":
-        others = f"{len(searched)} clusters of up to {asked.nodes} nodes were compared"
-        cost = f"{best.scores.usd_per_token[0] * 1e6:.2f} USD per million tokens"
-        same = best.cluster == asked
-        return f"{fit}; {others}, and {'yours' if same else 'this one'} is the cheapest at {cost}."
-    if objective == "headroom":
-        return f"{fit}; of those at least half as fast as the fastest, this one leaves the most memory free."
-    return f"{fit}; of those at least half as fast as the fastest, this one uses the fewest techniques."
-
-
-def _defaults(model: Model, job: Job, shape: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings at their default, as phrases."""
-    at_default = set(job.defaulted())
-    phrases = []
-    if "precision" in at_default:
-        phrases.append("precision fp16")
-    if "optimizer" in at_default:
-        phrases.append("optimizer Adam")
-    if "attention" in at_default:
-        phrases.append("eager attention (PyTorch 1.13 has no fused kernel of its own)")
-    if "sequence_length" in at_default and model.fixed_sequence_length is None:
-        phrases.append(f"sequence length {job.sequence_length:,} tokens")
-    if model.origin == "inferred" and "vocab" not in shape:
-        phrases.append(f"vocabulary {model.shape.vocab:,}")
-    if job.global_batch_size is None:
-        phrases.append(f"global batch free up to {job.max_tokens_per_step:,} tokens")
-    return tuple(phrases)

@@ -75,15 +75,16 @@ def all_gather_seconds(cluster: Cluster, bytes_: Floats, members: Ints, stride: 
     return _seconds(cluster, bytes_, members, stride, rounds=1)
 
 
-def point_to_point_seconds(cluster: Cluster, bytes_: Floats, stride: Ints) -> Floats:
-    """Hand-over between pipeline neighbours that are `stride` ranks apart, all GPUs of a node sending at once."""
+def point_to_point_seconds(cluster: Cluster, bytes_: Floats, members: Ints, stride: Ints) -> Floats:
+    """Slowest hand-over of a pipeline of `members` stages whose neighbours are `stride` ranks apart.
+
+    Where the pipeline leaves the node, the `stride` GPUs at the node's edge send at once.
+    """
     per_node = cluster.instance.gpus
-    inside = stride < per_node
+    inside = members * stride <= per_node
     link = cluster.intra_node_bytes_per_s * _intra_efficiency(cluster, np.full(stride.shape, 2))
-    network = cluster.inter_node_bytes_per_s_per_node * constant("communication.network_efficiency") / per_node
+    senders = np.minimum(stride, per_node)
+    network = cluster.inter_node_bytes_per_s_per_node * constant("communication.network_efficiency") / senders
     rate = np.where(inside, link, network)
-    latency = np.where(
-        inside, constant("communication.intra_latency_seconds"), constant("communication.inter_latency_seconds")
-    )
     with np.errstate(divide="ignore"):
-        return latency + bytes_ / rate
+        return constant("communication.handover_seconds") + bytes_ / rate

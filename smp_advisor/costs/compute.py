@@ -84,7 +84,9 @@ def block_forward_seconds(block: Block, layout: Layout, world: World, instance: 
     total = _attention_seconds(block, tp, world, instance, job)
     for matmul in block.matmuls:
         total = total + _matmul_seconds(matmul, tp, world, instance, job)
-    elements = block.traffic_elements + block.split_traffic_elements / tp
+    # The library's fused layers replace the model's own activation function under tensor parallelism.
+    unfused = np.where(tp == 1, block.unfused_split_traffic_elements, 0.0)
+    elements = block.traffic_elements + (block.split_traffic_elements + unfused) / tp
     bandwidth = instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency")
     total = total + elements * world.bytes_per_element * world.microbatch_tokens / bandwidth
     return np.maximum(total, constant("time.launch_seconds_per_block"))

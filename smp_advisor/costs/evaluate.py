@@ -26,6 +26,7 @@ from smp_advisor.costs.step_time import step_seconds
 from smp_advisor.costs.world import World
 from smp_advisor.library.check import check_against
 from smp_advisor.library.families import supports_tensor_parallelism
+from smp_advisor.library.world import global_batch_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,7 +150,6 @@ def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan
                 totals=[float(sum(values[position] for values in by.values())) for _, by, _ in kinds],
                 host=max(float(h[position]) for _, _, h in kinds) * cluster.instance.gpus,
                 flight=int(flight[position]),
-                samples=int(part.batch_samples[position]),
             )
     return [value for value in result if value is not None]
 
@@ -183,14 +183,12 @@ def _value(
     totals: list[float],
     host: float,
     flight: int,
-    samples: int,
 ) -> Estimate:
     instance = cluster.instance
     usable = instance.usable_gpu_memory_gib * GIB
     scores = [(usable - total) / error for total, error in zip(totals, error_bytes, strict=True)]
     worst = min(range(len(scores)), key=scores.__getitem__)
-    replicas = cluster.gpus // (plan.pipeline_parallel_degree * plan.tensor_parallel_degree)
-    batch = samples * replicas
+    batch = global_batch_size(plan, cluster)
     sequence = model.sequence_length(job.sequence_length)
     flops = model_flops_per_sample(model, sequence) * batch
     per_gpu = flops / time.total_seconds / cluster.gpus

@@ -124,7 +124,10 @@ def _bubble(
     spans = makespan_slots(layout)
     width = max(g.block.hidden * g.block.input_tensors for g in model.groups)
     hop = point_to_point_seconds(
-        cluster, world.bytes_per_element * width * world.microbatch_tokens, world.pipeline_stride
+        cluster,
+        world.bytes_per_element * width * world.microbatch_tokens,
+        layout.pipeline_parallel_degree,
+        world.pipeline_stride,
     )
     # Every microbatch hands over once in each direction; the sender's compute stream waits for its copy.
     return (spans - layout.microbatches) * slot + 2 * hop * spans
@@ -171,7 +174,9 @@ def _data_parallel(
     shards = layout.sharded_data_parallel_degree
     whole = element * (split + replicated)
     neighbours = layout.tensor_parallel_degree
-    gather = all_gather_seconds(cluster, whole, shards, neighbours)
+    # One gather a block: every one of them pays the start of a collective.
+    blocks = model.layer_count
+    gather = blocks * all_gather_seconds(cluster, whole / blocks, shards, neighbours)
     across = all_reduce_seconds(cluster, whole / shards, np.maximum(rdp // shards, 1), shards * neighbours)
     overlap = constant("time.sharded_overlap")
     per_microbatch = np.maximum(gather - overlap * forward, 0) + np.maximum(2 * gather - overlap * backward, 0)

@@ -47,7 +47,7 @@ def alternatives(result: SearchResult, *, sequence_length: int, min_fit_probabil
     fitting = _first_of_each(keys[result.ranked])
     chosen = result.ranked[fitting]
     fits = {tuple(key) for key in keys[chosen].tolist()}
-    nearest_first = np.argsort(-result.margin, kind="stable")
+    nearest_first = np.argsort(result.peak_gib, kind="stable")
     others = nearest_first[_first_of_each(keys[nearest_first])]
     others = np.array([row for row in others if tuple(keys[row].tolist()) not in fits], dtype=np.intp)
 
@@ -88,19 +88,19 @@ def _why(row: dict[str, Any], leader: dict[str, Any], min_fit_probability: float
             return f"Does not fit: {-row['headroom_gib']:.1f} GiB over in its smallest form."
         if row["fit_probability"] < min_fit_probability:
             return (
-                f"Fits by the point estimate, but only with {row['fit_probability']:.0%} probability "
-                f"({min_fit_probability:.0%} asked for)."
+                f"Fits by the point estimate, but only with {100 * row['fit_probability']:.0f} % probability "
+                f"({100 * min_fit_probability:.0f} % asked for)."
             )
         return "Its offloaded activations do not fit in host memory."
     if row is leader:
         return "Recommended."
     ratio = row["tokens_per_second"] / leader["tokens_per_second"]
     if ratio < 1 - NEAR_BEST:
-        return f"{1 - ratio:.0%} slower."
+        return f"{100 * (1 - ratio):.0f} % slower."
     more = row["techniques"] - leader["techniques"]
     if more > 0:
-        return f"As fast within {NEAR_BEST:.0%}, with {more} more technique{'s' if more > 1 else ''}."
+        return f"As fast within {100 * NEAR_BEST:.0f} %, with {more} more technique{'s' if more > 1 else ''}."
     less = leader["headroom_gib"] - row["headroom_gib"]
     if less > 0:
-        return f"As fast within {NEAR_BEST:.0%}, with {less:.1f} GiB less headroom."
-    return f"Ranked lower by the objective ({ratio - 1:+.0%} speed, {-less:.1f} GiB more headroom)."
+        return f"As fast within {100 * NEAR_BEST:.0f} %, with {less:.1f} GiB less headroom."
+    return f"Ranked lower by the objective ({100 * (ratio - 1):+.0f} % speed, {-less:.1f} GiB more headroom)."

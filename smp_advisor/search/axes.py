@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smp_advisor.costs.layout import CONTIGUOUS, checkpoint_layers
+from smp_advisor.costs.layout import checkpoint_layers
 from smp_advisor.library.families import supports_tensor_parallelism
 
 if TYPE_CHECKING:
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.library.plan import Checkpointing
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
     Pins = Mapping[str, Any]
     Ints = NDArray[np.int64]
 
-__all__ = ["batches", "divisors", "pipeline_degrees", "rows", "shardings", "tensor_degrees"]
+__all__ = ["batches", "checkpointing_strategies", "divisors", "pipeline_degrees", "rows", "shardings", "tensor_degrees"]
 
 
 def divisors(number: int) -> list[int]:
@@ -118,18 +119,29 @@ def _schedules(pairs: Ints, pp: int, pins: Pins) -> list[tuple[int, int, int, in
     return result
 
 
-def _memory_choices(layers_per_stage: int, pins: Pins) -> list[tuple[int, int]]:
-    """(checkpointing strategy, offload) pairs: none, each, groups of powers of two, contiguous."""
+def checkpointing_strategies(layers_per_stage: int, tensor_degree: int) -> list[Checkpointing]:
+    """Strategies that a stage can use: none, each, groups of powers of two, contiguous.
+
+    Grouping is for layers in an ``nn.Sequential`` (documentation of ``smp.set_activation_checkpointing``): the
+    library's tensor-parallel layers are in one, a transformers model's own are not.
+    """
+    if tensor_degree == 1 or layers_per_stage == 1:
+        return [False, "each"]
     groups = [2**k for k in range(1, layers_per_stage.bit_length()) if 2**k < layers_per_stage]
-    strategies = [0, 1, *groups, *([CONTIGUOUS] if layers_per_stage > 1 else [])]
+    return [False, "each", *(f"group_{size}" for size in groups), "contiguous"]
+
+
+def _memory_choices(layers_per_stage: int, tensor_degree: int, pins: Pins) -> list[tuple[int, int]]:
+    """(checkpointing strategy, offload) pairs."""
+    strategies = [checkpoint_layers(one) for one in checkpointing_strategies(layers_per_stage, tensor_degree)]
     if "activation_checkpointing" in pins:
         strategies = [checkpoint_layers(pins["activation_checkpointing"])]
     offloads = [bool(pins["offload_activations"])] if "offload_activations" in pins else [False, True]
     return [(strategy, int(offload)) for strategy in strategies for offload in offloads if strategy or not offload]
 
 
-def rows(pairs: Ints, pp: int, layers_per_stage: int, pins: Pins) -> Ints:
+def rows(pairs: Ints, tp: int, pp: int, layers_per_stage: int, pins: Pins) -> Ints:
     """Batch x schedule x memory choices, shape (k, 6): samples, microbatches, active, simple, strategy, offload."""
     left = np.array(_schedules(pairs, pp, pins), dtype=np.int64).reshape(-1, 4)
-    right = np.array(_memory_choices(layers_per_stage, pins), dtype=np.int64).reshape(-1, 2)
+    right = np.array(_memory_choices(layers_per_stage, tp, pins), dtype=np.int64).reshape(-1, 2)
     return np.hstack([np.repeat(left, len(right), axis=0), np.tile(right, (len(left), 1))])

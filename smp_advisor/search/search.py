@@ -33,6 +33,7 @@ class SearchResult:
     """All plans of one cluster, scored; those that fit, ranked."""
 
     cluster: Cluster
+    objective: Objective
     space: Space
     peak_gib: Floats
     """Of every plan, shape (n,)."""
@@ -90,6 +91,7 @@ def search(
     best_first = order(scores, objective) if len(rows) else np.empty(0, dtype=np.intp)
     return SearchResult(
         cluster=cluster,
+        objective=objective,
         space=space,
         peak_gib=memory.peak_bytes / GIB,
         margin=margin,

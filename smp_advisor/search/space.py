@@ -60,6 +60,8 @@ class Space:
         at = {f.name: getattr(self.layout, f.name)[row].item() for f in fields(self.layout)}
         tp, pp = at["tensor_parallel_degree"], at["pipeline_parallel_degree"]
         prescaled = self.prescaled and tp > 1
+        # Every published example of sharded data parallelism sets these two: parameters are made already sharded.
+        sharded = at["sharded_data_parallel_degree"] > 1
         settings: dict[str, Any] = {
             "tensor_parallel_degree": tp,
             "pipeline_parallel_degree": pp,
@@ -72,6 +74,8 @@ class Space:
             "offload_activations": at["offload_activations"],
             "batch_size": at["batch_samples"] // (1 if prescaled else tp),
             "activation_checkpointing": checkpoint_strategy(at["checkpoint_layers"]),
+            "skip_tracing": sharded,
+            "delayed_parameter_initialization": sharded,
             "fp16": self.precision == "fp16",
             "bf16": self.precision == "bf16",
         }
@@ -104,7 +108,7 @@ def enumerate_plans(model: Model, cluster: Cluster, job: Job, pins: Mapping[str,
             pairs = axes.batches(job, sequence, replicas, 1 if prescaled else tp, pins)
             if not len(pairs):
                 continue
-            rows = axes.rows(pairs, pp, -(-model.layer_count // pp), pins)
+            rows = axes.rows(pairs, tp, pp, -(-model.layer_count // pp), pins)
             parts += [_layout(rows, tp, pp, one, pins) for one in axes.shardings(job, cluster, tp, pp, pins)]
     if not parts:
         parts.append(_layout(np.empty((0, 6), dtype=np.int64), 1, 1, (False, 1), pins))

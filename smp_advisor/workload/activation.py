@@ -29,7 +29,7 @@ class Activation:
 
 @cache
 def _activations() -> dict[str, Activation]:
-    with (files("smp_advisor.workload") / "data" / "activations.csv").open(encoding="utf-8", newline="") as table:
+    with (files("smp_advisor.workload") / "data" / "activations.csv").open(encoding="utf-8") as table:
         rows = list(csv.DictReader(table))
     return {
         row["name"]: Activation(

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["model_from_values"]
 
 
+_LEFT_OUT = ("_name_or_path", "auto_map", "transformers_version")
+"""A path of the machine it was made on, a pointer to code outside transformers, and who wrote it."""
+
+
 def model_from_values(values: Mapping[str, Any], *, source: str, name: str | None = None) -> Model:
     """Model of a configuration given as a mapping that holds its ``model_type``.
 
@@ -28,7 +32,12 @@ def model_from_values(values: Mapping[str, Any], *, source: str, name: str | Non
     settings = Settings(values, family(values.get("model_type"), source=source), source)
     model = build(settings)
     try:
-        config_json = json.dumps(settings.as_dict(), sort_keys=True)
+        config_json = json.dumps(_rebuilding(settings.as_dict()), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ModelError(f"In {source}, a value cannot be written as JSON ({error}): pass plain values.") from None
     return dataclasses.replace(model, name=name or model.name, config_json=config_json)
+
+
+def _rebuilding(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that say how to build the model."""
+    return {key: value for key, value in values.items() if key not in _LEFT_OUT}

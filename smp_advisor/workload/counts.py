@@ -7,7 +7,7 @@ import re
 
 from smp_advisor.errors import ModelError
 
-__all__ = ["format_count", "parse_count"]
+__all__ = ["check_sizes", "format_count", "parse_count"]
 
 _SCALES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _TEXT = re.compile(r"\s*(\d[\d_,]*(?:\.\d+)?|\.\d+)(e[+]?\d{1,2})?\s*([KMBGT]?)\s*", re.IGNORECASE)
@@ -25,15 +25,16 @@ def parse_count(count: float | str) -> int:
     >>> parse_count(10e9)
     10000000000
     """
-    if isinstance(count, str):
-        value = _from_text(count)
-    elif isinstance(count, int | float) and not isinstance(count, bool) and math.isfinite(count):
-        value = round(count)
-    else:
-        raise ModelError(f"A parameter count is {_WORKS}, not {count!r}.")
+    value = _from_text(count) if isinstance(count, str) else _from_number(count)
     if not 1 <= value <= _MAXIMUM:
-        raise ModelError(f"A parameter count lies between 1 and {format_count(_MAXIMUM)}, write {_WORKS}, not {count!r}.")
+        raise ModelError(f"A parameter count lies between 1 and {format_count(_MAXIMUM)}: {_WORKS}, not {count!r}.")
     return value
+
+
+def _from_number(number: object) -> int:
+    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+        raise ModelError(f"A parameter count is {_WORKS}, not {number!r}.")
+    return round(number)
 
 
 def _from_text(text: str) -> int:
@@ -58,3 +59,10 @@ def format_count(count: float) -> str:
             digits = f"{count / scale:.3g}" if count < 999.5 * scale else f"{count / scale:,.0f}"
             return f"{digits} {unit}"
     return f"{count:.0f}"
+
+
+def check_sizes(**sizes: object) -> None:
+    """Refuse sizes of a shape that are not whole numbers of at least 1; None is not given."""
+    for field, value in sizes.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ModelError(f"{field} must be a whole number of at least 1, not {value!r}.")

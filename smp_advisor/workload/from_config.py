@@ -45,14 +45,18 @@ def model_from_config(config: str | os.PathLike[str] | Mapping[str, Any] | objec
 def _read(file: Path) -> dict[str, Any]:
     """Values of a JSON file."""
     try:
-        if file.stat().st_size > _MAXIMUM_FILE_BYTES:
-            raise ModelError(f"{file} is too large for a model configuration: pass the path of its config.json.")
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
+        size = file.stat().st_size
+        text = "" if size > _MAXIMUM_FILE_BYTES else file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path, bytes that are no UTF-8
+        problem = getattr(error, "strerror", None) or error
         raise ModelError(
-            f"{file} cannot be read ({error.strerror or error}): pass the path of a config.json or of its folder; "
+            f"{str(file)!r} cannot be read ({problem}): pass the path of a config.json or of its folder; "
             "models are not looked up by name."
         ) from None
+    if size > _MAXIMUM_FILE_BYTES:
+        raise ModelError(f"{file} is too large for a model configuration: pass the path of its config.json.")
+    try:
+        values = json.loads(text)
     except (ValueError, RecursionError):
         raise ModelError(f"{file} is not a JSON file: pass the path of a model's config.json.") from None
     if not isinstance(values, dict):

@@ -6,10 +6,10 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ModelError
-from smp_advisor.workload.counts import format_count, parse_count
+from smp_advisor.workload.counts import check_sizes, format_count, parse_count
 from smp_advisor.workload.family import family as family_of
 from smp_advisor.workload.from_shape import model_from_shape
-from smp_advisor.workload.inference import Known, infer_shape
+from smp_advisor.workload.inference import Known, error_band, infer_shape
 from smp_advisor.workload.published import nearest_published
 
 if TYPE_CHECKING:
@@ -45,15 +45,14 @@ def model_from_count(
             "give its shape with Model.from_shape or its configuration with Model.from_config."
         )
     wanted = parse_count(count)
-    for field, value in (
-        ("layers", layers), ("hidden", hidden), ("heads", heads), ("vocab", vocab), ("sequence_length", sequence_length)
-    ):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ModelError(f"{field} must be a whole number of at least 1, not {value!r}.")
+    check_sizes(layers=layers, hidden=hidden, heads=heads, vocab=vocab, sequence_length=sequence_length)
     if layers is hidden is heads is None:
         published = nearest_published(wanted, gated=family == "llama")
         if published is not None:
-            return _as_published(wanted, published, family, vocab, sequence_length, name)
+            model = _as_published(wanted, published, family, vocab, sequence_length, name)
+            # With another vocabulary or more positions, a small model may be far from the count.
+            if abs(model.parameter_count / wanted - 1) <= 2 * _FAR:
+                return model
     known = Known(
         layers=layers,
         hidden=hidden,
@@ -66,22 +65,28 @@ def model_from_count(
         model,
         name=name or f"{family_of(family).label} {format_count(wanted)}",
         origin="inferred",
-        note=f"inferred from {format_count(wanted)}; {_how(model, wanted, known)}",
+        note=f"inferred from {format_count(wanted)}; {_how(model, wanted, family, known)}",
     )
 
 
-def _how(model: Model, wanted: int, known: Known) -> str:
+def _how(model: Model, wanted: int, family: str, known: Known) -> str:
     """How the shape came about, and how far to trust it."""
     given = [field for field in ("layers", "hidden", "heads") if getattr(known, field) is not None]
+    band = error_band(wanted, family)
     if not given:
-        return "hidden size interpolated between published models, activation memory ±25 %"
+        return f"hidden size interpolated between published models, activation memory {band}"
     if abs(model.parameter_count / wanted - 1) > _FAR:
         return f"{' and '.join(given)} given, which make {format_count(model.parameter_count)}"
-    return f"{' and '.join(given)} given, the rest from the count, activation memory ±25 %"
+    return f"{' and '.join(given)} given, the rest from the count, activation memory {band}"
 
 
 def _as_published(
-    wanted: int, published: PublishedShape, family: str, vocab: int | None, sequence_length: int | None, name: str | None
+    wanted: int,
+    published: PublishedShape,
+    family: str,
+    vocab: int | None,
+    sequence_length: int | None,
+    name: str | None,
 ) -> Model:
     model = model_from_shape(
         layers=published.layers,
@@ -101,5 +106,5 @@ def _as_published(
         model,
         origin="inferred",
         note=f"inferred from {format_count(wanted)}; the shape of {published.name} "
-        f"({format_count(published.parameters)}): ±25 % on activation memory if yours differs",
+        f"({format_count(published.parameters)}), activation memory {error_band(wanted, family)} if yours differs",
     )

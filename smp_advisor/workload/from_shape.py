@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ModelError
 from smp_advisor.workload.build import model_from_values
+from smp_advisor.workload.counts import check_sizes
 from smp_advisor.workload.family import family as family_of
 
 if TYPE_CHECKING:
+    from smp_advisor.workload.family import Family
     from smp_advisor.workload.model import Model
 
 __all__ = ["model_from_shape"]
@@ -30,9 +32,23 @@ def model_from_shape(
     name: str | None,
 ) -> Model:
     """Model of the given shape; see `Model.from_shape`."""
-    if family == "llama" and experts is not None and experts > 1:
-        family = "mixtral"  # the sparse form of the same blocks
     facts = family_of(family, source="family")
+    check_sizes(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        vocab=vocab,
+        kv_heads=kv_heads,
+        ffn=ffn,
+        max_positions=max_positions,
+        experts=experts,
+        experts_per_token=experts_per_token,
+    )
+    if experts == 1:
+        experts = experts_per_token = None  # a dense model
+    elif family == "llama" and experts is not None:
+        facts = family_of("mixtral")  # the sparse form of the same blocks
+    family = facts.model_type
     wanted: dict[str, Any] = {
         "layers": layers,
         "hidden": hidden,
@@ -53,28 +69,29 @@ def model_from_shape(
             works = ", ".join(facts.shape_keys)
             raise ModelError(f"The family {family!r} has no {field}; its shape is given by {works}.")
         values[facts.shape_keys[field]] = value
-    if family == "falcon" and kv_heads not in (None, 1):
-        # Falcon's code reads the number of key-value heads only in its second form, and has one or as many as heads.
-        values["multi_query"] = False
-        values["new_decoder_architecture"] = kv_heads != heads
-    for field, value in _conventions(family, hidden, heads, kv_heads).items():
-        if field in facts.shape_keys:
-            values.setdefault(facts.shape_keys[field], value)
-    if "activation_function" in facts.defaults and facts.defaults["activation_function"] == "gelu_new":
+    values = _conventions(facts, layers, hidden, heads, kv_heads) | values
+    return model_from_values(values, source="the shape", name=name or f"{facts.label} {layers} × {hidden}")
+
+
+def _conventions(facts: Family, layers: int, hidden: int, heads: int, kv_heads: int | None) -> dict[str, Any]:
+    """What a shape leaves open, by the habit of its family rather than by its configuration class's one model."""
+    values: dict[str, Any] = {}
+    if "ffn" in facts.shape_keys:
+        values[facts.shape_keys["ffn"]] = 4 * hidden
+    if facts.defaults.get("activation_function") == "gelu_new":
         # The class default runs GELU as eight separate operations and keeps 3 ffn more elements a token; a shape has
         # no checkpoint to stay compatible with, so it gets PyTorch's single kernel, as Megatron and SMP do.
         values["activation_function"] = "gelu"
-    label = name or f"{facts.label} {layers} × {hidden}"
-    return model_from_values(values, source="the shape", name=label)
-
-
-def _conventions(family: str, hidden: object, heads: object, kv_heads: object) -> dict[str, Any]:
-    """What a shape leaves open, by the habit of its family rather than by one checkpoint's configuration."""
-    if isinstance(hidden, bool) or not isinstance(hidden, int):
-        return {}
-    if family in {"llama", "mistral", "mixtral"}:
-        # Llama 3: feed-forward width 3.5 h for 32 heads with 8 key-value heads, else two thirds of 4 h, both rounded up
-        # to a multiple of 256; one key-value head a head unless given.
+    if facts.model_type == "gpt2":
+        values["n_positions"] = 2048
+    elif facts.model_type == "gpt_neo":
+        pairs, odd = divmod(layers, 2)
+        values["attention_types"] = [[["global", "local"], pairs], [["global"], odd]]
+    elif facts.model_type == "falcon" and kv_heads not in (None, 1):
+        # Falcon's code reads the number of key-value heads only in its second form; the first has one, or all.
+        values |= {"multi_query": False, "new_decoder_architecture": kv_heads != heads}
+    elif facts.model_type in {"llama", "mistral", "mixtral"}:
+        # Llama 3's 3.5 h where there are fewer key-value heads, else two thirds of 4 h; in multiples of 256.
         wide = 7 * hidden // 2 if kv_heads not in (None, heads) else 8 * hidden // 3
-        return {"ffn": -(-wide // 256) * 256, "kv_heads": heads, "max_positions": 2048}
-    return {"ffn": 4 * hidden, "max_positions": 2048}
+        values |= {"intermediate_size": -(-wide // 256) * 256, "num_key_value_heads": heads}
+    return values

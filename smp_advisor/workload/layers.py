@@ -1,8 +1,8 @@
 """The layers transformers are made of, as parts of a block.
 
-Saved tensors follow Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1), extended to RMSNorm, grouped queries, gated
-and sparse feed-forward layers as transformers' own PyTorch code runs them. Row and column splits are Megatron's
-(Shoeybi et al. 2019, arXiv 1909.08053).
+Saved tensors follow Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1), extended to RMSNorm, grouped queries and
+gated feed-forward layers as transformers' own PyTorch code runs them. Row and column splits are Megatron's (Shoeybi et
+al. 2019, arXiv 1909.08053).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def attention(
     rotary_dim: int = 0,
     cross: bool = False,
     expanded_keys: bool = False,
-    joint_value: bool = False,
+    partly_rotated: bool = False,
 ) -> Part:
     """Self-attention or, with `cross`, attention to an encoder's output, without its norm.
 
@@ -80,14 +80,16 @@ def attention(
     ----------
     expanded_keys
         Whether keys and values are copied to every head before the product, as Falcon's code does.
-    joint_value
-        Whether v stays a view of the joint q, k, v product while q and k are rotated into new tensors: then the whole
-        product stays as well (GPT-NeoX).
+    partly_rotated
+        Whether q and k are joined anew from a rotated and an untouched part while v stays a view of the joint product
+        (GPT-NeoX): the whole product is kept beside q and k, and the fused kernel's output, laid out like q, beside
+        the copy that the output product reads.
     """
     kv_heads = heads if kv_heads is None else kv_heads
     head_dim = hidden // heads if head_dim is None else head_dim
     queries, keys = heads * head_dim, kv_heads * head_dim
     columns = queries + 2 * keys
+    products: tuple[Matmul, ...]
     if cross:
         products = (
             Matmul(name="cross-attention query", inputs=hidden, outputs=queries, split="column"),
@@ -96,17 +98,15 @@ def attention(
     else:
         products = (Matmul(name="qkv", inputs=hidden, outputs=columns, split="column"),)
     kept = 3 * queries if expanded_keys else columns
-    if joint_value:
-        kept += queries + keys
+    if partly_rotated:
+        kept += columns - keys + queries
     name = "cross-attention output" if cross else "attention output"
     return Part(
         split_parameters=hidden * columns + (columns if qkv_bias else 0) + queries * hidden,
         replicated_parameters=hidden if output_bias else 0,
         matmuls=(*products, Matmul(name=name, inputs=queries, outputs=hidden, split="row")),
         attentions=(
-            Attention(
-                heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal, window=window, dropout=dropout
-            ),
+            Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal, window=window, dropout=dropout),
         ),
         split_elements=kept + queries,
         # Rotation of queries and keys: turn by a quarter, two products, a sum.

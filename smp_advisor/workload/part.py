@@ -41,9 +41,7 @@ class Part:
     unfused_split_traffic_elements: float = 0
 
 
-def assemble(
-    kind: str, hidden: int, parts: Sequence[Part], *, all_reduces: int = 2, input_tensors: int = 1
-) -> Block:
+def assemble(kind: str, hidden: int, parts: Sequence[Part], *, all_reduces: int = 2, input_tensors: int = 1) -> Block:
     """Add parts up to a block."""
     replicated = sum(part.replicated_parameters for part in parts)
     return Block(

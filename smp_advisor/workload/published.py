@@ -44,7 +44,7 @@ class PublishedShape:
 @cache
 def published_shapes() -> tuple[PublishedShape, ...]:
     """Every published shape, in the order of the table."""
-    with (files("smp_advisor.workload") / "data" / "published_shapes.csv").open(encoding="utf-8", newline="") as table:
+    with (files("smp_advisor.workload") / "data" / "published_shapes.csv").open(encoding="utf-8") as table:
         return tuple(
             PublishedShape(
                 name=row["name"],

@@ -45,7 +45,7 @@ class Settings:
         """All values, defaults included."""
         return dict(self._values)
 
-    def value(self, key: str) -> Any:  # noqa: ANN401 - the caller checks
+    def value(self, key: str) -> Any:
         """Value as it stands, None where there is none."""
         return self._values.get(key)
 
@@ -83,10 +83,10 @@ class Settings:
             raise self.error(f"{key} must lie between 0 and 1, not {value!r}")
         return float(value)
 
-    def activation(self, key: str) -> Activation:
-        """Activation function."""
+    def activation(self, key: str, name: str | None = None) -> Activation:
+        """Activation function of a key, or the one of this `name` that the key's value stands for."""
         try:
-            return activation(self._values.get(key))
+            return activation(name or self._values.get(key))
         except ModelError as error:
             raise self.error(f"{key}: {error}".removesuffix(".")) from None
 

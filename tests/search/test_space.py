@@ -78,6 +78,8 @@ def test_every_combination_that_the_library_accepts_is_there() -> None:
                 activation_checkpointing=checkpointing,
                 offload_activations=offload,
                 batch_size=batch,
+                skip_tracing=shards > 1,
+                delayed_parameter_initialization=shards > 1,
                 fp16=True,
             )
             check_against(plan, NODE, model, job)

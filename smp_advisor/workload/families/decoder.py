@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from smp_advisor.workload.ending import ending
 from smp_advisor.workload.model import BlockGroup, Head, Model
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from smp_advisor.workload.block import Block
     from smp_advisor.workload.model import Shape
     from smp_advisor.workload.settings import Settings
@@ -21,7 +18,7 @@ __all__ = ["decoder_model"]
 def decoder_model(
     settings: Settings,
     shape: Shape,
-    blocks: Block | Sequence[Block],
+    block: Block,
     *,
     position_parameters: int = 0,
     final_parameters: int,
@@ -33,8 +30,8 @@ def decoder_model(
 
     Parameters
     ----------
-    blocks
-        The block that repeats, or every block in order.
+    block
+        The block that repeats.
     position_parameters
         What else precedes the first block: position table, norms, projections.
     final_parameters
@@ -64,16 +61,12 @@ def decoder_model(
             tied=False,
             per_token=per_token,
         )
-    if isinstance(blocks, (list, tuple)):
-        groups = tuple(BlockGroup(block=block, count=len(list(run))) for block, run in groupby(blocks))
-    else:
-        groups = (BlockGroup(block=blocks, count=shape.layers),)  # type: ignore[arg-type]
     return Model(
         name=settings.family.label,
         family=settings.family.model_type,
         origin="given",
         shape=shape,
-        groups=groups,
+        groups=(BlockGroup(block=block, count=shape.layers),),
         embedding_parameters=tokens + position_parameters,
         token_embedding_parameters=tokens,
         final_parameters=final_parameters,

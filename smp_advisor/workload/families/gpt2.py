@@ -46,6 +46,4 @@ def build(settings: Settings) -> Model:
         vocab=settings.size("vocab_size"),
         max_positions=positions,
     )
-    return decoder_model(
-        settings, shape, block, position_parameters=positions * hidden, final_parameters=2 * hidden
-    )
+    return decoder_model(settings, shape, block, position_parameters=positions * hidden, final_parameters=2 * hidden)

@@ -41,8 +41,11 @@ def build(settings: Settings) -> Model:
             residual(hidden, dropout=dropout),
         ),
     )
+    layers = settings.layers("num_layers")
+    if _described(settings.value("attention_types")) != layers:
+        raise settings.error(f"attention_types must describe each of the {layers} layers of num_layers")
     shape = Shape(
-        layers=settings.layers("num_layers"),
+        layers=layers,
         hidden=hidden,
         heads=heads,
         kv_heads=heads,
@@ -51,3 +54,11 @@ def build(settings: Settings) -> Model:
         max_positions=positions,
     )
     return decoder_model(settings, shape, block, position_parameters=positions * hidden, final_parameters=2 * hidden)
+
+
+def _described(types: object) -> int | None:
+    """Layers that ``attention_types`` stands for: each entry is a pattern and how often it repeats."""
+    try:
+        return sum(len(pattern) * times for pattern, times in types)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        return None

@@ -37,7 +37,7 @@ def build(settings: Settings) -> Model:
                 output_bias=bias,
                 dropout=settings.rate("attention_dropout") > 0,
                 rotary_dim=int(head_dim * _rotary_share(settings)),
-                joint_value=True,
+                partly_rotated=True,
             ),
             residual(hidden, dropout=dropout),
             norm(hidden, input_kept=not parallel),

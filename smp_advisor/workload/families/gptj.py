@@ -27,6 +27,8 @@ def build(settings: Settings) -> Model:
         hidden,
         (
             norm(hidden),
+            # Eager attention in half precision also keeps q and k in fp32 (4 bytes an element in place of 2): that
+            # belongs to the scores, which are not counted here.
             attention(
                 hidden,
                 heads,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.workload.activation import activation
 from smp_advisor.workload.ending import ending
 from smp_advisor.workload.layers import attention, feed_forward, gated_feed_forward, norm, residual
 from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
@@ -99,7 +98,7 @@ def _feed_forward(settings: Settings) -> Part:
     if gate not in {"", "gated"}:
         raise settings.error(f"feed_forward_proj must be an activation such as 'relu' or 'gated-gelu', not {kind!r}")
     # "gated-gelu" has always meant the approximation by tanh, in separate operations.
-    function = activation("gelu_new" if kind == "gated-gelu" else name)
+    function = settings.activation("feed_forward_proj", "gelu_new" if kind == "gated-gelu" else name)
     if gate:
         return gated_feed_forward(hidden, ffn, function, dropout=dropout)
     return feed_forward(hidden, ffn, function, up_bias=False, down_bias=False, dropout=dropout)

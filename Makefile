@@ -1,0 +1,59 @@
+# One command each. Environments and the front end are made when first needed and kept until what decides them changes.
+
+TEST := .venv-test/bin
+LAB_ARGS ?=
+PYTEST_ARGS ?=
+
+.PHONY: help lab demo test check bench format clean lint pins lab-environment test-environment
+
+help:
+	@echo 'make lab      open the quickstart notebook in JupyterLab   (LAB_ARGS=--no-browser)'
+	@echo 'make demo     run the quickstart notebook here and print what it recommends'
+	@echo 'make check    lint, types and unit tests                   (PYTEST_ARGS="-k memory")'
+	@echo 'make test     everything, with moto, the wheel and the browser'
+	@echo 'make bench    run the benchmarks'
+	@echo 'make format   format the Python code and mend what ruff can mend'
+	@echo 'make pins     write constraints.txt anew from the test environment'
+	@echo 'make clean    remove environments, built files and caches'
+
+lab: lab-environment
+	.venv/bin/jupyter-lab $(LAB_ARGS) notebooks/quickstart.ipynb
+
+demo: lab-environment
+	.venv/bin/python scripts/demo.py notebooks/quickstart.ipynb
+
+test: test-environment
+	scripts/chromium.sh
+	$(MAKE) --no-print-directory lint
+	$(TEST)/python -m pytest $(PYTEST_ARGS)
+
+check: test-environment
+	$(MAKE) --no-print-directory lint
+	$(TEST)/python -m pytest -m 'not (browser or moto or packaging or slow)' $(PYTEST_ARGS)
+
+lint:
+	$(TEST)/ruff check --quiet
+	$(TEST)/ruff format --quiet --check
+	$(TEST)/mypy
+	cd js && npm run --silent typecheck && npm run --silent test
+
+bench: test-environment
+	set -e; for program in benchmarks/*.py; do echo "== $$program"; $(TEST)/python $$program; done
+
+format: test-environment
+	$(TEST)/ruff check --fix
+	$(TEST)/ruff format
+
+pins: test-environment
+	scripts/pins.sh $(TEST)/python
+
+clean:
+	rm -rf .venv .venv-test artifacts dist js/node_modules js/lib smp_advisor/static smp_advisor/labextension
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find smp_advisor tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+lab-environment:
+	@scripts/environment.sh .venv lab build
+
+test-environment:
+	@scripts/environment.sh .venv-test lab,profile,sagemaker dev

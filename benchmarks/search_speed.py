@@ -1,0 +1,49 @@
+"""How long one call of `advise` takes on one core, and how many plans it goes through.
+
+Run it with ``python benchmarks/search_speed.py``; it fails when the median of the calls exceeds the limit that the
+project sets itself: one second for 175 B parameters on 64 nodes, with at least 20,000 plans.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+
+LIMIT_SECONDS = 1.0
+LEAST_PLANS = 20_000
+CALLS = 5
+
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[name] = "1"  # before NumPy is imported
+
+
+def main() -> int:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    start = time.perf_counter()
+    import smp_advisor as smpa
+
+    smpa.advise("1B", "ml.p4d.24xlarge")
+    first = time.perf_counter() - start
+    seconds = []
+    for _ in range(CALLS):
+        start = time.perf_counter()
+        advice = smpa.advise("175B", "ml.p4d.24xlarge", instance_count=64)
+        seconds.append(time.perf_counter() - start)
+    median = statistics.median(seconds)
+    print(f"imports and a first small call   {first:.2f} s")
+    print(
+        f"advise 175B on 64 nodes          {median:.2f} s median of {CALLS} ({min(seconds):.2f} to {max(seconds):.2f})"
+    )
+    print(f"plans enumerated                 {advice.plans_enumerated:,}")
+    print(f"plans scored                     {advice.plans_scored:,} ({advice.plans_scored / median:,.0f} a second)")
+    print(f"plans that fit                   {advice.plans_fit:,}")
+    passed = median < LIMIT_SECONDS and advice.plans_scored >= LEAST_PLANS
+    print("within the limit" if passed else f"OVER THE LIMIT of {LIMIT_SECONDS} s or under {LEAST_PLANS:,} plans")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

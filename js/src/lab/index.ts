@@ -1,0 +1,51 @@
+import { ILayoutRestorer, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import { ILauncher } from '@jupyterlab/launcher';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { DisposableSet } from '@lumino/disposable';
+import { addCommands, CommandIDs } from './commands';
+import { answerInsertions } from './insert';
+import { StarterPanel } from './panel';
+
+const connected = new DisposableSet();
+
+/** What a widget cannot do: insert cells, and be found in the palette, the launcher, the toolbar and the side bar. */
+const plugin: JupyterFrontEndPlugin<void> = {
+  id: 'smp-advisor:plugin',
+  description: 'Inserts the cells of the SMP advisor, and starts it.',
+  autoStart: true,
+  requires: [INotebookTracker],
+  // Notebook 7 has neither a launcher nor a layout to restore.
+  optional: [ITranslator, ICommandPalette, ILauncher, ILayoutRestorer],
+  activate: (
+    app: JupyterFrontEnd,
+    tracker: INotebookTracker,
+    translator: ITranslator | null,
+    palette: ICommandPalette | null,
+    launcher: ILauncher | null,
+    restorer: ILayoutRestorer | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('smp-advisor');
+    connected.add(answerInsertions(tracker));
+    connected.add(addCommands(app, tracker, trans));
+    const category = trans.__('SMP Advisor');
+    for (const command of [CommandIDs.insertAdvisor, CommandIDs.openNotebook]) {
+      if (palette) connected.add(palette.addItem({ command, category }));
+    }
+    if (launcher) connected.add(launcher.add({ command: CommandIDs.openNotebook, category: 'Notebook', rank: 90 }));
+
+    const panel = new StarterPanel(trans, source => {
+      const command = tracker.currentWidget === null ? CommandIDs.openNotebook : CommandIDs.insertAdvisor;
+      void app.commands.execute(command, { source });
+    });
+    app.shell.add(panel, 'right', { rank: 900 });
+    restorer?.add(panel, panel.id);
+    connected.add(panel);
+  },
+  deactivate: () => {
+    connected.dispose();
+  }
+};
+
+export default plugin;

@@ -1,0 +1,52 @@
+import { TranslationBundle } from '@jupyterlab/translation';
+import { Widget } from '@lumino/widgets';
+import { advisorIcon } from './icon';
+import { EXAMPLE, IQuestion, starterCell } from './starter';
+
+/** A short form in the side bar: what is trained, on what; and a button that asks the advisor in the notebook. */
+export class StarterPanel extends Widget {
+  private readonly question: IQuestion = { ...EXAMPLE };
+
+  constructor(trans: TranslationBundle, insert: (source: string) => void) {
+    super();
+    this.id = 'smp-advisor-panel';
+    this.addClass('smp-advisor-panel');
+    this.title.icon = advisorIcon;
+    this.title.caption = trans.__('SMP Advisor');
+
+    const heading = document.createElement('h2');
+    heading.textContent = trans.__('SMP Advisor');
+    const lead = document.createElement('p');
+    lead.textContent = trans.__('Which SageMaker model-parallel configuration fits, how fast it is, what it costs, and why.');
+    const form = document.createElement('form');
+    form.append(
+      this.field('model', trans.__('Model'), trans.__('parameters (10B), a config.json, or a variable')),
+      this.field('instance', trans.__('Instance type'), ''),
+      this.field('count', trans.__('Instances'), ''),
+      this.field('sequenceLength', trans.__('Sequence length'), trans.__('tokens a sample'))
+    );
+    const submit = document.createElement('button');
+    submit.type = 'submit';
+    submit.className = 'jp-mod-styled jp-mod-accept';
+    submit.textContent = trans.__('Ask in the notebook');
+    form.append(submit);
+    form.addEventListener('submit', event => {
+      event.preventDefault();
+      insert(starterCell(this.question));
+    });
+    this.node.append(heading, lead, form);
+  }
+
+  private field(name: keyof IQuestion, text: string, hint: string): HTMLLabelElement {
+    const label = document.createElement('label');
+    const input = document.createElement('input');
+    input.className = 'jp-mod-styled';
+    input.value = this.question[name];
+    input.required = name === 'model' || name === 'instance';
+    input.addEventListener('input', () => (this.question[name] = input.value));
+    const note = document.createElement('small');
+    note.textContent = hint;
+    label.append(text, input, note);
+    return label;
+  }
+}

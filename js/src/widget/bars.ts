@@ -1,0 +1,89 @@
+import { element, setText } from './dom';
+
+const NS = 'http://www.w3.org/2000/svg';
+
+export interface Mark {
+  value: number;
+  kind: 'usable' | 'nominal';
+  title: string;
+}
+
+/** One stacked bar: rectangles in percent of the width, so that nothing is drawn anew when the page is resized. */
+export class Bar {
+  readonly node: SVGSVGElement;
+
+  constructor(private readonly names: string[]) {
+    this.node = document.createElementNS(NS, 'svg');
+    this.node.setAttribute('class', 'smp-bar');
+    this.node.setAttribute('role', 'img');
+  }
+
+  draw(values: number[], full: number, unit: string, label: string, marks: Mark[] = []): void {
+    const limit = marks.find(mark => mark.kind === 'usable')?.value ?? Infinity;
+    const total = values.reduce((sum, value) => sum + value, 0);
+    const parts = values.map((value, index) => ({ value, index })).filter(part => part.value > 0);
+    const shapes = this.shapes(parts.length + 1 + marks.length);
+    let start = 0;
+    parts.forEach(({ value, index }, position) => {
+      const title = `${this.names[index]}: ${amount(value, unit)}`;
+      place(shapes[position]!, `smp-part smp-c${index}`, start / full, value / full, title);
+      start += value;
+    });
+    const excess = Math.max(0, total - limit);
+    place(shapes[parts.length]!, 'smp-excess', (total - excess) / full, excess / full, `${amount(excess, unit)} too much`);
+    marks.forEach((mark, index) => {
+      place(shapes[parts.length + 1 + index]!, `smp-mark smp-${mark.kind}`, mark.value / full, 0, mark.title);
+    });
+    if (this.node.getAttribute('aria-label') !== label) this.node.setAttribute('aria-label', label);
+  }
+
+  /** Exactly `count` rectangles, made or removed as needed. */
+  private shapes(count: number): SVGRectElement[] {
+    while (this.node.children.length < count) this.node.append(document.createElementNS(NS, 'rect'));
+    while (this.node.children.length > count) this.node.lastElementChild!.remove();
+    return [...this.node.children] as SVGRectElement[];
+  }
+}
+
+function place(rect: SVGRectElement, className: string, start: number, width: number, title: string): void {
+  rect.setAttribute('class', className);
+  rect.setAttribute('x', `${(100 * start).toFixed(3)}%`);
+  // The marks' width is the style's; happy to be overwritten by it.
+  rect.setAttribute('width', `${(100 * width).toFixed(3)}%`);
+  const label = rect.firstChild ?? rect.appendChild(document.createElementNS(NS, 'title'));
+  setText(label as Element, title);
+}
+
+/** Colour, name and value of each part, in the order of the bar; parts too small to see are left out. */
+export class Key {
+  readonly node = element('ul', 'smp-key');
+
+  constructor(private readonly names: string[]) {}
+
+  draw(values: number[], unit: string): void {
+    const wanted = values.map((value, index) => ({ value, index })).filter(({ value }) => isWorth(value));
+    while (this.node.children.length > wanted.length) this.node.lastElementChild!.remove();
+    while (this.node.children.length < wanted.length) {
+      this.node.append(element('li', '', element('i', 'smp-swatch'), element('span', 'smp-name'), element('b', 'smp-amount')));
+    }
+    wanted.forEach(({ value, index }, position) => {
+      const [swatch, name, size] = [...this.node.children[position]!.children] as [Element, Element, Element];
+      swatch.className = `smp-swatch smp-k${index}`;
+      setText(name, this.names[index] ?? '');
+      setText(size, amount(value, unit));
+    });
+  }
+}
+
+/** The parts in words, for who cannot see the bar. */
+export function listed(names: string[], values: number[], unit: string): string {
+  const parts = values.flatMap((value, index) => (isWorth(value) ? [`${names[index]} ${amount(value, unit)}`] : []));
+  return parts.join(', ');
+}
+
+export function amount(value: number, unit: string): string {
+  const digits = unit === 's' ? (value < 0.1 ? 3 : 2) : value < 0.1 ? 2 : 1;
+  return `${value.toFixed(digits)} ${unit}`;
+}
+
+const isWorth = (value: number): boolean => value >= 0.005;

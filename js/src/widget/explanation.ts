@@ -1,0 +1,77 @@
+import { disclosure, element, sourceLink } from './dom';
+import type { Pitfall, Recommendation, Reference, Step } from './wire';
+
+/** Why this plan: the ordered practices, AWS's nearest reference, what the script must do, what is assumed. */
+export function explanation(shown: Recommendation): HTMLElement {
+  const steps = element('ol', 'smp-steps', ...shown.steps.map(stepItem));
+  return element(
+    'section',
+    'smp-explanation',
+    element('h3', 'smp-title', 'Why this configuration'),
+    element('p', 'smp-because', shown.because),
+    element('p', 'smp-note', `${shown.searched}.`),
+    steps,
+    referenceDetails(shown.reference),
+    shown.pitfalls.length > 0 &&
+      disclosure('smp-section', [`What it demands of the script and the data (${shown.pitfalls.length})`], pitfallList(shown.pitfalls)),
+    shown.assumptions.length > 0 &&
+      disclosure(
+        'smp-section',
+        [`What the estimate assumes (${shown.assumptions.length})`],
+        element('ul', 'smp-list', ...shown.assumptions.map(text => element('li', '', text)))
+      )
+  );
+}
+
+function stepItem(step: Step): HTMLLIElement {
+  const kind = { used: 'yes', 'not used': 'no', 'not possible': 'never' }[step.decision];
+  const figures = element('dl', 'smp-step-figures');
+  for (const [label, value] of step.figures) figures.append(element('div', '', element('dt', '', label), element('dd', '', value)));
+  const heading = [element('span', 'smp-step-title', step.title), element('span', `smp-badge smp-badge-${kind}`, step.decision)];
+  return element(
+    'li',
+    '',
+    disclosure(
+      'smp-step',
+      heading,
+      element('p', '', step.because),
+      step.trade_off ? element('p', 'smp-trade', element('span', 'smp-lead', 'Trade-off: '), step.trade_off) : null,
+      step.figures.length > 0 && figures,
+      sourceLink(step.source_url, step.source_title)
+    )
+  );
+}
+
+function referenceDetails(reference: Reference): HTMLElement {
+  const fits = `${reference.fits ? 'fits' : 'does not fit'} here by the cost model, ${reference.peak_gib.toFixed(1)} GiB per GPU`;
+  const table = element('table', 'smp-table');
+  const head = element('tr', '', ...['Setting', 'AWS', 'Here', 'Because'].map(text => scoped(text, 'col')));
+  table.append(element('thead', '', head));
+  const rows = reference.differences.map(({ setting, reference: theirs, recommended, because }) =>
+    element('tr', '', scoped(setting, 'row'), ...[theirs, recommended, because].map(text => element('td', '', text)))
+  );
+  table.append(element('tbody', '', ...rows));
+  return disclosure(
+    'smp-section',
+    [`Nearest AWS reference: ${reference.name}`],
+    element('p', '', `${reference.summary} It ${fits}.`),
+    rows.length > 0 && element('div', 'smp-scroll', table),
+    element('p', '', reference.extrapolation),
+    sourceLink(reference.source_url, "AWS's reference configurations")
+  );
+}
+
+function scoped(text: string, scope: 'row' | 'col'): HTMLTableCellElement {
+  const cell = element('th', '', text);
+  cell.scope = scope;
+  return cell;
+}
+
+function pitfallList(pitfalls: Pitfall[]): HTMLElement {
+  const items = pitfalls.map(({ id, severity, text, source_url: url }) => {
+    const kind = { error: 'never', warning: 'mark', info: 'no' }[severity];
+    const mark = element('span', `smp-badge smp-badge-${kind}`, severity);
+    return element('li', '', mark, ' ', text, ' ', sourceLink(url, `${id} source`));
+  });
+  return element('ul', 'smp-list', ...items);
+}

@@ -1,0 +1,141 @@
+/** What travels between the kernel and the view; `view_state.py`, `look_ahead.py` and `advisor.py` are the other side. */
+
+export type Setting = number | string | boolean;
+export type Settings = Readonly<Record<string, Setting>>;
+
+export interface Fact {
+  label: string;
+  text: string;
+  mark: string;
+  note: string;
+}
+
+export interface StageGroup {
+  label: string;
+  /** GiB of each category. */
+  gib: number[];
+  peak: boolean;
+}
+
+export interface Costs {
+  fits: boolean;
+  verdict: string;
+  /** Value and note of each figure. */
+  figures: [value: string, note: string][];
+  peak_gib: number;
+  samples_per_second: number;
+  stages: StageGroup[];
+  /** Of each part of the step. */
+  seconds: number[];
+}
+
+/** One position of all controls, and what it costs. */
+export interface Moment {
+  settings: Settings;
+  configuration: string[];
+  costs: Costs;
+}
+
+export interface Control {
+  name: string;
+  label: string;
+  kind: 'slider' | 'select' | 'checkbox';
+  values: Setting[];
+  texts: string[];
+  help: string;
+}
+
+export interface Step {
+  order: number;
+  technique: string;
+  title: string;
+  decision: 'used' | 'not used' | 'not possible';
+  because: string;
+  trade_off: string;
+  figures: [label: string, value: string][];
+  source_title: string;
+  source_url: string;
+}
+
+export interface Difference {
+  setting: string;
+  reference: string;
+  recommended: string;
+  because: string;
+}
+
+export interface Reference {
+  name: string;
+  summary: string;
+  fits: boolean;
+  peak_gib: number;
+  differences: Difference[];
+  extrapolation: string;
+  source_url: string;
+}
+
+export interface Pitfall {
+  id: string;
+  severity: 'error' | 'warning' | 'info';
+  text: string;
+  source_url: string;
+}
+
+/** What stays the same while the controls move. */
+export interface Recommendation {
+  title: string;
+  facts: Fact[];
+  defaults: string[];
+  because: string;
+  searched: string;
+  usable_gib: number;
+  nominal_gib: number;
+  categories: string[];
+  seconds: string[];
+  figures: string[];
+  names: string[];
+  rows: string[];
+  recommended: Moment;
+  steps: Step[];
+  reference: Reference;
+  pitfalls: Pitfall[];
+  assumptions: string[];
+}
+
+export interface State {
+  /** Id of the request that led here; empty where the kernel moved by itself. */
+  answers: string;
+  settings: Settings;
+  controls: Control[];
+  moment: Moment;
+  moved: string;
+  problem: string;
+  words: string;
+}
+
+/** A move that can be made, or why it cannot. */
+export type Entry = Moment & { problem?: undefined } | { settings: Settings; problem: string };
+
+export interface Ahead {
+  base: Settings;
+  by: Record<string, Entry[]>;
+}
+
+/** All settings, exactly; with `value`, one move from them whose consequences only the kernel knows. */
+export interface Request {
+  id: string;
+  settings: Settings;
+  moved: string;
+  value?: Setting;
+}
+
+export interface Traits {
+  _recommendation: Recommendation;
+  _state: State;
+  _ahead: Ahead;
+  _request: Request;
+}
+
+export type FromKernel =
+  | { kind: 'cells'; id: string; settings: Settings; sources: string[] }
+  | { kind: 'failed'; id: string; text: string };

@@ -1,0 +1,47 @@
+import { expect, test } from 'vitest';
+import { Bar, Key } from '../src/widget/bars';
+import { MemoryChart } from '../src/widget/charts';
+import { moment, recommendation } from './fixtures';
+
+const width = (rect: Element): number => parseFloat(rect.getAttribute('width')!);
+
+test('the parts of a bar are as wide as their share, and told in words', () => {
+  const bar = new Bar(['a', 'b', 'c']);
+  bar.draw([10, 0, 30], 50, 'GiB', 'two parts');
+  const parts = [...bar.node.querySelectorAll('.smp-part')];
+  expect(parts.map(width)).toEqual([20, 60]);
+  expect(parts.map(part => part.textContent)).toEqual(['a: 10.0 GiB', 'c: 30.0 GiB']);
+  expect(bar.node.getAttribute('role')).toBe('img');
+  expect(bar.node.getAttribute('aria-label')).toBe('two parts');
+});
+
+test('what is too much is marked from the limit on', () => {
+  const bar = new Bar(['a']);
+  bar.draw([50], 100, 'GiB', '', [{ value: 40, kind: 'usable', title: '40 GiB usable' }]);
+  const excess = bar.node.querySelector('.smp-excess')!;
+  expect([excess.getAttribute('x'), width(excess)]).toEqual(['40.000%', 10]);
+  bar.draw([30], 100, 'GiB', '', [{ value: 40, kind: 'usable', title: '40 GiB usable' }]);
+  expect(width(bar.node.querySelector('.smp-excess')!)).toBe(0);
+});
+
+test('a key names every part that can be seen, with its size', () => {
+  const key = new Key(['a', 'b', 'c']);
+  key.draw([1, 0, 0.0001], 'GiB');
+  expect(key.node.textContent).toBe('a1.0 GiB');
+  key.draw([1, 2, 3], 'GiB');
+  expect(key.node.children.length).toBe(3);
+});
+
+test('a chart has one bar a group of stages, and marks the one that is too large', () => {
+  const chart = new MemoryChart(recommendation());
+  const costs = moment(16, 1).costs;
+  const stages = [
+    { label: 'Stage 0', gib: [10, 5, 20], peak: true },
+    { label: 'Stages 1–3', gib: [10, 5, 2], peak: false }
+  ];
+  chart.draw({ ...costs, stages });
+  expect([...chart.node.querySelectorAll('.smp-stage')].map(label => label.textContent)).toEqual(['Stage 0', 'Stages 1–3']);
+  expect(chart.node.querySelectorAll('.smp-over').length).toBe(1);
+  chart.draw(costs);
+  expect(chart.node.querySelectorAll('svg').length).toBe(1);
+});

@@ -1,0 +1,139 @@
+import type { AnyModel } from '@anywidget/types';
+import type { Ahead, Control, Moment, Recommendation, Settings, State, Traits } from '../src/widget/wire';
+
+/** A world with two sliders, in which memory is the batch and the degree decides nothing but itself. */
+export function moment(batch: number, degree: number): Moment {
+  return {
+    settings: { batch_size: batch, tensor_parallel_degree: degree },
+    configuration: [String(batch), String(degree)],
+    costs: {
+      fits: batch <= 30,
+      verdict: `peak ${batch}`,
+      figures: [[`${batch} GiB`, 'note']],
+      peak_gib: batch,
+      samples_per_second: 10 * batch,
+      stages: [{ label: 'Each GPU', gib: [batch, 0, 2], peak: true }],
+      seconds: [1, 2]
+    }
+  };
+}
+
+export const BATCHES = [8, 16, 24, 32];
+export const DEGREES = [1, 2, 4];
+export const REFUSED = 'A degree of 4 cannot be.';
+
+const CONTROLS: Control[] = [
+  { name: 'batch_size', label: 'Batch size', kind: 'slider', values: BATCHES, texts: BATCHES.map(String), help: 'Samples.' },
+  { name: 'tensor_parallel_degree', label: 'Degree', kind: 'slider', values: DEGREES, texts: DEGREES.map(String), help: '' }
+];
+
+export function state(batch: number, degree: number, answers = ''): State {
+  const at = moment(batch, degree);
+  return { answers, settings: at.settings, controls: CONTROLS, moment: at, moved: '', problem: '', words: 'from the kernel' };
+}
+
+export function ahead(batch: number, degree: number): Ahead {
+  const degreeEntry = (value: number) =>
+    value === 4 ? { settings: moment(batch, 4).settings, problem: REFUSED } : moment(batch, value);
+  return {
+    base: moment(batch, degree).settings,
+    by: { batch_size: BATCHES.map(value => moment(value, degree)), tensor_parallel_degree: DEGREES.map(degreeEntry) }
+  };
+}
+
+export const HOSTILE = '<img src=x onerror="alert(1)">';
+
+export function recommendation(): Recommendation {
+  return {
+    title: HOSTILE,
+    facts: [{ label: 'Model', text: HOSTILE, mark: 'inferred', note: 'from 10 B' }],
+    defaults: ['precision fp16'],
+    because: 'It is the fastest.',
+    searched: '12 plans enumerated',
+    usable_gib: 30,
+    nominal_gib: 32,
+    categories: ['Parameters', 'Gradients', 'Activations'],
+    seconds: ['Forward', 'Backward'],
+    figures: ['Memory'],
+    names: ['batch_size', 'tensor_parallel_degree'],
+    rows: ['Batch size', 'Degree'],
+    recommended: moment(16, 1),
+    steps: [
+      {
+        order: 1,
+        technique: 'batch',
+        title: HOSTILE,
+        decision: 'used',
+        because: HOSTILE,
+        trade_off: 'It costs.',
+        figures: [['with', '1 GiB']],
+        source_title: 'Page',
+        source_url: 'javascript:alert(1)'
+      }
+    ],
+    reference: { name: '10 B', summary: 'AWS ran it.', fits: true, peak_gib: 28, differences: [], extrapolation: '', source_url: '' },
+    pitfalls: [{ id: 'SMP103', severity: 'warning', text: HOSTILE, source_url: 'https://docs.aws.amazon.com/x' }],
+    assumptions: ['Nothing.']
+  };
+}
+
+type Handler = (...args: never[]) => void;
+
+/** The model of a widget, with a kernel that answers when told to. */
+export class FakeModel {
+  readonly sent: Record<string, unknown>[] = [];
+  saved = 0;
+  private readonly handlers = new Map<string, Set<Handler>>();
+  private readonly traits: Traits = {
+    _recommendation: recommendation(),
+    _state: state(16, 1),
+    _ahead: ahead(16, 1),
+    _request: { id: '', settings: {}, moved: '' }
+  };
+
+  get asModel(): AnyModel<Traits> {
+    return this as unknown as AnyModel<Traits>;
+  }
+
+  get<K extends keyof Traits>(name: K): Traits[K] {
+    return this.traits[name];
+  }
+
+  set<K extends keyof Traits>(name: K, value: Traits[K]): void {
+    this.traits[name] = value;
+  }
+
+  save_changes(): void {
+    this.saved += 1;
+  }
+
+  send(content: Record<string, unknown>): void {
+    this.sent.push(content);
+  }
+
+  on(event: string, handler: Handler): void {
+    if (!this.handlers.has(event)) this.handlers.set(event, new Set());
+    this.handlers.get(event)!.add(handler);
+  }
+
+  off(event: string, handler: Handler): void {
+    this.handlers.get(event)?.delete(handler);
+  }
+
+  get listening(): number {
+    return [...this.handlers.values()].reduce((sum, set) => sum + set.size, 0);
+  }
+
+  /** The kernel settles the settings of a request. */
+  answer(batch: number, degree: number, answers = this.traits._request.id): void {
+    this.traits._state = state(batch, degree, answers);
+    this.emit('change:_state');
+    this.traits._ahead = ahead(batch, degree);
+  }
+
+  emit(event: string, ...args: unknown[]): void {
+    for (const handler of this.handlers.get(event) ?? []) handler(...(args as never[]));
+  }
+}
+
+export const settings = (batch: number, degree: number): Settings => moment(batch, degree).settings;

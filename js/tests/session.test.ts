@@ -1,0 +1,88 @@
+import { beforeEach, expect, test, vi } from 'vitest';
+import { Session } from '../src/widget/session';
+import { FakeModel, REFUSED, settings } from './fixtures';
+
+let model: FakeModel;
+let session: Session;
+const drawn = vi.fn();
+
+beforeEach(() => {
+  drawn.mockClear();
+  model = new FakeModel();
+  session = new Session(model.asModel, 'view', drawn);
+  model.on('change:_state', () => session.onState());
+});
+
+test('a move shows the estimate of the table before the kernel answers', () => {
+  session.move('batch_size', 24);
+  expect(session.screen.moment.costs.peak_gib).toBe(24);
+  expect(session.screen.words).toBe('Batch size 16 → 24: memory +8.0 GiB (24.0 of 30.0 GiB), throughput +50 %.');
+  expect(model.get('_request')).toMatchObject({ settings: settings(24, 1), moved: 'batch_size' });
+});
+
+test('a drag compares with where it began, whatever the kernel answers meanwhile', () => {
+  session.move('batch_size', 24);
+  model.answer(24, 1);
+  session.move('batch_size', 32);
+  expect(session.screen.words).toMatch(/^Batch size 16 → 32: /);
+  session.commit();
+  model.answer(32, 1);
+  expect(session.screen.words).toMatch(/^Batch size 16 → 32: /);
+  session.move('batch_size', 24);
+  expect(session.screen.words).toMatch(/^Batch size 32 → 24: /);
+});
+
+test('an answer to anything but the newest request is passed over', () => {
+  session.move('batch_size', 24);
+  const older = model.get('_request').id;
+  session.move('batch_size', 32);
+  model.answer(24, 1, older);
+  expect(session.screen.settings).toEqual(settings(32, 1));
+  model.answer(32, 1);
+  expect(session.screen.settings).toEqual(settings(32, 1));
+});
+
+test('a second control is asked of the kernel while the table is of before the first', () => {
+  session.move('batch_size', 24);
+  session.move('tensor_parallel_degree', 2);
+  expect(model.get('_request')).toMatchObject({ settings: settings(24, 1), moved: 'tensor_parallel_degree', value: 2 });
+  // What is not known yet is not made up.
+  expect(session.screen.moment.settings).toEqual(settings(24, 1));
+  model.answer(24, 2);
+  expect(session.screen.moment.settings).toEqual(settings(24, 2));
+});
+
+test('what cannot be combined keeps the last figures and says why', () => {
+  session.move('tensor_parallel_degree', 4);
+  expect(session.screen).toMatchObject({ problem: REFUSED, moved: 'tensor_parallel_degree', settings: settings(16, 4) });
+  expect(session.screen.moment.settings).toEqual(settings(16, 1));
+  session.move('tensor_parallel_degree', 2);
+  expect(session.screen.problem).toBe('');
+});
+
+test("another view's move, or Python's, is shown while nothing is asked", () => {
+  model.answer(32, 2, 'other:1');
+  expect(session.screen.settings).toEqual(settings(32, 2));
+  expect(session.screen.words).toBe('from the kernel');
+});
+
+test('the settings on screen travel with a request for cells', () => {
+  session.move('batch_size', 24);
+  const id = session.requestCells();
+  expect(model.sent).toEqual([{ kind: 'export', request: { id, settings: settings(24, 1), moved: 'batch_size' } }]);
+});
+
+test('a move whose outcome is not known yet travels with it as a move', () => {
+  session.move('batch_size', 24);
+  session.move('tensor_parallel_degree', 2);
+  session.requestCells();
+  expect(model.sent[0]).toMatchObject({ request: { settings: settings(24, 1), moved: 'tensor_parallel_degree', value: 2 } });
+});
+
+test('the way back to the recommendation', () => {
+  session.move('batch_size', 32);
+  session.commit();
+  session.reset();
+  expect(session.screen.moment).toBe(session.shown.recommended);
+  expect(session.screen.words).toBe('Batch size 32 → 16: memory −16.0 GiB (16.0 of 30.0 GiB), throughput −50 %; now it fits.');
+});

@@ -1,0 +1,140 @@
+import type { RenderProps } from '@anywidget/types';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import widget from '../src/widget/index';
+import type { FromKernel, Traits } from '../src/widget/wire';
+import { FakeModel, HOSTILE, REFUSED, settings } from './fixtures';
+
+let model: FakeModel;
+let el: HTMLElement;
+let dispose: () => void;
+
+function render(into: FakeModel): [HTMLElement, () => void] {
+  const host = document.createElement('div');
+  document.body.append(host);
+  return [host, widget.render({ model: into.asModel, el: host } as unknown as RenderProps<Traits>)];
+}
+
+beforeEach(() => {
+  model = new FakeModel();
+  [el, dispose] = render(model);
+});
+
+afterEach(() => {
+  dispose();
+  document.body.replaceChildren();
+  vi.unstubAllGlobals();
+});
+
+const text = (selector: string): string => el.querySelector(selector)!.textContent!;
+const slider = (name: string): HTMLInputElement => el.querySelector(`input[name=${name}]`)!;
+const press = (name: string): void => [...el.querySelectorAll('button')].find(b => b.textContent === name)!.click();
+
+function slide(name: string, position: number): void {
+  slider(name).value = String(position);
+  slider(name).dispatchEvent(new Event('input'));
+  slider(name).dispatchEvent(new Event('change'));
+}
+
+/** The kernel's answer to the last request for cells. */
+function reply(sources: string[], at = settings(16, 1)): void {
+  const { request } = model.sent.at(-1) as { request: { id: string } };
+  model.emit('msg:custom', { kind: 'cells', id: request.id, settings: at, sources } satisfies FromKernel);
+}
+
+test("a user's text is never markup, and a link leads nowhere but to https", () => {
+  expect(el.querySelector('img, script')).toBeNull();
+  expect(text('.smp-heading')).toBe(HOSTILE);
+  expect([...el.querySelectorAll('a')].map(a => a.href)).toEqual(['https://docs.aws.amazon.com/x']);
+});
+
+test('the view reports to the kernel', () => {
+  expect(model.sent).toEqual([{ kind: 'ready' }]);
+});
+
+test('every focusable element keeps its keys from the notebook', () => {
+  const focusable = el.querySelectorAll<HTMLElement>('a, button, input, select, summary, [tabindex]');
+  expect(focusable.length).toBeGreaterThan(8);
+  for (const one of focusable) expect(one.dataset['lmSuppressShortcuts']).toBe('true');
+});
+
+test('a slider stands on allowed values only and says which', () => {
+  slide('batch_size', 2);
+  expect(slider('batch_size').getAttribute('aria-valuetext')).toBe('24');
+  expect(text('.smp-number')).toBe('24 GiB');
+  expect(text('.smp-words')).toContain('Batch size 16 → 24: memory +8.0 GiB');
+  expect(text('.smp-configuration .smp-title')).toBe('Your configuration');
+});
+
+test('a combination that cannot be says why beside its control, and all else stays', () => {
+  slide('tensor_parallel_degree', 2);
+  const row = slider('tensor_parallel_degree').closest('.smp-row')!;
+  expect(row.querySelector('[role=alert]')!.textContent).toBe(REFUSED);
+  expect(text('.smp-number')).toBe('16 GiB');
+  expect(el.querySelector<HTMLElement>('.smp-stale')!.hidden).toBe(false);
+});
+
+test('two views of one model stay in step', () => {
+  const [other, disposeOther] = render(model);
+  slide('batch_size', 2);
+  model.answer(24, 1);
+  expect(other.querySelector('.smp-number')!.textContent).toBe('24 GiB');
+  disposeOther();
+});
+
+test('the cells go to who takes them, in order', () => {
+  const taken: string[][] = [];
+  const take = (event: Event): void => {
+    taken.push((event as CustomEvent<{ sources: string[] }>).detail.sources);
+    event.preventDefault();
+  };
+  document.addEventListener('smp-advisor:insert-cell', take);
+  press('Insert estimator cell');
+  reply(['%%writefile train.py', 'estimator']);
+  document.removeEventListener('smp-advisor:insert-cell', take);
+  expect(taken).toEqual([['%%writefile train.py', 'estimator']]);
+  expect(text('.smp-status')).toBe('Inserted 2 cells below: the training script, then the estimator.');
+});
+
+test('where nobody takes them they go to the clipboard, else to the magic', async () => {
+  const writeText = vi.fn().mockResolvedValueOnce(undefined).mockRejectedValueOnce(new Error('not allowed'));
+  vi.stubGlobal('navigator', { clipboard: { writeText } });
+  press('Insert estimator cell');
+  reply(['estimator']);
+  await vi.waitFor(() => expect(text('.smp-status')).toBe('Copied to the clipboard; paste it in a new cell.'));
+  expect(writeText).toHaveBeenCalledWith('estimator');
+  press('Insert estimator cell');
+  reply(['estimator']);
+  await vi.waitFor(() => expect(text('.smp-status')).toBe('Run %smp_export in a new cell to get the code.'));
+});
+
+test('only the newest click is answered, once', () => {
+  const taken = vi.fn((event: Event) => event.preventDefault());
+  document.addEventListener('smp-advisor:insert-cell', taken);
+  press('Insert estimator cell');
+  const first = model.sent.at(-1) as { request: { id: string } };
+  press('Insert estimator cell');
+  model.emit('msg:custom', { kind: 'cells', id: first.request.id, settings: settings(16, 1), sources: ['old'] });
+  expect(taken).not.toHaveBeenCalled();
+  reply(['new']);
+  expect(taken).toHaveBeenCalledOnce();
+  document.removeEventListener('smp-advisor:insert-cell', taken);
+});
+
+test("the kernel's refusal is a sentence under the buttons", () => {
+  press('Insert estimator cell');
+  const { request } = model.sent.at(-1) as { request: { id: string } };
+  model.emit('msg:custom', { kind: 'failed', id: request.id, text: 'It cannot be written.' });
+  expect(text('.smp-status')).toBe('It cannot be written.');
+});
+
+test('code of other settings than those on screen is not shown', () => {
+  press('Copy code');
+  slide('batch_size', 2);
+  reply(['code for 16'], settings(16, 1));
+  expect(text('.smp-code')).toBe('');
+});
+
+test('a view that is gone no longer listens', () => {
+  dispose();
+  expect(model.listening).toBe(0);
+});

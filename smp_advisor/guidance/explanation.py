@@ -1,0 +1,106 @@
+"""The explanation of a plan: AWS's best practices in order, argued with the cost model's own counterfactuals."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from smp_advisor.guidance.practices import ORDER, practice, subset_tip
+from smp_advisor.guidance.step import Step
+from smp_advisor.guidance.techniques import (
+    activation_checkpointing,
+    batch,
+    instance,
+    offloading,
+    optimizer_state_sharding,
+    pipeline_parallelism,
+    tensor_parallelism,
+)
+from smp_advisor.guidance.what_if import Case, evaluate
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.what_if import WhatIf
+    from smp_advisor.library.plan import Plan
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["explain"]
+
+_ROOMS = {
+    "instance": instance,
+    "optimizer_state_sharding": optimizer_state_sharding,
+    "activation_checkpointing": activation_checkpointing,
+    "tensor_parallelism": tensor_parallelism,
+    "pipeline_parallelism": pipeline_parallelism,
+    "offloading": offloading,
+    "batch": batch,
+}
+
+
+def explain(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    plan: Plan,
+    estimate: Estimate,
+    *,
+    min_fit_probability: float = 0.95,
+    batch_note: str = "",
+) -> tuple[Step, ...]:
+    """Go through AWS's best practices in order and say of each technique whether the plan uses it, and why.
+
+    Every sentence argues from two estimates of the same cost model: the plan's own, and that of the plan with the
+    technique turned the other way, everything else equal (the global batch included). What else the library makes
+    move is named in the sentence.
+
+    Parameters
+    ----------
+    model, cluster, job, plan
+        What is explained.
+    estimate
+        Of the plan.
+    min_fit_probability
+        From which probability on a plan counts as fitting.
+    batch_note
+        Sentence on how the batch was chosen, for the last step.
+
+    Returns
+    -------
+    tuple of Step
+        One a technique, in order.
+    """
+    case = Case(
+        model=model, cluster=cluster, job=job, plan=plan, estimate=estimate, min_fit_probability=min_fit_probability
+    )
+    asked: dict[str, dict[str, WhatIf]] = {name: room.ask(case) for name, room in _ROOMS.items()}
+    answers = evaluate(model, {(name, key): one for name, some in asked.items() for key, one in some.items()})
+    steps: list[Step] = []
+    tip = f" AWS's tip applies: {subset_tip()}." if case.fits else ""
+    for order, technique in enumerate(ORDER, 1):
+        find = partial(batch.find, batch_note=batch_note) if technique == "batch" else _ROOMS[technique].find
+        own = {key: one for (name, key), one in answers.items() if name == technique}
+        found = find(case, asked[technique], own)
+        stated = practice(found.practice or technique)
+        because = found.because
+        if found.decision == "not used" and found.alternative is not None:
+            # Said once, of the first technique that the plan does well without.
+            other = next(one for one in own.values() if one.plan == found.alternative)
+            slower = other.samples_per_second <= estimate.samples_per_second
+            because, tip = (because + tip, "") if slower else (because, tip)
+        steps.append(
+            Step(
+                order=order,
+                technique=technique,
+                title=stated.title,
+                decision=found.decision,
+                because=because,
+                trade_off=stated.trade_off,
+                figures=found.figures,
+                source_title=stated.source_title,
+                source_url=stated.source_url,
+                alternative=found.alternative,
+            )
+        )
+    return tuple(steps)

@@ -1,0 +1,55 @@
+"""AWS's best practices as data: order, titles, trade-offs, sources."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+__all__ = ["ORDER", "Practice", "practice", "subset_tip"]
+
+ORDER = (
+    "instance",
+    "optimizer_state_sharding",
+    "activation_checkpointing",
+    "tensor_parallelism",
+    "pipeline_parallelism",
+    "offloading",
+    "batch",
+)
+"""Techniques in the order in which AWS advises to go through them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Practice:
+    """What the documentation says of one technique, restated."""
+
+    technique: str
+    title: str
+    trade_off: str
+    source_title: str
+    source_url: str
+    date: str
+    """State of the page (ISO 8601)."""
+
+
+@cache
+def _file() -> dict[str, Any]:
+    text = (files("smp_advisor.guidance") / "data" / "practices.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+@cache
+def practice(technique: str) -> Practice:
+    """The practice of a technique, by its key."""
+    stated = _file()
+    entry = next(one for one in stated["practice"] if one["technique"] == technique)
+    fields = {name: value for name, value in entry.items() if name != "page"}
+    return Practice(source_url=stated["base_url"] + entry["page"], date=stated["date"], **fields)
+
+
+def subset_tip() -> str:
+    """AWS's tip against more techniques than needed, as a clause."""
+    return str(_file()["subset_tip"]["text"])

@@ -1,0 +1,128 @@
+"""The recommendation as plain text: what a terminal, a log and a screen reader get."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from smp_advisor.guidance.wording import gib, probability
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.advice import Advice
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.library.plan import Plan
+
+__all__ = ["report"]
+
+_WIDTH = 100
+
+
+def report(advice: Advice) -> str:
+    """The whole recommendation: plan, figures, memory, explanation, reference, demands on the script."""
+    sections = (
+        ("Recommendation", _header(advice)),
+        ("Configuration", _plan(advice.plan, advice.estimate)),
+        ("Figures", _figures(advice.estimate)),
+        ("Memory per GPU", _memory(advice.estimate)),
+        ("Why", _why(advice)),
+        (f"Nearest AWS reference: {advice.reference.name}", _reference(advice)),
+        ("What it demands of your script", _demands(advice)),
+        ("What the figures rest on", advice.estimate.assumptions),
+    )
+    blocks = []
+    for title, lines in sections:
+        body = "\n".join(_wrapped(line) for line in lines)
+        if body:
+            blocks.append(f"{title}\n{'-' * len(title)}\n{body}")
+    return "\n\n".join(blocks)
+
+
+def _wrapped(line: str) -> str:
+    if line.startswith("  "):  # tables keep their columns
+        return line
+    return textwrap.fill(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def _header(advice: Advice) -> Iterator[str]:
+    yield advice.model.summary
+    yield advice.cluster.summary
+    if advice.defaults:
+        yield f"Defaults: {'; '.join(advice.defaults)}."
+    yield (
+        f"{advice.plans_enumerated:,} plans enumerated, {advice.plans_scored:,} scored, {advice.plans_fit:,} fit. "
+        f"{advice.because}"
+    )
+
+
+def _plan(plan: Plan, estimate: Estimate) -> Iterator[str]:
+    rows = [
+        ("tensor parallel degree", plan.tensor_parallel_degree),
+        ("pipeline parallel degree", plan.pipeline_parallel_degree),
+        ("sharded data parallel degree", plan.sharded_data_parallel_degree),
+        ("shard optimizer state", "yes" if plan.shard_optimizer_state else "no"),
+        ("activation checkpointing", plan.activation_checkpointing or "none"),
+        ("offload activations", "yes" if plan.offload_activations else "no"),
+        ("batch size", f"{plan.batch_size} per {'tensor parallel group' if plan.prescaled_batch else 'GPU'}"),
+        ("microbatches", plan.microbatches),
+    ]
+    if plan.pipeline_parallel_degree > 1:
+        rows.append(("active microbatches", f"{plan.active_in_flight} ({plan.pipeline} pipeline)"))
+    rows.append(("global batch", f"{estimate.global_batch_size:,} samples, {estimate.tokens_per_step:,} tokens"))
+    yield from (f"  {name:<30}{value}" for name, value in rows)
+
+
+def _figures(estimate: Estimate) -> Iterator[str]:
+    price = estimate.usd_per_hour
+    rows = [
+        ("memory", f"{gib(estimate.memory.peak.total_gib)} of {gib(estimate.usable_gpu_memory_gib)} usable"),
+        ("headroom", f"{gib(estimate.headroom_gib)}; fits with probability {probability(estimate.fit_probability)}"),
+        ("throughput", f"{estimate.samples_per_second:,.1f} samples/s, {estimate.tokens_per_second:,.0f} tokens/s"),
+        ("step time", f"{estimate.step_seconds:.2f} s"),
+        ("utilisation", f"{estimate.tflops_per_gpu:.0f} TFLOPS per GPU, {100 * estimate.mfu:.1f} % MFU"),
+        ("price", "no on-demand price known" if price is None else f"{price:,.2f} USD an hour"),
+    ]
+    if estimate.usd_per_million_tokens is not None:
+        rows.append(("cost", f"{estimate.usd_per_million_tokens:.3f} USD per million tokens"))
+    if estimate.days is not None:
+        total = "" if estimate.usd_total is None else f", {estimate.usd_total:,.0f} USD"
+        rows.append(("whole run", f"{estimate.days:,.1f} days{total}"))
+    yield from (f"  {name:<14}{value}" for name, value in rows)
+
+
+def _memory(estimate: Estimate) -> Iterator[str]:
+    from smp_advisor.costs.estimate import CATEGORIES
+
+    stages = estimate.memory.stages
+    peak = estimate.memory.peak
+    if len(stages) > 1:
+        yield f"Stage {peak.stage} of {len(stages)} needs the most ({peak.layers} layers):"
+    for name in CATEGORIES:
+        value = getattr(peak, name)
+        if value >= 0.005:
+            yield f"  {name.removesuffix('_gib').replace('_', ' '):<20}{value:>8.2f} GiB"
+    yield f"  {'total':<20}{peak.total_gib:>8.2f} GiB"
+
+
+def _why(advice: Advice) -> Iterator[str]:
+    for step in advice.steps:
+        yield f"{step.order}. {step.title}: {step.decision}. {step.because}"
+
+
+def _demands(advice: Advice) -> Iterator[str]:
+    """What is left to do; what the generated cells already do is only counted."""
+    done = [one for one in advice.pitfalls if one.severity == "info"]
+    yield from (f"{one.id}: {one.text}" for one in advice.pitfalls if one.severity != "info")
+    if done:
+        yield f"Already done by the generated cells, or to know: {', '.join(one.id for one in done)}."
+
+
+def _reference(advice: Advice) -> Iterator[str]:
+    reference = advice.reference
+    fits = "fits" if reference.fits else "does not fit"
+    yield f"{reference.summary} By this model it {fits} ({reference.peak_gib:.1f} GiB at its peak)."
+    for one in reference.differences:
+        yield f"- {one.setting}: {one.reference} there, {one.recommended} here. {one.because}"
+    if reference.extrapolation:
+        yield reference.extrapolation

@@ -1,0 +1,18 @@
+"""The advisor inside Jupyter: widget, magics, and what stands in for them where they cannot run."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smp_advisor.notebook.advisor import Advisor
+
+__all__ = ["Advisor"]
+
+
+def __getattr__(name: str) -> Any:
+    # Loading the extension imports this package; the widget, and ipywidgets with it, waits for its first use.
+    if name == "Advisor":
+        return import_module("smp_advisor.notebook.advisor").Advisor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

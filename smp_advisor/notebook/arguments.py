@@ -1,0 +1,63 @@
+"""What a magic's words mean: numbers as people write them, and models by name, path or count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import AdvisorError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["amount", "model_named", "whole"]
+
+_SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+
+
+def amount(text: str) -> float:
+    """A number: ``300B``, ``3e11``, ``300_000_000``.
+
+    Raises
+    ------
+    AdvisorError
+        It is none.
+    """
+    word = text.strip().lower()
+    scale = _SCALES.get(word[-1:], 1.0)
+    try:
+        return float(word[:-1] if scale != 1.0 else word) * scale
+    except ValueError:
+        raise AdvisorError(f"{text!r} is not a number; write for example 300B, 3e11 or 300_000_000.") from None
+
+
+def whole(text: str) -> int:
+    """A whole number.
+
+    Raises
+    ------
+    AdvisorError
+        It is none.
+    """
+    value = amount(text)
+    if not value.is_integer():
+        raise AdvisorError(f"{text!r} is not a whole number.")
+    return int(value)
+
+
+def model_named(text: str, namespace: Mapping[str, Any]) -> Any:
+    """The notebook's variable of that name, else the text itself: a count such as ``10B``, or the path of a config.
+
+    Raises
+    ------
+    AdvisorError
+        It reads like a variable that the notebook does not have.
+    """
+    word = text.strip("'\"")
+    if word in namespace:
+        return namespace[word]
+    if word.isidentifier():
+        raise AdvisorError(
+            f"The notebook has no variable {word!r}: give a parameter count such as 10B, the path of a config.json, or "
+            "the name of a variable that holds a model or its config."
+        )
+    return word

@@ -1,0 +1,65 @@
+"""Completing the options of the magics."""
+
+# mypy: allow-untyped-calls
+# IPython does not annotate the functions called here.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["complete_options", "option_words"]
+
+
+def option_words(magic: Any, typed: str) -> list[str]:
+    """Words that can follow what is typed: the values of the option before, or the options not yet given.
+
+    Parameters
+    ----------
+    magic
+        A function decorated with ``magic_arguments``.
+    typed
+        The line up to the cursor.
+    """
+    words = typed.split()
+    if typed and not typed[-1].isspace():
+        words = words[:-1]
+    # argparse has no public list of its options.
+    stated = magic.parser._actions  # noqa: SLF001
+    actions = [action for action in stated if action.option_strings and action.dest != "help"]
+    for action in actions:
+        if words and words[-1] in action.option_strings and action.nargs != 0:
+            return _values(action.dest, action.choices)
+    return [action.option_strings[0] for action in actions if not set(action.option_strings) & set(words)]
+
+
+def _values(option: str, choices: Any) -> list[str]:
+    if option == "instance":
+        from smp_advisor.library.support import supported_instances
+
+        return [instance.name for instance in supported_instances("smp-v1")]
+    return list(choices or ())
+
+
+def complete_options(shell: InteractiveShell, magics: Mapping[str, Any]) -> Callable[[], None]:
+    """Register completion for each magic by name; the result undoes it."""
+    registered: list[tuple[str, Any]] = []
+    for name, magic in magics.items():
+
+        def complete(_: InteractiveShell, event: Any, magic: Any = magic) -> list[str]:
+            return option_words(magic, event.line)
+
+        key = f"%{name}"
+        shell.set_hook("complete_command", complete, str_key=key)
+        registered.append((key, complete))
+
+    def undo() -> None:
+        dispatch = shell.strdispatchers["complete_command"].strs
+        for key, _ in registered:
+            dispatch.pop(key, None)
+
+    return undo

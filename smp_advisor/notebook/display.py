@@ -1,0 +1,38 @@
+"""Putting an advisor on screen, once, with something in its place where the front end cannot load."""
+
+# mypy: allow-untyped-calls
+# IPython does not annotate the functions called here.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from IPython.core.getipython import get_ipython
+from IPython.display import display
+
+from smp_advisor.notebook.handshake import Handshake
+
+if TYPE_CHECKING:
+    from smp_advisor.notebook.advisor import Advisor
+
+__all__ = ["show"]
+
+
+def show(advisor: Advisor) -> None:
+    """Display an advisor; if no view of it reports within seconds, the fall-back view takes its place."""
+    from smp_advisor.notebook.fallback import fallback_bundle
+
+    data, metadata = advisor._repr_mimebundle_()
+    shell = get_ipython()
+    if shell is None or not hasattr(shell, "kernel"):
+        print(data["text/plain"])  # noqa: T201 (a terminal shows nothing else)
+        return
+    handle = display(data, metadata=metadata, raw=True, display_id=True)
+    original = (data, metadata)
+    advisor.handshakes.append(
+        Handshake(
+            replace=lambda: handle.update(fallback_bundle(advisor), raw=True),
+            restore=lambda: handle.update(original[0], metadata=original[1], raw=True),
+            events=shell.events,
+        ).start()
+    )

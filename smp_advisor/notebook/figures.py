@@ -1,0 +1,130 @@
+"""An estimate's key figures as texts, and its bars as groups of equal stages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from smp_advisor.costs.estimate import CATEGORIES
+from smp_advisor.notebook.words import dollars
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from smp_advisor.costs.estimate import Estimate, StageMemory
+
+__all__ = ["Figure", "StageGroup", "figures", "gib", "stage_groups", "verdict"]
+
+
+class Figure(NamedTuple):
+    """One key figure: what it is, its value, and what stands small beneath."""
+
+    label: str
+    value: str
+    note: str
+
+
+class StageGroup(NamedTuple):
+    """Pipeline stages that need the same memory."""
+
+    label: str
+    gib: list[float]
+    """GiB of each of `CATEGORIES`."""
+    is_peak: bool
+    """Whether the stage that needs the most is among them."""
+
+
+def gib(value: float) -> str:
+    """GiB with one decimal."""
+    return f"{value:,.1f} GiB"
+
+
+def verdict(estimate: Estimate) -> str:
+    """Whether it fits, by how much, and how sure that is."""
+    if estimate.fits:
+        return f"Fits with {gib(estimate.headroom_gib)} to spare ({_probability(estimate)})"
+    if estimate.headroom_gib < 0:
+        return f"Does not fit: {gib(-estimate.headroom_gib)} too much ({_probability(estimate)})"
+    return f"Does not fit: offloading needs {gib(estimate.host_memory_gib_per_node)} of a node's host memory"
+
+
+def figures(estimate: Estimate) -> list[Figure]:
+    """The figures to decide by; the same labels in the same order for every plan of a job."""
+    peak, usable = estimate.memory.peak.total_gib, estimate.usable_gpu_memory_gib
+    result = [
+        Figure("Memory per GPU", f"{peak:,.1f} of {gib(usable)}", f"± {gib(estimate.memory_error_gib)}"),
+        Figure(
+            "Throughput",
+            f"{_three_digits(estimate.samples_per_second)} samples/s",
+            f"{_three_digits(estimate.tokens_per_second)} tokens/s",
+        ),
+        Figure(
+            "Step time",
+            _duration(estimate.step_seconds),
+            f"{estimate.global_batch_size:,} samples, {estimate.tokens_per_step:,} tokens",
+        ),
+        Figure("Per GPU", f"{estimate.tflops_per_gpu:.0f} TFLOP/s", f"{estimate.mfu:.0%} of peak (MFU)"),
+    ]
+    result.append(_price(estimate))
+    if estimate.days is not None:
+        total = estimate.usd_total
+        result.append(
+            Figure(
+                "Whole run", _days(estimate.days), f"{dollars(total)} in all" if total is not None else "price unknown"
+            )
+        )
+    return result
+
+
+def _price(estimate: Estimate) -> Figure:
+    per_million = estimate.usd_per_million_tokens
+    if estimate.usd_per_hour is None or per_million is None:
+        return Figure("Price", "unknown", "no on-demand price in the table")
+    return Figure("Price", f"{dollars(estimate.usd_per_hour)} an hour", f"{dollars(per_million)} per million tokens")
+
+
+def _probability(estimate: Estimate) -> str:
+    value = estimate.fit_probability
+    if value > 0.99:
+        return "over 99 % likely to fit"
+    if value < 0.01:
+        return "under 1 % likely to fit"
+    return f"{100 * value:.0f} % likely to fit"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds < 100 else f"{seconds:,.0f} s"
+
+
+def _days(days: float) -> str:
+    return f"{days:,.1f} days" if days >= 1 else f"{24 * days:.1f} hours"
+
+
+def stage_groups(stages: Sequence[StageMemory]) -> list[StageGroup]:
+    """Stages with equal memory together, in the order of the first of each."""
+    groups: dict[tuple[float, ...], list[StageMemory]] = {}
+    for stage in stages:
+        # Rounded to a MiB: nobody could see the difference.
+        groups.setdefault(tuple(round(getattr(stage, name), 3) for name in CATEGORIES), []).append(stage)
+    peak = max(stages, key=lambda stage: stage.total_gib).stage
+    return [
+        StageGroup(_stage_label(members, len(stages)), list(values), any(m.stage == peak for m in members))
+        for values, members in groups.items()
+    ]
+
+
+def _stage_label(members: Sequence[StageMemory], count: int) -> str:
+    if count == 1:
+        return "Each GPU"
+    numbers = [member.stage for member in members]
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]
+    return f"Stage {texts[0]}" if len(numbers) == 1 else f"Stages {', '.join(texts)}"

@@ -1,0 +1,76 @@
+"""The estimates of every position of every control, the others held: what a slider shows before the kernel answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from smp_advisor.costs import estimate, estimate_many
+from smp_advisor.errors import AdvisorError
+from smp_advisor.notebook.controls import controls
+from smp_advisor.notebook.follow import follow
+from smp_advisor.notebook.settings import plan_of, settings_of
+from smp_advisor.notebook.view_state import moment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from smp_advisor.advice import Advice
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.library.plan import Plan
+    from smp_advisor.notebook.settings import Settings
+
+__all__ = ["LookAhead", "look_ahead"]
+
+
+class LookAhead(TypedDict):
+    """One entry a position: a `Moment`, or ``{"problem": sentence, "settings": ...}``."""
+
+    base: Settings
+    """The settings from which each entry is one move away."""
+    by: dict[str, list[dict[str, Any]]]
+
+
+def look_ahead(advice: Advice, base: Settings) -> LookAhead:
+    """Tabulate all moves from `base`."""
+    table: dict[str, list[dict[str, Any]]] = {}
+    wanted: list[tuple[str, int, Settings, Plan]] = []
+    for control in controls(advice, base):
+        entries: list[dict[str, Any]] = []
+        for position, value in enumerate(control.values):
+            settings = follow(advice, base, control.name, value)
+            entries.append({"settings": settings})
+            try:
+                plan = plan_of(advice, settings)
+            except AdvisorError as error:
+                entries[-1]["problem"] = str(error)
+            else:
+                # The plan says what the settings come to: without a pipeline its schedule, for example, is no matter.
+                wanted.append((control.name, position, _effective(settings, plan), plan))
+        table[control.name] = entries
+    for (name, position, settings, plan), result in zip(
+        wanted, _estimates(advice, [w[-1] for w in wanted]), strict=True
+    ):
+        if isinstance(result, AdvisorError):
+            table[name][position]["problem"] = str(result)
+        else:
+            table[name][position] = {**moment(advice, settings, plan, result)}
+    return {"base": base, "by": table}
+
+
+def _effective(settings: Settings, plan: Plan) -> Settings:
+    return {**settings, **settings_of(plan)}
+
+
+def _estimates(advice: Advice, plans: Sequence[Plan]) -> list[Estimate | AdvisorError]:
+    """All at once; one by one only where a plan does not match the cluster, the model or the job."""
+    try:
+        return [*estimate_many(advice.model, advice.cluster, advice.job, plans)]
+    except AdvisorError:
+        return [_estimate(advice, plan) for plan in plans]
+
+
+def _estimate(advice: Advice, plan: Plan) -> Estimate | AdvisorError:
+    try:
+        return estimate(advice.model, advice.cluster, advice.job, plan)
+    except AdvisorError as error:
+        return error

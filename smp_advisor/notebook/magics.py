@@ -1,0 +1,113 @@
+"""``%smp_advise`` and ``%smp_export``: thin doors to the Python API."""
+
+# mypy: allow-untyped-calls, allow-untyped-decorators
+# IPython does not annotate the decorators that make a magic.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.notebook.arguments import amount, model_named, whole
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from smp_advisor.notebook.advisor import Advisor
+
+__all__ = ["AdvisorMagics"]
+
+
+@magics_class
+class AdvisorMagics(Magics):
+    """State: the advisor shown last, which ``%smp_export`` writes out."""
+
+    shell: InteractiveShell
+    last: Advisor | None = None
+
+    @magic_arguments()
+    @argument("model", help="A parameter count (10B), the path of a config.json, or a variable that holds either.")
+    @argument("--instance", "-i", required=True, help="SageMaker instance type, for example ml.p4d.24xlarge.")
+    @argument("--count", "-n", default="1", help="Number of instances; 1 if not given.")
+    @argument("--sequence-length", "-s", help="Tokens a sample; 2048 if not given.")
+    @argument("--vocab", help="Vocabulary size, where the model is a parameter count.")
+    @argument("--precision", choices=("fp16", "bf16", "fp32"), help="fp16 if not given.")
+    @argument("--global-batch", help="Samples per step over the whole cluster; free if not given.")
+    @argument("--objective", choices=("throughput", "cost", "headroom", "simplicity"), help="throughput if not given.")
+    @argument("--tokens", help="Tokens to train on, for days and total cost: 300B.")
+    @argument("--min-fit-probability", help="Only plans at least as likely to fit; 0.95 if not given.")
+    @argument("--script", help="Your own training script, for the exported cell.")
+    @argument("--data", help="S3 URI of the training data, for the exported cell.")
+    @line_magic
+    def smp_advise(self, line: str) -> Advisor:
+        """Recommend a SageMaker model-parallel configuration, show why, and let it be tried out.
+
+        Shows the advisor and returns it: ``advice = %smp_advise 10B --instance ml.p4d.24xlarge --count 16``.
+        """
+        arguments = _parse(self.smp_advise, line)
+        try:
+            advisor = self._advise(arguments)
+        except AdvisorError as error:
+            raise UsageError(str(error)) from None
+        self.last = advisor
+        advisor.show_now()
+        return advisor
+
+    def _advise(self, arguments: Namespace) -> Advisor:
+        from smp_advisor.notebook.advisor import Advisor
+        from smp_advisor.recommendation import advise
+
+        given: dict[str, Any] = {
+            "sequence_length": _read(arguments.sequence_length, whole),
+            "vocab": _read(arguments.vocab, whole),
+            "global_batch_size": _read(arguments.global_batch, whole),
+            "tokens": _read(arguments.tokens, amount),
+            "min_fit_probability": _read(arguments.min_fit_probability, amount),
+            "precision": arguments.precision,
+            "objective": arguments.objective,
+            "script": arguments.script,
+            "data": arguments.data,
+        }
+        model = model_named(arguments.model, self.shell.user_ns)
+        stated = {name: value for name, value in given.items() if value is not None}
+        return Advisor(advise(model, arguments.instance, instance_count=whole(arguments.count), **stated))
+
+    @magic_arguments()
+    @argument("--script", action="store_true", help="The cell of the training script, not the estimator's.")
+    @argument("--sdk", choices=("auto", "v2", "v3"), default="auto", help="SageMaker Python SDK to write for.")
+    @line_magic
+    def smp_export(self, line: str) -> None:
+        """Put the code of the advisor shown last, as its controls stand, into the next cell.
+
+        The estimator cell needs the training script; ``%smp_export --script`` puts the cell that writes it.
+        """
+        arguments = _parse(self.smp_export, line)
+        if self.last is None:
+            raise UsageError("There is no advice to export yet: run %smp_advise first.")
+        try:
+            source = self.last.script_cell() if arguments.script else self.last.cell(arguments.sdk)
+            script_too = not arguments.script and bool(self.last.script_cell())
+        except AdvisorError as error:
+            raise UsageError(str(error)) from None
+        if not source:
+            raise UsageError("The training script is your own: there is none to write.")
+        self.shell.set_next_input(source)
+        if script_too:
+            print("The estimator's cell follows; %smp_export --script puts the cell that writes its training script.")  # noqa: T201
+
+
+def _parse(magic: Any, line: str) -> Namespace:
+    try:
+        return cast("Namespace", parse_argstring(magic, line))
+    except ValueError as error:
+        raise UsageError(f"The line cannot be read: {error}.") from None
+
+
+def _read(text: str | None, reader: Any) -> Any:
+    return None if text is None else reader(text)

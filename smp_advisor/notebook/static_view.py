@@ -1,0 +1,150 @@
+"""The advice as a picture: HTML and SVG without scripts, for a saved notebook whose kernel is gone."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from smp_advisor.notebook.charts import legend, memory_chart, time_chart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from smp_advisor.notebook.view_state import Fact, Moment, Recommendation
+
+__all__ = ["bars_html", "figures_html", "header_html", "static_html"]
+
+_FRAME = (
+    "max-width:1040px;box-sizing:border-box;padding:14px 18px;border-radius:6px;"
+    "border:1px solid var(--jp-border-color1,#bdbdbd);"
+    "color:var(--jp-ui-font-color1,inherit);font:13px/1.5 var(--jp-ui-font-family,system-ui,sans-serif)"
+)
+_HEADING = "margin:14px 0 4px;font-size:13px;font-weight:600"
+_MUTED = "color:var(--jp-ui-font-color2,inherit)"
+_VALUE = "font-size:16px;font-weight:600"
+_TABLE = '<table style="border:0;border-collapse:collapse">'
+_TABLE_ROW = '<tr style="background:none">'
+_CELL = "padding:2px 14px 2px 0;text-align:left;vertical-align:top"
+
+
+def static_html(shown: Recommendation, now: Moment) -> str:
+    """The whole picture of a recommendation; `now` is where the controls stand."""
+    parts = [
+        header_html(shown),
+        _heading("Recommended configuration" if _is_recommended(shown, now) else "Your configuration"),
+        _configuration(shown, now),
+        figures_html(shown, now),
+        bars_html(shown, now),
+        _heading("Why this configuration"),
+        f'<div style="{_MUTED}">{escape(shown["because"])} {escape(shown["searched"])}.</div>',
+        _steps(shown),
+        _heading("Nearest AWS reference"),
+        _reference(shown),
+        _list("What it demands of the script and the data", [pitfall["text"] for pitfall in shown["pitfalls"]]),
+        _list("What the estimate assumes", shown["assumptions"]),
+    ]
+    return f'<div class="smp-static" style="{_FRAME}">{"".join(parts)}</div>'
+
+
+def header_html(shown: Recommendation) -> str:
+    """What the advice is about."""
+    rows = "".join(_row(fact["label"], _fact(fact)) for fact in shown["facts"])
+    if shown["defaults"]:
+        rows += _row("Defaults", escape("; ".join(shown["defaults"])))
+    title = f'<div style="font-size:17px;font-weight:600;margin-bottom:4px">{escape(shown["title"])}</div>'
+    return f"{title}{_TABLE}{rows}</table>"
+
+
+def figures_html(shown: Recommendation, now: Moment) -> str:
+    """The verdict and the key figures."""
+    costs = now["costs"]
+    figures = "".join(
+        f'<div style="min-width:130px"><div style="{_MUTED}">{escape(label)}</div><div style="{_VALUE}">'
+        f'{escape(value)}</div><div style="{_MUTED}">{escape(note)}</div></div>'
+        for label, (value, note) in zip(shown["figures"], costs["figures"], strict=True)
+    )
+    sign = "✓" if costs["fits"] else "✗"
+    return (
+        f'<div style="{_HEADING}">{sign} {escape(costs["verdict"])}</div>'
+        f'<div style="display:flex;flex-wrap:wrap;gap:10px 28px">{figures}</div>'
+    )
+
+
+def bars_html(shown: Recommendation, now: Moment) -> str:
+    """Memory and step time, with their keys."""
+    costs = now["costs"]
+    peak = next(stage for stage in costs["stages"] if stage["peak"])
+    usable = f"{shown['usable_gib']:.1f} GiB usable of {shown['nominal_gib']:.0f} nominal"
+    return "".join(
+        [
+            _heading(f"Memory per GPU ({usable})"),
+            memory_chart(shown, costs),
+            legend(shown["categories"], peak["gib"], "GiB"),
+            _heading("Step time"),
+            time_chart(shown, costs),
+            legend(shown["seconds"], costs["seconds"], "s"),
+        ]
+    )
+
+
+def _is_recommended(shown: Recommendation, now: Moment) -> bool:
+    return now["configuration"] == shown["recommended"]["configuration"]
+
+
+def _fact(fact: Fact) -> str:
+    mark = f" <strong>({escape(fact['mark'])})</strong>" if fact["mark"] else ""
+    note = f' <span style="{_MUTED}">({escape(fact["note"])})</span>' if fact["note"] else ""
+    return f"{escape(fact['text'])}{mark}{note}"
+
+
+def _row(label: str, html: str) -> str:
+    head = f'<th scope="row" style="{_CELL};{_MUTED};font-weight:400">{escape(label)}</th>'
+    return f'{_TABLE_ROW}{head}<td style="{_CELL}">{html}</td></tr>'
+
+
+def _configuration(shown: Recommendation, now: Moment) -> str:
+    rows = "".join(
+        _row(row, f"<strong>{escape(text)}</strong>")
+        for row, text in zip(shown["rows"], now["configuration"], strict=True)
+        if text
+    )
+    return f"{_TABLE}{rows}</table>"
+
+
+def _steps(shown: Recommendation) -> str:
+    items = []
+    for step in shown["steps"]:
+        figures = "; ".join(f"{label} {value}" for label, value in step["figures"])
+        told = f"{step['because']} {step['trade_off']}" + (f" ({figures})" if figures else "")
+        title = f"<strong>{escape(step['title'])}: {escape(step['decision'])}.</strong>"
+        source = _link(step["source_url"], step["source_title"])
+        items.append(f'<li style="margin:4px 0">{title} {escape(told)} {source}</li>')
+    return f'<ol style="margin:4px 0;padding-left:22px">{"".join(items)}</ol>'
+
+
+def _link(url: str, title: str) -> str:
+    if not url.startswith("https://"):
+        return ""
+    return f'<a href="{escape(url)}" target="_blank" rel="noopener">{escape(title or "source")}</a>'
+
+
+def _reference(shown: Recommendation) -> str:
+    reference = shown["reference"]
+    rows = "".join(_difference(difference) for difference in reference["differences"])
+    told = f"{reference['name']}: {reference['summary']} {reference['extrapolation']}"
+    return f"<div>{escape(told)}</div>{_TABLE}{rows}</table>"
+
+
+def _difference(difference: dict[str, str]) -> str:
+    change = f"{difference['reference']} → {difference['recommended']}"
+    cells = (difference["setting"], change, difference["because"])
+    return _TABLE_ROW + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in cells) + "</tr>"
+
+
+def _heading(text: str) -> str:
+    return f'<div style="{_HEADING}">{escape(text)}</div>'
+
+
+def _list(title: str, sentences: Iterable[str]) -> str:
+    items = "".join(f'<li style="margin:2px 0">{escape(sentence)}</li>' for sentence in sentences)
+    return f'{_heading(title)}<ul style="margin:4px 0;padding-left:22px">{items}</ul>' if items else ""

@@ -1,0 +1,210 @@
+"""What the front end draws, as plain data: advice as a dictionary, and the figures of one plan."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from smp_advisor.costs.estimate import CATEGORIES
+from smp_advisor.notebook.controls import controls
+from smp_advisor.notebook.figures import figures, stage_groups, verdict
+from smp_advisor.notebook.settings import settings_of
+from smp_advisor.notebook.words import CATEGORY_LABELS, CONFIGURATION, TIME_LABELS, configuration, precision_words
+
+if TYPE_CHECKING:
+    from smp_advisor.advice import Advice
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.library.plan import Plan
+    from smp_advisor.notebook.settings import Settings
+
+__all__ = ["Costs", "Fact", "Moment", "Recommendation", "control_dicts", "costs", "facts", "moment", "recommendation"]
+
+_HARDWARE = {
+    "peak_tflops": "peak TFLOP/s",
+    "bf16": "bf16 support",
+    "hbm_gb_per_s": "HBM bandwidth",
+    "intra_node": "links between GPUs",
+    "intra_node_gb_per_s": "links between GPUs",
+    "inter_node_gbps": "network",
+    "usable_gpu_memory_gib": "usable memory",
+    "host_link_gb_per_s": "host link",
+    "gpudirect_rdma": "GPUDirect RDMA",
+    "efa": "EFA",
+}
+
+
+class Fact(TypedDict):
+    """One line of the header."""
+
+    label: str
+    text: str
+    mark: str
+    """A word that says where it comes from (``inferred``), or nothing."""
+    note: str
+
+
+class Costs(TypedDict):
+    """An estimate, as compact as the look-ahead table needs it."""
+
+    fits: bool
+    verdict: str
+    figures: list[tuple[str, str]]
+    """(value, note) in the order of `Recommendation.figures`."""
+    peak_gib: float
+    samples_per_second: float
+    stages: list[dict[str, Any]]
+    """Of each group of equal stages: label, peak, gib by category."""
+    seconds: list[float]
+    """Of each part of the step."""
+
+
+class Moment(TypedDict):
+    """One position of all controls: the settings, what they are in words, and what they cost."""
+
+    settings: Settings
+    configuration: list[str]
+    costs: Costs
+
+
+class Recommendation(TypedDict):
+    """What stays the same while the controls move."""
+
+    title: str
+    facts: list[Fact]
+    defaults: list[str]
+    because: str
+    searched: str
+    usable_gib: float
+    nominal_gib: float
+    categories: list[str]
+    seconds: list[str]
+    figures: list[str]
+    names: list[str]
+    """Settings, in the order of `rows`; the rows after them (the global batch) follow from the others."""
+    rows: list[str]
+    recommended: Moment
+    steps: list[dict[str, Any]]
+    reference: dict[str, Any]
+    pitfalls: list[dict[str, Any]]
+    assumptions: list[str]
+
+
+def costs(estimate: Estimate) -> Costs:
+    """The figures and bars of an estimate."""
+    return {
+        "fits": estimate.fits,
+        "verdict": verdict(estimate),
+        "figures": [(figure.value, figure.note) for figure in figures(estimate)],
+        "peak_gib": round(estimate.memory.peak.total_gib, 3),
+        "samples_per_second": float(f"{estimate.samples_per_second:.6g}"),
+        "stages": [
+            {"label": group.label, "gib": group.gib, "peak": group.is_peak}
+            for group in stage_groups(estimate.memory.stages)
+        ],
+        "seconds": [float(f"{getattr(estimate.time, name):.4g}") for name in TIME_LABELS],
+    }
+
+
+def moment(advice: Advice, settings: Settings, plan: Plan, estimate: Estimate) -> Moment:
+    """What the view shows of one plan."""
+    return {"settings": settings, "configuration": configuration(advice, plan), "costs": costs(estimate)}
+
+
+def control_dicts(advice: Advice, settings: Settings) -> list[dict[str, Any]]:
+    """The controls, as plain data."""
+    return [{**asdict(c), "values": list(c.values), "texts": list(c.texts)} for c in controls(advice, settings)]
+
+
+def facts(advice: Advice) -> list[Fact]:
+    """The model, the cluster, the job and the objective, one line each."""
+    model, job, shape = advice.model, advice.job, advice.model.shape
+    heads = f"{shape.heads} heads" + (f" ({shape.kv_heads} for keys)" if shape.kv_heads != shape.heads else "")
+    parts = [
+        f"{_count(model.parameter_count)} parameters",
+        f"{model.layer_count} blocks",
+        f"width {shape.hidden:,}",
+        heads,
+    ]
+    if shape.vocab:
+        parts.append(f"vocabulary {shape.vocab:,}")
+    length = model.sequence_length(job.sequence_length)
+    batch = (
+        f"global batch {job.global_batch_size:,}"
+        if job.global_batch_size
+        else f"global batch free, up to {job.max_tokens_per_step:,} tokens"
+    )
+    run = [
+        f"{length:,} tokens a sample",
+        precision_words(job.precision),
+        job.optimizer.replace("adam", "Adam").replace("sgd", "SGD"),
+        batch,
+    ]
+    if job.tokens:
+        run.append(f"{_count(job.tokens)} tokens in all")
+    assumed = advice.cluster.instance.assumed
+    return [
+        _fact("Model", ", ".join(parts), model.origin if model.origin != "given" else "", model.note),
+        _fact("Cluster", advice.cluster.summary, "", _assumed(assumed)),
+        _fact("Training", ", ".join(run)),
+        _fact(
+            "Objective",
+            f"{_objective(advice.objective)}, fitting with a probability of at least {advice.min_fit_probability:.0%}",
+        ),
+    ]
+
+
+def _fact(label: str, text: str, mark: str = "", note: str = "") -> Fact:
+    return {"label": label, "text": text, "mark": mark, "note": note}
+
+
+def _assumed(fields: tuple[str, ...]) -> str:
+    names = dict.fromkeys(_HARDWARE.get(name, name.replace("_", " ")) for name in fields)
+    return f"general knowledge, no source at hand: {', '.join(names)}" if names else ""
+
+
+def _objective(objective: str) -> str:
+    return {
+        "throughput": "highest throughput",
+        "cost": "lowest cost per token",
+        "headroom": "most memory headroom",
+        "simplicity": "fewest techniques",
+    }.get(objective, objective)
+
+
+def _count(number: float) -> str:
+    for scale, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if number >= scale:
+            return f"{number / scale:.3g} {word}"
+    return f"{number:,.0f}"
+
+
+def _searched(advice: Advice) -> str:
+    enumerated, scored, fit = advice.plans_enumerated, advice.plans_scored, advice.plans_fit
+    return f"{enumerated:,} plans enumerated, {scored:,} scored, {fit:,} fit"
+
+
+def recommendation(advice: Advice) -> Recommendation:
+    """Everything of the advice that no control changes."""
+    instance = advice.cluster.instance
+    return {
+        "title": f"{advice.model.name} on {advice.cluster.nodes} × {instance.name}",
+        "facts": facts(advice),
+        "defaults": list(advice.defaults),
+        "because": advice.because,
+        "searched": _searched(advice),
+        "usable_gib": instance.usable_gpu_memory_gib,
+        "nominal_gib": instance.gpu_memory_gib,
+        "categories": [CATEGORY_LABELS[name] for name in CATEGORIES],
+        "seconds": list(TIME_LABELS.values()),
+        "figures": [figure.label for figure in figures(advice.estimate)],
+        "names": list(CONFIGURATION),
+        "rows": list(CONFIGURATION.values()),
+        "recommended": moment(advice, settings_of(advice.plan), advice.plan, advice.estimate),
+        "steps": [{**asdict(step), "figures": [list(pair) for pair in step.figures]} for step in advice.steps],
+        "reference": {
+            **asdict(advice.reference),
+            "differences": [asdict(difference) for difference in advice.reference.differences],
+        },
+        "pitfalls": [asdict(pitfall) for pitfall in advice.pitfalls],
+        "assumptions": list(advice.estimate.assumptions),
+    }

@@ -1,0 +1,103 @@
+"""Settings and figures in words, the same in every view."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.library.world import global_batch_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from smp_advisor.advice import Advice
+    from smp_advisor.library.plan import Plan
+    from smp_advisor.notebook.settings import Setting
+
+__all__ = [
+    "CATEGORY_LABELS",
+    "CONFIGURATION",
+    "LABELS",
+    "TIME_LABELS",
+    "configuration",
+    "dollars",
+    "precision_words",
+    "value_text",
+]
+
+LABELS: Mapping[str, str] = {
+    "tensor_parallel_degree": "Tensor parallel degree",
+    "pipeline_parallel_degree": "Pipeline parallel degree",
+    "sharding": "Sharding",
+    "activation_checkpointing": "Activation checkpointing",
+    "offload_activations": "Activation offloading",
+    "batch_size": "Batch size",
+    "microbatches": "Microbatches",
+    "active_microbatches": "Active microbatches",
+    "pipeline": "Pipeline schedule",
+}
+"""The controls, by setting."""
+
+CONFIGURATION: Mapping[str, str] = {**LABELS, "global_batch": "Global batch"}
+"""Rows of the table of a plan's techniques and degrees."""
+
+CATEGORY_LABELS: Mapping[str, str] = {
+    "parameters_gib": "Parameters",
+    "gradients_gib": "Gradients",
+    "optimizer_state_gib": "Optimizer state",
+    "fp32_copies_gib": "fp32 copies",
+    "activations_gib": "Activations",
+    "recomputation_gib": "Recomputation",
+    "logits_gib": "Logits and loss",
+    "communication_gib": "Communication buffers",
+    "allocator_reserve_gib": "Allocator reserve",
+    "context_gib": "CUDA context",
+}
+
+TIME_LABELS: Mapping[str, str] = {
+    "forward_seconds": "Forward",
+    "backward_seconds": "Backward",
+    "recomputation_seconds": "Recomputation",
+    "tensor_parallel_seconds": "Tensor parallel communication",
+    "pipeline_bubble_seconds": "Pipeline bubble",
+    "data_parallel_seconds": "Data parallel communication",
+    "optimizer_seconds": "Optimizer",
+    "offload_seconds": "Offloading",
+}
+
+
+def value_text(name: str, value: Setting) -> str:
+    """A setting's value as people read it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if name == "sharding":
+        words = {"none": "none", "optimizer_state": "optimizer state"}
+        return words.get(value) or f"full, over {value.removeprefix('sharded_')} GPUs"
+    if name == "activation_checkpointing":
+        words = {"none": "off", "each": "each block", "contiguous": "all blocks of a stage"}
+        return words.get(value) or f"groups of {value.removeprefix('group_')} blocks"
+    return value
+
+
+def configuration(advice: Advice, plan: Plan) -> list[str]:
+    """Texts of a plan's techniques and degrees, in the order of `CONFIGURATION`; empty where a row does not apply."""
+    from smp_advisor.notebook.settings import settings_of
+
+    texts = {name: value_text(name, value) for name, value in settings_of(plan).items()}
+    if plan.pipeline_parallel_degree == 1:
+        texts["active_microbatches"] = texts["pipeline"] = ""
+    texts["global_batch"] = f"{global_batch_size(plan, advice.cluster):,}"
+    return [texts[name] for name in CONFIGURATION]
+
+
+def dollars(amount: float) -> str:
+    """An amount of money with three significant digits or whole dollars, whichever says more."""
+    if amount >= 100:
+        return f"${amount:,.0f}"
+    return f"${amount:.2f}" if amount >= 0.1 else f"${amount:.3g}"
+
+
+def precision_words(precision: str) -> str:
+    """A precision as people say it."""
+    return {"fp32": "fp32"}.get(precision, f"{precision} with fp32 master copies")

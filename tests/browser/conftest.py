@@ -1,0 +1,100 @@
+"""One server of each application and one browser for all tests; a notebook, a context and a page for each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Route, sync_playwright
+
+from .page import ADVISE, NotebookPage
+from .server import Server, serve, write_notebook
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session", params=["lab", "notebook"])
+def server(request, root: Path, tmp_path_factory) -> Iterator[Server]:
+    if not (root / "smp_advisor/static/widget.js").is_file():
+        pytest.fail("the front end is not built: run npm run build in js/")
+    with serve(request.param, root, tmp_path_factory.mktemp(request.param)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    if not CHROMIUM.is_file():
+        pytest.fail("the browser tests need /usr/bin/chromium: install the package chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), headless=True, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def refused() -> list[str]:
+    """Addresses beyond the server that a page asked for."""
+    return []
+
+
+@pytest.fixture
+def context(chromium: Browser, server: Server, refused: list[str]) -> Iterator[BrowserContext]:
+    made = chromium.new_context(viewport={"width": 1280, "height": 1000})
+
+    def guard(route: Route) -> None:
+        if route.request.url.startswith((server.url, "data:", "blob:")):
+            route.continue_()
+        else:
+            refused.append(route.request.url)
+            route.abort()
+
+    made.route("**/*", guard)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def open_notebook(context: BrowserContext, server: Server, request) -> Iterator[Callable[..., NotebookPage]]:
+    """Open a notebook of these cells; `name` to open one that is there."""
+
+    def opened(*cells: str, name: str = "") -> NotebookPage:
+        if not name:
+            name = re.sub(r"\W+", "-", request.node.name) + ".ipynb"
+            write_notebook(server.work / name, *cells)
+        page = NotebookPage(context.new_page())
+        page.page.goto(server.address(name))
+        page.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+        return page
+
+    yield opened
+    server.shut_kernels()
+
+
+@pytest.fixture
+def advised(open_notebook) -> NotebookPage:
+    """A notebook whose first cell shows an advisor, with a cell after it."""
+    notebook = open_notebook(ADVISE, "'tail'")
+    notebook.advise()
+    return notebook
+
+
+@pytest.fixture
+def screenshot(root: Path, server: Server) -> Callable[[NotebookPage, str], None]:
+    """Save a picture of the page in artifacts/screenshots."""
+    folder = root / "artifacts" / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def take(notebook: NotebookPage, name: str) -> None:
+        notebook.page.screenshot(path=str(folder / f"{name}-{server.app}.png"))
+
+    return take

@@ -1,0 +1,120 @@
+"""A Jupyter server on this machine alone, with its configuration and its front end in folders of the test's own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+
+TOKEN = "smp-advisor-tests"
+START_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server of one application."""
+
+    app: str
+    url: str
+    work: Path
+    """Where its notebooks lie."""
+
+    def address(self, name: str) -> str:
+        """Of a notebook's page."""
+        if self.app == "lab":
+            return f"{self.url}/lab/tree/{name}?token={TOKEN}&reset"
+        return f"{self.url}/notebooks/{name}?token={TOKEN}"
+
+    def shut_kernels(self) -> None:
+        """End every kernel of the server."""
+        for session in json.load(self._call("api/sessions")):
+            self._call(f"api/sessions/{session['id']}", "DELETE")
+
+    def _call(self, path: str, method: str = "GET"):
+        request = urllib.request.Request(
+            f"{self.url}/{path}", method=method, headers={"Authorization": f"token {TOKEN}"}
+        )
+        return urllib.request.urlopen(request, timeout=10)
+
+
+def write_notebook(path: Path, *cells: str) -> None:
+    """A notebook of code cells."""
+    kernel = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+    notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
+    notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    nbformat.write(notebook, path)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def serve(app: str, root: Path, folder: Path) -> Iterator[Server]:
+    """Run ``jupyter lab`` or ``jupyter notebook`` with the front end built in `root`."""
+    work, port = folder / "work", free_port()
+    work.mkdir(parents=True)
+    command = [
+        sys.executable, "-m", "jupyter", app, "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
+        "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={work}",
+    ]  # fmt: skip
+    log = folder / "server.log"
+    with log.open("w") as sink:
+        process = subprocess.Popen(command, env=environment(root, folder), stdout=sink, stderr=sink, cwd=work)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        wait_for(process, f"{url}/api/status?token={TOKEN}", log)
+        yield Server(app, url, work)
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def environment(root: Path, folder: Path) -> dict[str, str]:
+    """Where Jupyter looks: for the extension in the tree, for everything of the user's in `folder`."""
+    config = folder / "config"
+    (config / "labconfig").mkdir(parents=True)
+    # The news pop-up would cover a corner of the page.
+    news = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
+    (config / "labconfig" / "page_config.json").write_text(json.dumps(news))
+    extensions = folder / "share" / "labextensions"
+    extensions.mkdir(parents=True)
+    (extensions / "smp-advisor").symlink_to(root / "smp_advisor" / "labextension")
+    return os.environ | {
+        "PYTHONPATH": str(root),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "JUPYTER_PATH": str(folder / "share"),
+        "JUPYTER_CONFIG_DIR": str(config),
+        "JUPYTER_DATA_DIR": str(folder / "data"),
+        "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+        "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
+        "IPYTHONDIR": str(folder / "ipython"),
+    }
+
+
+def wait_for(process: subprocess.Popen, address: str, log: Path) -> None:
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        assert process.poll() is None, log.read_text()[-4000:]
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+            urllib.request.urlopen(address, timeout=2)
+            return
+        time.sleep(0.1)
+    raise TimeoutError(f"no server within {START_SECONDS} s:\n{log.read_text()[-4000:]}")

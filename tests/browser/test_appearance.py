@@ -1,0 +1,56 @@
+"""How the advisor looks and reads: light and dark, wide and narrow, to eyes and to assistive technology."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from playwright.sync_api import expect
+
+NOTHING_CLIPPED = """
+view => [...view.querySelectorAll('*')]
+  .filter(e => e.clientWidth > 0 && getComputedStyle(e).overflowX === 'visible' && !e.closest('svg, select, .smp-scroll, .smp-pre'))
+  .filter(e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== 'inline')
+  .map(e => e.className + ': ' + e.textContent.slice(0, 60))
+"""
+
+
+def violations(notebook, root) -> list[str]:
+    """What axe finds wrong in the widget, opened up."""
+    notebook.page.evaluate("document.querySelectorAll('.smp details').forEach(one => { one.open = true; })")
+    expect(notebook.advisor.locator(".smp-pre").first).to_be_visible()
+    notebook.page.add_script_tag(path=str(root / "js/node_modules/axe-core/axe.min.js"))
+    found = notebook.page.evaluate("axe.run('.smp')")["violations"]
+    return [f"{one['id']}: {json.dumps([node['html'] for node in one['nodes']])[:400]}" for one in found]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_nothing_keeps_assistive_technology_out(advised, root, dark, screenshot):
+    advised.set_theme(dark=dark)
+    try:
+        assert violations(advised, root) == []
+        advised.page.evaluate("document.querySelectorAll('.smp details').forEach(one => { one.open = false; })")
+        screenshot(advised, "dark" if dark else "light")
+    finally:
+        advised.set_theme(dark=False)
+
+
+@pytest.mark.parametrize("width", [1400, 1000, 720])
+def test_nothing_is_cut_off(advised, width, server, screenshot):
+    advised.page.set_viewport_size({"width": width, "height": 1400})
+    if server.app == "lab" and width < 1000:
+        advised.page.keyboard.press("Control+b")
+    advised.page.wait_for_timeout(300)
+    advised.advisor.get_by_label("Batch size").focus()
+    advised.page.keyboard.press("ArrowRight")
+    assert advised.advisor.evaluate(NOTHING_CLIPPED) == []
+    box = advised.advisor.bounding_box()
+    assert box["x"] + box["width"] <= width
+    screenshot(advised, f"width-{width}")
+
+
+def test_a_focused_control_can_be_seen(advised):
+    slider = advised.advisor.get_by_label("Batch size")
+    slider.focus()
+    advised.page.keyboard.press("ArrowRight")
+    assert slider.evaluate("e => getComputedStyle(e).outlineStyle") == "solid"

@@ -1,0 +1,36 @@
+"""Reading emitted cells without running them."""
+
+from __future__ import annotations
+
+import ast
+
+
+def estimator_call(cell):
+    """The one `PyTorch(...)` call of a cell."""
+    (call,) = [
+        node
+        for node in ast.walk(ast.parse(cell))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "PyTorch"
+    ]
+    return call
+
+
+def estimator_arguments(cell):
+    """Keyword arguments of the estimator that are written as plain data."""
+    found = {}
+    for keyword in estimator_call(cell).keywords:
+        try:
+            found[keyword.arg] = ast.literal_eval(keyword.value)
+        except ValueError:
+            continue
+    return found
+
+
+class _Anonymous(ast.NodeTransformer):
+    def visit_Constant(self, node):
+        return ast.Constant(value=type(node.value).__name__)
+
+
+def shape(cell):
+    """What a cell does, with the values of its constants left out."""
+    return ast.dump(_Anonymous().visit(ast.parse(cell)))

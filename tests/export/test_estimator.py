@@ -1,0 +1,274 @@
+"""The estimator's cell: formatted, exactly the plan, and no text of a user can change what it does."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import black
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.errors import AdvisorError, ExportError, InstanceError
+from smp_advisor.export import estimator_cell, script_cell, training_script
+from smp_advisor.library import Plan
+from smp_advisor.library.version import image
+from smp_advisor.workload.job import Job
+from smp_advisor.workload.model import Model
+from tests.export.examples import CASES, P4D, TASK_CASES, make_model
+from tests.export.reading import estimator_arguments, shape
+from tests.library.plans import valid_plans
+
+NASTY = st.sampled_from(
+    [
+        "'",
+        '"',
+        "'''\"\"\"",
+        "\\",
+        "\\'",
+        "\n",
+        "\r\nimport os; os.abort()",
+        "\u2028\x0c\x85",
+        "{{ inputs }}",
+        "{0}{name!r}",
+        "$HOME ${x} %s %(x)s",
+        "# fmt: skip",
+        "#: end",
+        "\x00\udc80",
+        "日本 é 😀 \u202e",
+        "f'{1}'",
+    ]
+)
+TEXT = st.lists(st.text(max_size=8) | NASTY, max_size=4).map("".join)
+SPOKEN = TEXT.filter(str.strip)
+SCALARS = TEXT | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.booleans()
+CELLS = CASES | TASK_CASES
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_cells_are_formatted_as_black_formats(name):
+    for cell in (estimator_cell(*CELLS[name].parts, data="s3://bucket/train"), training_script(*CELLS[name].parts)):
+        assert black.format_str(cell, mode=black.Mode()) == cell
+
+
+@given(valid_plans(), st.sampled_from([P4D, "ml.p3dn.24xlarge", "ml.g4dn.12xlarge"]), st.integers(1, 64))
+def test_cell_holds_exactly_the_plan(plan, instance, nodes):
+    cluster = Cluster(instance, nodes)
+    cell = estimator_cell(make_model(), cluster, Job(sequence_length=64), plan, script="train.py")
+    found = estimator_arguments(cell)
+    launched = found["distribution"]["smdistributed"]["modelparallel"]
+    assert launched["enabled"] is True
+    # repr tells 1 from True and 1.0.
+    assert repr(launched["parameters"]) == repr(plan.parameters)
+    assert found["distribution"]["mpi"]["enabled"] is True
+    assert found["distribution"]["mpi"]["processes_per_host"] == cluster.instance.gpus
+    assert "btl_vader" not in cell
+    container = image(plan.library, plan.version)
+    assert (found["framework_version"], found["py_version"]) == (container.framework_version, container.py_version)
+    assert (found["instance_type"], found["instance_count"]) == (instance, nodes)
+    own = plan.hyperparameters | {"sequence_length": 64, "max_steps": 100}
+    assert repr(found["hyperparameters"]) == repr(own)
+    assert (found["disable_profiler"], found["debugger_hook_config"]) == (True, False)
+
+
+@settings(max_examples=200)
+@given(
+    valid_plans(),
+    TEXT,
+    SPOKEN,
+    st.none() | SPOKEN,
+    TEXT,
+    st.dictionaries(SPOKEN.filter(lambda t: t[0] != "s"), SCALARS, max_size=4),
+)
+def test_no_text_changes_what_a_cell_does(plan, name, script, source_dir, path, extra):
+    def cell(name, script, source_dir, path, extra):
+        return estimator_cell(
+            make_model(name=name),
+            Cluster(P4D, 2),
+            Job(sequence_length=64),
+            plan,
+            script=script,
+            source_dir=source_dir,
+            data={"train": f"s3://bucket/{path}", "more": "s3://bucket"},
+            checkpoint_s3_uri=f"s3://bucket/{path}",
+            extra_hyperparameters=extra,
+        )
+
+    own = {"batch_size", "activation_checkpointing", "precision", "max_steps", "checkpoint_every", "mp_parameters"}
+    extra = {key: value for key, value in extra.items() if key not in own}
+    hostile = cell(name, script, source_dir, path, extra)
+    plain = {f"k{place}": "x" if isinstance(value, str) else value for place, value in enumerate(extra.values())}
+    benign = cell("model", "train.py", None if source_dir is None else "code", "data", plain)
+    assert shape(hostile) == shape(benign)
+    assert black.format_str(hostile, mode=black.Mode()) == hostile
+    found = estimator_arguments(hostile)
+    assert found["entry_point"] == script
+    assert found.get("source_dir") == source_dir
+    assert found["checkpoint_s3_uri"] == f"s3://bucket/{path}"
+    assert extra.items() <= found["hyperparameters"].items()
+    hostile.encode()
+
+
+@settings(max_examples=40)
+@given(TEXT, st.dictionaries(SPOKEN.filter(lambda t: t != "model_type"), SCALARS, max_size=4))
+def test_no_text_changes_what_a_script_does(name, settings_):
+    case = CASES["10 B"]
+
+    def script(name, config):
+        model = make_model(name=name, config={"model_type": "gpt2", **config})
+        return training_script(model, case.cluster, case.job, case.plan)
+
+    # Configurations are sorted by key.
+    values = [settings_[key] for key in sorted(settings_)]
+    plain = {f"k{place}": "x" if isinstance(value, str) else value for place, value in enumerate(values)}
+    hostile = script(name, settings_)
+    not_kept = {"torch_dtype", "dtype", "architectures", "id2label", "label2id", "num_labels", "use_cache"}
+    if not_kept.isdisjoint(settings_) and "rope_parameters" not in settings_:
+        assert shape(hostile) == shape(script("model", plain))
+    assert black.format_str(hostile, mode=black.Mode()) == hostile
+
+
+def test_processes_with_version_3_of_the_sdk_get_one_sentence(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "3.27.0")
+    with pytest.raises(RuntimeError) as raised:
+        exec(estimator_cell(*CASES["10 B"].parts), {})
+    assert str(raised.value) == (
+        "This cell needs version 2 of the SageMaker Python SDK, installed is 3.27.0: run"
+        ' %pip install "sagemaker>=2.200,<3" and restart the kernel.'
+    )
+
+
+def test_a_script_that_was_not_written_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.257.7")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError, match=r"train_smp\.py is missing: run the cell that writes it first"):
+        exec(estimator_cell(*CASES["10 B"].parts), {})
+
+
+def test_header_says_what_is_launched_and_what_it_costs():
+    header = estimator_cell(*CASES["10 B"].parts).split("\nfrom importlib")[0]
+    assert "16 x ml.p4d.24xlarge (128 GPUs, about $404.02 an hour)" in header
+    assert '%pip install "sagemaker>=2.200,<3"' in header
+
+
+def test_script_of_a_model_that_is_code_is_left_to_the_user():
+    model = make_model(config={})
+    case = CASES["g4dn"]
+    assert script_cell(model, *case.parts[1:]) == ""
+    assert estimator_arguments(estimator_cell(model, *case.parts[1:]))["entry_point"] == "train.py"
+
+
+def test_long_names_of_models_make_valid_job_names():
+    case = CASES["g4dn"]
+    name = estimator_arguments(estimator_cell(make_model(name="-_/é" + "x " * 40), *case.parts[1:]))["base_job_name"]
+    assert name.startswith("smp-x-x-")
+    assert len(name) <= 38
+    assert (
+        estimator_arguments(estimator_cell(make_model(name="日本"), *case.parts[1:]))["base_job_name"] == "smp-training"
+    )
+
+
+def test_disk_holds_three_checkpoints():
+    case = CASES["pipeline"]
+    cell = estimator_cell(*case.parts, checkpoint_s3_uri="s3://bucket/1")
+    held = 3 * 20 * case.model.parameter_count / 2 / 1e9
+    assert estimator_arguments(cell)["volume_size"] >= 100 + held
+
+
+BASE = CASES["10 B"]
+
+
+def call(**options):
+    return estimator_cell(
+        **{"model": BASE.model, "cluster": BASE.cluster, "job": BASE.job, "plan": BASE.plan} | options
+    )
+
+
+CUSTOM = Cluster.custom(
+    gpu="A100 40GB",
+    usable_gpu_memory_gib=39.4,
+    peak_tflops=312,
+    gpus_per_node=8,
+    nodes=2,
+    intra_node_gb_per_s=600,
+    inter_node_gbps=400,
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"sdk": "v3"}, "AWS documents SMP v1 with version 2 only; use"),
+        ({"sdk": "2"}, 'sdk must be "auto" or "v2"'),
+        ({"cluster": CUSTOM}, "is no SageMaker instance type"),
+        ({"cluster": Cluster("ml.p5.48xlarge", 16)}, "cannot use ml.p5.48xlarge"),
+        ({"data": "bucket/x"}, "must be an S3 URI"),
+        ({"data": {"a b": "s3://bucket"}}, "unlike 'a b'"),
+        ({"checkpoint_s3_uri": "/tmp"}, "checkpoint_s3_uri must be an S3 URI"),
+        ({"job_name": "a_b"}, "job_name must be"),
+        ({"max_run_seconds": 0}, "max_run_seconds"),
+        ({"max_run_seconds": 29 * 86_400}, "28 days"),
+        ({"script": " "}, "script must be text"),
+        ({"source_dir": "code"}, "pass script="),
+        ({"extra_hyperparameters": {"sagemaker_x": 1}}, "SageMaker's own"),
+        ({"extra_hyperparameters": {"batch_size": 1}}, "change the plan instead"),
+        ({"extra_hyperparameters": {"x": object()}}, "must be text, a finite number"),
+        ({"extra_hyperparameters": {"x": float("nan")}}, "must be text, a finite number"),
+        ({"extra_hyperparameters": {"x": "y" * 2500}}, "over 2500 characters"),
+        ({"extra_hyperparameters": {"x" * 257: 1}}, "over 256 characters"),
+        ({"extra_hyperparameters": {f"x{i}": 1 for i in range(100)}}, "100 hyperparameters"),
+        ({"plan": replace(BASE.plan, version="1.9.0", fp16=False)}, "needs library version 1.10.0 or later"),
+        ({"model": make_model("qwen3", {"model_type": "qwen3"})}, "No training script can be written for the family"),
+        ({"model": make_model(head="none")}, "has no head"),
+        (
+            {
+                "plan": Plan(
+                    pipeline_parallel_degree=2, microbatches=2, batch_size=2, auto_partition=False, default_partition=0
+                )
+            },
+            "set auto_partition=True",
+        ),
+    ],
+)
+def test_what_sagemaker_would_refuse_is_refused_here(options, sentence):
+    with pytest.raises(AdvisorError) as raised:
+        call(**options)
+    assert isinstance(raised.value, ExportError | InstanceError)
+    assert sentence in str(raised.value)
+    assert str(raised.value).endswith(".")
+    assert "\n" not in str(raised.value)
+
+
+def test_exporting_imports_neither_the_sdk_nor_a_framework():
+    code = (
+        "import sys, json; from smp_advisor.export import estimator_cell; "
+        "print(json.dumps(sorted({'torch', 'transformers', 'sagemaker', 'boto3', 'pandas'} & set(sys.modules))))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(answer.stdout) == []
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_scripts_parse_in_the_containers_python(name):
+    ast.parse(training_script(*CELLS[name].parts), feature_version=(3, 8))
+
+
+def test_inferred_positions_follow_the_job():
+    case = CASES["10 B"]
+    model = Model.from_parameters(10e9)
+    script = training_script(model, case.cluster, Job(sequence_length=4096), case.plan)
+    assert '"n_positions": 4096,' in script
+    assert "The advice inferred 2048 positions" in script
+    assert '"n_positions": 2048,' in training_script(model, case.cluster, Job(sequence_length=512), case.plan)
+
+
+def test_given_positions_are_never_changed():
+    case = TASK_CASES["gpt2"]
+    with pytest.raises(ExportError, match="has 64 positions and cannot train on sequences of 65 tokens"):
+        training_script(case.model, case.cluster, Job(sequence_length=65), case.plan)

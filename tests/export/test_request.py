@@ -1,0 +1,424 @@
+"""An emitted cell sends the training job that the plan says: compared with requests written out by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from smp_advisor.export import estimator_cell, script_cell, training_script
+from tests.export.examples import CASES
+from tests.moto_harness.notebooks import run_notebooks
+
+pytestmark = [pytest.mark.moto, pytest.mark.slow]
+
+GPUDIRECT = "-x FI_EFA_USE_DEVICE_RDMA=1 -x FI_PROVIDER=efa -x RDMAV_FORK_SAFE=1"
+
+EXPECTED = {
+    "10 B": {
+        "instances": ("ml.p4d.24xlarge", 16, 8),
+        "mpi_options": GPUDIRECT,
+        "parameters": {
+            "pipeline_parallel_degree": 1,
+            "tensor_parallel_degree": 4,
+            "microbatches": 1,
+            "ddp": True,
+            "optimize": "speed",
+            "prescaled_batch": True,
+            "shard_optimizer_state": True,
+            "fp16": True,
+        },
+        "script": {
+            "batch_size": 40,
+            "activation_checkpointing": "each",
+            "precision": "fp16",
+            "sequence_length": 512,
+            "max_steps": 100,
+        },
+    },
+    "30 B": {
+        "instances": ("ml.p4d.24xlarge", 16, 8),
+        "mpi_options": GPUDIRECT,
+        "parameters": {
+            "pipeline_parallel_degree": 1,
+            "tensor_parallel_degree": 8,
+            "microbatches": 1,
+            "ddp": True,
+            "optimize": "speed",
+            "prescaled_batch": True,
+            "shard_optimizer_state": True,
+            "fp16": True,
+        },
+        "script": {
+            "batch_size": 32,
+            "activation_checkpointing": "each",
+            "precision": "fp16",
+            "sequence_length": 512,
+            "max_steps": 100,
+        },
+    },
+    "60 B": {
+        "instances": ("ml.p4d.24xlarge", 32, 8),
+        "mpi_options": GPUDIRECT,
+        "parameters": {
+            "pipeline_parallel_degree": 2,
+            "tensor_parallel_degree": 8,
+            "microbatches": 4,
+            "ddp": True,
+            "optimize": "speed",
+            "pipeline": "interleaved",
+            "prescaled_batch": True,
+            "shard_optimizer_state": True,
+            "fp16": True,
+        },
+        # 256 GPUs / 2 / 8 = 16 replicas of 56 samples of 512 tokens: 10e9 tokens take 21,799 steps.
+        "script": {
+            "batch_size": 56,
+            "activation_checkpointing": "each",
+            "precision": "fp16",
+            "sequence_length": 512,
+            "max_steps": 21_799,
+        },
+    },
+    "pipeline": {
+        "instances": ("ml.p3.16xlarge", 2, 8),
+        "mpi_options": None,
+        "parameters": {
+            "pipeline_parallel_degree": 4,
+            "tensor_parallel_degree": 1,
+            "microbatches": 8,
+            "ddp": True,
+            "optimize": "memory",
+            "active_microbatches": 8,
+            "pipeline": "simple",
+            "placement_strategy": "spread",
+            "fp16": True,
+        },
+        "script": {
+            "batch_size": 8,
+            "activation_checkpointing": "none",
+            "precision": "fp16",
+            "sequence_length": 1024,
+            "max_steps": 100,
+        },
+    },
+    "sharded data parallelism": {
+        "instances": ("ml.p4d.24xlarge", 4, 8),
+        "mpi_options": GPUDIRECT,
+        "parameters": {
+            "pipeline_parallel_degree": 1,
+            "tensor_parallel_degree": 1,
+            "microbatches": 1,
+            "ddp": True,
+            "optimize": "speed",
+            "sharded_data_parallel_degree": 32,
+            "sdp_reduce_bucket_size": 500_000_000,
+            "sdp_hierarchical_allgather": False,
+            "sdp_gradient_clipping": 0.5,
+            "bf16": True,
+            "delayed_parameter_initialization": True,
+            "skip_tracing": True,
+            "ddp_dist_backend": "auto",
+        },
+        "script": {
+            "batch_size": 8,
+            "activation_checkpointing": "each",
+            "precision": "bf16",
+            "sequence_length": 2048,
+            "max_steps": 100,
+        },
+    },
+    "offload": {
+        "instances": ("ml.p4de.24xlarge", 2, 8),
+        "mpi_options": GPUDIRECT,
+        "parameters": {
+            "pipeline_parallel_degree": 1,
+            "tensor_parallel_degree": 8,
+            "microbatches": 1,
+            "ddp": True,
+            "optimize": "speed",
+            "fp16": True,
+            "offload_activations": True,
+            "activation_loading_horizon": 2,
+        },
+        "script": {
+            "batch_size": 4,
+            "activation_checkpointing": "group_2",
+            "precision": "fp16",
+            "sequence_length": 2048,
+            "max_steps": 100,
+        },
+    },
+    "p3dn": {
+        "instances": ("ml.p3dn.24xlarge", 2, 8),
+        "mpi_options": "-x FI_PROVIDER=efa -x RDMAV_FORK_SAFE=1",
+        "parameters": {
+            "pipeline_parallel_degree": 1,
+            "tensor_parallel_degree": 2,
+            "microbatches": 1,
+            "ddp": True,
+            "optimize": "speed",
+            "memory_weight": 0.3,
+        },
+        "script": {
+            "batch_size": 16,
+            "activation_checkpointing": "none",
+            "precision": "fp32",
+            "sequence_length": 512,
+            "max_steps": 100,
+        },
+    },
+    "g4dn": {
+        "instances": ("ml.g4dn.12xlarge", 1, 4),
+        "mpi_options": None,
+        "parameters": {
+            "pipeline_parallel_degree": 4,
+            "tensor_parallel_degree": 1,
+            "microbatches": 4,
+            "ddp": True,
+            "optimize": "speed",
+            "pipeline": "interleaved",
+            "fp16": True,
+        },
+        "script": {
+            "batch_size": 4,
+            "activation_checkpointing": "none",
+            "precision": "fp16",
+            "sequence_length": 512,
+            "max_steps": 100,
+        },
+    },
+}
+
+DATA = "s3://bucket/train"
+SDK_OWN = {"sagemaker_submit_directory", "sagemaker_job_name"}
+"""Hyperparameters with the time in them."""
+
+
+def expected_request(name):
+    expected = EXPECTED[name]
+    instance_type, instance_count, processes = expected["instances"]
+    hyperparameters = expected["script"] | {
+        "sagemaker_program": "train_smp.py",
+        "sagemaker_container_log_level": 20,
+        "sagemaker_region": "us-west-2",
+        "sagemaker_mpi_enabled": True,
+        "sagemaker_mpi_num_of_processes_per_host": processes,
+        "sagemaker_mpi_custom_mpi_options": expected["mpi_options"] or "",
+        "mp_parameters": expected["parameters"],
+        "sagemaker_distributed_dataparallel_enabled": False,
+        "sagemaker_instance_type": instance_type,
+    }
+    return {
+        "instance_type": instance_type,
+        "instance_count": instance_count,
+        "volume_gb": 100,
+        "image": "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:1.13.1-gpu-py39",
+        "channels": {"train": DATA},
+        "role": "arn:aws:iam::123456789012:role/SageMakerRole",
+        "run_seconds": 86_400,
+        "profiler": {"DisableProfiler": True},
+        "debugger_hook": None,
+        "checkpoints": None,
+        "waited": False,
+        "hyperparameters": hyperparameters,
+    }
+
+
+def sent_request(result):
+    """The same facts of what a notebook sent."""
+    (request,) = result["requests"]
+    resources = request["ResourceConfig"]
+    hyperparameters = {
+        key: json.loads(value) for key, value in request["HyperParameters"].items() if key not in SDK_OWN
+    }
+    return {
+        "instance_type": resources["InstanceType"],
+        "instance_count": resources["InstanceCount"],
+        "volume_gb": resources["VolumeSizeInGB"],
+        "image": request["AlgorithmSpecification"]["TrainingImage"],
+        "channels": {
+            channel["ChannelName"]: channel["DataSource"]["S3DataSource"]["S3Uri"]
+            for channel in request.get("InputDataConfig", [])
+        },
+        "role": request["RoleArn"],
+        "run_seconds": request["StoppingCondition"]["MaxRuntimeInSeconds"],
+        "profiler": request.get("ProfilerConfig"),
+        "debugger_hook": request.get("DebugHookConfig"),
+        "checkpoints": request.get("CheckpointConfig"),
+        "waited": "DescribeTrainingJob" in result["operations"],
+        "hyperparameters": hyperparameters,
+    }
+
+
+def typed(value):
+    """A value with its type, for 4 is 4.0 and True is 1 in Python and neither is to the library."""
+    if isinstance(value, dict):
+        return {key: typed(entry) for key, entry in value.items()}
+    return type(value).__name__, value
+
+
+def differences(result, name):
+    """What a notebook sent that is not what the plan of that name says."""
+    if result["error"] or len(result["requests"]) != 1:
+        return [result["error"] or "no request"]
+    expected, sent = typed(expected_request(name)), typed(sent_request(result))
+    found = [f"{key}: {sent[key]} instead of {value}" for key, value in expected.items() if sent[key] != value]
+    files = {"train_smp.py": training_script(*CASES[name].parts), "requirements.txt": "transformers==4.21.0\n"}
+    if result["files"] != files:
+        found.append(f"source: {sorted(result['files'])}")
+    return found
+
+
+def notebook(name, change=lambda cell: cell):
+    parts = CASES[name].parts
+    return [script_cell(*parts), change(estimator_cell(*parts, data=DATA))]
+
+
+def replaced(old, new):
+    def change(cell):
+        assert cell.count(old) == 1, f"{old!r} must be in the cell once"
+        return cell.replace(old, new)
+
+    return change
+
+
+MUTATIONS = {
+    "fewer instances": ("10 B", replaced("instance_count=16", "instance_count=8")),
+    "other instance type": (
+        "10 B",
+        replaced('"ml.p4d.24xlarge",\n    instance_c', '"ml.p4de.24xlarge",\n    instance_c'),
+    ),
+    "dropped parameter": ("10 B", replaced('"shard_optimizer_state": True,', "")),
+    "added parameter": ("10 B", replaced('"ddp": True,', '"ddp": True, "skip_tracing": True,')),
+    "integer as float": ("10 B", replaced('"tensor_parallel_degree": 4', '"tensor_parallel_degree": 4.0')),
+    "boolean as text": ("10 B", replaced('"prescaled_batch": True', '"prescaled_batch": "True"')),
+    "boolean as integer": ("10 B", replaced('"prescaled_batch": True', '"prescaled_batch": 1')),
+    "fp16 off": ("10 B", replaced('"fp16": True', '"fp16": False')),
+    "other degree": ("30 B", replaced('"tensor_parallel_degree": 8', '"tensor_parallel_degree": 4')),
+    "other microbatches": ("60 B", replaced('"microbatches": 4', '"microbatches": 2')),
+    "other pipeline": ("60 B", replaced('"pipeline": "interleaved"', '"pipeline": "simple"')),
+    "other placement": ("pipeline", replaced('"spread"', '"cluster"')),
+    "float changed": ("sharded data parallelism", replaced("0.5", "1.0")),
+    "float where an integer belongs": ("sharded data parallelism", replaced("500000000", "5e8")),
+    "library disabled": (
+        "10 B",
+        replaced('"enabled": True,\n                "parameters"', '"enabled": "True", "parameters"'),
+    ),
+    "no mpi": ("10 B", replaced('"enabled": True,\n            "processes', '"enabled": False, "processes')),
+    "fewer processes": ("10 B", replaced('"processes_per_host": 8', '"processes_per_host": 4')),
+    "no EFA": ("10 B", replaced(f'"custom_mpi_options": "{GPUDIRECT}",', "")),
+    "EFA without GPUDirect": ("10 B", replaced("-x FI_EFA_USE_DEVICE_RDMA=1 ", "")),
+    "other framework": (
+        "10 B",
+        replaced('"1.13.1",\n    py_version="py39"', '"1.12.1",\n    py_version="py38"'),
+    ),
+    "other batch size": ("10 B", replaced('"batch_size": 40', '"batch_size": 41')),
+    "other sequence length": ("10 B", replaced('"sequence_length": 512', '"sequence_length": 1024')),
+    "other checkpointing": ("offload", replaced('"group_2"', '"each"')),
+    "other steps": ("60 B", replaced("21799", "100")),
+    "profiler on": ("10 B", replaced("disable_profiler=True", "disable_profiler=False")),
+    "debugger on": ("10 B", replaced("debugger_hook_config=False,", "")),
+    "other run time": ("10 B", replaced("max_run=86400", "max_run=3600")),
+    "other data": ("10 B", replaced(DATA, "s3://bucket/test")),
+    "no data": ("10 B", replaced("estimator.fit(inputs, wait=False)", "estimator.fit(wait=False)")),
+    "other script": ("10 B", replaced("write_bytes(script.read_bytes())", 'write_text("pass")')),
+    "no requirements": ("10 B", replaced('write_text("transformers==4.21.0\\n")', 'write_text("")')),
+    "waiting": ("10 B", replaced("estimator.fit(inputs, wait=False)", "estimator.fit(inputs, wait=True, logs=False)")),
+}
+
+HOSTILE = 's3://bucket/it\'s "quoted" {braces} %s $HOME {{ inputs }}\\n é\u2028日本/'
+
+
+@pytest.fixture(scope="module")
+def results():
+    notebooks = {name: notebook(name) for name in CASES}
+    notebooks |= {name: notebook(case, change) for name, (case, change) in MUTATIONS.items()}
+    parts = CASES["10 B"].parts
+    notebooks["as a user"] = notebook("10 B")
+    notebooks["no data at all"] = [script_cell(*parts), estimator_cell(*parts)]
+    notebooks["hostile data"] = [script_cell(*parts), estimator_cell(*parts, data=HOSTILE)]
+    notebooks["channels, checkpoints, name"] = [
+        script_cell(*parts),
+        estimator_cell(
+            *parts,
+            data={"train": DATA, "validation": "s3://bucket/held-out"},
+            checkpoint_s3_uri="s3://bucket/checkpoints/1",
+            job_name="my-run",
+            max_run_seconds=3600,
+            extra_hyperparameters={"learning_rate": 3e-4, "note": "it's {mine}", "max_steps": 7},
+        ),
+    ]
+    notebooks["own script"] = [
+        "%%writefile mine.py\nprint('mine')\n",
+        estimator_cell(*parts, script="mine.py", data=DATA),
+    ]
+    notebooks["own directory"] = [
+        "import os; os.mkdir('code')",
+        "%%writefile code/mine.py\nprint('mine')\n",
+        estimator_cell(*parts, script="mine.py", source_dir="code", data=DATA),
+    ]
+    notebooks["cells again"] = [cell for _ in range(2) for cell in notebook("10 B")]
+    return run_notebooks(notebooks)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_request_is_what_the_plan_says(results, name):
+    assert differences(results[name], name) == []
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_changed_cell_does_not_pass_for_the_plan(results, name):
+    """The comparison above can fail: each of these cells differs from the plan in one thing."""
+    assert differences(results[name], MUTATIONS[name][0])
+
+
+def test_nothing_but_the_mock_was_reached(results):
+    assert {host for result in results.values() for host in result["refused"]} == set()
+
+
+def test_job_is_named_and_found_in_the_console(results):
+    printed = results["10 B"]["printed"]
+    name = results["10 B"]["requests"][0]["TrainingJobName"]
+    assert name.startswith("smp-10-B-GPT-2-")
+    console = "https://us-west-2.console.aws.amazon.com/sagemaker/home?region=us-west-2#/jobs/"
+    assert f"Started {name}: {console}{name}" in printed
+
+
+def test_without_an_execution_role_the_cell_says_what_to_set(results):
+    result = results["as a user"]
+    assert result["requests"] == []
+    last = result["error"].strip().splitlines()[-1]
+    assert last == ("RuntimeError: These credentials belong to no SageMaker execution role: set role above to its ARN.")
+
+
+def test_job_without_data_has_no_channels(results):
+    assert results["no data at all"]["error"] is None
+    assert "InputDataConfig" not in results["no data at all"]["requests"][0]
+
+
+def test_text_arrives_as_it_was_given(results):
+    assert sent_request(results["hostile data"])["channels"] == {"train": HOSTILE}
+
+
+def test_everything_a_user_adds_arrives(results):
+    result = results["channels, checkpoints, name"]
+    sent = sent_request(result)
+    assert sent["channels"] == {"train": DATA, "validation": "s3://bucket/held-out"}
+    assert sent["checkpoints"]["S3Uri"] == "s3://bucket/checkpoints/1"
+    assert sent["run_seconds"] == 3600
+    assert result["requests"][0]["TrainingJobName"].startswith("my-run-")
+    added = {"learning_rate": 3e-4, "note": "it's {mine}", "max_steps": 7, "checkpoint_every": 500}
+    assert added.items() <= sent["hyperparameters"].items()
+
+
+@pytest.mark.parametrize("name", ["own script", "own directory"])
+def test_own_script_is_uploaded_alone(results, name):
+    assert results[name]["error"] is None
+    assert results[name]["files"] == {"mine.py": "print('mine')\n"}
+    assert json.loads(results[name]["requests"][0]["HyperParameters"]["sagemaker_program"]) == "mine.py"
+
+
+def test_cells_can_be_run_again(results):
+    assert results["cells again"]["error"] is None
+    assert len(results["cells again"]["requests"]) == 2

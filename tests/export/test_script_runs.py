@@ -1,0 +1,238 @@
+"""The generated script trains: every kind of plan and model, two steps on a CPU with a stand-in for the library."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.export import estimator_cell, training_script
+from smp_advisor.library import Plan
+from smp_advisor.workload.job import Job
+from tests.export.examples import P4D, TASK_CASES, Case, make_model
+from tests.export.reading import estimator_arguments
+
+pytestmark = pytest.mark.slow
+
+TWO_NODES = Cluster(P4D, 2)
+JOB = Job(sequence_length=32)
+FP16 = {"fp16": True, "activation_checkpointing": "each"}
+
+PLANS = {
+    "fp32": Plan(batch_size=4),
+    "fp16": Plan(**FP16, batch_size=4),
+    "pipeline": Plan(**FP16, pipeline_parallel_degree=2, microbatches=4, batch_size=8),
+    "tensor": Plan(**FP16, tensor_parallel_degree=4, batch_size=4),
+    "prescaled": Plan(
+        **FP16, tensor_parallel_degree=4, prescaled_batch=True, shard_optimizer_state=True, microbatches=2, batch_size=8
+    ),
+    "bf16 sharded": Plan(
+        bf16=True, sharded_data_parallel_degree=16, delayed_parameter_initialization=True, batch_size=4
+    ),
+}
+
+
+def make_runs(folder):
+    """Every run by name, as the estimator's cell would start it."""
+    runs = {}
+
+    def add(name, case, *, rank=0, **changes):
+        script = folder / f"{name}.py"
+        script.write_text(training_script(*case.parts))
+        arguments = estimator_arguments(estimator_cell(*case.parts))
+        hyperparameters = {**arguments["hyperparameters"], "max_steps": 2, **changes.pop("hyperparameters", {})}
+        runs[name] = {
+            "script": str(script),
+            "world": case.cluster.gpus,
+            "rank": rank,
+            "parameters": arguments["distribution"]["smdistributed"]["modelparallel"]["parameters"],
+            "hyperparameters": hyperparameters,
+            **changes,
+        }
+
+    for name, plan in PLANS.items():
+        add(name, Case(make_model(), TWO_NODES, JOB, plan))
+    for name in ("tensor", "prescaled"):
+        for rank in (1, 4):
+            add(f"{name}, rank {rank}", Case(make_model(), TWO_NODES, JOB, PLANS[name]), rank=rank)
+    add("pipeline, rank 1", Case(make_model(), TWO_NODES, JOB, PLANS["pipeline"]), rank=1)
+    for name, case in TASK_CASES.items():
+        add(name, case)
+    add("sgd", Case(make_model(), TWO_NODES, replace(JOB, optimizer="sgd"), PLANS["fp16"]))
+
+    data = folder / "data"
+    data.mkdir()
+    # 8 whole windows of 32 tokens and a rest for each of 16 ranks' batches of 4 twice over, and a rest.
+    np.save(data / "b.npy", np.arange(32 * 100 + 7, dtype=np.uint16) % 128)
+    (np.arange(32 * 50, dtype=np.uint16) % 128).tofile(data / "a.bin")
+    files = {"SM_CHANNEL_TRAIN": str(data), "SM_CHANNEL_VALIDATION": str(data)}
+    fp16 = Case(make_model(), TWO_NODES, JOB, PLANS["fp16"])
+    add("files", fp16, environment=files, hyperparameters={"max_steps": 5})
+    too_large = folder / "too large"
+    too_large.mkdir()
+    np.save(too_large / "x.npy", np.full(32 * 200, 128, dtype=np.uint16))
+    add("token outside of the vocabulary", fp16, environment={"SM_CHANNEL_TRAIN": str(too_large)})
+    add("too few samples", fp16, environment={"SM_CHANNEL_TRAIN": str(data)}, hyperparameters={"sequence_length": 2000})
+    kept = {"checkpoint_every": 1, "checkpoint_directory": str(folder / "checkpoints")}
+    add("checkpoints", fp16, hyperparameters=kept)
+    add("resumed", fp16, hyperparameters={**kept, "checkpoint_every": 10, "max_steps": 3})
+    add("other precision", fp16, hyperparameters={"precision": "bf16"})
+    add("other parameters", fp16, parameters={**PLANS["fp16"].parameters, "fp16": False})
+    add("batch that microbatches do not divide", fp16, parameters={**PLANS["fp16"].parameters, "microbatches": 3})
+    return runs
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scripts")
+    runs, answer = folder / "runs.json", folder / "results.json"
+    runs.write_text(json.dumps(make_runs(folder)))
+    program = Path(__file__).with_name("run_scripts.py")
+    # SMP_ADVISOR_CONTAINER_PYTHON: an interpreter with the container's releases (PyTorch 1.13.1, transformers 4.21.0).
+    python = os.environ.get("SMP_ADVISOR_CONTAINER_PYTHON", sys.executable)
+    subprocess.run([python, program, runs, answer], check=True, timeout=280)
+    return json.loads(answer.read_text())
+
+
+def names(result):
+    return [name for name, _ in result["events"]]
+
+
+def details(result, event):
+    return [found for name, found in result["events"] if name == event]
+
+
+TRAINED = [*PLANS, *TASK_CASES, "sgd", "files"]
+
+
+@pytest.mark.parametrize("run", TRAINED)
+def test_script_trains_to_the_last_step(results, run):
+    result = results[run]
+    assert result["error"] is None
+    steps = 5 if run == "files" else 2
+    training = [found for found in details(result, "step") if found["function"] == "training_step"]
+    assert len(training) == len(details(result, "optimizer.step")) == steps
+    assert result["summary"]["steps"] == steps
+    assert np.isfinite(result["summary"]["loss"])
+    assert "step 1 loss " in result["printed"]
+
+
+@pytest.mark.parametrize("run", TRAINED)
+def test_calls_come_in_the_order_that_the_library_needs(results, run):
+    found = names(results[run])
+    order = ["init", "set_device", "manual_seed", "model_creation", "DistributedModel", "DistributedOptimizer", "step"]
+    places = [found.index(name) for name in order]
+    assert places == sorted(places)
+    assert found[0] == "init"
+    checkpointed = [place for place, name in enumerate(found) if name == "set_activation_checkpointing"]
+    assert all(found.index("DistributedModel") < place < found.index("step") for place in checkpointed)
+
+
+@pytest.mark.parametrize("run", TASK_CASES)
+def test_script_builds_the_model_that_was_advised_on(results, run):
+    if run == "gpt2 classifier":
+        return  # described by hand, without its counts
+    assert details(results[run], "DistributedModel")[0]["parameters"] == TASK_CASES[run].model.parameter_count
+
+
+@pytest.mark.parametrize("run", PLANS)
+def test_precision_and_tensor_parallelism_reach_the_model(results, run):
+    plan = PLANS[run]
+    created = details(results[run], "model_creation")[0]
+    dtype = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.float32"}[plan.precision]
+    assert (created["dtype"], created["tensor_parallelism"]) == (dtype, plan.tensor_parallel_degree > 1)
+    assert details(results[run], "DistributedOptimizer")[0]["dynamic_loss_scale"] is plan.fp16
+    assert ("clip_master_grads" in names(results[run])) is plan.fp16
+
+
+@pytest.mark.parametrize("run", PLANS)
+def test_every_microbatch_goes_backward_through_the_model(results, run):
+    plan = PLANS[run]
+    assert len(details(results[run], "backward")) == 2 * plan.microbatches
+    assert {found["batch"] for found in details(results[run], "step")} == {plan.batch_size}
+
+
+@pytest.mark.parametrize("run", ["fp16", "pipeline", "prescaled", *TASK_CASES])
+def test_checkpointing_covers_every_layer(results, run):
+    layers = TASK_CASES[run].model.layer_count if run in TASK_CASES else 2
+    assert len(details(results[run], "set_activation_checkpointing")) == layers
+
+
+def test_checkpointing_stays_off_where_the_plan_does_without(results):
+    assert details(results["fp32"], "set_activation_checkpointing") == []
+
+
+def checksums(result):
+    return [found["checksum"] for found in details(result, "step")]
+
+
+def test_ranks_are_seeded_by_their_data_parallel_rank(results):
+    runs = ("tensor", "tensor, rank 1", "tensor, rank 4", "pipeline", "pipeline, rank 1")
+    seeds = {run: details(results[run], "manual_seed")[0]["seed"] for run in runs}
+    assert (seeds["tensor"], seeds["tensor, rank 1"], seeds["tensor, rank 4"]) == (42, 43, 46)
+    # Stages of one pipeline: tensor degree 1, so rank 1 is the second stage of the first replica.
+    assert seeds["pipeline"] == seeds["pipeline, rank 1"] == 42
+
+
+def test_prescaled_batch_hands_a_tensor_parallel_group_the_same_rows(results):
+    assert checksums(results["prescaled"]) == checksums(results["prescaled, rank 1"])
+    assert checksums(results["prescaled"]) != checksums(results["prescaled, rank 4"])
+
+
+def test_without_it_every_rank_gets_rows_of_its_own(results):
+    assert checksums(results["tensor"]) != checksums(results["tensor, rank 1"])
+    assert checksums(results["tensor"]) != checksums(results["tensor, rank 4"])
+
+
+def test_stages_of_a_pipeline_see_the_same_rows(results):
+    assert checksums(results["pipeline"]) == checksums(results["pipeline, rank 1"])
+
+
+def test_partial_last_batch_is_dropped(results):
+    """150 windows over 16 ranks are 9 each: two batches of 4, the ninth is left over in every epoch."""
+    training = [found for found in details(results["files"], "step") if found["function"] == "training_step"]
+    assert [found["batch"] for found in training] == [4] * 5
+
+
+def test_validation_runs_without_gradients(results):
+    held_out = [found for found in details(results["files"], "step") if found["function"] == "evaluation_step"]
+    assert len(held_out) == 2
+    assert not any(found["gradients"] for found in held_out)
+    assert np.isfinite(results["files"]["summary"]["validation_loss"])
+
+
+def test_checkpoints_are_partial_and_resumed(results):
+    saved = details(results["checkpoints"], "save_checkpoint")
+    assert [found["tag"] for found in saved] == ["step-1", "step-2"]
+    assert all(found["partial"] and found["kept"] == 2 for found in saved)
+    resumed = results["resumed"]
+    assert details(resumed, "resume_from_checkpoint") == [{"step": 2}]
+    assert len(details(resumed, "optimizer.step")) == 1
+    # The last step is kept whether or not it is one of every ten.
+    assert [found["tag"] for found in details(resumed, "save_checkpoint")] == ["step-3"]
+    assert resumed["summary"]["steps"] == 3
+
+
+@pytest.mark.parametrize(
+    ("run", "sentence"),
+    [
+        ("token outside of the vocabulary", "x.npy holds the token id 128"),
+        ("too few samples", "fewer than one step takes (16 x 4)"),
+        ("other precision", "trains in fp16, not bf16"),
+        ("other parameters", "other parameters than the estimator has (fp16)"),
+        ("batch that microbatches do not divide", "must be a multiple of microbatches (3)"),
+    ],
+)
+def test_script_says_what_is_wrong(results, run, sentence):
+    assert sentence in results[run]["error"]
+
+
+def test_disagreement_is_found_before_the_library_starts(results):
+    assert names(results["other parameters"]) == []

@@ -1,0 +1,198 @@
+"""Pitfalls: which demands a plan makes, and the warning about a smaller cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs import estimate
+from smp_advisor.guidance import downsizing, instance_note, pitfalls
+from smp_advisor.guidance.demands import _rows
+from smp_advisor.guidance.wording import gib
+from smp_advisor.library import Plan
+from smp_advisor.workload.job import Job
+from tests.guidance.cases import any_case, llama, model
+
+P4D = "ml.p4d.24xlarge"
+PLAIN = Plan(fp16=True, batch_size=4)
+TENSOR = Plan(fp16=True, batch_size=4, tensor_parallel_degree=2, prescaled_batch=True)
+
+
+def found(plan, *, of=None, cluster=None, generated=False):
+    job = Job(sequence_length=512, precision=plan.precision)
+    rows = pitfalls(of or model("10 B"), cluster or Cluster(P4D, 2), job, plan, script_is_generated=generated)
+    return {(row.id, row.text): row for row in rows}
+
+
+def ids(plan, **extra):
+    return {id_ for id_, _ in found(plan, **extra)}
+
+
+def texts(plan, **extra):
+    return " ".join(text for _, text in found(plan, **extra))
+
+
+@pytest.mark.parametrize(
+    ("id_", "with_", "without"),
+    [
+        ("SMP109", replace(PLAIN, microbatches=2), PLAIN),
+        ("SMP105", replace(PLAIN, pipeline_parallel_degree=2), PLAIN),
+        ("SMP104", TENSOR, PLAIN),
+        ("SMP123", TENSOR, PLAIN),
+        ("SMP124", TENSOR, PLAIN),
+        ("SMP126", TENSOR, PLAIN),
+        ("SMP127", replace(PLAIN, shard_optimizer_state=True), PLAIN),
+        ("one-dtype", replace(PLAIN, shard_optimizer_state=True), PLAIN),
+        ("SMP115", replace(PLAIN, activation_checkpointing="each"), PLAIN),
+        ("SMP118", PLAIN, replace(PLAIN, fp16=False)),
+        ("SMP119", PLAIN, replace(PLAIN, fp16=False)),
+        ("SMP120", replace(PLAIN, sharded_data_parallel_degree=2), PLAIN),
+        ("SMP117", replace(PLAIN, activation_checkpointing="each", offload_activations=True), PLAIN),
+    ],
+)
+def test_demand_comes_with_the_technique_that_makes_it(id_, with_, without):
+    assert id_ in ids(with_)
+    assert id_ not in ids(without)
+
+
+def test_texts_name_the_plans_own_figures():
+    assert "must divide into 4 microbatches" in texts(replace(PLAIN, microbatches=4))
+    assert "the 2 ranks of a tensor-parallel group" in texts(TENSOR)
+
+
+def test_data_is_sharded_by_rdp_rank_only_with_prescaled_batch():
+    assert "smp.rdp_rank() of smp.rdp_size()" in texts(TENSOR)
+    assert "smp.dp_rank() of smp.dp_size()" in texts(replace(TENSOR, prescaled_batch=False))
+    assert "smp.rdp_rank() of" not in texts(replace(TENSOR, prescaled_batch=False))
+
+
+def test_fp16_with_sharded_data_parallelism_leaves_clipping_to_the_library():
+    assert "clip_master_grads" in texts(PLAIN)
+    assert "clip_master_grads" not in texts(replace(PLAIN, sharded_data_parallel_degree=2))
+
+
+def test_unsupported_family_needs_its_layers_registered():
+    plan = replace(TENSOR, prescaled_batch=False)
+
+    assert "SMP135" in ids(plan, of=llama())
+    assert "SMP135" not in ids(plan)
+    assert "transformers-pin" in ids(plan)
+
+
+def test_instance_and_price_are_noted():
+    old = Cluster("ml.p3dn.24xlarge", 1)
+
+    assert {"legacy-p3", "price-unconfirmed"} <= ids(PLAIN, cluster=old)
+    assert not {"legacy-p3", "price-unconfirmed"} & ids(PLAIN)
+    assert "num-workers" in ids(PLAIN)
+    assert "num-workers" not in ids(PLAIN, cluster=old)
+
+
+def test_every_plan_hears_that_the_library_is_archived():
+    assert "archived" in ids(PLAIN)
+
+
+def test_generated_script_leaves_no_errors_to_the_user():
+    plan = replace(TENSOR, microbatches=2, shard_optimizer_state=True, activation_checkpointing="each")
+    generated = found(plan, generated=True).values()
+
+    assert not [row for row in generated if row.severity == "error"]
+    assert any("The generated script does this" in row.text for row in generated)
+    assert [row for row in found(plan).values() if row.severity == "error"]
+
+
+def test_gravest_come_first():
+    order = ["error", "warning", "info"]
+    severities = [order.index(row.severity) for row in found(TENSOR).values()]
+
+    assert severities == sorted(severities)
+
+
+@settings(max_examples=100)
+@given(any_case())
+def test_any_plan_gets_complete_rows(one):
+    for row in pitfalls(one.model, one.cluster, one.job, one.plan, script_is_generated=False):
+        assert "{" not in row.text
+        assert row.source_url.startswith("https://docs.aws.amazon.com/sagemaker/latest/dg/")
+        assert row.source_title
+
+
+def test_every_row_of_the_data_file_can_apply():
+    seen = {row.id for row in _rows()}
+    plans = [
+        PLAIN,
+        replace(TENSOR, microbatches=2, pipeline_parallel_degree=2, auto_partition=False, default_partition=0),
+        replace(TENSOR, shard_optimizer_state=True, activation_checkpointing="each", offload_activations=True),
+        replace(PLAIN, sharded_data_parallel_degree=2),
+    ]
+    reached = {id_ for plan in plans for id_ in ids(plan)}
+    reached |= ids(replace(TENSOR, prescaled_batch=False), of=llama())
+    reached |= ids(PLAIN, cluster=Cluster("ml.p3dn.24xlarge", 2))
+
+    assert seen - reached == {"SMP130"}  # only of models above 100 B, which is tested below
+
+
+def test_models_above_a_hundred_billion_delay_their_initialization():
+    huge = model("30 B")
+    grown = replace(huge, groups=tuple(replace(group, count=4 * group.count) for group in huge.groups))
+
+    assert "SMP130" in ids(PLAIN, of=grown)
+
+
+SHARDED = Plan(
+    tensor_parallel_degree=8,
+    prescaled_batch=True,
+    shard_optimizer_state=True,
+    activation_checkpointing="each",
+    fp16=True,
+    batch_size=4,
+)
+
+
+def test_shrinking_from_16_to_8_gpus_is_warned_of_with_figures():
+    of, job = model("20 B"), Job(sequence_length=512)
+    before = estimate(of, Cluster(P4D, 2), job, SHARDED)
+    after = estimate(of, Cluster(P4D, 1), job, SHARDED)
+    assert before.fits
+    assert not after.fits
+
+    warning = downsizing(of, Cluster(P4D, 2), job, SHARDED)
+
+    assert warning.severity == "warning"
+    assert "8 GPUs" in warning.text
+    assert "sharded over 1 replica instead of 2" in warning.text
+    assert gib(before.memory.peak.total_gib) in warning.text
+    assert gib(after.memory.peak.total_gib) in warning.text
+    assert "optimizer-state-sharding" in warning.source_url
+    assert warning in found(SHARDED, of=of).values()
+
+
+def test_shrinking_is_warned_of_whatever_global_batch_was_asked_for():
+    job = Job(sequence_length=512, global_batch_size=8)
+
+    assert downsizing(model("20 B"), Cluster(P4D, 2), job, SHARDED) is not None
+
+
+def test_no_warning_where_half_the_cluster_is_enough_or_nothing_is_sharded():
+    job = Job(sequence_length=512)
+    small = model("1.5 B")
+
+    assert downsizing(model("20 B"), Cluster(P4D, 16), job, SHARDED) is None
+    assert downsizing(model("20 B"), Cluster(P4D, 1), job, SHARDED) is None
+    assert downsizing(small, Cluster(P4D, 2), job, replace(PLAIN, activation_checkpointing="each")) is None
+
+
+@pytest.mark.parametrize("name", ["ml.p5.48xlarge", "ml.g5.48xlarge", "ml.p3.2xlarge"])
+def test_instance_the_library_cannot_use_gets_one_sentence_with_the_nearest(name):
+    note = instance_note("smp-v1", name)
+
+    assert name in note
+    assert "nearest instance it can use is ml." in note
+    assert note.endswith(".")
+
+
+def test_usable_instance_needs_no_note():
+    assert instance_note("smp-v1", "ml.p4de.24xlarge") == ""

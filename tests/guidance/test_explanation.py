@@ -1,0 +1,301 @@
+"""The ordered explanation: order, decisions, and that each figure is what the cost model says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from hypothesis import example, given, settings
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs import estimate
+from smp_advisor.guidance import explain
+from smp_advisor.guidance.practices import ORDER
+from smp_advisor.guidance.wording import fits, gib, seconds, throughput
+from smp_advisor.library import Plan
+from smp_advisor.workload.job import Job
+from tests.guidance.cases import any_case, case, llama, model
+
+P4D = "ml.p4d.24xlarge"
+TEN_B = Plan(
+    tensor_parallel_degree=4,
+    shard_optimizer_state=True,
+    prescaled_batch=True,
+    fp16=True,
+    batch_size=40,
+    activation_checkpointing="each",
+)
+SIXTY = replace(
+    TEN_B,
+    tensor_parallel_degree=8,
+    pipeline_parallel_degree=2,
+    batch_size=56,
+    microbatches=4,
+    active_microbatches=2,
+)
+
+
+def steps_of(one, **extra):
+    least = one.min_fit_probability
+    return explain(one.model, one.cluster, one.job, one.plan, one.estimate, min_fit_probability=least, **extra)
+
+
+def by_technique(one, **extra):
+    return {step.technique: step for step in steps_of(one, **extra)}
+
+
+def uses(plan):
+    """What a reader of the plan would say it uses."""
+    return {
+        "optimizer_state_sharding": plan.shard_optimizer_state or plan.sharded_data_parallel_degree > 1,
+        "activation_checkpointing": bool(plan.activation_checkpointing),
+        "tensor_parallelism": plan.tensor_parallel_degree > 1,
+        "pipeline_parallelism": plan.pipeline_parallel_degree > 1,
+        "offloading": plan.offload_activations,
+        "batch": True,
+    }
+
+
+def estimate_alternative(one, plan):
+    """The cost model asked independently of the explanation."""
+    job = replace(one.job, global_batch_size=None, precision=plan.precision)
+    return estimate(one.model, one.cluster, job, plan)
+
+
+@settings(max_examples=150)
+@given(any_case())
+@example(case(model("10 B"), Cluster(P4D, 16), TEN_B))
+def test_steps_stand_in_aws_order_and_name_their_source(one):
+    steps = steps_of(one)
+
+    assert tuple(step.technique for step in steps) == ORDER
+    assert [step.order for step in steps] == list(range(1, 8))
+    for step in steps:
+        assert step.source_url.startswith("https://docs.aws.amazon.com/sagemaker/latest/dg/")
+        assert step.source_title
+        assert step.trade_off
+        assert step.because.endswith(".")
+
+
+@settings(max_examples=150)
+@given(any_case())
+def test_decision_says_what_the_plan_does(one):
+    used = uses(one.plan)
+
+    for step in steps_of(one)[1:]:
+        assert (step.decision == "used") == used[step.technique], step
+        if step.alternative is not None and step.technique not in {"batch", "optimizer_state_sharding"}:
+            assert uses(step.alternative)[step.technique] != used[step.technique]
+
+
+@settings(max_examples=150)
+@given(any_case())
+@example(case(model("10 B"), Cluster(P4D, 16), TEN_B))
+@example(case(model("30 B"), Cluster(P4D, 32), SIXTY))
+def test_figures_are_the_estimates(one):
+    for step in steps_of(one)[1:6]:
+        figures = dict(step.figures)
+        if step.alternative is None:
+            continue
+        other = estimate_alternative(one, step.alternative)
+        with_, without = (one.estimate, other) if step.decision == "used" else (other, one.estimate)
+        for label, expected in (("with", with_), ("without", without)):
+            assert figures[f"memory {label}"] == gib(expected.memory.peak.total_gib)
+            assert figures[f"step time {label}"] == seconds(expected.step_seconds)
+            assert figures[f"throughput {label}"] == throughput(expected.samples_per_second)
+
+
+MEMORY = re.compile(r"would need (?:the same )?([\d,.]+ GiB) a GPU(?: instead of ([\d,.]+ GiB))?")
+TIME = re.compile(r"take ([\d,.]+) (m?s) a step instead of ([\d,.]+) (m?s) \((?:about the same|[\d.,]+ % (\w+))\)")
+
+
+def in_seconds(number, unit):
+    return float(number.replace(",", "")) * (0.001 if unit == "ms" else 1)
+
+
+@settings(max_examples=200)
+@given(any_case())
+def test_sentences_compare_with_the_plans_own_figures_in_the_right_direction(one):
+    own = gib(one.estimate.memory.peak.total_gib)
+
+    for step in steps_of(one)[1:]:
+        for there, here in MEMORY.findall(step.because):
+            assert here == own if here else there == own
+        for after, after_unit, before, before_unit, direction in TIME.findall(step.because):
+            assert f"{before} {before_unit}" == seconds(one.estimate.step_seconds)
+            slower = in_seconds(after, after_unit) - in_seconds(before, before_unit)
+            assert {"longer": slower > 0, "shorter": slower < 0, "": True}[direction]
+
+
+@settings(max_examples=200)
+@given(any_case())
+def test_verdict_on_fitting_is_the_estimates(one):
+    least = one.min_fit_probability
+
+    for step in steps_of(one)[2:6]:
+        if step.alternative is None:
+            continue
+        other = estimate_alternative(one, step.alternative)
+        if step.decision == "used":
+            verdict = re.search(r"it then (does not fit|fits with a prob|fits with)", step.because)
+            assert verdict is not None
+            assert (verdict[1] == "fits with") == fits(other, least)
+        gain = other.samples_per_second / one.estimate.samples_per_second - 1
+        for conclusion, holds in (
+            ("it would only cost time", gain < -0.005),
+            ("it would be for speed", gain > 0.005),
+            ("it would bring no speed either", abs(gain) <= 0.005),
+            ("the plan would be faster without", gain > 0.005),
+            ("it is there for speed", gain < -0.005),
+            ("Neither memory nor speed asks for it", abs(gain) <= 0.005),
+        ):
+            if conclusion in step.because:
+                assert holds, step
+                assert one.fits
+                assert fits(other, least)
+        if "Memory does not ask for it" in step.because:
+            assert fits(other if step.decision == "used" else one.estimate, least)
+
+
+@settings(max_examples=100)
+@given(any_case())
+def test_other_plans_keep_the_global_batch_or_say_so(one):
+    for step in steps_of(one)[1:6]:
+        if step.alternative is None:
+            continue
+        other = estimate_alternative(one, step.alternative)
+        if other.global_batch_size != one.estimate.global_batch_size:
+            assert f"a global batch of {other.global_batch_size:,} samples instead of" in step.because
+            assert one.job.global_batch_size is None
+
+
+def test_what_the_library_forces_to_move_is_named():
+    plan = replace(SIXTY, batch_size=24, microbatches=4, active_microbatches=4)
+
+    step = by_technique(case(model("30 B"), Cluster(P4D, 32), plan))["tensor_parallelism"]
+
+    assert step.alternative.microbatches == 3
+    assert "3 microbatches instead of 4" in step.because
+
+
+def test_bf16_is_compared_in_fp16_because_only_sharded_data_parallelism_has_it():
+    plan = Plan(sharded_data_parallel_degree=8, bf16=True, batch_size=8, activation_checkpointing="each")
+
+    step = by_technique(case(model("10 B"), Cluster(P4D, 2), plan))["optimizer_state_sharding"]
+
+    assert step.decision == "used"
+    assert "Sharded data parallelism" in step.title
+    assert step.alternative.fp16
+    assert "fp16, because bf16 needs sharded data parallelism" in step.because
+
+
+def test_exclusions_of_the_library_are_not_possible_rather_than_not_used():
+    sharded = Plan(sharded_data_parallel_degree=8, fp16=True, batch_size=8)
+    steps = by_technique(case(llama(), Cluster(P4D, 2), sharded))
+
+    assert steps["pipeline_parallelism"].decision == "not possible"
+    assert "exclude each other" in steps["pipeline_parallelism"].because
+    assert steps["tensor_parallelism"].decision == "not possible"
+    assert "not those of llama" in steps["tensor_parallelism"].because
+    assert steps["offloading"].decision == "not possible"
+
+
+def test_large_vocabulary_asks_for_tensor_parallelism_of_those_tables_alone():
+    plan = Plan(tensor_parallel_degree=2, fp16=True, batch_size=1)
+
+    dominated = by_technique(case(model("wide vocabulary"), Cluster(P4D, 1), plan))["tensor_parallelism"]
+    ordinary = by_technique(case(model("10 B"), Cluster(P4D, 1), plan))["tensor_parallelism"]
+
+    assert "smp.set_tensor_parallelism on these modules" in dominated.because
+    assert "no few dominate" in ordinary.because
+
+
+def test_tensor_parallelism_that_leaves_the_node_is_called_out():
+    crossing = case(model("10 B"), Cluster("ml.g4dn.12xlarge", 4), replace(TEN_B, tensor_parallel_degree=8))
+    inside = case(model("10 B"), Cluster("ml.g4dn.12xlarge", 4), TEN_B)
+
+    assert "does not stay within the 4 GPUs" in by_technique(crossing)["tensor_parallelism"].because
+    assert "does not stay within" not in by_technique(inside)["tensor_parallelism"].because
+
+
+def test_pipeline_says_where_its_stages_lie():
+    across = by_technique(case(model("30 B"), Cluster(P4D, 32), SIXTY))["pipeline_parallelism"]
+    within = by_technique(case(model("30 B"), Cluster(P4D, 32), replace(SIXTY, tensor_parallel_degree=4)))
+
+    assert "on different nodes" in across.because
+    assert "within a node" in within["pipeline_parallelism"].because
+
+
+def test_instances_are_compared_on_as_many_gpus():
+    one = case(model("10 B"), Cluster(P4D, 16), TEN_B)
+    step = by_technique(one)["instance"]
+    figures = dict(step.figures)
+    there = estimate(one.model, Cluster("ml.p4de.24xlarge", 16), one.job, one.plan)
+
+    assert step.decision == "used"
+    assert set(figures) >= {P4D, "ml.p4de.24xlarge", "ml.g4dn.12xlarge"}
+    assert throughput(there.samples_per_second) in figures["ml.p4de.24xlarge"]
+    assert throughput(there.samples_per_second) in step.because
+    assert "this plan does not fit" in figures["ml.g4dn.12xlarge"]
+    assert "The best simple change there" in step.because
+
+
+def test_instance_without_fast_links_does_not_follow_the_practice():
+    plan = Plan(fp16=True, batch_size=1, shard_optimizer_state=True)
+
+    assert by_technique(case(model("1.5 B"), Cluster("ml.g4dn.12xlarge", 2), plan))["instance"].decision == "not used"
+
+
+def test_custom_hardware_is_explained_too():
+    cluster = Cluster.custom(
+        gpu="A100 80GB",
+        usable_gpu_memory_gib=79,
+        peak_tflops=312,
+        gpus_per_node=8,
+        nodes=2,
+        intra_node_gb_per_s=600,
+        inter_node_gbps=1600,
+        efa=True,
+    )
+    plan = Plan(fp16=True, batch_size=4, shard_optimizer_state=True)
+
+    step = by_technique(case(model("1.5 B"), cluster, plan))["instance"]
+
+    assert step.decision == "used"
+    assert "no known price" in step.because
+
+
+def test_batch_note_of_the_search_is_told():
+    one = case(model("10 B"), Cluster(P4D, 16), TEN_B)
+    note = "The largest batch that the search tried."
+
+    assert note in by_technique(one, batch_note=note)["batch"].because
+
+
+def test_fixed_global_batch_is_not_doubled():
+    job = Job(sequence_length=512, global_batch_size=1280)
+    step = by_technique(case(model("10 B"), Cluster(P4D, 16), TEN_B, job=job))["batch"]
+
+    assert "Twice the batch" not in step.because
+    assert "asked for" in step.because
+
+
+def test_microbatches_demand_that_every_batch_divides():
+    step = by_technique(case(model("30 B"), Cluster(P4D, 32), SIXTY))["batch"]
+
+    assert "multiple of 4" in step.because
+    assert "4 active microbatches instead of 2" in step.because
+
+
+def test_tip_against_more_than_needed_is_given_once():
+    one = case(model("1.5 B"), Cluster(P4D, 1), Plan(fp16=True, batch_size=4, shard_optimizer_state=True))
+
+    assert sum("AWS's tip applies" in step.because for step in steps_of(one)) == 1
+
+
+def test_tensor_parallelism_of_a_family_the_library_does_not_divide_is_conditional():
+    plan = Plan(tensor_parallel_degree=2, fp16=True, batch_size=1)
+
+    step = by_technique(case(llama(), Cluster(P4D, 1), plan))["tensor_parallelism"]
+
+    assert "only if the script registers a distributed form of llama" in step.because

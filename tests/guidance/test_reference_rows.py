@@ -1,0 +1,198 @@
+"""AWS's published configurations through the cost model, and what is extrapolated from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs import estimate
+from smp_advisor.guidance import extrapolate, nearest_reference, reference_rows
+from smp_advisor.guidance.wording import gib, throughput
+from smp_advisor.library import Plan
+from smp_advisor.library.world import global_batch_size
+from smp_advisor.workload.job import Job
+from smp_advisor.workload.model import Model
+from tests.guidance.cases import any_case, case, llama, model
+
+ROWS = {row.name: row for row in reference_rows()}
+P4D = "ml.p4d.24xlarge"
+
+
+@pytest.fixture(params=ROWS)
+def row(request):
+    return ROWS[request.param]
+
+
+def test_rows_are_what_aws_published():
+    table = [
+        (
+            row.name,
+            row.cluster.instance.name,
+            row.cluster.nodes,
+            row.plan.pipeline_parallel_degree,
+            row.plan.tensor_parallel_degree,
+            row.plan.batch_size,
+            row.plan.microbatches,
+        )
+        for row in reference_rows()
+    ]
+
+    assert table == [
+        ("10 B", P4D, 16, 1, 4, 40, 1),
+        ("30 B", P4D, 16, 1, 8, 32, 1),
+        ("60 B", P4D, 32, 2, 8, 56, 4),
+    ]
+    assert [global_batch_size(row.plan, row.cluster) for row in reference_rows()] == [1280, 512, 896]
+
+
+def test_shape_has_the_published_size(row):
+    published = float(row.name.split()[0]) * 1e9
+
+    assert row.model.parameter_count == pytest.approx(published, rel=0.02)
+    assert row.job.sequence_length == 512
+    assert row.model.shape.vocab == 50_000
+
+
+def test_what_aws_does_not_publish_is_marked(row):
+    assert any("fp16 is assumed" in sentence for sentence in row.assumed)
+    assert any("shape" in sentence for sentence in row.assumed) == (row.name != "30 B")
+
+
+def test_published_configuration_fits(row):
+    assert estimate(row.model, row.cluster, row.job, row.plan).fits
+
+
+def test_does_not_fit_without_optimizer_state_sharding(row):
+    without = replace(row.plan, shard_optimizer_state=False)
+
+    assert not estimate(row.model, row.cluster, row.job, without).fits
+
+
+def test_does_not_fit_without_activation_checkpointing(row):
+    without = replace(row.plan, activation_checkpointing=False)
+
+    assert not estimate(row.model, row.cluster, row.job, without).fits
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [{"model": model("20 B")}, {"sequence_length": 2048}, {"model": model("20 B"), "sequence_length": 1024}],
+    ids=["20 B", "2048 tokens", "both"],
+)
+def test_extrapolation_lowers_the_batch_first_and_finds_a_setting_that_fits(moved):
+    path = extrapolate(ROWS["10 B"], **moved)
+    found = path.found
+
+    assert found is not None
+    assert path.trials[0].plan == ROWS["10 B"].plan
+    assert not path.trials[0].fits
+    assert not any(trial.fits for trial in path.trials[:-1])
+    lowered = [trial.plan.batch_size for trial in path.trials]
+    degrees = [trial.plan.tensor_parallel_degree for trial in path.trials]
+    assert lowered == sorted(lowered, reverse=True)
+    assert degrees == sorted(degrees)
+    # The degree moves only once the batch cannot shrink further.
+    assert all(batch == lowered[-1] for batch, degree in zip(lowered, degrees, strict=True) if degree > 4)
+
+
+def test_extrapolation_raises_tensor_parallelism_when_the_batch_is_not_enough():
+    path = extrapolate(ROWS["10 B"], model=ROWS["60 B"].model)
+
+    assert path.found is not None
+    assert path.found.plan.tensor_parallel_degree == 8
+    assert path.found.plan.batch_size == 1
+
+
+def test_extrapolation_says_when_nothing_on_the_way_fits():
+    path = extrapolate(ROWS["10 B"], model=ROWS["60 B"].model, cluster=Cluster(P4D, 2))
+
+    assert path.found is None
+    assert path.trials
+
+
+def test_extrapolation_says_when_the_row_cannot_be_carried_over():
+    path = extrapolate(ROWS["10 B"], model=model("1.5 B"))
+
+    assert not path.trials
+    assert "attention heads" in path.obstacle
+
+
+@pytest.mark.parametrize(
+    ("parameters", "nodes", "expected"), [(9e9, 16, "10 B"), (3e10, 8, "30 B"), (9e10, 64, "60 B"), (1e9, 1, "10 B")]
+)
+def test_nearest_is_by_size_and_gpus(parameters, nodes, expected):
+    of = Model.from_shape(layers=48, hidden=int((parameters / 576) ** 0.5) // 64 * 64, heads=64, vocab=50_000)
+    one = case(of, Cluster(P4D, nodes), Plan(fp16=True, batch_size=1, shard_optimizer_state=True))
+
+    assert nearest_reference(one.model, one.cluster, one.job, one.plan, one.estimate).name == expected
+
+
+def test_reference_is_estimated_by_the_same_cost_model():
+    row = ROWS["10 B"]
+    own = estimate(row.model, row.cluster, row.job, row.plan)
+
+    reference = nearest_reference(row.model, row.cluster, row.job, row.plan, own)
+
+    assert reference.fits
+    assert reference.peak_gib == own.memory.peak.total_gib
+    assert reference.differences == ()
+    assert "16 x ml.p4d.24xlarge" in reference.summary
+    assert reference.source_url
+    assert reference.assumed == row.assumed
+
+
+def test_each_difference_is_argued_by_trying_the_references_setting():
+    one = case(
+        model("10 B"),
+        Cluster(P4D, 16),
+        Plan(sharded_data_parallel_degree=8, fp16=True, batch_size=8, activation_checkpointing="each"),
+    )
+    reference = nearest_reference(one.model, one.cluster, one.job, one.plan, one.estimate)
+    found = {difference.setting: difference for difference in reference.differences}
+
+    assert (found["tensor_parallel_degree"].reference, found["tensor_parallel_degree"].recommended) == ("4", "1")
+    tried = replace(one.plan, shard_optimizer_state=True, sharded_data_parallel_degree=1)
+    expected = estimate(one.model, one.cluster, one.job, tried)
+    because = found["sharding of the state"].because
+    assert gib(expected.memory.peak.total_gib) in because
+    assert gib(one.estimate.memory.peak.total_gib) in because
+    wider = estimate(one.model, one.cluster, one.job, replace(one.plan, batch_size=40))
+    assert throughput(wider.samples_per_second) in found["samples a model replica"].because
+
+
+@settings(max_examples=100)
+@given(any_case())
+def test_every_plan_has_a_reference_with_reasons(one):
+    reference = nearest_reference(
+        one.model, one.cluster, one.job, one.plan, one.estimate, min_fit_probability=one.min_fit_probability
+    )
+
+    assert reference.name in ROWS
+    assert reference.extrapolation.endswith(".")
+    for difference in reference.differences:
+        assert difference.reference != difference.recommended or difference.setting == "model"
+        assert difference.because.endswith(".")
+
+
+def test_distance_from_what_aws_tested_is_stated():
+    one = case(
+        model("20 B"),
+        Cluster(P4D, 16),
+        Plan(sharded_data_parallel_degree=32, fp16=True, batch_size=1, activation_checkpointing="each"),
+        job=Job(sequence_length=2048),
+    )
+    text = nearest_reference(one.model, one.cluster, one.job, one.plan, one.estimate).extrapolation
+
+    assert "4 times the sequence length" in text
+    assert "lower the batch first, then raise the tensor parallel degree" in text
+
+
+def test_other_architectures_are_named_as_such():
+    one = case(llama(), Cluster(P4D, 16), Plan(fp16=True, batch_size=1, shard_optimizer_state=True))
+
+    text = nearest_reference(one.model, one.cluster, one.job, one.plan, one.estimate).extrapolation
+
+    assert "another architecture (llama)" in text

@@ -1,0 +1,145 @@
+"""Child process: runs notebook cells as they are under a mock of AWS and writes down every request they send.
+
+usage: cells.py NOTEBOOKS.json RESULTS.json
+
+A notebook is a list of cells; each runs in a directory of its own, with the credentials of a SageMaker execution role,
+or, where its name starts with "as a user", of a user.
+Nothing leaves the machine: an audit hook refuses, and writes down, every connection to another host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import tarfile
+import tempfile
+import traceback
+from pathlib import Path
+
+REGION = "us-west-2"
+LOOPBACK = ("", "127.0.0.1", "::1", "localhost", "None")
+
+os.environ |= {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_SESSION_TOKEN": "testing",
+    "AWS_DEFAULT_REGION": REGION,
+    "AWS_REGION": REGION,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+os.environ.pop("AWS_CA_BUNDLE", None)
+
+refused: list[str] = []
+
+
+def refuse_network(event, arguments):
+    if event == "socket.getaddrinfo":
+        host = str(arguments[0])
+    elif event == "socket.connect" and isinstance(arguments[1], tuple):
+        host = arguments[1][0]
+    else:
+        return
+    if host not in LOOPBACK:
+        refused.append(host)
+        raise ConnectionRefusedError(f"a cell reached for {host}")
+
+
+sys.addaudithook(refuse_network)
+
+import boto3  # noqa: E402
+import botocore.client  # noqa: E402
+from moto import mock_aws  # noqa: E402
+
+calls: list[tuple[str, dict]] = []
+_make_api_call = botocore.client.BaseClient._make_api_call
+
+
+def recorded_call(client, operation, parameters):
+    calls.append((operation, parameters))
+    return _make_api_call(client, operation, parameters)
+
+
+botocore.client.BaseClient._make_api_call = recorded_call
+
+TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": "sagemaker.amazonaws.com"}},
+    ],
+}
+
+
+def assume_execution_role():
+    """Be a role: the SDK finds its execution role in the caller's identity, and moto's own caller is a user."""
+    boto3.setup_default_session()
+    role = boto3.client("iam").create_role(RoleName="SageMakerRole", AssumeRolePolicyDocument=json.dumps(TRUST))
+    credentials = boto3.client("sts").assume_role(RoleArn=role["Role"]["Arn"], RoleSessionName="notebook")
+    os.environ |= {
+        "AWS_ACCESS_KEY_ID": credentials["Credentials"]["AccessKeyId"],
+        "AWS_SECRET_ACCESS_KEY": credentials["Credentials"]["SecretAccessKey"],
+        "AWS_SESSION_TOKEN": credentials["Credentials"]["SessionToken"],
+    }
+    boto3.setup_default_session()
+
+
+def run_cell(cell, namespace):
+    if cell.startswith("%%writefile "):
+        first, body = cell.split("\n", 1)
+        Path(first.removeprefix("%%writefile ").strip()).write_text(body)
+    else:
+        exec(compile(cell, "<cell>", "exec"), namespace)
+
+
+def uploaded(request):
+    """Files in the source archive of a job, by name."""
+    place = json.loads(request["HyperParameters"]["sagemaker_submit_directory"]).removeprefix("s3://")
+    bucket, key = place.split("/", 1)
+    archive = boto3.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        return {member.name: files.extractfile(member).read().decode() for member in files if member.isfile()}
+
+
+def run(name, cells):
+    """What a notebook sent, uploaded and printed, and the error that ended it."""
+    refused.clear()
+    printed, error = io.StringIO(), None
+    before = os.environ.copy()
+    with mock_aws(), tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
+        if not name.startswith("as a user"):
+            assume_execution_role()
+        calls.clear()
+        with contextlib.redirect_stdout(printed):
+            try:
+                namespace = {"__name__": "__main__"}
+                for cell in cells:
+                    run_cell(cell, namespace)
+            except Exception:  # noqa: BLE001
+                error = traceback.format_exc()
+        boto3.setup_default_session()
+        sent = list(calls)
+        requests = [parameters for operation, parameters in sent if operation == "CreateTrainingJob"]
+        try:
+            files = uploaded(requests[0]) if requests else {}
+        except (KeyError, tarfile.TarError) as reason:
+            files = {"": repr(reason)}
+    os.environ.clear()
+    os.environ |= before
+    return {
+        "requests": requests,
+        "operations": [operation for operation, _ in sent],
+        "files": files,
+        "printed": printed.getvalue(),
+        "error": error,
+        "refused": list(refused),
+    }
+
+
+if __name__ == "__main__":
+    notebooks = json.loads(Path(sys.argv[1]).read_text())
+    results = {name: run(name, cells) for name, cells in notebooks.items()}
+    Path(sys.argv[2]).write_text(json.dumps(results, default=str))
+    # The SDK's telemetry threads would wait for a network that is not there.
+    os._exit(0)

@@ -1,0 +1,35 @@
+"""What notebook cells send to AWS, found out in a child process under a mock of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+__all__ = ["run_notebooks"]
+
+
+def run_notebooks(notebooks: dict[str, list[str]], *, timeout_seconds: float = 280) -> dict[str, dict]:
+    """Run notebooks (cells by name), each on its own; see `cells.py` for what comes back.
+
+    One child process runs all of them: importing the SageMaker SDK takes longer than a cell.
+    """
+    program = Path(__file__).with_name("cells.py")
+    with tempfile.TemporaryDirectory() as directory:
+        given, answer = Path(directory, "notebooks.json"), Path(directory, "results.json")
+        given.write_text(json.dumps(notebooks))
+        environment = os.environ | {"SAGEMAKER_SUPPRESS_V2_WARNING": "1"}
+        child = subprocess.run(
+            [sys.executable, program, given, answer],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
+            check=False,
+        )
+        if not answer.exists():
+            raise RuntimeError(f"the cells' process ended early:\n{child.stderr[-4000:]}")
+        return json.loads(answer.read_text())

@@ -1,0 +1,126 @@
+"""A mock AWS account that a notebook server, kernel or browser test reaches through environment variables alone.
+
+    with mock_account() as account:
+        subprocess.run(["jupyter", "lab", ...], env=os.environ | account.environment)
+        assert account.jobs()[0]["ResourceConfig"]["InstanceCount"] == 16
+
+Nothing is patched in the processes that use it: HTTPS goes through a proxy on this machine that answers for AWS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Account", "mock_account"]
+
+REGION = "us-west-2"
+STARTING_SECONDS = 60
+
+TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": "sagemaker.amazonaws.com"}},
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Account:
+    """A mock account: variables for the processes that use it, and what it holds."""
+
+    environment: dict[str, str]
+    """Credentials of a SageMaker execution role, region, proxy and its certificate."""
+    proxy: str
+    certificate: str
+
+    def client(self, service: str) -> Any:
+        """A boto3 client of this account, for the test itself."""
+        import boto3
+        from botocore.config import Config
+
+        session = boto3.Session(
+            aws_access_key_id=self.environment["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=self.environment["AWS_SECRET_ACCESS_KEY"],
+            aws_session_token=self.environment.get("AWS_SESSION_TOKEN"),
+            region_name=REGION,
+        )
+        config = Config(proxies={"http": self.proxy, "https": self.proxy}, retries={"max_attempts": 1})
+        return session.client(service, config=config, verify=self.certificate)
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Training jobs of the account as `describe_training_job` shows them, oldest first."""
+        sagemaker = self.client("sagemaker")
+        names = [job["TrainingJobName"] for job in sagemaker.list_training_jobs()["TrainingJobSummaries"]]
+        found = [sagemaker.describe_training_job(TrainingJobName=name) for name in names]
+        return sorted(found, key=lambda job: job["CreationTime"])
+
+
+@contextlib.contextmanager
+def mock_account() -> Iterator[Account]:
+    """Start the proxy and be a SageMaker execution role in its account."""
+    package = Path(str(find_spec("moto").origin)).parent  # type: ignore[union-attr]
+    certificate = str(package / "moto_proxy" / "ca.crt")
+    port = _free_port()
+    program = Path(sys.executable).with_name("moto_proxy")
+    process = subprocess.Popen(
+        [program, "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        _wait_for(port, process)
+        proxy = f"http://127.0.0.1:{port}"
+        environment = {
+            "HTTP_PROXY": proxy,
+            "HTTPS_PROXY": proxy,
+            "NO_PROXY": "127.0.0.1,localhost",
+            # requests and boto3 trust the proxy's certificate, nothing else does.
+            "AWS_CA_BUNDLE": certificate,
+            "REQUESTS_CA_BUNDLE": certificate,
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "SAGEMAKER_SUPPRESS_V2_WARNING": "1",
+        }
+        account = Account(environment, proxy, certificate)
+        role = account.client("iam").create_role(RoleName="SageMakerRole", AssumeRolePolicyDocument=json.dumps(TRUST))[
+            "Role"
+        ]["Arn"]
+        # The SDK takes the caller's role for the execution role; moto's first caller is a user.
+        assumed = account.client("sts").assume_role(RoleArn=role, RoleSessionName="notebook")["Credentials"]
+        environment |= {
+            "AWS_ACCESS_KEY_ID": assumed["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": assumed["SecretAccessKey"],
+            "AWS_SESSION_TOKEN": assumed["SessionToken"],
+        }
+        yield Account(environment, proxy, certificate)
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + STARTING_SECONDS
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise RuntimeError(f"moto_proxy ended with {process.returncode}")
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.2)
+    raise TimeoutError(f"moto_proxy did not listen within {STARTING_SECONDS} s")

@@ -1,0 +1,85 @@
+"""Advice of real estimates and made-up explanations, so that the view is tested apart from the search."""
+
+from __future__ import annotations
+
+from smp_advisor.advice import Advice
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs import estimate
+from smp_advisor.guidance.step import Difference, Pitfall, Reference, Step
+from smp_advisor.library import Plan
+from smp_advisor.workload import Job, Model
+
+HOSTILE = "<script>alert(1)</script> & \"quoted\" 'name'"
+"""A text of the user's that must never become markup."""
+
+TEN_BILLION = Plan(
+    tensor_parallel_degree=4,
+    shard_optimizer_state=True,
+    prescaled_batch=True,
+    fp16=True,
+    batch_size=20,
+    activation_checkpointing="each",
+)
+PIPELINE = Plan(
+    pipeline_parallel_degree=2,
+    tensor_parallel_degree=8,
+    shard_optimizer_state=True,
+    prescaled_batch=True,
+    fp16=True,
+    microbatches=4,
+    batch_size=16,
+    activation_checkpointing="each",
+)
+
+
+def make_advice(plan: Plan = TEN_BILLION, *, nodes: int = 16, name: str = "test model", **job) -> Advice:
+    """Advice for a GPT-like model of ten billion parameters on p4d nodes."""
+    model = Model.from_shape(name=name, layers=48, hidden=4096, heads=32, vocab=50_000, max_positions=1024)
+    cluster, job = Cluster("ml.p4d.24xlarge", nodes), Job(**{"sequence_length": 512, **job})
+    return Advice(
+        model=model,
+        cluster=cluster,
+        job=job,
+        plan=plan,
+        estimate=estimate(model, cluster, job, plan),
+        objective="throughput",
+        min_fit_probability=0.95,
+        steps=(
+            Step(
+                order=1,
+                technique="optimizer_state_sharding",
+                title="Optimizer state sharding",
+                decision="used",
+                because=f"Without it: 61 GiB. {HOSTILE}",
+                trade_off="A gather that compute does not hide.",
+                figures=(("memory with", "25 GiB"), ("memory without", "61 GiB")),
+                source_title="Best practices",
+                source_url="https://docs.aws.amazon.com/sagemaker/latest/dg/model-parallel.html",
+            ),
+            Step(
+                order=2,
+                technique="pipeline_parallelism",
+                title="Pipeline parallelism",
+                decision="not possible",
+                because="It fits without.",
+                trade_off="Idle time.",
+                source_url="javascript:alert(1)",
+            ),
+        ),
+        pitfalls=(Pitfall(id="SMP103", severity="warning", text="Wrap the model once."),),
+        reference=Reference(
+            name="10 B",
+            summary="AWS ran GPT-2.",
+            fits=True,
+            peak_gib=27.9,
+            differences=(Difference(setting="batch", reference="40", recommended="20", because="It fits surely."),),
+            extrapolation="This is the size of the row.",
+            source_url="https://docs.aws.amazon.com/sagemaker/latest/dg/model-parallel.html",
+        ),
+        because="It is the fastest that fits.",
+        defaults=("precision fp16",),
+        plans_enumerated=1234,
+        plans_scored=1234,
+        plans_fit=56,
+        result=None,
+    )

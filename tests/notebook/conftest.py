@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import pytest
+
+from .advice import PIPELINE, make_advice
+
+
+@pytest.fixture(scope="session")
+def advice():
+    """Tensor parallelism alone, the batch free."""
+    return make_advice()
+
+
+@pytest.fixture(scope="session")
+def pipeline_advice():
+    """With a pipeline and several microbatches."""
+    return make_advice(PIPELINE)

@@ -1,0 +1,135 @@
+"""The widget's side of the conversation with its views."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from smp_advisor.errors import ExportError, PlanError
+from smp_advisor.notebook import Advisor
+from smp_advisor.notebook.settings import settings_of
+
+from .advice import HOSTILE, PIPELINE, make_advice
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """What the kernel sends to the views."""
+    messages = []
+    monkeypatch.setattr(Advisor, "send", lambda _, content: messages.append(content))
+    return messages
+
+
+@pytest.fixture
+def advisor(advice, sent):
+    return Advisor(advice)
+
+
+def ask(advisor, **request):
+    advisor._request = {"id": "view:1", **request}
+
+
+def test_it_starts_at_the_recommendation(advisor, advice):
+    assert advisor.plan is advice.plan
+    assert advisor.estimate is advice.estimate
+    assert advisor.cell() == advice.cell()
+
+
+def test_all_that_it_syncs_is_plain_json(advisor):
+    json.dumps([advisor._recommendation, advisor._state, advisor._ahead], allow_nan=False)
+
+
+def test_a_view_sets_all_controls_at_once(advisor):
+    settings = {**settings_of(advisor.plan), "batch_size": 24}
+    ask(advisor, settings=settings, moved="batch_size")
+    assert advisor.plan.batch_size == 24
+    assert advisor.state["answers"] == "view:1"
+    assert advisor._ahead["base"] == settings
+
+
+def test_a_view_moves_one_control_without_knowing_what_follows(sent):
+    advisor = Advisor(make_advice(PIPELINE))
+    ask(advisor, settings=settings_of(PIPELINE), moved="microbatches", value=2)
+    assert (advisor.plan.microbatches, advisor.state["settings"]["active_microbatches"]) == (2, 2)
+
+
+def test_a_request_does_not_depend_on_those_before_it(advisor):
+    start = settings_of(advisor.plan)
+    ask(advisor, settings={**start, "batch_size": 24}, moved="batch_size")
+    ask(advisor, settings={**start, "activation_checkpointing": "group_2"}, moved="activation_checkpointing")
+    assert (advisor.plan.batch_size, advisor.plan.activation_checkpointing) == (20, "group_2")
+
+
+def test_settings_that_cannot_be_combined_keep_plan_and_figures(advisor, advice):
+    settings = {**settings_of(advice.plan), "offload_activations": True, "activation_checkpointing": "none"}
+    ask(advisor, settings=settings, moved="offload_activations")
+    assert advisor.plan is advice.plan
+    assert "without activation checkpointing" in advisor.state["problem"]
+    assert advisor.state["settings"] == settings
+    with pytest.raises(PlanError):
+        advisor.cell()
+
+
+@pytest.mark.parametrize("settings", [{}, {"batch_size": "many"}, None, 5])
+def test_nonsense_from_a_page_is_answered_with_a_sentence(advisor, advice, sent, settings):
+    ask(advisor, settings=settings)
+    assert advisor.plan is advice.plan
+    assert advisor.state["problem"] or sent[-1]["kind"] == "failed"
+
+
+def test_exported_cells_have_the_values_of_the_request(advisor, sent):
+    settings = {**settings_of(advisor.plan), "batch_size": 24}
+    advisor._on_message(advisor, {"kind": "export", "request": {"id": "view:2", "settings": settings}}, [])
+    (message,) = sent
+    assert (message["kind"], message["id"], message["settings"]) == ("cells", "view:2", settings)
+    script, estimator = message["sources"]
+    assert script.startswith("%%writefile")
+    assert '"batch_size": 24' in estimator
+    assert advisor.plan.batch_size == 24
+
+
+def test_the_users_own_script_is_not_written_again(sent):
+    advice = make_advice()
+    object.__setattr__(advice, "script", "train.py")
+    advisor = Advisor(advice)
+    advisor._on_message(advisor, {"kind": "export", "request": {"id": "v:1", "settings": settings_of(advice.plan)}}, [])
+    assert len(sent[0]["sources"]) == 1
+
+
+def test_a_plan_that_cannot_be_written_is_refused_in_a_sentence(advisor, sent, monkeypatch):
+    def refuse(*_, **__):
+        raise ExportError("This cannot be written.")
+
+    monkeypatch.setattr("smp_advisor.notebook.advisor.cells", refuse)
+    request = {"id": "v:1", "settings": settings_of(advisor.plan)}
+    advisor._on_message(advisor, {"kind": "export", "request": request}, [])
+    assert sent == [{"kind": "failed", "id": "v:1", "text": "This cannot be written."}]
+
+
+def test_python_moves_the_controls_and_is_told_what_that_did(advisor):
+    said = advisor.move(batch_size=24)
+    assert said.startswith("Batch size 20 → 24")
+    assert advisor.state["settings"]["batch_size"] == 24
+    with pytest.raises(PlanError):
+        advisor.move(activation_checkpointing="none", offload_activations=True)
+    assert advisor.plan.batch_size == 24
+    advisor.reset()
+    assert advisor.plan is advisor.advice.plan
+
+
+def test_every_rich_form_is_there_and_says_what_the_controls_say(advisor):
+    data, _ = advisor._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert "10 B" in data["text/plain"]
+    advisor.move(batch_size=24)
+    data, _ = advisor._repr_mimebundle_()
+    assert "Your configuration" in data["text/html"]
+    assert "Batch size 20 → 24" in data["text/plain"]
+
+
+def test_a_users_text_is_escaped_in_the_static_picture(sent):
+    html = Advisor(make_advice(name=HOSTILE))._repr_mimebundle_()[0]["text/html"]
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    assert "javascript:" not in html

@@ -1,0 +1,55 @@
+"""Which positions the controls offer: only those that the cluster and the model allow."""
+
+from __future__ import annotations
+
+import pytest
+
+from smp_advisor.notebook.controls import controls
+from smp_advisor.notebook.settings import settings_of
+
+from .advice import make_advice
+
+
+def by_name(advice):
+    return {control.name: control for control in controls(advice, settings_of(advice.plan))}
+
+
+def test_each_control_has_a_position_for_what_is_set(advice, pipeline_advice):
+    for one in (advice, pipeline_advice):
+        settings = settings_of(one.plan)
+        for control in controls(one, settings):
+            assert settings[control.name] in control.values
+            assert len(control.values) == len(set(control.values)) == len(control.texts)
+
+
+def test_degrees_divide_the_cluster_and_the_heads(advice):
+    found = by_name(advice)
+    assert found["tensor_parallel_degree"].values == (1, 2, 4, 8, 16, 32)
+    assert all(32 % degree == 0 for degree in found["pipeline_parallel_degree"].values)
+    assert max(found["pipeline_parallel_degree"].values) <= advice.model.layer_count
+
+
+def test_microbatches_divide_the_batch_and_batches_are_their_multiples(pipeline_advice):
+    found = by_name(pipeline_advice)
+    assert found["microbatches"].values == (1, 2, 4, 8, 16)
+    assert all(size % 4 == 0 for size in found["batch_size"].values)
+
+
+def test_pipeline_settings_are_there_only_with_a_pipeline(advice, pipeline_advice):
+    assert {"active_microbatches", "pipeline"}.isdisjoint(by_name(advice))
+    assert by_name(pipeline_advice)["active_microbatches"].values == (1, 2, 3, 4)
+
+
+def test_a_batch_that_the_job_fixes_has_one_position():
+    fixed = make_advice(global_batch_size=640)
+    assert by_name(fixed)["batch_size"].values == (20,)
+
+
+def test_the_batch_stays_within_the_jobs_tokens():
+    small = make_advice(max_tokens_per_step=512 * 32 * 24)
+    assert max(by_name(small)["batch_size"].values) == 24
+
+
+@pytest.mark.parametrize("name", ["batch_size", "sharding", "offload_activations", "activation_checkpointing"])
+def test_a_control_says_what_it_does(advice, name):
+    assert by_name(advice)[name].help.endswith(".")

@@ -1,0 +1,163 @@
+"""Waiting for a view that may never load."""
+
+from __future__ import annotations
+
+import asyncio
+from html import escape
+
+import pytest
+
+from smp_advisor.errors import PlanError
+from smp_advisor.notebook import Advisor
+from smp_advisor.notebook.fallback import NOTICE, Fallback, fallback_bundle
+from smp_advisor.notebook.handshake import PATIENCE_SECONDS, Handshake
+from smp_advisor.notebook.reload_hint import HINT, labextension_installed, reload_hint
+
+
+class Loop:
+    """An event loop that runs what is due when told."""
+
+    def __init__(self):
+        self.now, self.due = 0.0, []
+
+    def call_later(self, delay, action):
+        self.due.append((self.now + delay, action))
+
+    def pass_time(self, seconds):
+        self.now += seconds
+        late, self.due = [a for t, a in self.due if t <= self.now], [(t, a) for t, a in self.due if t > self.now]
+        for action in late:
+            action()
+
+
+class Events:
+    def __init__(self):
+        self.callbacks = []
+
+    def register(self, event, callback):
+        assert event == "post_run_cell"
+        self.callbacks.append(callback)
+
+    def unregister(self, event, callback):
+        assert event == "post_run_cell"
+        self.callbacks.remove(callback)
+
+
+@pytest.fixture
+def loop(monkeypatch):
+    made = Loop()
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: made)
+    return made
+
+
+@pytest.fixture
+def events():
+    return Events()
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def handshake(loop, events, said):
+    made = Handshake(
+        replace=lambda: said.append("replaced"),
+        restore=lambda: said.append("restored"),
+        events=events,
+        clock=lambda: loop.now,
+    )
+    return made.start()
+
+
+def test_silence_is_given_up_after_three_seconds(handshake, loop, events, said):
+    loop.pass_time(PATIENCE_SECONDS - 0.1)
+    assert said == []
+    loop.pass_time(0.2)
+    assert said == ["replaced"]
+    assert events.callbacks == []
+
+
+def test_a_view_that_reports_stays(handshake, loop, said):
+    handshake.arrived()
+    loop.pass_time(10)
+    assert said == []
+
+
+def test_time_counts_from_the_end_of_the_last_cell(handshake, loop, events, said):
+    loop.pass_time(2)
+    events.callbacks[0]()
+    loop.pass_time(2)
+    assert said == []
+    loop.pass_time(1.1)
+    assert said == ["replaced"]
+
+
+def test_a_view_that_comes_late_is_put_back(handshake, loop, said):
+    loop.pass_time(4)
+    handshake.arrived()
+    handshake.arrived()
+    assert said == ["replaced", "restored"]
+
+
+def test_where_no_loop_runs_nothing_is_replaced(events, said):
+    Handshake(replace=lambda: said.append("replaced"), restore=lambda: None, events=events).start()
+    assert (said, events.callbacks) == ([], [])
+
+
+def children(widget):
+    yield widget
+    for child in getattr(widget, "children", ()):
+        yield from children(child)
+
+
+def one(fallback, **traits):
+    return next(w for w in children(fallback.widget) if all(getattr(w, k, None) == v for k, v in traits.items()))
+
+
+def test_the_fall_back_says_what_to_do_and_moves_the_same_advisor(advice):
+    advisor = Advisor(advice)
+    fallback = Fallback(advisor)
+    assert any(escape(NOTICE) in str(getattr(w, "value", "")) for w in children(fallback.widget))
+    one(fallback, description="Batch size").value = 24
+    assert advisor.plan.batch_size == 24
+    assert any("Batch size 20 → 24" in str(getattr(w, "value", "")) for w in children(fallback.widget))
+    advisor.move(batch_size=16)
+    assert one(fallback, description="Batch size").value == 16
+    one(fallback, description="Back to recommended").click()
+    assert advisor.plan is advice.plan
+
+
+def test_the_fall_back_refuses_in_a_sentence(advice):
+    advisor = Advisor(advice)
+    fallback = Fallback(advisor)
+    one(fallback, description="Activation checkpointing").value = "none"
+    one(fallback, description="Activation offloading").value = True
+    assert any("without activation checkpointing" in str(getattr(w, "value", "")) for w in children(fallback.widget))
+    with pytest.raises(PlanError):
+        advisor.move(offload_activations=True)
+
+
+def test_the_fall_back_shows_the_cells(advice):
+    advisor = Advisor(advice)
+    fallback = Fallback(advisor)
+    one(fallback, description="Show the cells").click()
+    assert any("%%writefile" in str(getattr(w, "value", "")) for w in children(fallback.widget))
+
+
+def test_the_fall_back_keeps_the_static_picture(advice):
+    bundle = fallback_bundle(Advisor(advice))
+    assert "smp-static" in bundle["text/html"]
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+
+
+def test_a_front_end_installed_after_the_kernel_started_asks_for_a_reload(tmp_path, monkeypatch):
+    extension = tmp_path / "share/jupyter/labextensions/smp-advisor"
+    extension.mkdir(parents=True)
+    assert labextension_installed(tmp_path) is None
+    (extension / "package.json").write_text("{}")
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    assert reload_hint() == HINT
+    monkeypatch.setattr("smp_advisor.notebook.reload_hint.kernel_started", lambda: 4e9)
+    assert reload_hint() == ""

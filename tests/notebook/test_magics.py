@@ -1,0 +1,176 @@
+"""``%smp_advise`` and ``%smp_export`` in a shell as IPython makes it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+
+import smp_advisor.recommendation
+from smp_advisor.notebook import Advisor
+from smp_advisor.notebook.extension import MAGICS
+
+from .advice import make_advice
+
+ADVISE = "10B --instance ml.p4d.24xlarge --count 16"
+
+
+@pytest.fixture
+def shell():
+    """A shell of a terminal with the extension loaded."""
+    made = InteractiveShell.instance()
+    made.run_line_magic("load_ext", "smp_advisor")
+    yield made
+    made.run_line_magic("unload_ext", "smp_advisor")
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the magics ask the Python API, which answers with one advice."""
+    calls = []
+
+    def advise(model, cluster, **settings):
+        calls.append((model, cluster, settings))
+        return make_advice(**{k: v for k, v in settings.items() if k in ("tokens", "sequence_length")})
+
+    monkeypatch.setattr(smp_advisor.recommendation, "advise", advise)
+    return calls
+
+
+@pytest.fixture
+def next_cells(shell, monkeypatch):
+    texts = []
+    monkeypatch.setattr(shell, "set_next_input", texts.append)
+    return texts
+
+
+def test_every_option_reaches_the_python_api(shell, asked, capsys):
+    line = (
+        f"{ADVISE} --sequence-length 1_024 --vocab 32k --precision bf16 --global-batch 512 --objective cost "
+        "--tokens 300B --min-fit-probability 0.9 --script train.py --data s3://bucket/data"
+    )
+    assert isinstance(shell.run_line_magic("smp_advise", line), Advisor)
+    assert asked == [
+        (
+            "10B",
+            "ml.p4d.24xlarge",
+            {
+                "instance_count": 16,
+                "sequence_length": 1024,
+                "vocab": 32_000,
+                "precision": "bf16",
+                "global_batch_size": 512,
+                "objective": "cost",
+                "tokens": 300e9,
+                "min_fit_probability": 0.9,
+                "script": "train.py",
+                "data": "s3://bucket/data",
+            },
+        )
+    ]
+
+
+def test_what_is_not_given_is_left_to_the_api(shell, asked, capsys):
+    shell.run_line_magic("smp_advise", ADVISE)
+    assert asked[0][2] == {"instance_count": 16}
+
+
+def test_a_variable_is_taken_for_what_it_holds(shell, asked, capsys):
+    config = {"model_type": "gpt2"}
+    shell.user_ns["config"] = config
+    shell.run_line_magic("smp_advise", "config -i ml.p4d.24xlarge")
+    assert asked[0][0] is config
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("10B", "--instance"),
+        (f"{ADVISE} --count few", "'few' is not a number"),
+        (f"{ADVISE} --count 1.5", "not a whole number"),
+        (f"{ADVISE} --precision fp8", "fp8"),
+        ("nothing_here --instance ml.p4d.24xlarge", "no variable 'nothing_here'"),
+        ("10B --instance ml.p4d.24xlarg", "ml.p4d.24xlarge"),
+        ("10B --instance ml.p4d.24xlarge --count 0", "at least 1"),
+        ("no/such/config.json --instance ml.p4d.24xlarge", "no/such/config.json"),
+        ('"10B --instance ml.p4d.24xlarge', "quotation"),
+    ],
+)
+def test_bad_input_is_one_sentence_without_a_trace(shell, capsys, line, said):
+    shell.user_ns["before"] = "kept"
+    result = shell.run_cell(f"after = 1\n%smp_advise {line}")
+    printed = "".join(capsys.readouterr())
+    assert isinstance(result.error_in_exec, UsageError)
+    assert printed.startswith("UsageError: ")
+    assert said in printed
+    assert "Traceback" not in printed
+    assert shell.user_ns["before"] == "kept"
+
+
+def test_an_advisor_is_shown_once_and_can_be_kept(shell, asked, capsys):
+    shell.run_cell(f"advice = %smp_advise {ADVISE}")
+    assert capsys.readouterr().out.count("Nearest AWS reference") == 1
+    assert isinstance(shell.user_ns["advice"], Advisor)
+    shell.run_cell(f"%smp_advise {ADVISE}", store_history=True)
+    assert capsys.readouterr().out.count("Nearest AWS reference") == 1
+    shell.run_cell("advice", store_history=True)
+    assert capsys.readouterr().out.count("Nearest AWS reference") == 1
+
+
+def test_export_puts_the_cell_of_the_controls_as_they_stand(shell, asked, next_cells, capsys):
+    advisor = shell.run_line_magic("smp_advise", ADVISE)
+    advisor.move(batch_size=24)
+    shell.run_line_magic("smp_export", "")
+    assert '"batch_size": 24' in next_cells[0]
+    assert "%smp_export --script" in capsys.readouterr().out
+    shell.run_line_magic("smp_export", "--script")
+    assert next_cells[1].startswith("%%writefile")
+
+
+def test_export_without_advice_says_what_to_do(shell, capsys):
+    shell.run_cell("%smp_export")
+    assert "run %smp_advise first" in "".join(capsys.readouterr())
+
+
+def test_options_and_their_values_are_completed(shell):
+    def completed(line):
+        return shell.complete("", line, len(line))[1]
+
+    assert "--instance" in completed("%smp_advise 10B ")
+    assert "--instance" not in completed("%smp_advise 10B --instance ml.p4d.24xlarge ")
+    assert "ml.p4d.24xlarge" in completed("%smp_advise 10B --instance ")
+    assert set(completed("%smp_advise 10B --precision ")) >= {"fp16", "bf16", "fp32"}
+    assert "--sdk" in completed("%smp_export --s")
+
+
+def test_each_magic_documents_itself(shell):
+    for name in MAGICS:
+        assert "::" in shell.find_magic(name).__doc__
+
+
+def test_loading_twice_does_nothing_and_unloading_takes_all_away(shell):
+    before = shell.find_magic("smp_advise")
+    assert shell.extension_manager.load_extension("smp_advisor") == "already loaded"
+    smp_advisor.load_ipython_extension(shell)
+    assert shell.find_magic("smp_advise") == before
+    shell.run_line_magic("unload_ext", "smp_advisor")
+    assert [shell.find_magic(name) for name in MAGICS] == [None, None]
+    shell.run_line_magic("load_ext", "smp_advisor")
+    assert shell.find_magic("smp_advise") is not None
+
+
+def test_loading_imports_nothing_heavy_and_prints_nothing(root):
+    code = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+InteractiveShell.instance().run_line_magic("load_ext", "smp_advisor")
+heavy = ["torch", "transformers", "sagemaker", "boto3", "pandas", "ipywidgets", "anywidget"]
+print(json.dumps([name for name in heavy if name in sys.modules]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, text=True, capture_output=True, check=True)
+    assert json.loads(done.stdout) == []

@@ -1,0 +1,131 @@
+"""Moving controls: what follows, what is refused, and what is said about it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smp_advisor.costs import estimate
+from smp_advisor.errors import PlanError
+from smp_advisor.library.world import global_batch_size
+from smp_advisor.notebook import workbench
+from smp_advisor.notebook.controls import controls
+from smp_advisor.notebook.look_ahead import look_ahead
+from smp_advisor.notebook.moves import describe
+from smp_advisor.notebook.settings import plan_of, require_settings, settings_of
+
+from .advice import PIPELINE, make_advice
+
+CASES = json.loads((Path(__file__).parents[2] / "js/tests/moves.json").read_text())
+
+
+def test_settings_of_the_recommended_plan_make_that_very_plan(advice, pipeline_advice):
+    for one in (advice, pipeline_advice):
+        assert plan_of(one, settings_of(one.plan)) is one.plan
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_a_move_is_told_in_words(case):
+    said = describe(case["rows"], case["before"], case["after"], moved=case["moved"], usable_gib=case["usable_gib"])
+    assert said == case["said"]
+
+
+def test_a_larger_batch_needs_more_memory_and_says_so(advice):
+    bench = workbench.move(workbench.recommended(advice), "batch_size", 24)
+    assert bench.plan.batch_size == 24
+    assert bench.estimate.memory.peak.total_gib > advice.estimate.memory.peak.total_gib
+    assert bench.words.startswith("Batch size 20 → 24 (global batch 640 → 768): memory +")
+
+
+def test_what_cannot_be_combined_is_refused_in_one_sentence_and_loses_nothing(pipeline_advice):
+    before = workbench.recommended(pipeline_advice)
+    after = workbench.move(before, "sharding", "sharded_8")
+    assert "exclude each other" in after.problem
+    assert after.problem.count(". ") == 0
+    assert (after.plan, after.estimate) == (before.plan, before.estimate)
+    assert after.settings["sharding"] == "sharded_8"
+    with pytest.raises(PlanError, match="exclude each other"):
+        workbench.require(after)
+
+
+def test_a_refused_setting_can_be_put_right_by_another_control(pipeline_advice):
+    refused = workbench.move(workbench.recommended(pipeline_advice), "sharding", "sharded_8")
+    mended = workbench.move(refused, "pipeline_parallel_degree", 1)
+    assert mended.problem == ""
+    assert mended.plan.sharded_data_parallel_degree == 8
+
+
+def test_a_fixed_global_batch_stays(advice):
+    fixed = make_advice(global_batch_size=640)
+    bench = workbench.move(workbench.recommended(fixed), "tensor_parallel_degree", 8)
+    assert bench.plan.batch_size == 40
+    assert global_batch_size(bench.plan, fixed.cluster) == 640
+
+
+def test_fewer_microbatches_take_the_active_ones_along(pipeline_advice):
+    bench = workbench.move(workbench.recommended(pipeline_advice), "microbatches", 2)
+    assert bench.settings["active_microbatches"] == 2
+
+
+def test_the_simple_schedule_keeps_all_microbatches_active(pipeline_advice):
+    bench = workbench.move(workbench.recommended(pipeline_advice), "active_microbatches", 2)
+    assert (bench.problem, bench.plan.active_microbatches) == ("", 2)
+    bench = workbench.move(bench, "pipeline", "simple")
+    assert (bench.problem, bench.settings["active_microbatches"]) == ("", 4)
+    bench = workbench.move(bench, "active_microbatches", 3)
+    assert (bench.problem, bench.plan.pipeline) == ("", "interleaved")
+
+
+def test_shards_follow_the_replicas(advice):
+    bench = workbench.move(workbench.recommended(advice), "sharding", "sharded_32")
+    bench = workbench.move(bench, "tensor_parallel_degree", 8)
+    assert (bench.problem, bench.plan.sharded_data_parallel_degree) == ("", 16)
+
+
+def test_an_unknown_control_is_named(advice):
+    with pytest.raises(PlanError, match="no control 'batch'"):
+        workbench.move(workbench.recommended(advice), "batch", 1)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, None, {**settings_of(PIPELINE), "extra": 1}, {**settings_of(PIPELINE), "batch_size": True}]
+)
+def test_incomplete_or_unknown_settings_are_refused(settings):
+    with pytest.raises(PlanError, match="The advisor's setting"):
+        require_settings(settings)
+
+
+def test_the_look_ahead_table_holds_what_each_move_gives(advice, pipeline_advice):
+    for one in (advice, pipeline_advice):
+        bench = workbench.recommended(one)
+        table = look_ahead(one, bench.settings)
+        moves = [
+            (c.name, value, entry)
+            for c in controls(one, bench.settings)
+            for value, entry in zip(c.values, table["by"][c.name], strict=True)
+        ]
+        assert len(moves) > 30
+        for name, value, entry in moves:
+            moved = workbench.move(bench, name, value)
+            assert entry.get("problem", "") == moved.problem
+            assert entry["settings"] == moved.settings
+            if not moved.problem:
+                assert {key: entry[key] for key in moved.moment} == moved.moment
+
+
+@given(data=st.data())
+def test_any_walk_over_the_controls_ends_in_an_estimate_of_its_plan_or_a_reason(data, pipeline_advice):
+    bench = workbench.recommended(pipeline_advice)
+    for _ in range(data.draw(st.integers(1, 6))):
+        control = data.draw(st.sampled_from(controls(pipeline_advice, bench.settings)))
+        value = data.draw(st.sampled_from(control.values))
+        bench = workbench.move(bench, control.name, value)
+        assert bench.settings[control.name] == value
+    expected = estimate(pipeline_advice.model, pipeline_advice.cluster, pipeline_advice.job, bench.plan)
+    assert bench.estimate.memory.peak.total_gib == pytest.approx(expected.memory.peak.total_gib)
+    if not bench.problem:
+        assert plan_of(pipeline_advice, bench.settings) == bench.plan

@@ -1,0 +1,36 @@
+"""What the package imports is what its metadata asks for, or what it can do without."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+
+import pytest
+
+# Imported where they are present: transformers' objects are recognised, and ipykernel brings psutil.
+DISPENSABLE = {"psutil", "transformers"}
+
+
+@pytest.fixture
+def declared(root) -> set[str]:
+    """Import names; the distributions behind them are called the same, but for their case."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    return {line.partition(">")[0] for line in asked}
+
+
+def test_every_import_is_declared(root, declared):
+    imported = {name.lower() for file in (root / "smp_advisor").rglob("*.py") for name in imports(file.read_text())}
+    assert imported - declared - DISPENSABLE - set(sys.stdlib_module_names) - {"smp_advisor"} == set()
+
+
+def imports(source: str) -> set[str]:
+    """The top-level names of a module's absolute imports."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add(str(node.module).partition(".")[0])
+    return names

@@ -1,0 +1,83 @@
+"""What is shipped: open the distributions and list their files."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+import pytest
+
+from smp_advisor._version import __version__
+
+pytestmark = pytest.mark.packaging
+
+INFO = f"smp_advisor-{__version__}.dist-info"
+EXTENSION = f"smp_advisor-{__version__}.data/data/share/jupyter/labextensions/smp-advisor"
+
+
+@pytest.fixture(scope="module")
+def shipped(wheel: Path) -> set[str]:
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+@pytest.fixture(scope="module")
+def sources(sdist: Path) -> set[str]:
+    with tarfile.open(sdist) as archive:
+        return {member.name.partition("/")[2] for member in archive if member.isfile()}
+
+
+@pytest.fixture(scope="module")
+def package_files(root: Path) -> set[str]:
+    """Every file of the package but its lab extension, which the wheel puts elsewhere."""
+    return {
+        file.relative_to(root).as_posix()
+        for file in (root / "smp_advisor").rglob("*")
+        if file.is_file() and not {"__pycache__", "labextension"} & set(file.parts)
+    }
+
+
+def test_the_wheel_holds_the_whole_package(shipped, package_files):
+    assert any("/data/" in file for file in package_files)
+    assert package_files - shipped == set()
+
+
+def test_the_wheel_holds_types_and_licence(shipped):
+    assert {"smp_advisor/py.typed", f"{INFO}/licenses/LICENSE"} <= shipped
+
+
+def test_the_wheel_holds_the_widget(shipped):
+    assert {"smp_advisor/static/widget.js", "smp_advisor/static/widget.css"} <= shipped
+
+
+def test_the_wheel_installs_the_extension_where_jupyterlab_looks(shipped, wheel):
+    wanted = {"package.json", "install.json", "schemas/smp-advisor/plugin.json", "static/style.js"}
+    assert {f"{EXTENSION}/{name}" for name in wanted} <= shipped
+    described = json.loads(zipfile.ZipFile(wheel).read(f"{EXTENSION}/package.json"))["jupyterlab"]["_build"]
+    assert f"{EXTENSION}/{described['load']}" in shipped
+
+
+def test_the_wheel_holds_nothing_else(shipped):
+    strays = {name for name in shipped if not name.startswith(("smp_advisor/", f"{INFO}/", f"{EXTENSION}/"))}
+    assert strays == set()
+    assert not any(name.startswith("smp_advisor/labextension") or name.endswith(".map") for name in shipped)
+
+
+def test_the_metadata_says_what_the_package_index_shows(wheel):
+    metadata = HeaderParser().parsestr(zipfile.ZipFile(wheel).read(f"{INFO}/METADATA").decode())
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert "Framework :: Jupyter :: JupyterLab :: Extensions :: Prebuilt" in metadata.get_all("Classifier")
+    always = {line.split("<")[0].split(">")[0] for line in metadata.get_all("Requires-Dist") if "extra ==" not in line}
+    assert "anywidget" in always
+    assert always & {"boto3", "sagemaker", "torch", "transformers"} == set()
+
+
+def test_the_sdist_holds_the_front_end_built_and_in_source(sources):
+    built = {"smp_advisor/static/widget.js", "smp_advisor/static/widget.css", "smp_advisor/labextension/package.json"}
+    assert built | {"js/package.json", "js/package-lock.json", "js/install.json", "LICENSE", "README.md"} <= sources
+
+
+def test_the_sdist_holds_nothing_installed(sources):
+    assert not any("node_modules" in name or name.startswith((".venv", "js/lib")) for name in sources)

@@ -1,0 +1,100 @@
+"""The one call: from what a user has to advice, or one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import smp_advisor as smpa
+from smp_advisor.errors import AdvisorError
+
+P4D = "ml.p4d.24xlarge"
+
+
+@pytest.fixture(scope="module")
+def advice() -> smpa.Advice:
+    return smpa.advise("10B", P4D, instance_count=16, sequence_length=512)
+
+
+def test_the_recommendation_fits_and_says_where_it_comes_from(advice: smpa.Advice) -> None:
+    assert advice.estimate.fits
+    assert advice.estimate.fit_probability >= 0.95
+    assert advice.estimate == smpa.estimate(advice.model, advice.cluster, advice.job, advice.plan)
+    assert advice.model.origin == "inferred"
+    assert advice.plans_scored == advice.plans_enumerated > advice.plans_fit > 0
+    assert f"{advice.estimate.global_batch_size:,} samples" in advice.because
+    assert advice.estimate.tokens_per_step <= 4_000_000
+
+
+def test_defaults_are_named_until_they_are_given(advice: smpa.Advice) -> None:
+    named = " ".join(advice.defaults)
+    for phrase in ("fp16", "Adam", "eager attention", "vocabulary 50,257", "4,000,000 tokens"):
+        assert phrase in named
+    assert "sequence length" not in named
+    given = smpa.advise("1B", P4D, vocab=50_000, precision="fp16", attention="fused", global_batch_size=64)
+    assert "vocabulary" not in " ".join(given.defaults)
+    assert "eager" not in " ".join(given.defaults)
+    assert "sequence length 2,048" in " ".join(given.defaults)
+
+
+def test_pinned_settings_are_kept() -> None:
+    held = smpa.advise("1.3B", P4D, sequence_length=512, tensor_parallel_degree=4, activation_checkpointing="each")
+    assert held.plan.tensor_parallel_degree == 4
+    assert held.plan.activation_checkpointing == "each"
+
+
+def test_an_oversized_model_is_told_what_would_do() -> None:
+    with pytest.raises(smpa.errors.NoPlanFitsError, match=r"nearest .* nodes would do\.$") as caught:
+        smpa.advise("30B", P4D, instance_count=1, sequence_length=2048)
+    nodes = int(str(caught.value).split(";")[-1].split()[0])
+    assert smpa.advise("30B", P4D, instance_count=nodes, sequence_length=2048).estimate.fits
+
+
+def test_the_cost_objective_is_never_dearer_than_throughput() -> None:
+    fast = smpa.advise("2.7B", P4D, instance_count=4, sequence_length=512)
+    cheap = smpa.advise("2.7B", P4D, instance_count=4, sequence_length=512, objective="cost")
+    assert cheap.estimate.usd_per_million_tokens <= fast.estimate.usd_per_million_tokens * 1.03
+    assert cheap.cluster.nodes <= 4
+    assert "clusters" in cheap.because
+
+
+BAD: list[tuple[tuple, dict, str]] = [
+    (("10B", "ml.p4d.24xlrge"), {}, "ml.p4d.24xlarge"),
+    (("10B", P4D), {"instance_count": 0}, "at least 1"),
+    (("10Q", P4D), {}, "10Q"),
+    (("10B", "ml.p5.48xlarge"), {}, "ml.p4de.24xlarge"),
+    (("10B", "ml.g5.xlarge"), {}, "nearest"),
+    (("10B", P4D), {"global_batch_size": 7, "tensor_parallel_degree": 1, "pipeline_parallel_degree": 1}, "multiple"),
+    (("10B", P4D), {"instance_count": 16, "tensor_parallel_degree": 3}, "choose degrees"),
+    (("10B", P4D), {"sharded_data_parallel_degree": 4, "pipeline_parallel_degree": 2}, "pipeline_parallel_degree"),
+    (("10B", P4D), {"batch_size": 5, "microbatches": 2}, "microbatches"),
+    (("10B", P4D), {"sequence_lenght": 512}, "sequence_length"),
+    (("10B", P4D), {"objective": "speed"}, "throughput"),
+    (("10B", P4D), {"min_fit_probability": 95}, "0.95"),
+    (("10B", P4D), {"library": "smp-v3"}, "smp-v1"),
+    (("1B", "ml.p3.16xlarge"), {"precision": "bf16"}, "fp16"),
+    (({"not": "a config"}, P4D), {}, "model_type"),
+    (("/nowhere/config.json", P4D), {}, "config.json"),
+    (("10B", P4D), {"job": smpa.Job(), "precision": "fp32"}, "not both"),
+    (("10B", smpa.Cluster(P4D, 2)), {"instance_count": 3}, "contradicts"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "keywords", "hint"), BAD, ids=[str(i) for i in range(len(BAD))])
+def test_bad_input_gets_one_sentence_that_helps(arguments: tuple, keywords: dict, hint: str) -> None:
+    with pytest.raises(AdvisorError) as caught:
+        smpa.advise(*arguments, **keywords)
+    sentence = str(caught.value)
+    assert hint in sentence
+    assert sentence.endswith((".", "?"))
+    assert "\n" not in sentence
+    assert len(sentence) < 400
+
+
+def test_a_config_file_that_is_none(tmp_path: Path) -> None:
+    for text in ("", "[1, 2]", "not json", '{"vocab": 3}', '{"model_type": "gpt2", "n_embd": -4}'):
+        path = tmp_path / "config.json"
+        path.write_text(text)
+        with pytest.raises(AdvisorError, match=r"\.$"):
+            smpa.advise(str(path), P4D)

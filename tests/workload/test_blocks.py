@@ -1,0 +1,131 @@
+"""What blocks hold: parameters under tensor parallelism, products, saved activations."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smp_advisor.errors import ModelError
+from smp_advisor.workload import Model
+
+GPT2_XL = Model.from_shape(layers=48, hidden=1600, heads=25, vocab=50257, max_positions=1024)
+LLAMA_3_8B = Model.from_shape(layers=32, hidden=4096, heads=32, kv_heads=8, vocab=128256, family="llama")
+
+
+def half_precision_bytes(block):
+    saved = block.saved
+    split = 2 * (saved.split_elements + saved.unfused_split_elements) + saved.split_bytes
+    replicated = 2 * saved.replicated_elements + saved.replicated_bytes + saved.half_replicated_bytes
+    return split, replicated
+
+
+@given(st.integers(1, 64).map(lambda k: 64 * k))
+def test_a_gpt_block_keeps_34_bytes_a_value_of_which_10_are_replicated(hidden):
+    block = Model.from_shape(layers=1, hidden=hidden, heads=hidden // 64).groups[0].block
+    assert half_precision_bytes(block) == (24 * hidden, 10 * hidden)
+
+
+def test_gelu_in_separate_operations_keeps_24_bytes_a_value_more():
+    config = json.loads(GPT2_XL.config_json) | {"activation_function": "gelu_new"}
+    block = Model.from_config(config).groups[0].block
+    assert block.saved.unfused_split_elements == 3 * 4 * 1600
+    assert sum(half_precision_bytes(block)) == (34 + 24) * 1600
+
+
+def test_a_llama_3_8b_block_keeps_49_bytes_a_value():
+    block = LLAMA_3_8B.groups[0].block
+    assert sum(half_precision_bytes(block)) == 49 * 4096
+    assert block.saved.replicated_bytes == 0, "no dropout, no masks"
+
+
+def test_without_dropout_no_masks_are_kept():
+    config = json.loads(GPT2_XL.config_json) | {"resid_pdrop": 0.0, "attn_pdrop": 0}
+    block = Model.from_config(config).groups[0].block
+    assert sum(half_precision_bytes(block)) == 32 * 1600
+    assert not block.attentions[0].dropout
+
+
+def test_norms_and_biases_after_row_products_are_replicated():
+    block = GPT2_XL.groups[0].block
+    assert block.parameters == 12 * 1600**2 + 13 * 1600
+    assert block.replicated_parameters == (4 + 2) * 1600
+    assert block.split_parameters == 12 * 1600**2 + 7 * 1600
+
+
+def test_routers_are_replicated_and_experts_divided():
+    block = (
+        Model.from_shape(
+            layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32000, family="llama", experts=8
+        )
+        .groups[0]
+        .block
+    )
+    assert block.replicated_parameters == 8 * 4096 + 2 * 4096
+    experts = {matmul.name: (matmul.experts, matmul.weights_per_token) for matmul in block.matmuls}
+    assert experts["expert up and gate"] == experts["expert down"] == (8, 2)
+    assert experts["router"] == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "matrices"),
+    [
+        ({"model_type": "gpt2"}, 12 * 768**2),
+        ({"model_type": "llama", "num_key_value_heads": 8}, 4096**2 * (2 + 2 / 4) + 3 * 4096 * 11008),
+        ({"model_type": "gptj"}, 12 * 4096**2),
+        ({"model_type": "falcon"}, 4544 * (4544 * 2 + 128) + 8 * 4544**2),
+        ({"model_type": "mixtral"}, 4096**2 * 2.5 + 2 * 3 * 4096 * 14336 + 8 * 4096),
+    ],
+    ids=lambda value: value.get("model_type", "") if isinstance(value, dict) else "",
+)
+def test_products_cover_every_matrix_a_token_meets(config, matrices):
+    block = Model.from_config(config).groups[0].block
+    assert sum(m.inputs * m.outputs * m.weights_per_token for m in block.matmuls) == matrices
+
+
+@pytest.mark.parametrize(
+    ("model_type", "all_reduces"),
+    [("gpt2", [2]), ("gptj", [1]), ("falcon", [1]), ("gpt_neox", [2]), ("llama", [2]), ("t5", [2, 3])],
+)
+def test_all_reduces_of_a_forward_pass(model_type, all_reduces):
+    model = Model.from_config({"model_type": model_type})
+    assert [group.block.all_reduces for group in model.groups] == all_reduces
+
+
+def test_t5_is_an_encoder_and_a_decoder_that_reads_it():
+    model = Model.from_config({"model_type": "t5", "num_layers": 6, "num_decoder_layers": 4})
+    encoder, decoder = model.groups
+    assert (encoder.count, decoder.count, model.layer_count) == (6, 4, 10)
+    assert (encoder.block.input_tensors, decoder.block.input_tensors) == (1, 2)
+    assert [attention.causal for attention in decoder.block.attentions] == [True, False]
+    assert not encoder.block.attentions[0].causal
+
+
+def test_an_image_has_as_many_tokens_as_patches_and_one():
+    model = Model.from_config({"model_type": "vit", "patch_size": 14})
+    assert model.sequence_length(512) == 257
+    assert model.shape.vocab == 0
+    assert not model.head.per_token
+
+
+def test_a_sliding_window_reaches_the_attention():
+    assert Model.from_config({"model_type": "mistral"}).groups[0].block.attentions[0].window == 4096
+    assert Model.from_config({"model_type": "llama"}).groups[0].block.attentions[0].window is None
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"layers": 2, "hidden": 10, "heads": 3}, "must be a multiple of the 3 attention heads"),
+        ({"layers": 0, "hidden": 8, "heads": 2}, "layers must be a whole number"),
+        ({"layers": 2, "hidden": 8.0, "heads": 2}, "hidden must be a whole number"),
+        ({"layers": 2, "hidden": 8, "heads": 2, "kv_heads": 1}, "'gpt2' has no kv_heads; its shape is given by layers"),
+        ({"layers": 2, "hidden": 8, "heads": 4, "kv_heads": 3, "family": "llama"}, "must divide the 4 attention heads"),
+        ({"layers": 2, "hidden": 8, "heads": 2, "family": "gtp"}, "supported are gpt2, gptj"),
+        ({"layers": 2, "hidden": 8, "heads": 2, "tied": "yes"}, "tie_word_embeddings must be true or false"),
+        ({"layers": 20_000, "hidden": 8, "heads": 2}, "at most 10,000"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused(keywords, message):
+    with pytest.raises(ModelError, match=message):
+        Model.from_shape(**keywords)

@@ -1,0 +1,203 @@
+"""Models read from configurations, without transformers."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from smp_advisor.errors import ModelError
+from smp_advisor.workload import Model
+
+# Counts that the published checkpoints have.
+PUBLISHED = {
+    "GPT-2 XL": ({"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25}, 1_557_611_200),
+    "GPT-J 6B": ({"model_type": "gptj"}, 6_050_882_784),
+    "GPT-NeoX 20B": ({"model_type": "gpt_neox"}, 20_554_567_680),
+    "Llama 2 7B": ({"model_type": "llama"}, 6_738_415_616),
+    "Llama 2 70B": (
+        {
+            "model_type": "llama",
+            "hidden_size": 8192,
+            "intermediate_size": 28672,
+            "num_hidden_layers": 80,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+        },
+        68_976_648_192,
+    ),
+    "Llama 3.2 1B": (
+        {
+            "model_type": "llama",
+            "vocab_size": 128256,
+            "hidden_size": 2048,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 64,
+            "tie_word_embeddings": True,
+        },
+        1_235_814_400,
+    ),
+    "Mistral 7B": ({"model_type": "mistral"}, 7_241_732_096),
+    "Mixtral 8x7B": ({"model_type": "mixtral"}, 46_702_792_704),
+    "BERT base": ({"model_type": "bert"}, 109_514_298),
+    "RoBERTa base": ({"model_type": "roberta", "max_position_embeddings": 514, "type_vocab_size": 1}, 124_697_433),
+    "T5 small": ({"model_type": "t5"}, 60_506_624),
+    "T5 3B": (
+        {"model_type": "t5", "d_model": 1024, "d_kv": 128, "d_ff": 16384, "num_layers": 24, "num_heads": 32},
+        2_851_598_336,
+    ),
+    "FLAN-T5 XXL": (
+        {
+            "model_type": "t5",
+            "d_model": 4096,
+            "d_ff": 10240,
+            "num_layers": 24,
+            "num_heads": 64,
+            "feed_forward_proj": "gated-gelu",
+            "tie_word_embeddings": False,
+        },
+        11_135_332_352,
+    ),
+    "ViT base": ({"model_type": "vit", "id2label": {str(n): str(n) for n in range(1000)}}, 86_567_656),
+    "Falcon 7B": ({"model_type": "falcon"}, 6_921_720_704),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_counts_a_published_checkpoint_exactly(name):
+    config, parameters = PUBLISHED[name]
+    model = Model.from_config(config)
+    assert model.parameter_count == parameters
+    assert model.origin == "given"
+
+
+def test_untied_t5_says_that_releases_of_transformers_differ():
+    config, _ = PUBLISHED["FLAN-T5 XXL"]
+    assert "as the published checkpoints hold them" in Model.from_config(config).note
+
+
+@pytest.mark.parametrize("argument", ["file", "path", "folder"])
+def test_reads_a_file_or_its_folder(tmp_path, argument):
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    file = folder / "config.json"
+    file.write_text(json.dumps({"model_type": "gpt2", "n_layer": 3}))
+    model = Model.from_config({"file": str(file), "path": file, "folder": folder}[argument])
+    assert model.shape.layers == 3
+    assert model.name == "my-model"
+
+
+def test_the_name_is_the_last_part_of_where_it_came_from():
+    assert Model.from_config({"model_type": "gpt2", "_name_or_path": "someone/their-gpt2"}).name == "their-gpt2"
+
+
+def test_other_spellings_of_keys_are_read():
+    model = Model.from_config({"model_type": "gpt2", "hidden_size": 1024, "num_hidden_layers": 3, "n_head": 16})
+    assert (model.shape.hidden, model.shape.layers) == (1024, 3)
+
+
+def test_an_unknown_head_is_named_and_the_assumption_said():
+    model = Model.from_config({"model_type": "gpt2", "architectures": ["GPT2DoubleHeadsModel2"]})
+    assert model.head.kind == "language-model"
+    assert "GPT2DoubleHeadsModel2" in model.note
+
+
+def test_what_rebuilds_the_model_holds_sizes_but_no_path_and_no_foreign_code():
+    config = {
+        "model_type": "falcon",
+        "auto_map": {"AutoModel": "modeling_falcon.FalconModel"},
+        "_name_or_path": "/home/me/falcon",
+        "n_layer": 2,
+    }
+    text = Model.from_config(config).config_json
+    values = json.loads(text)
+    assert values["num_hidden_layers"] == 2
+    assert values["hidden_size"] == 4544
+    assert not {"auto_map", "_name_or_path"} & set(values)
+    assert text == json.dumps(values, sort_keys=True)
+    assert Model.from_config(values).parameter_count == Model.from_config(config).parameter_count
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("not json", "is not a JSON file"),
+        ("[1, 2]", "holds no JSON object"),
+        ("[" * 100_000, "is not a JSON file"),
+        ("{}", "model_type is missing: add one such as"),
+        ('{"tokenizer_class": "GPT2Tokenizer"}', "describes a tokenizer; pass the config.json beside it"),
+        ('{"model_type": "mamba"}', "names the model type 'mamba'; supported are gpt2, gptj"),
+        ('{"model_type": ["gpt2"]}', "supported are gpt2"),
+        ('{"model_type": "gpt2", "n_layer": -1}', "n_layer must be a whole number of at least 1, not -1"),
+        ('{"model_type": "gpt2", "n_embd": 768.5}', "n_embd must be a whole number"),
+        ('{"model_type": "gpt2", "n_embd": true}', "n_embd must be a whole number"),
+        ('{"model_type": "gpt2", "n_embd": 1e30}', "n_embd must be a whole number"),
+        ('{"model_type": "gpt2", "n_head": 5}', "the hidden size 768 must be a multiple of the 5 attention heads"),
+        ('{"model_type": "gpt2", "resid_pdrop": NaN}', "resid_pdrop must lie between 0 and 1"),
+        ('{"model_type": "gpt2", "note": NaN}', "cannot be written as JSON"),
+        ('{"model_type": "gpt2", "activation_function": "gleu"}', "Unknown activation function 'gleu'; known are gelu"),
+        ('{"model_type": "gpt2", "tie_word_embeddings": 1}', "tie_word_embeddings must be true or false"),
+        ('{"model_type": "gpt2", "add_cross_attention": true}', "add_cross_attention must be false"),
+        ('{"model_type": "llama", "num_key_value_heads": 5}', r"num_key_value_heads \(5\) must divide the 32"),
+        ('{"model_type": "mixtral", "num_experts_per_tok": 9}', "must be at most the 8 experts"),
+        ('{"model_type": "gpt_neo", "num_layers": 3}', "attention_types must describe each of the 3 layers"),
+        ('{"model_type": "gpt_neo", "attention_types": 3}', "attention_types must describe"),
+        ('{"model_type": "t5", "feed_forward_proj": "double-relu"}', "such as 'relu' or 'gated-gelu'"),
+        ('{"model_type": "t5", "feed_forward_proj": "gated-gleu"}', "Unknown activation function 'gleu'"),
+        ('{"model_type": "vit", "patch_size": 500}', "patch_size must be at most image_size"),
+        ('{"model_type": "vit", "image_size": [1, 2, 3]}', "image_size must be a whole number or a pair"),
+    ],
+)
+def test_what_is_no_model_configuration_is_refused_in_one_sentence(tmp_path, content, message):
+    file = tmp_path / "config.json"
+    file.write_text(content)
+    with pytest.raises(ModelError, match=message) as caught:
+        Model.from_config(file)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("gpt2", "models are not looked up by name"),
+        (b"gpt2", "not bytes"),
+        ([], "not list"),
+        (None, "not NoneType"),
+        ("a\0b", "cannot be read"),
+        ({"model_type": "gpt2", "odd": object()}, "cannot be written as JSON"),
+    ],
+)
+def test_anything_else_is_refused_with_a_remedy(tmp_path, monkeypatch, config, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError, match=message):
+        Model.from_config(config)
+
+
+def test_a_file_that_is_no_text_or_far_too_large_is_refused(tmp_path):
+    file = tmp_path / "pytorch_model.bin"
+    file.write_bytes(b"\x80\x02\x8a")
+    with pytest.raises(ModelError, match="cannot be read"):
+        Model.from_config(file)
+    with file.open("wb") as handle:
+        handle.truncate(2**30)
+    with pytest.raises(ModelError, match="too large for a model configuration"):
+        Model.from_config(file)
+
+
+def test_a_folder_without_a_configuration_names_the_file_looked_for(tmp_path):
+    with pytest.raises(ModelError, match=r"config\.json. cannot be read"):
+        Model.from_config(tmp_path)
+
+
+def test_reading_a_model_imports_nothing_heavy():
+    program = (
+        "import sys; from smp_advisor.workload import Model; Model.from_config({'model_type': 'llama'}); "
+        "Model.from_parameters('10B'); "
+        "print(sorted({'torch', 'transformers', 'numpy', 'pandas'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

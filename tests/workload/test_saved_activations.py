@@ -1,0 +1,139 @@
+"""The blocks' saved activations against what autograd keeps of transformers' own layers."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from smp_advisor.workload import Model  # noqa: E402
+from tests.workload.saved_trace import saved_bytes  # noqa: E402
+
+WIDE = {"hidden_size": 512, "num_attention_heads": 8}
+BATCH = 2
+
+
+def text(length):
+    return {"input_ids": torch.zeros(BATCH, length, dtype=torch.long)}
+
+
+def text_pair(length):
+    return text(length) | {"decoder_input_ids": torch.zeros(BATCH, length, dtype=torch.long)}
+
+
+# name: model class, configuration, key of the depth, attention implementation
+CASES = {
+    "GPT-2": ("GPT2Model", {"n_embd": 512, "n_head": 8, "activation_function": "gelu"}, "n_layer", "sdpa"),
+    "GPT-2 with gelu_new": ("GPT2Model", {"n_embd": 512, "n_head": 8}, "n_layer", "sdpa"),
+    "GPT-2 without dropout": (
+        "GPT2Model",
+        {"n_embd": 512, "n_head": 8, "resid_pdrop": 0.0, "attn_pdrop": 0.0},
+        "n_layer",
+        "sdpa",
+    ),
+    "Llama": ("LlamaModel", WIDE | {"intermediate_size": 1792, "num_key_value_heads": 2}, "num_hidden_layers", "sdpa"),
+    "Mistral": (
+        "MistralModel",
+        WIDE | {"intermediate_size": 1792, "num_key_value_heads": 2},
+        "num_hidden_layers",
+        "sdpa",
+    ),
+    "GPT-NeoX": (
+        "GPTNeoXModel",
+        WIDE | {"intermediate_size": 2048, "hidden_dropout": 0.1},
+        "num_hidden_layers",
+        "sdpa",
+    ),
+    "GPT-NeoX in sequence": (
+        "GPTNeoXModel",
+        WIDE | {"intermediate_size": 2048, "use_parallel_residual": False},
+        "num_hidden_layers",
+        "sdpa",
+    ),
+    "BERT": ("BertModel", WIDE | {"intermediate_size": 2048}, "num_hidden_layers", "sdpa"),
+    "RoBERTa": ("RobertaModel", WIDE | {"intermediate_size": 2048}, "num_hidden_layers", "sdpa"),
+    "OPT": ("OPTModel", WIDE | {"ffn_dim": 2048, "word_embed_proj_dim": 512}, "num_hidden_layers", "sdpa"),
+    "Falcon 7B": ("FalconModel", WIDE, "num_hidden_layers", "sdpa"),
+    "Falcon 40B": (
+        "FalconModel",
+        WIDE | {"num_kv_heads": 2, "new_decoder_architecture": True},
+        "num_hidden_layers",
+        "sdpa",
+    ),
+    "T5 encoder": ("T5EncoderModel", {"d_model": 512, "d_ff": 2048, "num_heads": 8}, "num_layers", "sdpa"),
+    "T5 1.1 encoder": (
+        "T5EncoderModel",
+        {"d_model": 512, "d_ff": 1024, "num_heads": 8, "feed_forward_proj": "gated-gelu"},
+        "num_layers",
+        "sdpa",
+    ),
+    "Mixtral": (
+        "MixtralModel",
+        WIDE | {"intermediate_size": 1792, "num_key_value_heads": 2},
+        "num_hidden_layers",
+        "sdpa",
+    ),
+    # Eager attention: its scores grow with the square of the length and fall out of the comparison.
+    "BLOOM": ("BloomModel", {"hidden_size": 512, "n_head": 8, "hidden_dropout": 0.1}, "n_layer", "eager"),
+}
+
+
+def measured_per_token(build, inputs, lengths):
+    """Bytes a token that one more block keeps, what grows with the square of the length left out."""
+    short, long = lengths
+    growth = {
+        length: saved_bytes(lambda: build(2), lambda n=length: inputs(n), torch.bfloat16)
+        - saved_bytes(lambda: build(1), lambda n=length: inputs(n), torch.bfloat16)
+        for length in lengths
+    }
+    # growth = linear s + square s²
+    return (growth[short] * long / short - growth[long] * short / long) / (long - short) / BATCH
+
+
+def expected_per_token(block, attention):
+    """What the cost model takes for bf16 without the scores: the block's saved tensors and the fused statistics."""
+    saved = block.saved
+    elements = saved.split_elements + saved.replicated_elements + saved.unfused_split_elements
+    statistics = sum(4 * a.heads for a in block.attentions) if attention == "sdpa" else 0
+    return 2 * elements + saved.split_bytes + saved.replicated_bytes + saved.half_replicated_bytes + statistics
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_block_keeps_what_autograd_keeps(name):
+    class_name, keywords, depth, attention = CASES[name]
+    cls = getattr(transformers, class_name)
+
+    def configuration(layers):
+        config = cls.config_class(**keywords, **{depth: layers}, use_cache=False)
+        config._attn_implementation = attention
+        return config
+
+    block = Model.from_config(configuration(1)).groups[0].block
+    measured = measured_per_token(lambda layers: cls(configuration(layers)), text, (128, 256))
+    assert expected_per_token(block, attention) == pytest.approx(measured, rel=0.02)
+
+
+def test_a_t5_decoder_block_keeps_what_autograd_keeps():
+    def configuration(layers):
+        return transformers.T5Config(
+            d_model=512, d_ff=2048, num_heads=8, num_layers=1, num_decoder_layers=layers, use_cache=False
+        )
+
+    block = Model.from_config(configuration(1)).groups[1].block
+    measured = measured_per_token(lambda layers: transformers.T5Model(configuration(layers)), text_pair, (128, 256))
+    assert expected_per_token(block, "sdpa") == pytest.approx(measured, rel=0.02)
+
+
+def test_a_vit_block_keeps_what_autograd_keeps():
+    def build(layers):
+        return transformers.ViTModel(
+            transformers.ViTConfig(**WIDE, intermediate_size=2048, num_hidden_layers=layers, hidden_dropout_prob=0.1)
+        )
+
+    def image():
+        return {"pixel_values": torch.zeros(BATCH, 3, 224, 224, dtype=torch.bfloat16)}
+
+    config = transformers.ViTConfig(**WIDE, intermediate_size=2048, hidden_dropout_prob=0.1)
+    model = Model.from_config(config)
+    growth = saved_bytes(lambda: build(2), image, torch.bfloat16) - saved_bytes(lambda: build(1), image, torch.bfloat16)
+    measured = growth / BATCH / model.fixed_sequence_length
+    assert expected_per_token(model.groups[0].block, "sdpa") == pytest.approx(measured, rel=0.02)

@@ -1,0 +1,149 @@
+"""Parameter counts against the models that transformers builds."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from smp_advisor.workload import Model  # noqa: E402
+from smp_advisor.workload.family import families  # noqa: E402
+
+
+def count(class_name, config):
+    """Parameters of the model that transformers builds, tied ones once."""
+    if config.model_type == "t5":
+        config.decoder_start_token_id = 0
+    with torch.device("meta"):
+        model = getattr(transformers, class_name)(config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+CASES = [
+    ("GPT2", {}, ["LMHeadModel", "ForSequenceClassification", "ForTokenClassification", "Model"]),
+    ("GPT2", {"n_embd": 1600, "n_layer": 48, "n_head": 25}, ["LMHeadModel"]),
+    ("GPT2", {"n_inner": 1000, "tie_word_embeddings": False}, ["LMHeadModel"]),
+    ("GPTJ", {}, ["ForCausalLM", "ForSequenceClassification", "Model"]),
+    ("GPTJ", {"tie_word_embeddings": True}, ["ForCausalLM"]),
+    ("GPTNeo", {}, ["ForCausalLM", "ForSequenceClassification", "ForTokenClassification", "Model"]),
+    ("GPTNeoX", {}, ["ForCausalLM", "ForSequenceClassification", "ForTokenClassification", "Model"]),
+    ("GPTNeoX", {"attention_bias": False, "tie_word_embeddings": True}, ["ForCausalLM"]),
+    ("Llama", {}, ["ForCausalLM", "ForSequenceClassification", "ForTokenClassification", "Model"]),
+    ("Llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 96}, ["ForCausalLM"]),
+    ("Mistral", {}, ["ForCausalLM", "ForSequenceClassification"]),
+    ("Mixtral", {}, ["ForCausalLM", "ForTokenClassification"]),
+    (
+        "Bert",
+        {},
+        [
+            "ForMaskedLM",
+            "LMHeadModel",
+            "ForSequenceClassification",
+            "ForTokenClassification",
+            "ForPreTraining",
+            "Model",
+        ],
+    ),
+    ("Bert", {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}, ["ForMaskedLM"]),
+    ("Bert", {"tie_word_embeddings": False}, ["ForMaskedLM", "ForPreTraining"]),
+    ("Roberta", {}, ["ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "Model"]),
+    ("T5", {}, ["ForConditionalGeneration", "Model", "EncoderModel"]),
+    ("T5", {"feed_forward_proj": "gated-gelu", "num_decoder_layers": 3}, ["ForConditionalGeneration"]),
+    ("ViT", {}, ["ForImageClassification", "Model"]),
+    ("ViT", {"patch_size": 14, "qkv_bias": False, "num_labels": 1000}, ["ForImageClassification"]),
+    ("Falcon", {}, ["ForCausalLM", "ForSequenceClassification", "ForTokenClassification", "Model"]),
+    (
+        "Falcon",
+        {"hidden_size": 8192, "num_attention_heads": 128, "num_kv_heads": 8, "new_decoder_architecture": True},
+        ["ForCausalLM"],
+    ),
+    (
+        "Falcon",
+        {
+            "hidden_size": 4096,
+            "num_attention_heads": 64,
+            "parallel_attn": False,
+            "multi_query": False,
+            "bias": True,
+            "alibi": True,
+        },
+        ["ForCausalLM"],
+    ),
+    ("OPT", {}, ["ForCausalLM", "ForSequenceClassification", "Model"]),
+    (
+        "OPT",
+        {"hidden_size": 1024, "num_attention_heads": 16, "word_embed_proj_dim": 512, "do_layer_norm_before": False},
+        ["ForCausalLM", "ForSequenceClassification"],
+    ),
+    ("OPT", {"enable_bias": False, "layer_norm_elementwise_affine": False}, ["ForCausalLM"]),
+    ("Bloom", {"hidden_size": 1024, "n_layer": 24, "n_head": 16}, ["ForCausalLM", "ForTokenClassification", "Model"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "keywords", "suffix"),
+    [(prefix, keywords, suffix) for prefix, keywords, suffixes in CASES for suffix in suffixes],
+)
+def test_object_and_plain_values_count_what_transformers_builds(prefix, keywords, suffix):
+    class_name, config_class = prefix + suffix, getattr(transformers, prefix + "Config")
+    config = config_class(**keywords)
+    config.architectures = [class_name]
+    built = count(class_name, config)
+    from_object = Model.from_config(config)
+    assert from_object.parameter_count == built
+    assert not from_object.note
+    labels = {"id2label": config.id2label} if "num_labels" in keywords else {}
+    plain = Model.from_config({"model_type": config.model_type, "architectures": [class_name]} | keywords | labels)
+    assert plain.parameter_count == built
+    for model in (from_object, plain):
+        assert count(class_name, config_class.from_dict(json.loads(model.config_json))) == built
+
+
+DECODERS = ["gpt2", "gptj", "gpt_neo", "gpt_neox", "llama", "mistral", "opt", "bloom", "falcon"]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_shapes_count_what_transformers_builds(data):
+    family = data.draw(st.sampled_from([*DECODERS, "mixtral", "bert", "roberta", "t5", "vit"]))
+    heads = data.draw(st.sampled_from([1, 2, 4, 6]))
+    keywords = {
+        "layers": data.draw(st.integers(1, 3)),
+        "heads": heads,
+        "hidden": heads * 2 * data.draw(st.integers(1, 20)),
+    }
+    keys = families()[family].shape_keys
+    if "vocab" in keys:
+        keywords["vocab"] = data.draw(st.integers(20, 300))
+    if "ffn" in keys:
+        keywords["ffn"] = data.draw(st.integers(1, 200))
+    if "kv_heads" in keys:
+        keywords["kv_heads"] = data.draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0]))
+    if "tied" in keys and family != "t5":  # transformers 5 ties T5 whatever its configuration says
+        keywords["tied"] = data.draw(st.booleans())
+    model = Model.from_shape(family=family, **keywords)
+    facts = families()[family]
+    config = getattr(transformers, facts.config_class).from_dict(
+        json.loads(model.config_json) | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+    )
+    suffix = {"gpt2": "LMHeadModel", "t5": "ForConditionalGeneration", "vit": "ForImageClassification"}.get(family)
+    suffix = suffix or ("ForCausalLM" if "bert" not in family else "ForMaskedLM")
+    assert count(facts.config_class.removesuffix("Config") + suffix, config) == model.parameter_count
+
+
+@pytest.mark.parametrize("family", families().values(), ids=lambda family: family.model_type)
+def test_defaults_are_those_of_the_configuration_class(family):
+    config = getattr(transformers, family.config_class)()
+    assert config.model_type == family.model_type
+    assert dict(config.attribute_map).items() <= {**family.aliases}.items()
+    values = config.to_dict()
+    for key, value in family.defaults.items():
+        if value is None:
+            continue  # derived, which the counts above check
+        if key == "rotary_pct":
+            assert value == values["rope_parameters"]["partial_rotary_factor"]
+        else:
+            assert value == (values[key] if key in values else getattr(config, key)), key
