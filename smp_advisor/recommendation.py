@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import fields
+from dataclasses import fields, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
 from smp_advisor.advice import Advice
@@ -11,7 +12,7 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, JobError, NoPlanFitsError
 from smp_advisor.guidance import explain, nearest_reference, pitfalls
-from smp_advisor.guidance.choice import batch_note, defaults, nothing_fits, why_this_plan
+from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, nothing_fits, why_this_plan
 from smp_advisor.library.check import check_against
 from smp_advisor.library.plan import Plan
 from smp_advisor.library.support import require_supported_instance
@@ -49,6 +50,8 @@ def read_model(model: Any, *, sequence_length: int, shape: Mapping[str, Any] | N
         return model
     shape = dict(shape or {})
     is_path = isinstance(model, str) and (model.endswith(".json") or "/" in model or "\\" in model)
+    if not isinstance(model, int | str) and isinstance(model, Real):
+        model = float(model)  # NumPy's numbers are as good as Python's
     if isinstance(model, int | float) or (isinstance(model, str) and not is_path):
         return Model.from_parameters(model, sequence_length=sequence_length, **shape)
     if shape:
@@ -110,14 +113,24 @@ def advise(
     True
     """
     chosen_objective = _objective(objective)
+    for name, text in (("script", script), ("data", data)):
+        _require_text(name, text)
     _require_probability(min_fit_probability)
     if library != "smp-v1":
         raise AdvisorError(f"library must be 'smp-v1', the only one this version advises on, not {library!r}.")
     given_job, shape, pins = _sort_settings(settings)
+    job_is_given = job is not None
     job = _job(job, given_job)
+    at_default = set(job.defaulted())
     cluster = _cluster(cluster, instance_count)
     require_supported_instance(library, cluster.instance)
     read = read_model(model, sequence_length=job.sequence_length, shape=shape)
+    job = _within_positions(job, read, given="sequence_length" in given_job or job_is_given)
+    if chosen_objective == "cost" and cluster.usd_per_hour is None:
+        raise AdvisorError(
+            f"objective='cost' needs a price, and none is known for {cluster.instance.name}: use another objective, or "
+            "Cluster.custom(..., usd_per_hour=...)."
+        )
     if job.precision == "bf16" and not cluster.instance.bf16:
         raise JobError(f"{cluster.instance.gpu_label} does not compute in bf16; use precision='fp16'.")
 
@@ -138,7 +151,11 @@ def advise(
 
     plan = best.best()
     value = estimate(read, best.cluster, job, plan)
-    batch = batch_note(job, value.global_batch_size, value.tokens_per_step)
+    because = (
+        why_this_plan(best, searched, cluster, min_fit_probability),
+        batch_note(job, value.global_batch_size, value.tokens_per_step),
+        low_utilisation(value),
+    )
     return Advice(
         model=read,
         cluster=best.cluster,
@@ -147,7 +164,9 @@ def advise(
         estimate=value,
         objective=chosen_objective,
         min_fit_probability=min_fit_probability,
-        steps=explain(read, best.cluster, job, plan, value, min_fit_probability=min_fit_probability, batch_note=batch),
+        steps=explain(
+            read, best.cluster, job, plan, value, min_fit_probability=min_fit_probability, objective=objective
+        ),
         pitfalls=pitfalls(
             read,
             best.cluster,
@@ -157,8 +176,8 @@ def advise(
             min_fit_probability=min_fit_probability,
         ),
         reference=nearest_reference(read, best.cluster, job, plan, value, min_fit_probability=min_fit_probability),
-        because=f"{why_this_plan(best, searched, cluster, min_fit_probability)} {batch}",
-        defaults=defaults(read, job, {*given_job, *shape}),
+        because=" ".join(filter(None, because)),
+        defaults=defaults(read, job, at_default - set(given_job), vocab_given="vocab" in shape),
         plans_enumerated=sum(r.plans_enumerated for r in searched),
         plans_scored=sum(len(r.peak_gib) for r in searched),
         plans_fit=sum(len(r.ranked) for r in searched),
@@ -176,6 +195,11 @@ def _objective(objective: str) -> Objective:
     if objective not in OBJECTIVES:
         raise AdvisorError(f"objective must be one of {', '.join(OBJECTIVES)}, not {objective!r}.")
     return cast("Objective", objective)
+
+
+def _require_text(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise AdvisorError(f"{name} must be text, for example a path or an S3 URI, not {value!r}.")
 
 
 def _require_probability(value: object) -> None:
@@ -207,6 +231,8 @@ def _pinned_plan(job: Job, pins: Mapping[str, Any]) -> Plan:
         "activation_checkpointing": "each" if pins.get("offload_activations") else False,
         "fp16": job.precision == "fp16",
     }
+    if job.precision == "bf16":  # only with sharded data parallelism, which then shows what it excludes
+        fill |= {"bf16": True, "sharded_data_parallel_degree": 2}
     return Plan(**{**fill, **pins})
 
 
@@ -216,6 +242,19 @@ def _job(job: Job | None, given: Mapping[str, Any]) -> Job:
     if given:
         raise JobError(f"Give either a Job or its fields, not both: {_words(given)} came beside job=.")
     return job
+
+
+def _within_positions(job: Job, model: Model, *, given: bool) -> Job:
+    """The job, at the model's own length where the user gave none; an error where theirs exceeds its positions."""
+    positions = model.shape.max_positions
+    if not positions or model.fixed_sequence_length or job.sequence_length <= positions:
+        return job
+    if not given:
+        return replace(job, sequence_length=positions)
+    raise JobError(
+        f"{model.name} has {positions:,} positions, fewer than a sequence_length of {job.sequence_length:,}: pass "
+        f"sequence_length={positions} or less, or a configuration with more positions."
+    )
 
 
 def _cluster(cluster: Cluster | Instance | str, count: int | None) -> Cluster:

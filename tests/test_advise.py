@@ -10,6 +10,15 @@ import smp_advisor as smpa
 from smp_advisor.errors import AdvisorError
 
 P4D = "ml.p4d.24xlarge"
+UNPRICED = smpa.Cluster.custom(
+    gpu="A100",
+    usable_gpu_memory_gib=39,
+    peak_tflops=312,
+    gpus_per_node=8,
+    nodes=2,
+    intra_node_gb_per_s=600,
+    inter_node_gbps=400,
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +68,46 @@ def test_the_cost_objective_is_never_dearer_than_throughput() -> None:
     assert "clusters" in cheap.because
 
 
+def test_the_cluster_that_would_do_is_not_oversized() -> None:
+    with pytest.raises(smpa.errors.NoPlanFitsError) as caught:
+        smpa.advise("30B", P4D, instance_count=2, sequence_length=2048, vocab=50_000, max_tokens_per_step=500_000)
+    nodes = int(str(caught.value).split(";")[-1].split()[0])
+    settings = {"sequence_length": 2048, "vocab": 50_000, "max_tokens_per_step": 500_000}
+    assert smpa.advise("30B", P4D, instance_count=nodes, **settings).estimate.fits
+    for fewer in range(3, nodes):
+        with pytest.raises(smpa.errors.NoPlanFitsError):
+            smpa.advise("30B", P4D, instance_count=fewer, **settings)
+
+
+def test_a_model_keeps_within_its_positions() -> None:
+    bert = {"model_type": "bert", "architectures": ["BertForMaskedLM"]}
+    unsaid = smpa.advise(bert, P4D)
+    assert unsaid.job.sequence_length == 512
+    assert "sequence length 512 tokens" in unsaid.defaults
+    with pytest.raises(AdvisorError, match="512 positions"):
+        smpa.advise(bert, P4D, sequence_length=1024)
+
+
+def test_a_small_model_is_not_sharded_for_nothing() -> None:
+    for count, nodes in (("350M", 1), ("350M", 8), ("760M", 2)):
+        plan = smpa.advise(count, P4D, instance_count=nodes, sequence_length=1024).plan
+        assert plan.sharded_data_parallel_degree == 1, (count, nodes)
+        assert plan.tensor_parallel_degree == plan.pipeline_parallel_degree == 1
+
+
+def test_optimize_memory_can_be_held() -> None:
+    held = smpa.advise("6.7B", P4D, instance_count=2, sequence_length=1024, optimize="memory")
+    assert held.plan.optimize == "memory"
+    assert not held.plan.prescaled_batch
+
+
+def test_a_recommendation_that_leaves_the_gpus_idle_says_so() -> None:
+    held = smpa.advise("6.7B", "ml.g4dn.12xlarge", instance_count=8, sequence_length=512, tensor_parallel_degree=8)
+    assert held.estimate.mfu < 0.1
+    assert "Beware" in held.because
+    assert "Beware" not in smpa.advise("1.3B", P4D, sequence_length=1024).because
+
+
 BAD: list[tuple[tuple, dict, str]] = [
     (("10B", "ml.p4d.24xlrge"), {}, "ml.p4d.24xlarge"),
     (("10B", P4D), {"instance_count": 0}, "at least 1"),
@@ -76,6 +125,9 @@ BAD: list[tuple[tuple, dict, str]] = [
     (("1B", "ml.p3.16xlarge"), {"precision": "bf16"}, "fp16"),
     (({"not": "a config"}, P4D), {}, "model_type"),
     (("/nowhere/config.json", P4D), {}, "config.json"),
+    (("10B", P4D), {"precision": "bf16", "shard_optimizer_state": True}, "shard_optimizer_state"),
+    (("1B", UNPRICED), {"objective": "cost"}, "price"),
+    (("1B", P4D), {"data": 5}, "S3 URI"),
     (("10B", P4D), {"job": smpa.Job(), "precision": "fp32"}, "not both"),
     (("10B", smpa.Cluster(P4D, 2)), {"instance_count": 3}, "contradicts"),
 ]

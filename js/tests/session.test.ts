@@ -66,10 +66,25 @@ test("another view's move, or Python's, is shown while nothing is asked", () => 
   expect(session.screen.words).toBe('from the kernel');
 });
 
+test('after a refusal the kernel is listened to again', () => {
+  session.move('batch_size', 24);
+  session.onFailure(model.get('_request').id);
+  model.answer(8, 1, '');
+  expect(session.screen.settings).toEqual(settings(8, 1));
+});
+
 test('the settings on screen travel with a request for cells', () => {
   session.move('batch_size', 24);
   const id = session.requestCells();
   expect(model.sent).toEqual([{ kind: 'export', request: { id, settings: settings(24, 1), moved: 'batch_size' } }]);
+});
+
+test('the end of a gesture is sent at once, not when the kernel has answered what came before', () => {
+  session.move('batch_size', 24);
+  session.move('batch_size', 32);
+  session.commit();
+  expect(model.sent).toEqual([{ kind: 'move', request: model.get('_request') }]);
+  expect(model.get('_request').settings).toEqual(settings(32, 1));
 });
 
 test('a move whose outcome is not known yet travels with it as a move', () => {

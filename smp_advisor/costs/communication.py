@@ -45,7 +45,8 @@ def bus_bytes_per_second(cluster: Cluster, members: Ints, stride: Ints) -> tuple
     """
     per_node = cluster.instance.gpus
     members, stride = np.asarray(members), np.asarray(stride)
-    inside = members * stride <= per_node
+    # A group that does not divide the node reaches over its edge somewhere.
+    inside = (per_node % np.minimum(members * stride, per_node) == 0) & (members * stride <= per_node)
     in_node_members = np.clip(np.where(inside, members, per_node // np.minimum(stride, per_node)), 1, None)
     link = cluster.intra_node_bytes_per_s * _intra_efficiency(cluster, in_node_members)
     sharing = np.minimum(stride, per_node)
@@ -56,9 +57,12 @@ def bus_bytes_per_second(cluster: Cluster, members: Ints, stride: Ints) -> tuple
 
 def _seconds(cluster: Cluster, bytes_: Floats, members: Ints, stride: Ints, rounds: int) -> Floats:
     rate, inside = bus_bytes_per_second(cluster, members, stride)
-    latency = np.where(
-        inside, constant("communication.intra_latency_seconds"), constant("communication.inter_latency_seconds")
+    # A ring passes every member once a round; each edge between nodes costs a network hop.
+    edges = np.where(inside, 0, np.minimum(members, -(-members * stride // cluster.instance.gpus)))
+    hops = (members - 1 - edges) * constant("communication.intra_hop_seconds") + edges * constant(
+        "communication.inter_hop_seconds"
     )
+    latency = constant("communication.start_seconds") + rounds * hops
     share = rounds * (members - 1) / np.maximum(members, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         time = latency + share * bytes_ / rate
@@ -81,7 +85,7 @@ def point_to_point_seconds(cluster: Cluster, bytes_: Floats, members: Ints, stri
     Where the pipeline leaves the node, the `stride` GPUs at the node's edge send at once.
     """
     per_node = cluster.instance.gpus
-    inside = members * stride <= per_node
+    inside = (per_node % np.minimum(members * stride, per_node) == 0) & (members * stride <= per_node)
     link = cluster.intra_node_bytes_per_s * _intra_efficiency(cluster, np.full(stride.shape, 2))
     senders = np.minimum(stride, per_node)
     network = cluster.inter_node_bytes_per_s_per_node * constant("communication.network_efficiency") / senders

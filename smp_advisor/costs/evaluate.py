@@ -48,11 +48,12 @@ _TIME_PARTS = tuple(StepTime.__dataclass_fields__)
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryColumns:
-    """Memory of n plans, arrays of shape (n,), bytes: of the stage that is likeliest not to fit."""
+    """Memory of n plans, arrays of shape (n,)."""
 
     peak_bytes: Floats
-    error_bytes: Floats
-    """One standard deviation of `peak_bytes`."""
+    """Of the stage that needs the most."""
+    margin: Floats
+    """Free memory in standard deviations of its error, of the stage where that is least."""
     host_bytes_per_node: Floats
 
 
@@ -83,17 +84,17 @@ def _kinds_bytes(
 def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> MemoryColumns:
     """Peak memory of n plans."""
     usable = cluster.instance.usable_gpu_memory_gib * GIB
-    peak, error, host = np.zeros(len(layout)), np.zeros(len(layout)), np.zeros(len(layout))
+    peak, margin, host = np.zeros(len(layout)), np.zeros(len(layout)), np.zeros(len(layout))
     for degree, rows in _by_pipeline_degree(layout):
         kinds = _kinds_bytes(model, cluster, job, layout.take(rows), degree)
         totals = np.stack([sum(by.values(), np.zeros(len(rows))) for _, by, _ in kinds])
         shards = vocabulary_shards(model, layout.take(rows))
-        errors = np.stack([memory_error_bytes(by, shards) for _, by, _ in kinds])
-        worst = ((totals - usable) / errors).argmax(axis=0), np.arange(len(rows))
-        peak[rows], error[rows] = totals[worst], errors[worst]
+        errors = np.stack([memory_error_bytes(by, shards, model.activation_band) for _, by, _ in kinds])
+        peak[rows] = totals.max(axis=0)
+        margin[rows] = ((usable - totals) / errors).min(axis=0)
         # A node may hold several stages; all its GPUs are charged with the largest.
         host[rows] = np.stack([h for _, _, h in kinds]).max(axis=0) * cluster.instance.gpus
-    return MemoryColumns(peak_bytes=peak, error_bytes=error, host_bytes_per_node=host)
+    return MemoryColumns(peak_bytes=peak, margin=margin, host_bytes_per_node=host)
 
 
 def fit_probability(margin: float) -> float:
@@ -137,7 +138,7 @@ def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan
         kinds = _kinds_bytes(model, cluster, job, part, degree)
         flight = in_flight(part)
         shards = vocabulary_shards(model, part)
-        errors = [memory_error_bytes(by, shards) for _, by, _ in kinds]
+        errors = [memory_error_bytes(by, shards, model.activation_band) for _, by, _ in kinds]
         for position, row in enumerate(rows):
             result[row] = _value(
                 model,
@@ -220,7 +221,7 @@ def assumptions(model: Model, plan: Plan) -> tuple[str, ...]:
     """What the figures of this plan rest on that no source states, one sentence each."""
     said = []
     if model.origin == "inferred":
-        said.append(f"The model's shape is inferred ({model.note or model.name}); activations may differ by 25 %.")
+        said.append(f"The model's shape is {model.note}.")
     if plan.tensor_parallel_degree > 1 and not supports_tensor_parallelism(model.family):
         said.append(
             f"The library does not distribute {model.family} layers by itself: tensor parallelism divides them only if "

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smp_advisor.costs.constants import constant
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
 
-__all__ = ["CONTIGUOUS", "Layout", "checkpoint_layers", "checkpoint_strategy"]
+__all__ = ["CONTIGUOUS", "Layout", "checkpoint_layers", "checkpoint_strategy", "sharded_default"]
 
 CONTIGUOUS = -1
 """`Layout.checkpoint_layers` of the strategy that makes one unit of all layers of a stage."""
@@ -41,6 +43,11 @@ def checkpoint_strategy(layers: int) -> Checkpointing:
     return {1: "each", CONTIGUOUS: "contiguous"}.get(layers, f"group_{layers}")
 
 
+def sharded_default(name: str) -> int:
+    """The library's default size for sharded data parallelism, in elements."""
+    return int(constant(f"sharded_data_parallel.{name}"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """Many configurations as columns of equal length, one entry a plan."""
@@ -62,6 +69,10 @@ class Layout:
     activation_loading_horizon: Ints
     split_checkpoints: Bools
     """Whether checkpointed inputs are divided over tensor parallelism (``optimize="memory"``)."""
+    max_live_parameters: Ints
+    """Parameters gathered at a time (``sdp_max_live_parameters``)."""
+    reduce_bucket_elements: Ints
+    """Gradients reduced at a time (``sdp_reduce_bucket_size``)."""
     spread_placement: Bools
     """Data-parallel neighbours first (``placement_strategy="spread"``) rather than tensor-parallel ones."""
 
@@ -108,5 +119,11 @@ class Layout:
             offload_activations=bools([p.offload_activations for p in plans]),
             activation_loading_horizon=ints([p.activation_loading_horizon or 4 for p in plans]),
             split_checkpoints=bools([p.optimize == "memory" and p.tensor_parallel_degree > 1 for p in plans]),
+            max_live_parameters=ints(
+                [p.sdp_max_live_parameters or sharded_default("max_live_parameters") for p in plans]
+            ),
+            reduce_bucket_elements=ints(
+                [p.sdp_reduce_bucket_size or sharded_default("reduce_bucket_elements") for p in plans]
+            ),
             spread_placement=bools([p.placement_strategy == "spread" for p in plans]),
         )

@@ -91,6 +91,8 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
         + saved.split_bytes / tp
     )
     total = per_token * world.microbatch_tokens
+    if job.attention == "eager":
+        total = total + element * saved.eager_split_elements / tp * world.microbatch_tokens
     for attention in block.attentions:
         heads = attention.heads / tp
         if job.attention == "fused":
@@ -108,9 +110,9 @@ def _state(job: Job, split: Floats, replicated: Floats, layout: Layout, world: W
     """Parameters, gradients, optimizer state and fp32 copies, bytes.
 
     fp16 with Adam: 2 + 2 + 8 + (4 + 4) = 20 bytes a parameter (SMP documentation, Introduction to model parallelism);
-    fp32: 4 + 4 + 8. `shard_optimizer_state` divides the last 16 over the reduced data-parallel group for modules that
-    tensor parallelism splits and over the whole data-parallel group for the others; sharded data parallelism divides
-    all of it.
+    fp32: 4 + 4 + 8. `shard_optimizer_state` divides the last 16 over the reduced data-parallel group. For modules that
+    tensor parallelism leaves whole the library could divide them over the whole data-parallel group; that is not
+    documented, so it is not counted on. Sharded data parallelism divides all of it.
     """
     element = world.bytes_per_element
     moments = 8.0 if job.optimizer == "adam" else 4.0
@@ -118,7 +120,7 @@ def _state(job: Job, split: Floats, replicated: Floats, layout: Layout, world: W
     whole = split + replicated
     sharded = layout.sharded_data_parallel_degree
     by_optimizer = layout.shard_optimizer_state
-    owned = np.where(by_optimizer, split / world.replicas + replicated / world.data_parallel_degree, whole) / sharded
+    owned = np.where(by_optimizer, whole / world.replicas, whole) / sharded
     return {
         "parameters": element * whole / sharded,
         "gradients": element * whole / sharded,
@@ -209,12 +211,14 @@ def stage_bytes(
 
 
 def _logits_bytes(model: Model, layout: Layout, world: World) -> Floats:
-    """Logits and loss of one microbatch at their peak, the start of the backward pass.
+    """Logits and loss at their peak, the start of the backward pass: 4 + 8 bytes a logit.
 
-    Half precision: 2 + 8 bytes a logit (fp32 copy and its gradient); fp32: 4 + 8.
+    The loss keeps 4 bytes a logit (fp32) and its backward pass takes 8 more. Only ``pipeline="simple"`` keeps more than
+    one microbatch's: in the interleaved schedule the last stage runs backward at once.
     """
     rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
-    return (world.bytes_per_element + 8) * rows * model.head.outputs / vocabulary_shards(model, layout)
+    kept = np.where(layout.simple_pipeline, in_flight(layout), 1)
+    return (4 * kept + 8) * rows * model.head.outputs / vocabulary_shards(model, layout)
 
 
 def _communication_bytes(layout: Layout, world: World, parameters: Floats) -> Floats:
@@ -229,14 +233,14 @@ def _communication_bytes(layout: Layout, world: World, parameters: Floats) -> Fl
     )
     nccl = (constant("memory.nccl_base_gib") + constant("memory.nccl_per_group_gib") * groups) * GIB
     bucket = np.where(world.data_parallel_degree > 1, constant("memory.ddp_bucket_mib") * 2**20, 0.0)
-    live = np.minimum(constant("sharded_data_parallel.max_live_parameters"), parameters)
-    reduce = np.minimum(constant("sharded_data_parallel.reduce_bucket_elements"), parameters)
+    live = np.minimum(layout.max_live_parameters, parameters)
+    reduce = np.minimum(layout.reduce_bucket_elements, parameters)
     # What is gathered beyond the GPU's own shard.
     gathered = element * (live * (1 - 1 / degree) + reduce)
     return nccl + np.where(degree > 1, gathered, bucket)
 
 
-def memory_error_bytes(by_category: dict[str, Floats], shards: Floats) -> Floats:
+def memory_error_bytes(by_category: dict[str, Floats], shards: Floats, activation_band: float) -> Floats:
     """One standard deviation of the stage's prediction error, bytes, shape (n,).
 
     Independent errors of state, activations, context and of the division of the logits add in squares; starting values
@@ -248,12 +252,16 @@ def memory_error_bytes(by_category: dict[str, Floats], shards: Floats) -> Floats
         `stage_bytes` of the stage.
     shards
         `vocabulary_shards` of the plans.
+    activation_band
+        `Model.activation_band`: nine of ten inferred shapes stay within it, 1.64 standard deviations.
     """
     state = sum((by_category[name] for name in ("parameters", "gradients", "optimizer_state", "fp32_copies")), 0.0)
     dynamic = sum((by_category[name] for name in ("activations", "recomputation", "logits", "allocator_reserve")), 0.0)
+    shaped = (1 + constant("memory.dynamic_reserve")) * (by_category["activations"] + by_category["recomputation"])
     return np.sqrt(
         (constant("memory.error_state") * state) ** 2
         + (constant("memory.error_dynamic") * dynamic) ** 2
         + (constant("memory.error_context_gib") * GIB) ** 2
+        + (activation_band / 1.64 * shaped) ** 2
         + (constant("memory.error_vocabulary_split") * by_category["logits"] * (shards - 1)) ** 2
     )

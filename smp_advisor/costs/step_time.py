@@ -187,11 +187,8 @@ def _data_parallel(
 def _optimizer(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int) -> Floats:
     """Memory-bound update of the parameters each GPU owns."""
     split, replicated = _largest_local_parameters(model, layout, degree)
-    owned = np.where(
-        layout.shard_optimizer_state,
-        split / world.replicas + replicated / world.data_parallel_degree,
-        split + replicated,
-    )
+    whole = split + replicated
+    owned = np.where(layout.shard_optimizer_state, whole / world.replicas, whole)
     share = 1.0 if job.optimizer == "adam" else 0.6
     traffic = share * constant("time.optimizer_bytes_per_parameter") * owned / layout.sharded_data_parallel_degree
     seconds: Floats = traffic / (cluster.instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency"))

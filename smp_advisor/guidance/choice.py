@@ -5,20 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.guidance.wording import gib, percent
+from smp_advisor.guidance.wording import gib, percent, plural
 from smp_advisor.search import NEAR_BEST, search
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.search import SearchResult
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["batch_note", "defaults", "nothing_fits", "why_this_plan"]
+__all__ = ["batch_note", "defaults", "low_utilisation", "nothing_fits", "why_this_plan"]
+
+_LOW_MFU = 0.1
+"""Model FLOPs utilisation below which a recommendation comes with a warning."""
 
 _LARGER_BY = (2, 4, 8, 16, 32, 64)
 """Multiples of the cluster that are tried when nothing fits."""
+
+_MOST_COUNTS = 16
+"""Numbers of nodes tried between the last multiple that does not fit and the first that does."""
 
 
 def why_this_plan(best: SearchResult, searched: list[SearchResult], asked: Cluster, probability: float) -> str:
@@ -31,8 +38,8 @@ def why_this_plan(best: SearchResult, searched: list[SearchResult], asked: Clust
     )
     if best.objective == "throughput":
         return (
-            f"{fit}; {near:,} of them are within {percent(NEAR_BEST)} of the fastest, and of those this one uses the "
-            "fewest techniques and leaves the most memory free."
+            f"{fit}; {plural(near, 'is', 'are')} within {percent(NEAR_BEST)} of the fastest, and of those this one "
+            "uses the fewest techniques and leaves the most memory free."
         )
     if best.objective == "cost":
         whose = "yours" if best.cluster == asked else f"{best.cluster.nodes} x {best.cluster.instance.name}"
@@ -44,26 +51,37 @@ def why_this_plan(best: SearchResult, searched: list[SearchResult], asked: Clust
     return f"{fit}; of those at least half as fast as the fastest, this one {wanted}."
 
 
+def low_utilisation(estimate: Estimate) -> str:
+    """Warning where even the best plan leaves the GPUs idle; empty elsewhere."""
+    if estimate.mfu >= _LOW_MFU:
+        return ""
+    return (
+        f"Beware: it reaches {percent(estimate.mfu)} of the GPUs' peak only (MFU); the links of this cluster, or "
+        "batches this small, are no match for the model."
+    )
+
+
 def batch_note(job: Job, batch: int, tokens: int) -> str:
     """Which global batch the plan has, and why."""
     if job.global_batch_size is not None:
         return f"Every plan keeps your global batch of {batch:,} samples ({tokens:,} tokens)."
     return (
         f"The global batch was free up to {job.max_tokens_per_step:,} tokens a step; the search chose {batch:,} "
-        f"samples ({tokens:,} tokens): larger ones gain less than {percent(NEAR_BEST)} or leave less memory free. Set "
+        f"samples ({tokens:,} tokens): larger ones gain less than {percent(NEAR_BEST)} or do not fit. Set "
         "global_batch_size if your optimization needs another."
     )
 
 
-def defaults(model: Model, job: Job, given: Collection[str]) -> tuple[str, ...]:
+def defaults(model: Model, job: Job, at_default: Collection[str], *, vocab_given: bool) -> tuple[str, ...]:
     """Settings that nobody gave, as phrases.
 
     Parameters
     ----------
-    given
-        Names of the settings that the user did give.
+    at_default
+        Names of the job's settings that the user did not give.
+    vocab_given
+        Whether the user gave the vocabulary of an inferred shape.
     """
-    at_default = set(job.defaulted()) - set(given)
     phrases = {
         "precision": f"precision {job.precision}",
         "optimizer": "optimizer Adam",
@@ -76,7 +94,7 @@ def defaults(model: Model, job: Job, given: Collection[str]) -> tuple[str, ...]:
         for name, phrase in phrases.items()
         if name in at_default and not (name == "sequence_length" and model.fixed_sequence_length)
     ]
-    if model.origin == "inferred" and "vocab" not in given:
+    if model.origin == "inferred" and not vocab_given:
         said.append(f"vocabulary {model.shape.vocab:,}")
     return tuple(said)
 
@@ -90,14 +108,23 @@ def nothing_fits(
     if not result.plans_enumerated:
         if job.global_batch_size is not None:
             multiple = max(1, round(job.global_batch_size / cluster.gpus)) * cluster.gpus
+            other = f"choose a multiple of the replicas, for example {multiple:,}"
+            return f"No plan divides a global batch of {job.global_batch_size:,} samples over {where}" + (
+                f" with {held} held; free one of them, or {other}." if held else f"; {other}."
+            )
+        if not held:
             return (
-                f"No plan divides a global batch of {job.global_batch_size:,} samples over {where}"
-                f"{f' with {held} held' if held else ''}; choose a multiple of the replicas, for example {multiple:,}."
+                f"On {where} one sample a replica is already more than max_tokens_per_step "
+                f"({job.max_tokens_per_step:,}): raise it, or use fewer nodes."
             )
         return (
-            f"No plan is left on {where} with {held or 'these settings'} held and at most "
-            f"{job.max_tokens_per_step:,} tokens a step; free one of them."
+            f"No plan is left on {where} with {held} held and at most {job.max_tokens_per_step:,} tokens a step; "
+            "free one of them."
         )
+    if job.global_batch_size is None:
+        remedy = "use GPUs with more memory or a shorter sequence"
+    else:
+        remedy = "use GPUs with more memory, a shorter sequence or a smaller batch"
     nearest = float(result.peak_gib.min())
     usable = cluster.instance.usable_gpu_memory_gib
     short = (
@@ -109,8 +136,16 @@ def nothing_fits(
         f"None of {result.plans_enumerated:,} plans fits {model.name} on {where} with a probability of "
         f"{percent(probability)}: the nearest {short}"
     )
-    for factor in _LARGER_BY:
-        larger = Cluster(cluster.instance, cluster.nodes * factor)
-        if len(search(model, larger, job, min_fit_probability=probability, pins=pins).ranked):
-            return f"{said}; {larger.nodes} nodes would do."
-    return f"{said}; use GPUs with more memory, a shorter sequence or a smaller batch."
+
+    def fits(nodes: int) -> bool:
+        larger = Cluster(cluster.instance, nodes)
+        return len(search(model, larger, job, min_fit_probability=probability, pins=pins).ranked) > 0
+
+    enough = next((cluster.nodes * factor for factor in _LARGER_BY if fits(cluster.nodes * factor)), None)
+    if enough:
+        # Upwards, because which numbers of nodes fit depends on their divisors: some larger ones do not.
+        least = max(cluster.nodes, enough // 2) + 1
+        step = max(1, (enough - least) // _MOST_COUNTS)
+        enough = next((nodes for nodes in range(least, enough, step) if fits(nodes)), enough)
+        return f"{said}; {enough} nodes would do."
+    return f"{said}; {remedy}."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.guidance.step import Difference
 from smp_advisor.guidance.what_if import WhatIf, evaluate, vary
 from smp_advisor.guidance.wording import SAME, compared, fit, seconds
+from smp_advisor.library.families import supports_tensor_parallelism
 from smp_advisor.library.world import samples_per_tensor_parallel_group
 from smp_advisor.workload.counts import format_count
 
@@ -101,7 +102,10 @@ def _settings(case: Case, reference: Plan) -> list[_Setting]:
                 _Setting(name=name, reference=_shown(theirs), own=_shown(own), phrase=phrase, question=question)
             )
 
-    for name in ("tensor_parallel_degree", "pipeline_parallel_degree"):
+    degrees = ["tensor_parallel_degree", "pipeline_parallel_degree"]
+    if not supports_tensor_parallelism(case.model.family):
+        degrees.remove("tensor_parallel_degree")  # the library would leave this model's layers whole
+    for name in degrees:
         theirs = getattr(reference, name)
         add(name, theirs, getattr(plan, name), f"{name}={theirs!r}", **{name: theirs})
     add(
@@ -118,9 +122,10 @@ def _settings(case: Case, reference: Plan) -> list[_Setting]:
     theirs, own = samples_per_tensor_parallel_group(reference), samples_per_tensor_parallel_group(plan)
     if case.job.global_batch_size is None:
         per_rank = 1 if plan.prescaled_batch else plan.tensor_parallel_degree
-        batch = max(1, theirs // per_rank // plan.microbatches) * plan.microbatches
-        phrase = f"{batch * per_rank} samples a model replica"
-        add("samples a model replica", theirs, own, phrase, batch_size=batch)
+        # A number that does not divide into the plan's microbatches cannot be tried by itself.
+        if theirs % (per_rank * plan.microbatches) == 0:
+            phrase = f"{theirs} samples a model replica"
+            add("samples a model replica", theirs, own, phrase, batch_size=theirs // per_rank)
     if reference.microbatches != plan.microbatches:
         wanted = reference.microbatches
         # In the plan's own batch, which the reference's number need not divide.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.practices import ORDER, practice, subset_tip
@@ -47,7 +46,7 @@ def explain(
     estimate: Estimate,
     *,
     min_fit_probability: float = 0.95,
-    batch_note: str = "",
+    objective: str = "throughput",
 ) -> tuple[Step, ...]:
     """Go through AWS's best practices in order and say of each technique whether the plan uses it, and why.
 
@@ -63,8 +62,8 @@ def explain(
         Of the plan.
     min_fit_probability
         From which probability on a plan counts as fitting.
-    batch_note
-        Sentence on how the batch was chosen, for the last step.
+    objective
+        What the plan was chosen for.
 
     Returns
     -------
@@ -72,14 +71,20 @@ def explain(
         One a technique, in order.
     """
     case = Case(
-        model=model, cluster=cluster, job=job, plan=plan, estimate=estimate, min_fit_probability=min_fit_probability
+        model=model,
+        cluster=cluster,
+        job=job,
+        plan=plan,
+        estimate=estimate,
+        min_fit_probability=min_fit_probability,
+        objective=objective,
     )
     asked: dict[str, dict[str, WhatIf]] = {name: room.ask(case) for name, room in _ROOMS.items()}
     answers = evaluate(model, {(name, key): one for name, some in asked.items() for key, one in some.items()})
     steps: list[Step] = []
     tip = f" AWS's tip applies: {subset_tip()}." if case.fits else ""
     for order, technique in enumerate(ORDER, 1):
-        find = partial(batch.find, batch_note=batch_note) if technique == "batch" else _ROOMS[technique].find
+        find = _ROOMS[technique].find
         own = {key: one for (name, key), one in answers.items() if name == technique}
         found = find(case, asked[technique], own)
         stated = practice(found.practice or technique)

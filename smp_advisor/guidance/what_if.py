@@ -36,6 +36,7 @@ class Case:
     plan: Plan
     estimate: Estimate
     min_fit_probability: float
+    objective: str = "throughput"
 
     @property
     def fits(self) -> bool:

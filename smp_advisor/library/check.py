@@ -116,5 +116,4 @@ def _job(plan: Plan, cluster: Cluster, job: Job) -> Iterator[str]:
 
 def _nearest_divisor(number: int, wanted: int) -> int:
     """Return the divisor of `number` nearest to `wanted`, the larger of two equally near."""
-    divisors = [one for one in range(1, number + 1) if number % one == 0]
-    return min(divisors, key=lambda one: (abs(one - wanted), -one))
+    return min(world.divisors(number), key=lambda one: (abs(one - wanted), -one))

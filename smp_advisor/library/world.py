@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "data_parallel_degree",
+    "divisors",
     "global_batch_size",
     "model_parallel_degree",
     "reduced_data_parallel_degree",
@@ -26,6 +27,12 @@ __all__ = [
     "samples_per_tensor_parallel_group",
     "world_size",
 ]
+
+
+def divisors(number: int) -> list[int]:
+    """Divisors in increasing order: the degrees that a number of GPUs or heads allows."""
+    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return sorted({*small, *(number // one for one in small)})
 
 
 def world_size(cluster: Cluster) -> int:

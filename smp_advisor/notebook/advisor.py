@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Advisor"]
 
+VIEW_MIME = "application/vnd.smp-advisor.view+json"
+"""Tells the lab extension that the picture beside may stand in for a widget that is gone with its kernel."""
+
 _STATIC = Path(__file__).parents[1] / "static"
 
 
@@ -58,6 +61,7 @@ class Advisor(anywidget.AnyWidget):
         self.handshakes: list[Handshake] = []
         self.fallbacks: list[Fallback] = []
         self._shown_in: int | None = None
+        self._served = ""
         super().__init__(
             _recommendation=dict(recommendation(advice)),
             _state=self._as_state(),
@@ -159,6 +163,9 @@ class Advisor(anywidget.AnyWidget):
     def _serve(self, request: dict[str, Any]) -> bool:
         """Do what a view asked for, or say why not; its settings are complete, so that no earlier request matters."""
         identity = str(request.get("id", ""))
+        if identity and identity == self._served:
+            # The end of a gesture comes as a message, and once more as a trait.
+            return True
         try:
             settings = require_settings(request.get("settings"))
             moved = str(request.get("moved") or "")
@@ -171,6 +178,7 @@ class Advisor(anywidget.AnyWidget):
         except AdvisorError as error:
             self.send({"kind": "failed", "id": identity, "text": str(error)})
             return False
+        self._served = identity
         self._settle(bench, answers=identity)
         return True
 
@@ -178,6 +186,8 @@ class Advisor(anywidget.AnyWidget):
         if content.get("kind") == "ready":
             for handshake in self.handshakes:
                 handshake.arrived()
+        elif content.get("kind") == "move":
+            self._serve(content["request"])
         # The controls' values travel with the request: the cell can never lag behind them.
         elif content.get("kind") == "export" and self._serve(content["request"]):
             self._send_cells(content["request"]["id"])
@@ -204,7 +214,8 @@ class Advisor(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle = super()._repr_mimebundle_(**kwargs)
         data, metadata = bundle or ({}, {})
-        return {**data, "text/html": self._html(), "text/plain": self._text()}, metadata
+        own = {VIEW_MIME: {"model_id": self.model_id}, "text/html": self._html(), "text/plain": self._text()}
+        return {**data, **own}, metadata
 
     def show_now(self) -> None:
         """Display the advisor; as the value of the same cell it is then not displayed a second time."""

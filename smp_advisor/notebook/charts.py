@@ -1,4 +1,7 @@
-"""Bars as SVG, for where the front end cannot draw them: saved notebooks, printed pages, the fall-back view."""
+"""Bars as SVG, for where the front end cannot draw them: saved notebooks, printed pages, the fall-back view.
+
+No text stands inside of the SVG: a page that does not trust the notebook takes the shapes out and leaves the text.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def memory_chart(shown: Recommendation, costs: Costs) -> str:
         label = f"{stage['label']}: {total:.1f} of {usable:.1f} GiB usable; " + _listed(
             shown["categories"], stage["gib"], "GiB"
         )
-        bar = _bar(label, stage["gib"], shown["categories"], full, "GiB", marks=(usable, shown["nominal_gib"]))
+        bar = _bar(label, stage["gib"], full, marks=(usable, shown["nominal_gib"]))
         rows.append(_row(stage["label"], bar, f"{total:.1f} GiB"))
     return "".join(rows)
 
@@ -40,7 +43,7 @@ def time_chart(shown: Recommendation, costs: Costs) -> str:
     """One bar of the parts of a step."""
     total = sum(costs["seconds"])
     label = f"Step time {total:.2f} s: " + _listed(shown["seconds"], costs["seconds"], "s")
-    return _row("Each step", _bar(label, costs["seconds"], shown["seconds"], total, "s"), f"{total:.2f} s")
+    return _row("Each step", _bar(label, costs["seconds"], total), f"{total:.2f} s")
 
 
 def legend(names: Sequence[str], values: Sequence[float], unit: str) -> str:
@@ -55,35 +58,27 @@ def legend(names: Sequence[str], values: Sequence[float], unit: str) -> str:
     return f'<div style="line-height:1.7">{" ".join(items)}</div>'
 
 
-def _bar(
-    label: str,
-    values: Sequence[float],
-    names: Sequence[str],
-    full: float,
-    unit: str,
-    marks: tuple[float, float] | None = None,
-) -> str:
+def _bar(label: str, values: Sequence[float], full: float, marks: tuple[float, float] | None = None) -> str:
     x = 0.0
     edge = f'stroke="{_INK}" stroke-opacity="0.35" stroke-width="0.5"'
     parts = []
     for index, value in enumerate(values):
         width = 100 * value / full
         if value > 0:
-            title = f"{escape(names[index])}: {_amount(value, unit)}"
             place = f'x="{x:.2f}%" y="4" width="{width:.2f}%" height="{_BAR_PX}"'
-            parts.append(f'<rect {place} fill="{COLOURS[index]}" {edge}><title>{title}</title></rect>')
+            parts.append(f'<rect {place} fill="{COLOURS[index]}" {edge}/>')
         x += width
     if marks is not None:
         usable, nominal = marks
-        parts.append(_line(usable / full, f"{usable:.1f} GiB usable", 'stroke-width="2"'))
-        parts.append(_line(nominal / full, f"{nominal:.0f} GiB nominal", 'stroke-dasharray="2 3"'))
+        parts.append(_line(usable / full, 'stroke-width="2"'))
+        parts.append(_line(nominal / full, 'stroke-dasharray="2 3"'))
     size = 'width="100%" height="30" style="display:block"'
     return f'<svg role="img" aria-label="{escape(label)}" {size}>{"".join(parts)}</svg>'
 
 
-def _line(share: float, title: str, style: str) -> str:
+def _line(share: float, style: str) -> str:
     x = f"{100 * share:.2f}%"
-    return f'<line x1="{x}" x2="{x}" y1="0" y2="30" stroke="{_INK}" {style}><title>{title}</title></line>'
+    return f'<line x1="{x}" x2="{x}" y1="0" y2="30" stroke="{_INK}" {style}/>'
 
 
 def _row(label: str, bar: str, total: str) -> str:

@@ -35,7 +35,7 @@ class Fallback:
         shown = advisor.recommendation
         self.widget = w.VBox(
             [
-                w.HTML(f'<div role="status"><strong>{escape(NOTICE)}</strong></div>{header_html(shown)}'),
+                w.HTML(_lines(f'<p role="status"><strong>{escape(NOTICE)}</strong></p>{header_html(shown)}')),
                 self._controls,
                 self._figures,
                 self._note,
@@ -59,7 +59,7 @@ class Fallback:
         state = self._advisor.state
         self._controls.children = [self._control(control, state) for control in state["controls"]]
         shown, now = self._advisor.recommendation, state["moment"]
-        self._figures.value = figures_html(shown, now) + bars_html(shown, now)
+        self._figures.value = _lines(figures_html(shown, now) + bars_html(shown, now))
         self._note.value = escape(state["problem"] or state["words"])
 
     def _control(self, control: dict[str, Any], state: dict[str, Any]) -> w.Widget:
@@ -97,6 +97,11 @@ class Fallback:
         self._note.value = "Copy each cell from here, or run %smp_export in a new cell."
 
 
+def _lines(html: str) -> str:
+    # ipywidgets sets lines of text as far apart as its buttons are high.
+    return f'<div style="line-height:1.5">{html}</div>'
+
+
 def fallback_bundle(advisor: Advisor) -> dict[str, Any]:
     """The mime bundle of the fall-back view; the static picture stays in it."""
     made = Fallback(advisor)
@@ -104,4 +109,4 @@ def fallback_bundle(advisor: Advisor) -> dict[str, Any]:
     bundle = made.widget._repr_mimebundle_()
     data = bundle[0] if isinstance(bundle, tuple) else bundle
     own = advisor._repr_mimebundle_()[0]
-    return {**data, "text/html": own["text/html"], "text/plain": own["text/plain"]}
+    return {**own, **{name: value for name, value in data.items() if name not in {"text/html", "text/plain"}}}

@@ -62,7 +62,7 @@ def figures(estimate: Estimate) -> list[Figure]:
             _duration(estimate.step_seconds),
             f"{estimate.global_batch_size:,} samples, {estimate.tokens_per_step:,} tokens",
         ),
-        Figure("Per GPU", f"{estimate.tflops_per_gpu:.0f} TFLOP/s", f"{estimate.mfu:.0%} of peak (MFU)"),
+        Figure("Per GPU", f"{estimate.tflops_per_gpu:.0f} TFLOP/s", f"{100 * estimate.mfu:.0f} % of peak (MFU)"),
     ]
     result.append(_price(estimate))
     if estimate.days is not None:

@@ -22,7 +22,7 @@ _FRAME = (
 _HEADING = "margin:14px 0 4px;font-size:13px;font-weight:600"
 _MUTED = "color:var(--jp-ui-font-color2,inherit)"
 _VALUE = "font-size:16px;font-weight:600"
-_TABLE = '<table style="border:0;border-collapse:collapse">'
+_TABLE = '<table style="border:0;border-collapse:collapse;margin:0">'
 _TABLE_ROW = '<tr style="background:none">'
 _CELL = "padding:2px 14px 2px 0;text-align:left;vertical-align:top"
 

@@ -136,20 +136,17 @@ def facts(advice: Advice) -> list[Fact]:
     run = [
         f"{length:,} tokens a sample",
         precision_words(job.precision),
-        job.optimizer.replace("adam", "Adam").replace("sgd", "SGD"),
+        {"adam": "Adam", "sgd": "SGD with momentum"}[job.optimizer],
         batch,
     ]
     if job.tokens:
         run.append(f"{_count(job.tokens)} tokens in all")
-    assumed = advice.cluster.instance.assumed
+    assumed, likely = advice.cluster.instance.assumed, 100 * advice.min_fit_probability
     return [
         _fact("Model", ", ".join(parts), model.origin if model.origin != "given" else "", model.note),
         _fact("Cluster", advice.cluster.summary, "", _assumed(assumed)),
         _fact("Training", ", ".join(run)),
-        _fact(
-            "Objective",
-            f"{_objective(advice.objective)}, fitting with a probability of at least {advice.min_fit_probability:.0%}",
-        ),
+        _fact("Objective", f"{_objective(advice.objective)}, at least {likely:g} % likely to fit"),
     ]
 
 

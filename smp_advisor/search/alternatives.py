@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from smp_advisor.costs.layout import Layout
     from smp_advisor.search.search import SearchResult
 
 __all__ = ["alternatives"]
@@ -29,9 +30,24 @@ _COMBINATION = (
 
 
 def _first_of_each(keys: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Positions of the first row of each distinct key, in order of appearance."""
-    _, first = np.unique(keys, axis=0, return_index=True)
+    """Positions of the first of each distinct key, in order of appearance."""
+    _, first = np.unique(keys, return_index=True)
     return np.sort(first)
+
+
+def _combinations(layout: Layout) -> NDArray[np.int64]:
+    """A number for each plan's combination of techniques, shape (n,).
+
+    Offloading counts only where it has something to move: activations of a microbatch that waits.
+    """
+    waits = (layout.pipeline_parallel_degree > 1) & (layout.microbatches > 1)
+    columns = [getattr(layout, name).astype(np.int64) for name in _COMBINATION]
+    columns[-1] = columns[-1] * waits
+    number = np.zeros(len(layout), dtype=np.int64)
+    for column in columns:
+        low = column.min(initial=0)
+        number = number * (int(column.max(initial=0) - low) + 1) + (column - low)
+    return number
 
 
 def alternatives(result: SearchResult, *, sequence_length: int, min_fit_probability: float) -> pd.DataFrame:
@@ -43,13 +59,12 @@ def alternatives(result: SearchResult, *, sequence_length: int, min_fit_probabil
     import pandas as pd
 
     layout = result.space.layout
-    keys = np.stack([getattr(layout, name).astype(np.int64) for name in _COMBINATION], axis=1)
+    keys = _combinations(layout)
     fitting = _first_of_each(keys[result.ranked])
     chosen = result.ranked[fitting]
-    fits = {tuple(key) for key in keys[chosen].tolist()}
     nearest_first = np.argsort(result.peak_gib, kind="stable")
     others = nearest_first[_first_of_each(keys[nearest_first])]
-    others = np.array([row for row in others if tuple(keys[row].tolist()) not in fits], dtype=np.intp)
+    others = others[~np.isin(keys[others], keys[chosen])]
 
     speeds = dict(zip(chosen.tolist(), result.scores.tokens_per_second[fitting].tolist(), strict=True))
     counts = techniques(layout)
@@ -88,7 +103,7 @@ def _why(row: dict[str, Any], leader: dict[str, Any], min_fit_probability: float
             return f"Does not fit: {-row['headroom_gib']:.1f} GiB over in its smallest form."
         if row["fit_probability"] < min_fit_probability:
             return (
-                f"Fits by the point estimate, but only with {100 * row['fit_probability']:.0f} % probability "
+                f"Fits by the point estimate, but only with {100 * row['fit_probability']:.1f} % probability "
                 f"({100 * min_fit_probability:.0f} % asked for)."
             )
         return "Its offloaded activations do not fit in host memory."

@@ -9,6 +9,7 @@ import numpy as np
 
 from smp_advisor.costs.layout import checkpoint_layers
 from smp_advisor.library.families import supports_tensor_parallelism
+from smp_advisor.library.world import divisors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 __all__ = ["batches", "checkpointing_strategies", "divisors", "pipeline_degrees", "rows", "shardings", "tensor_degrees"]
-
-
-def divisors(number: int) -> list[int]:
-    """Divisors in increasing order."""
-    return [d for d in range(1, number + 1) if number % d == 0]
 
 
 def tensor_degrees(model: Model, cluster: Cluster, pins: Pins) -> list[int]:

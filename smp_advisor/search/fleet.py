@@ -44,8 +44,8 @@ def search_cheapest(
 ) -> tuple[SearchResult | None, list[SearchResult]]:
     """Search all comparable clusters; the one whose best plan costs least per token, and all results.
 
-    Clusters within 3 % of the cheapest count as equal: the given instance type wins among them, then the one with most
-    nodes (sooner done for the same money). None where nothing fits anywhere.
+    Clusters within 3 % of the cheapest count as equal: among them the one asked about wins, then its instance type,
+    then the lowest price an hour. None where nothing fits anywhere.
     """
     results = [
         search(model, one, job, objective="cost", min_fit_probability=min_fit_probability, pins=pins)
@@ -57,5 +57,8 @@ def search_cheapest(
         return None, results
     least = min(float(r.scores.usd_per_token[0]) for r in fitting)
     near = [r for r in fitting if r.scores.usd_per_token[0] <= least * (1 + NEAR_BEST)]
-    best = max(near, key=lambda r: (r.cluster.instance.name == cluster.instance.name, r.cluster.nodes))
+    same = cluster.instance.name
+    best = min(
+        near, key=lambda r: (r.cluster != cluster, r.cluster.instance.name != same, r.cluster.usd_per_hour or 0.0)
+    )
     return best, results

@@ -43,7 +43,7 @@ def techniques(layout: Layout) -> NDArray[np.int64]:
     """How many memory-saving techniques each plan uses, shape (n,).
 
     Tensor parallelism, pipeline parallelism, optimizer-state sharding, sharded data parallelism, activation
-    checkpointing, grouping of checkpoints, offloading; and one for more than one microbatch without a pipeline.
+    checkpointing, grouping of checkpoints, offloading.
     """
     parts = (
         layout.tensor_parallel_degree > 1,
@@ -53,7 +53,6 @@ def techniques(layout: Layout) -> NDArray[np.int64]:
         layout.checkpoint_layers != 0,
         np.abs(layout.checkpoint_layers - 0.5) > 0.5,  # contiguous or groups rather than none or each
         layout.offload_activations,
-        (layout.microbatches > 1) & (layout.pipeline_parallel_degree == 1),
     )
     total = np.zeros(len(layout), dtype=np.int64)
     for part in parts:

@@ -73,9 +73,8 @@ def search(
     space = enumerate_plans(model, cluster, job, pins)
     memory = memory_columns(model, cluster, job, space.layout)
     usable = cluster.instance.usable_gpu_memory_gib * GIB
-    margin = (usable - memory.peak_bytes) / memory.error_bytes
     host_fits = memory.host_bytes_per_node <= HOST_SHARE * cluster.instance.host_memory_gib * GIB
-    rows = np.flatnonzero((margin >= NormalDist().inv_cdf(min_fit_probability)) & host_fits)
+    rows = np.flatnonzero((memory.margin >= NormalDist().inv_cdf(min_fit_probability)) & host_fits)
     layout = space.layout.take(rows)
     seconds = sum(seconds_columns(model, cluster, job, layout).values(), np.zeros(len(rows)))
     replicas = cluster.gpus // (layout.tensor_parallel_degree * layout.pipeline_parallel_degree)
@@ -94,7 +93,7 @@ def search(
         objective=objective,
         space=space,
         peak_gib=memory.peak_bytes / GIB,
-        margin=margin,
+        margin=memory.margin,
         ranked=rows[best_first],
         scores=Scores(
             tokens_per_second=scores.tokens_per_second[best_first],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smp_advisor.costs.layout import Layout, checkpoint_strategy
+from smp_advisor.costs.layout import Layout, checkpoint_strategy, sharded_default
 from smp_advisor.library.families import supports_prescaled_batch
 from smp_advisor.library.plan import Plan
 from smp_advisor.search import axes
@@ -97,7 +97,9 @@ def enumerate_plans(model: Model, cluster: Cluster, job: Job, pins: Mapping[str,
         Plan fields held at a value.
     """
     pins = dict(pins or {})
-    prescaled = bool(pins.get("prescaled_batch", supports_prescaled_batch(model.family)))
+    # A prescaled batch needs optimize="speed".
+    can_prescale = supports_prescaled_batch(model.family) and pins.get("optimize") != "memory"
+    prescaled = bool(pins.get("prescaled_batch", can_prescale))
     sequence = model.sequence_length(job.sequence_length)
     parts = []
     for tp in axes.tensor_degrees(model, cluster, pins):
@@ -136,5 +138,7 @@ def _layout(rows: NDArray[np.int64], tp: int, pp: int, sharding: tuple[bool, int
         offload_activations=rows[:, 5].astype(np.bool_),
         activation_loading_horizon=whole(pins.get("activation_loading_horizon") or 4),
         split_checkpoints=np.full(count, pins.get("optimize") == "memory" and tp > 1),
+        max_live_parameters=whole(pins.get("sdp_max_live_parameters") or sharded_default("max_live_parameters")),
+        reduce_bucket_elements=whole(pins.get("sdp_reduce_bucket_size") or sharded_default("reduce_bucket_elements")),
         spread_placement=np.full(count, pins.get("placement_strategy") == "spread"),
     )

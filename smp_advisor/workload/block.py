@@ -71,6 +71,9 @@ class SavedActivations:
     unfused_split_elements: float = 0.0
     """Extra elements when activation functions run as separate operations, as in the model's own PyTorch code
     (``gelu_new``); the library's fused tensor-parallel layers do not keep them."""
+    eager_split_elements: float = 0.0
+    """Further elements with eager attention only: keys and values copied to every head, upcast queries and keys;
+    negative where the fused kernel keeps a tensor that eager attention does not."""
     half_replicated_bytes: float = 0.0
     """Extra bytes in half precision only (fp32 copies that an RMSNorm keeps of a 16-bit input)."""
 

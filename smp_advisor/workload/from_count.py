@@ -9,7 +9,7 @@ from smp_advisor.errors import ModelError
 from smp_advisor.workload.counts import check_sizes, format_count, parse_count
 from smp_advisor.workload.family import family as family_of
 from smp_advisor.workload.from_shape import model_from_shape
-from smp_advisor.workload.inference import Known, error_band, infer_shape
+from smp_advisor.workload.inference import Known, activation_band, infer_shape
 from smp_advisor.workload.published import nearest_published
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def model_from_count(
         model,
         name=name or f"{family_of(family).label} {format_count(wanted)}",
         origin="inferred",
+        # Layers and width given leave nothing of the activations to be inferred.
+        activation_band=0.0 if known.layers and known.hidden else activation_band(wanted, family),
         note=f"inferred from {format_count(wanted)}; {_how(model, wanted, family, known)}",
     )
 
@@ -72,7 +74,7 @@ def model_from_count(
 def _how(model: Model, wanted: int, family: str, known: Known) -> str:
     """How the shape came about, and how far to trust it."""
     given = [field for field in ("layers", "hidden", "heads") if getattr(known, field) is not None]
-    band = error_band(wanted, family)
+    band = f"±{100 * activation_band(wanted, family):.0f} %"
     if not given:
         return f"hidden size interpolated between published models, activation memory {band}"
     if abs(model.parameter_count / wanted - 1) > _FAR:
@@ -105,6 +107,8 @@ def _as_published(
     return dataclasses.replace(
         model,
         origin="inferred",
+        activation_band=activation_band(wanted, family),
         note=f"inferred from {format_count(wanted)}; the shape of {published.name} "
-        f"({format_count(published.parameters)}), activation memory {error_band(wanted, family)} if yours differs",
+        f"({format_count(published.parameters)}), activation memory ±{100 * activation_band(wanted, family):.0f} % "
+        "if yours differs",
     )

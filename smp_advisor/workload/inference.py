@@ -21,7 +21,7 @@ from smp_advisor.workload.published import published_shapes
 if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
-__all__ = ["Known", "error_band", "infer_shape", "interpolated_hidden"]
+__all__ = ["Known", "activation_band", "infer_shape", "interpolated_hidden"]
 
 _SERIES = {"gpt2": ("GPT-3", "Megatron-LM", "OPT", "GPT-NeoX", "BLOOM"), "llama": ("Llama", "Llama 2", "Llama 3")}
 _MAXIMUM_LAYERS = 10_000
@@ -66,11 +66,11 @@ def infer_shape(count: int, family: str, known: Known) -> Model:
     return min(candidates, key=lambda candidate: _badness(candidate, count, family))
 
 
-def error_band(count: int, family: str) -> str:
-    """How far activation memory may be off where the shape is inferred, for people; see the module's figures."""
+def activation_band(count: int, family: str) -> float:
+    """Relative error that activation memory stays within for nine of ten inferred shapes; see the module's figures."""
     if family == "llama":
-        return "±40 %"
-    return "±25 %" if count >= 1e9 else "±50 %"
+        return 0.40
+    return 0.25 if count >= 1e9 else 0.50
 
 
 def interpolated_hidden(count: int, family: str) -> float:

@@ -69,6 +69,7 @@ def attention(
     cross: bool = False,
     expanded_keys: bool = False,
     partly_rotated: bool = False,
+    upcast_queries: bool = False,
 ) -> Part:
     """Self-attention or, with `cross`, attention to an encoder's output, without its norm.
 
@@ -84,6 +85,8 @@ def attention(
         Whether q and k are joined anew from a rotated and an untouched part while v stays a view of the joint product
         (GPT-NeoX): the whole product is kept beside q and k, and the fused kernel's output, laid out like q, beside
         the copy that the output product reads.
+    upcast_queries
+        Whether eager attention keeps fp32 copies of q and k (GPT-J).
     """
     kv_heads = heads if kv_heads is None else kv_heads
     head_dim = hidden // heads if head_dim is None else head_dim
@@ -98,8 +101,13 @@ def attention(
     else:
         products = (Matmul(name="qkv", inputs=hidden, outputs=columns, split="column"),)
     kept = 3 * queries if expanded_keys else columns
+    # Eager attention copies the keys and values of grouped queries to every head.
+    eager = 0 if expanded_keys else 2 * (queries - keys)
     if partly_rotated:
         kept += columns - keys + queries
+        eager -= columns - keys + queries
+    if upcast_queries:
+        eager += queries + keys
     name = "cross-attention output" if cross else "attention output"
     return Part(
         split_parameters=hidden * columns + (columns if qkv_bias else 0) + queries * hidden,
@@ -109,6 +117,7 @@ def attention(
             Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal, window=window, dropout=dropout),
         ),
         split_elements=kept + queries,
+        eager_split_elements=eager,
         # Rotation of queries and keys: turn by a quarter, two products, a sum.
         split_traffic_elements=9 * rotary_dim * (heads + kv_heads),
     )

@@ -89,6 +89,8 @@ class Model:
     """Tokens per sample where the architecture fixes them (ViT: patches + 1), else None."""
     config_json: str = "{}"
     """The transformers configuration that builds this model, as JSON text (sorted keys)."""
+    activation_band: float = 0.0
+    """Relative error that activation memory may have because the shape is inferred (nine of ten shapes stay within)."""
     note: str = ""
     """How the shape came about, for people: "inferred from 10 B parameters, GPT-3 family"."""
 

@@ -33,6 +33,8 @@ class Part:
     """Bytes kept whatever the dtype."""
     replicated_bytes: float = 0
     unfused_split_elements: float = 0
+    eager_split_elements: float = 0
+    """Elements kept on top with eager attention."""
     half_replicated_bytes: float = 0
     """Bytes kept in half precision on top."""
     traffic_elements: float = 0
@@ -57,6 +59,7 @@ def assemble(kind: str, hidden: int, parts: Sequence[Part], *, all_reduces: int 
             split_bytes=sum(part.split_bytes for part in parts),
             replicated_bytes=sum(part.replicated_bytes for part in parts),
             unfused_split_elements=sum(part.unfused_split_elements for part in parts),
+            eager_split_elements=sum(part.eager_split_elements for part in parts),
             half_replicated_bytes=sum(part.half_replicated_bytes for part in parts),
         ),
         traffic_elements=sum(part.traffic_elements for part in parts),

@@ -16,6 +16,25 @@ CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 HERE = Path(__file__).parent
 
+# What runs before the kernel answers can be lost, whatever the page says of the kernel.
+CONNECTED = """
+async () => {
+  const context = window.jupyterapp.shell.currentWidget.sessionContext;
+  await context.ready;
+  await context.session?.kernel?.info;
+}
+"""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "lab_only: what this tests is the same code in Notebook 7, or not there")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "server" in metafunc.fixturenames and "account" not in metafunc.fixturenames:
+        only_lab = metafunc.definition.get_closest_marker("lab_only") is not None
+        metafunc.parametrize("server", ["lab"] if only_lab else ["lab", "notebook"], indirect=True, scope="session")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -23,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="session", params=["lab", "notebook"])
+@pytest.fixture(scope="session")
 def server(request, root: Path, tmp_path_factory) -> Iterator[Server]:
     if not (root / "smp_advisor/static/widget.js").is_file():
         pytest.fail("the front end is not built: run npm run build in js/")
@@ -63,6 +82,16 @@ def context(chromium: Browser, server: Server, refused: list[str]) -> Iterator[B
     made.close()
 
 
+def open_page(context: BrowserContext, server: Server, name: str) -> NotebookPage:
+    """Open a notebook of the server and wait for its kernel."""
+    notebook = NotebookPage(context.new_page())
+    notebook.page.goto(server.address(name))
+    notebook.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+    notebook.page.evaluate(CONNECTED)
+    notebook.page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']", timeout=60_000)
+    return notebook
+
+
 @pytest.fixture
 def open_notebook(context: BrowserContext, server: Server, request) -> Iterator[Callable[..., NotebookPage]]:
     """Open a notebook of these cells; `name` to open one that is there."""
@@ -71,10 +100,7 @@ def open_notebook(context: BrowserContext, server: Server, request) -> Iterator[
         if not name:
             name = re.sub(r"\W+", "-", request.node.name) + ".ipynb"
             write_notebook(server.work / name, *cells)
-        page = NotebookPage(context.new_page())
-        page.page.goto(server.address(name))
-        page.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-        return page
+        return open_page(context, server, name)
 
     yield opened
     server.shut_kernels()

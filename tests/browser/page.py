@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from playwright.sync_api import Locator, Page, expect
 
 ADVISE = "%load_ext smp_advisor\nadvice = %smp_advise 10B --instance ml.p4d.24xlarge --count 16 --sequence-length 512"
@@ -27,22 +29,33 @@ class NotebookPage:
     def code(self, cell: int) -> Locator:
         return self.cells.nth(cell).locator(".cm-content")
 
+    def source(self, cell: int) -> str:
+        """The whole text of a cell."""
+        script = "i => window.jupyterapp.shell.currentWidget.content.widgets[i].model.sharedModel.getSource()"
+        return self.page.evaluate(script, cell)
+
     def output(self, cell: int) -> Locator:
-        return self.cells.nth(cell).locator(".jp-Cell-outputArea")
+        return self.cells.nth(cell).locator(".jp-OutputArea-output")
 
     def run(self, cell: int) -> None:
-        """Run a cell; until the kernel is attached a run is lost, so this is repeated until the prompt changes."""
+        """Run a cell to its end; before the kernel is attached a run is lost, so until it has a number."""
         prompt = self.cells.nth(cell).locator(".jp-InputPrompt")
         before = prompt.inner_text()
         for _ in range(60):
+            dialog = self.page.locator("dialog.jp-Dialog")
+            if dialog.is_visible():
+                # A run without a kernel asks which to start.
+                dialog.locator("button.jp-mod-accept").click()
             self.code(cell).click()
             self.page.keyboard.press("Control+Enter")
             try:
                 expect(prompt).not_to_have_text(before, timeout=500)
             except AssertionError:
                 continue
-            break
-        expect(prompt).not_to_have_text("[*]:", timeout=60_000)
+            expect(prompt).not_to_have_text("[*]:", timeout=60_000)
+            if re.fullmatch(r"\[\d+\]:", prompt.inner_text()) and prompt.inner_text() != before:
+                return
+        raise AssertionError(f"cell {cell} did not run: its prompt says {prompt.inner_text()}")
 
     def advise(self) -> Locator:
         """Run the first cell, which shows an advisor."""

@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,17 +63,27 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serve(app: str, root: Path, folder: Path) -> Iterator[Server]:
-    """Run ``jupyter lab`` or ``jupyter notebook`` with the front end built in `root`."""
+def serve(app: str, root: Path, folder: Path, variables: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Run ``jupyter lab`` or ``jupyter notebook`` with the front end built in `root`.
+
+    Parameters
+    ----------
+    variables
+        Added to the environment of the server and its kernels.
+    """
     work, port = folder / "work", free_port()
     work.mkdir(parents=True)
     command = [
         sys.executable, "-m", "jupyter", app, "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
         "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={work}",
+        # So that tests can read a whole cell: the editor draws only the lines in sight.
+        "--LabApp.expose_app_in_browser=True", "--JupyterNotebookApp.expose_app_in_browser=True",
     ]  # fmt: skip
     log = folder / "server.log"
     with log.open("w") as sink:
-        process = subprocess.Popen(command, env=environment(root, folder), stdout=sink, stderr=sink, cwd=work)
+        process = subprocess.Popen(
+            command, env=environment(root, folder) | dict(variables or {}), stdout=sink, stderr=sink, cwd=work
+        )
     try:
         url = f"http://127.0.0.1:{port}"
         wait_for(process, f"{url}/api/status?token={TOKEN}", log)

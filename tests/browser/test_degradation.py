@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from .page import ADVISE
 from .server import write_notebook
 
-ANYWIDGET = re.compile(r"labextensions/anywidget/")
-EXTENSION = re.compile(r"labextensions/smp-advisor/")
+ANYWIDGET = re.compile(r"/extensions/anywidget/")
+EXTENSION = re.compile(r"/extensions/smp-advisor/")
 
 
-def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, open_notebook, server, screenshot):
+@pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "untrusted"])
+def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, open_notebook, server, screenshot, trusted):
     name = advised.page.url.rsplit("/", 1)[1].split("?")[0]
     advised.page.keyboard.press("Control+s")
     path = server.work / name
@@ -29,55 +31,58 @@ def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, open_not
     assert is_saved()
     advised.page.close()
     server.shut_kernels()
-    saved = json.loads(path.read_text())
-    # What a colleague gets who opens the file: no kernel, no state of widgets.
-    saved["metadata"].pop("widgets", None)
-    path.write_text(json.dumps(saved))
+    if not trusted:
+        # What a colleague gets: a file that this server has not signed.
+        saved = json.loads(path.read_text())
+        saved["metadata"]["sent"] = "by mail"
+        path.write_text(json.dumps(saved))
     again = open_notebook(name=name)
     picture = again.page.locator(".smp-static")
+    again.page.wait_for_timeout(3000)
+    again.page.screenshot(path="/tmp/static_dbg.png")
     expect(picture).to_be_visible(timeout=15_000)
     expect(picture).to_contain_text("Recommended configuration")
-    expect(picture.get_by_role("img").first).to_be_visible()
-    screenshot(again, "static")
+    expect(again.output(0)).not_to_contain_text("Error displaying")
+    if trusted:
+        expect(picture.get_by_role("img").first).to_be_visible()
+    screenshot(again, f"static-{'trusted' if trusted else 'untrusted'}")
 
 
 def test_where_the_front_end_cannot_load_core_widgets_take_over(context, open_notebook, screenshot):
     context.route(ANYWIDGET, lambda route: route.abort())
-    notebook = open_notebook(ADVISE, "advice.plan.batch_size")
+    notebook = open_notebook(ADVISE, "advice.plan.offload_activations")
     notebook.run(0)
     expect(notebook.output(0)).to_contain_text("reload the browser page once", timeout=15_000)
     expect(notebook.output(0)).to_contain_text("Memory per GPU")
-    slider = notebook.output(0).locator(".widget-hslider", has_text="Batch size")
-    before = slider.locator(".widget-readout").inner_text()
-    slider.locator(".noUi-handle").focus()
-    notebook.page.keyboard.press("ArrowLeft")
-    expect(notebook.output(0)).to_contain_text(re.compile(r"Batch size \d+ → \d+ "))
-    expect(slider.locator(".widget-readout")).not_to_have_text(before)
+    notebook.output(0).get_by_label("Activation offloading").check()
+    expect(notebook.output(0)).to_contain_text("Activation offloading off → on: memory ")
     screenshot(notebook, "fallback")
-    after = slider.locator(".widget-readout").inner_text()
     notebook.run(1)
-    expect(notebook.output(1)).to_have_text(after)
+    expect(notebook.output(1)).to_have_text("True")
 
 
+@pytest.mark.lab_only
 def test_without_the_lab_extension_the_code_goes_to_the_clipboard(context, open_notebook):
     context.route(EXTENSION, lambda route: route.abort())
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     notebook = open_notebook(ADVISE, "'tail'")
     view = notebook.advise()
     view.get_by_role("button", name="Insert estimator cell").click()
-    expect(view.get_by_role("status")).to_contain_text("Copied to the clipboard")
+    expect(view.locator(".smp-status")).to_contain_text("Copied to the clipboard")
     assert "PyTorch(" in notebook.page.evaluate("navigator.clipboard.readText()")
     expect(notebook.cells).to_have_count(2)
 
 
+@pytest.mark.lab_only
 def test_the_magic_puts_the_code_into_the_next_cell(open_notebook):
     notebook = open_notebook(ADVISE, "%smp_export")
     notebook.advise()
     notebook.run(1)
     expect(notebook.cells).to_have_count(3)
-    expect(notebook.code(2)).to_contain_text("PyTorch(")
+    assert "PyTorch(" in notebook.source(2)
 
 
+@pytest.mark.lab_only
 def test_run_all_does_not_mistake_a_busy_kernel_for_a_missing_front_end(server, open_notebook):
     name = "busy.ipynb"
     write_notebook(server.work / name, ADVISE, "import time; time.sleep(5)", "'done'")
@@ -88,4 +93,4 @@ def test_run_all_does_not_mistake_a_busy_kernel_for_a_missing_front_end(server, 
     expect(notebook.output(2)).to_contain_text("done", timeout=30_000)
     notebook.page.wait_for_timeout(4_000)
     expect(notebook.advisor.locator(".smp-verdict")).to_be_visible()
-    expect(notebook.output(0)).not_to_contain_text("reload the browser page")
+    expect(notebook.cells.first).not_to_contain_text("reload the browser page")

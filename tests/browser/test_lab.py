@@ -20,6 +20,7 @@ def test_the_toolbar_inserts_and_runs_an_advisor(open_notebook):
     expect(notebook.advisor.locator(".smp-verdict")).to_be_visible(timeout=20_000)
 
 
+@pytest.mark.lab_only
 def test_the_palette_lists_the_advisor(open_notebook):
     notebook = open_notebook("'first'")
     notebook.run(0)
@@ -49,9 +50,8 @@ def test_the_side_bar_asks_about_a_model_of_ones_own(open_notebook, server, scre
     expect(notebook.advisor.locator(".smp-heading")).to_contain_text("2 × ml.p4d.24xlarge", timeout=20_000)
 
 
-def test_the_launcher_opens_a_notebook_with_the_advisor(open_notebook, server, screenshot):
-    if server.app != "lab":
-        pytest.skip("Notebook 7 has no launcher")
+@pytest.mark.lab_only
+def test_the_launcher_opens_a_notebook_with_the_advisor(open_notebook, screenshot):
     notebook = open_notebook("'first'")
     notebook.run(0)
     notebook.page.keyboard.press("Control+Shift+l")
@@ -62,6 +62,7 @@ def test_the_launcher_opens_a_notebook_with_the_advisor(open_notebook, server, s
     expect(notebook.page.locator(".smp-verdict")).to_be_visible(timeout=30_000)
 
 
+@pytest.mark.lab_only
 def test_an_event_without_cells_inserts_nothing(open_notebook):
     notebook = open_notebook(ADVISE, "'tail'")
     view = notebook.advise()

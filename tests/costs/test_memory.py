@@ -61,9 +61,8 @@ def test_tensor_parallelism_divides_layers_and_leaves_norms() -> None:
     positions = model.embedding_parameters - model.token_embedding_parameters
     replicated = 48 * block.replicated_parameters + positions + model.final_parameters
     assert held == pytest.approx((model.parameter_count - replicated) / 8 + replicated)
-    # The 16 shardable bytes: over the 16 replicas where tensor parallelism divides, over all 128 GPUs where not.
-    sharded = (stage.optimizer_state_gib + stage.fp32_copies_gib) * GIB / 16
-    assert sharded == pytest.approx((model.parameter_count - replicated) / 8 / 16 + replicated / 128)
+    # The 16 shardable bytes are divided over the 16 replicas.
+    assert stage.optimizer_state_gib + stage.fp32_copies_gib == pytest.approx(16 / 16 * held / GIB)
 
 
 @given(st.integers(1, 6), st.sampled_from([1, 2, 4, 8]), st.sampled_from([128, 512, 1024]))
@@ -122,10 +121,53 @@ def test_logits_divide_only_where_the_vocabulary_does() -> None:
     split = estimate(model, cluster, job, plan)
     whole = estimate(gpt(vocab=50_257), cluster, job, plan)
     tokens = 32 * 512
-    assert split.memory.stages[0].logits_gib * GIB == pytest.approx(10 * tokens * 50_000 / 8)
-    assert whole.memory.stages[0].logits_gib * GIB == pytest.approx(10 * tokens * 50_257)
+    assert split.memory.stages[0].logits_gib * GIB == pytest.approx(12 * tokens * 50_000 / 8)
+    assert whole.memory.stages[0].logits_gib * GIB == pytest.approx(12 * tokens * 50_257)
     assert any("50,257 is not divisible" in sentence for sentence in whole.assumptions)
     assert not any("not divisible" in sentence for sentence in split.assumptions)
+
+
+def test_a_simple_pipeline_keeps_the_logits_of_every_microbatch() -> None:
+    model = gpt(layers=8, hidden=1024, heads=16)
+    plan = Plan(pipeline_parallel_degree=2, microbatches=4, active_microbatches=4, batch_size=8, fp16=True)
+    cluster, job = Cluster(P4D, 1), Job(sequence_length=512)
+    one = 2 * 512 * 50_000
+    interleaved = estimate(model, cluster, job, plan).memory.stages[-1].logits_gib
+    simple = estimate(model, cluster, job, replace(plan, pipeline="simple")).memory.stages[-1].logits_gib
+    assert interleaved * GIB == pytest.approx(12 * one)
+    assert simple * GIB == pytest.approx((4 * 4 + 8) * one)
+
+
+def test_one_replica_has_nobody_to_share_optimizer_state_with() -> None:
+    model, job = gpt(layers=8, hidden=1024, heads=16, vocab=50_257), Job(sequence_length=512)
+    plan = Plan(tensor_parallel_degree=8, prescaled_batch=True, batch_size=1, fp16=True)
+    alone = estimate(model, Cluster(P4D, 1), job, plan).memory
+    assert estimate(model, Cluster(P4D, 1), job, replace(plan, shard_optimizer_state=True)).memory == alone
+
+
+def test_sizes_of_sharded_data_parallelism_take_memory() -> None:
+    model, cluster, job, _ = row_30b()
+    plan = Plan(sharded_data_parallel_degree=32, batch_size=1, fp16=True, activation_checkpointing="each")
+    usual, large, small = (
+        estimate(model, cluster, job, one).memory.peak.communication_gib
+        for one in (
+            plan,
+            replace(plan, sdp_max_live_parameters=int(8e9)),
+            replace(plan, sdp_max_live_parameters=int(1e8), sdp_reduce_bucket_size=int(1e8)),
+        )
+    )
+    assert large - usual == pytest.approx(7e9 * 2 * (1 - 1 / 32) / GIB)
+    assert usual - small == pytest.approx((9e8 * (1 - 1 / 32) + 4e8) * 2 / GIB)
+
+
+def test_an_inferred_shape_widens_the_error() -> None:
+    _, cluster, job, plan = row_30b()
+    given = gpt()
+    inferred = replace(given, origin="inferred", activation_band=0.25, note="inferred")
+    sure, unsure = estimate(given, cluster, job, plan), estimate(inferred, cluster, job, plan)
+    assert sure.memory == unsure.memory
+    assert unsure.memory_error_gib > 1.3 * sure.memory_error_gib
+    assert unsure.fit_probability < sure.fit_probability
 
 
 def test_stages_hold_every_parameter_and_the_tied_embedding_twice() -> None:

@@ -31,6 +31,19 @@ def test_groups_inside_a_node_use_nvlink_and_others_share_the_network() -> None:
     assert rate[1:] == pytest.approx([0.8 * 50e9 / 2, 0.8 * 50e9 / 8, 0.8 * 50e9])
 
 
+def test_groups_that_straddle_nodes_are_not_inside_one() -> None:
+    # 3 and 6 do not divide the 8 GPUs of a node: {6, 7, 8} crosses.
+    _, inside = bus_bytes_per_second(Cluster(P4D, 3), ints(2, 3, 6, 8), ints(1, 1, 1, 1))
+    assert inside.tolist() == [True, False, False, True]
+
+
+def test_small_collectives_cost_more_in_large_groups() -> None:
+    cluster, size = Cluster(P4D, 64), np.array([1e6, 1e6, 1e6])
+    seconds = all_gather_seconds(cluster, size, ints(8, 64, 512), ints(1, 1, 1))
+    assert seconds[0] < 2e-4 < seconds[1] < seconds[2]
+    assert seconds[2] > 1e-3
+
+
 def test_optimizer_state_sharding_exposes_the_gather_of_updated_parameters() -> None:
     # The 30 B row: 7.5 GB a GPU, eight groups on 400 Gbps: about 1.2 s at full rate, 1.5 s at 80 %.
     model, cluster, job, plan = row_30b()

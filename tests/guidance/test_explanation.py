@@ -14,6 +14,7 @@ from smp_advisor.guidance.practices import ORDER
 from smp_advisor.guidance.wording import fits, gib, seconds, throughput
 from smp_advisor.library import Plan
 from smp_advisor.workload.job import Job
+from smp_advisor.workload import Model
 from tests.guidance.cases import any_case, case, llama, model
 
 P4D = "ml.p4d.24xlarge"
@@ -265,13 +266,6 @@ def test_custom_hardware_is_explained_too():
     assert "no known price" in step.because
 
 
-def test_batch_note_of_the_search_is_told():
-    one = case(model("10 B"), Cluster(P4D, 16), TEN_B)
-    note = "The largest batch that the search tried."
-
-    assert note in by_technique(one, batch_note=note)["batch"].because
-
-
 def test_fixed_global_batch_is_not_doubled():
     job = Job(sequence_length=512, global_batch_size=1280)
     step = by_technique(case(model("10 B"), Cluster(P4D, 16), TEN_B, job=job))["batch"]
@@ -299,3 +293,14 @@ def test_tensor_parallelism_of_a_family_the_library_does_not_divide_is_condition
     step = by_technique(case(llama(), Cluster(P4D, 1), plan))["tensor_parallelism"]
 
     assert "only if the script registers a distributed form of llama" in step.because
+
+
+def test_under_the_objective_headroom_memory_is_the_reason():
+    small = Model.from_shape(layers=4, hidden=1024, heads=16, vocab=50_000, max_positions=1024)
+    one = case(small, Cluster(P4D, 1), Plan(fp16=True, sharded_data_parallel_degree=8, batch_size=1))
+    usual, roomy = (
+        by_technique(one, objective=objective)["optimizer_state_sharding"].because
+        for objective in ("throughput", "headroom")
+    )
+    assert "asks for it" in usual or "ask for it" in usual
+    assert "the objective is headroom" in roomy

@@ -26,8 +26,8 @@ def advisor(advice, sent):
     return Advisor(advice)
 
 
-def ask(advisor, **request):
-    advisor._request = {"id": "view:1", **request}
+def ask(advisor, number=1, **request):
+    advisor._request = {"id": f"view:{number}", **request}
 
 
 def test_it_starts_at_the_recommendation(advisor, advice):
@@ -57,8 +57,17 @@ def test_a_view_moves_one_control_without_knowing_what_follows(sent):
 def test_a_request_does_not_depend_on_those_before_it(advisor):
     start = settings_of(advisor.plan)
     ask(advisor, settings={**start, "batch_size": 24}, moved="batch_size")
-    ask(advisor, settings={**start, "activation_checkpointing": "group_2"}, moved="activation_checkpointing")
+    ask(advisor, 2, settings={**start, "activation_checkpointing": "group_2"}, moved="activation_checkpointing")
     assert (advisor.plan.batch_size, advisor.plan.activation_checkpointing) == (20, "group_2")
+
+
+def test_what_comes_twice_is_done_once(advisor, monkeypatch):
+    request = {"id": "view:1", "settings": {**settings_of(advisor.plan), "batch_size": 24}, "moved": "batch_size"}
+    advisor._on_message(advisor, {"kind": "move", "request": request}, [])
+    assert advisor.plan.batch_size == 24
+    advisor.move(batch_size=16)
+    advisor._request = request
+    assert advisor.plan.batch_size == 16
 
 
 def test_settings_that_cannot_be_combined_keep_plan_and_figures(advisor, advice):

@@ -80,7 +80,7 @@ def test_the_error_band_holds_for_published_models_left_out_of_the_table(left_ou
     known = inference.Known(layers=None, hidden=None, heads=None, vocab=50257, positions=2048)
     with patch.object(inference, "published_shapes", lambda: others):
         shape = inference.infer_shape(left_out.parameters, "gpt2", known).shape
-    band = {"±25 %": 0.25, "±50 %": 0.5}[inference.error_band(left_out.parameters, "gpt2")]
+    band = inference.activation_band(left_out.parameters, "gpt2")
     assert shape.layers * shape.hidden == pytest.approx(left_out.layers * left_out.hidden, rel=band)
 
 

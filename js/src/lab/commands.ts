@@ -31,7 +31,7 @@ export function addCommands(app: JupyterFrontEnd, tracker: INotebookTracker, tra
       caption: trans.__('New notebook with the SageMaker model-parallel advisor'),
       icon: advisorIcon,
       execute: async args => {
-        const panel = (await app.commands.execute('notebook:create-new')) as NotebookPanel;
+        const panel = (await app.commands.execute('notebook:create-new', { kernelName: 'python3' })) as NotebookPanel;
         await panel.context.ready;
         await panel.sessionContext.ready;
         panel.content.widgets[0]?.model.sharedModel.setSource(sourceOf(args));

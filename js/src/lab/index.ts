@@ -7,6 +7,7 @@ import { DisposableSet } from '@lumino/disposable';
 import { addCommands, CommandIDs } from './commands';
 import { answerInsertions } from './insert';
 import { StarterPanel } from './panel';
+import { renderAdvisors } from './renderer';
 
 const connected = new DisposableSet();
 
@@ -28,6 +29,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
   ) => {
     const trans = (translator ?? nullTranslator).load('smp-advisor');
     connected.add(answerInsertions(tracker));
+    connected.add(renderAdvisors(tracker));
     connected.add(addCommands(app, tracker, trans));
     const category = trans.__('SMP Advisor');
     for (const command of [CommandIDs.insertAdvisor, CommandIDs.openNotebook]) {

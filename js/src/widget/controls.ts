@@ -26,6 +26,8 @@ class Row {
     this.input.name = control.name;
     this.input.id = `${view}-${control.name}`;
     this.output.setAttribute('for', this.input.id);
+    // The slider itself is read out; its output would be a second time.
+    this.output.setAttribute('aria-live', 'off');
     this.problem.setAttribute('role', 'alert');
     this.input.addEventListener('input', () => listener.move(this.control.name, this.value));
     this.input.addEventListener('change', () => listener.commit());

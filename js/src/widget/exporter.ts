@@ -20,11 +20,11 @@ export class Exporter {
   constructor(private readonly session: Session) {
     this.status.setAttribute('role', 'status');
     const insert = button('smp-button smp-primary', 'Insert estimator cell', () => {
-      setText(this.status, '');
+      setText(this.status, ASKING);
       this.inserting = session.requestCells();
     });
     const clipboard = button('smp-button', 'Copy code', () => {
-      setText(this.status, '');
+      setText(this.status, ASKING);
       this.copying = session.requestCells();
     });
     this.actions = element('div', 'smp-actions', insert, clipboard, this.status);
@@ -41,7 +41,10 @@ export class Exporter {
   }
 
   async onMessage(message: FromKernel): Promise<void> {
-    if (message.kind === 'failed') this.fail(message.id, message.text);
+    if (message.kind === 'failed') {
+      this.session.onFailure(message.id);
+      this.fail(message.id, message.text);
+    }
     if (message.kind !== 'cells') return;
     const { id, sources } = message;
     if (same(message.settings, this.session.screen.settings)) this.show(sources);
@@ -82,6 +85,7 @@ export class Exporter {
   }
 }
 
+const ASKING = 'Asking the kernel for the code …';
 const FALL_BACK = 'Run %smp_export in a new cell to get the code.';
 
 const copyAll = (sources: string[]): Promise<boolean> => copy(sources.join('\n\n\n'));

@@ -11,7 +11,7 @@ export function header(shown: Recommendation): HTMLElement {
   if (shown.defaults.length > 0) {
     list.append(element('dt', '', 'Defaults'), element('dd', 'smp-note', shown.defaults.join(' · ')));
   }
-  return element('header', 'smp-header', element('h3', 'smp-heading', shown.title), list);
+  return element('header', 'smp-header', element('h2', 'smp-heading', shown.title), list);
 }
 
 /** The plan as a table of techniques and degrees; what differs from the recommendation says so. */

@@ -67,7 +67,9 @@ export class Session {
   /** The gesture is over: the next one's words compare with what it led to. */
   commit(): void {
     this.committed = true;
-    if (!this.pending || !this.isWaiting) this.anchor = this.now.moment;
+    // A trait's changes wait for one another; a message goes at once, before any cell that is run after the gesture.
+    if (this.pending) this.model.send({ kind: 'move', request: this.asked });
+    if (!this.isWaiting) this.anchor = this.now.moment;
   }
 
   /** Back to the recommendation. */
@@ -88,6 +90,11 @@ export class Session {
     this.pending = id;
     this.model.send({ kind: 'export', request: this.asked });
     return id;
+  }
+
+  /** The kernel refused a request: there is no answer to wait for. */
+  onFailure(id: string): void {
+    if (id === this.pending) this.pending = '';
   }
 
   /** The kernel's state changed: by our newest request, by another view's while we have none, or by the user's Python. */

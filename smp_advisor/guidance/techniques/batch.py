@@ -39,21 +39,19 @@ def _beyond_limit(case: Case) -> bool:
     return 2 * case.estimate.tokens_per_step > case.job.max_tokens_per_step
 
 
-def find(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate], *, batch_note: str = "") -> Finding:
+def find(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> Finding:
     """Say what the batch is and what more of it would do."""
     plan, now = case.plan, case.estimate
     rounds = plural(plan.microbatches, "microbatch", "microbatches")
     size = plan.batch_size // plan.microbatches
     copies = case.replicas if plan.prescaled_batch else case.data_parallel_degree
-    whole = f"{now.global_batch_size:,} samples ({now.tokens_per_step:,} tokens)"
+    whole = f"{plural(now.global_batch_size, 'sample')} ({now.tokens_per_step:,} tokens)"
     sentences = [
         (
             f"Each {_who(case)} is handed {plural(plan.batch_size, 'sample')} a step, in {rounds} of {size};"
-            f" {copies} of them make a global batch of {whole}."
+            f" {f'{copies:,} of them make' if copies > 1 else 'that is'} a global batch of {whole}."
         )
     ]
-    if batch_note:
-        sentences.append(batch_note)
     if plan.microbatches > 1:
         sentences.append(
             f"Every batch must be a multiple of {plan.microbatches}, the last one of an epoch included: drop it with"
@@ -71,7 +69,7 @@ def find(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate
         sentences.append(
             _more(case, f"{active} active microbatches instead of {plan.active_in_flight}", answers["active"])
         )
-    if case.job.global_batch_size is not None and not batch_note:
+    if case.job.global_batch_size is not None:
         sentences.append("The global batch is the one that was asked for.")
     if case.job.global_batch_size is None and _beyond_limit(case):
         sentences.append(f"Twice the batch would exceed the limit of {case.job.max_tokens_per_step:,} tokens a step.")

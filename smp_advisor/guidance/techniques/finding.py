@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.practices import subset_tip
-from smp_advisor.guidance.wording import SAME, compared, fit, fits
+from smp_advisor.guidance.wording import SAME, compared, fit, fits, gib
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
@@ -47,6 +47,9 @@ def why_used(case: Case, without: WhatIf, estimate: Estimate | None, *, name: st
     if not case.fits:
         return f"{sentence} With it the plan {fit(case.estimate, least)}: {name} costs more memory than it saves here."
     gain = _gain(case.estimate, estimate)
+    freed = estimate.memory.peak.total_gib - case.estimate.memory.peak.total_gib
+    if case.objective == "headroom" and freed > 0:
+        return f"{sentence} It is there for the {gib(freed)} it frees: the objective is headroom."
     if gain > SAME:
         return f"{sentence} Memory does not ask for it, and the plan would be faster without: {subset_tip()}."
     if gain < -SAME:

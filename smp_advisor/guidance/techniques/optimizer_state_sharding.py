@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.techniques.finding import Finding, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary
-from smp_advisor.guidance.wording import compared, figures, fit, fits, gib
+from smp_advisor.guidance.wording import compared, figures, fit, fits, gib, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,11 +66,7 @@ def _state(estimate: Estimate) -> str:
 def _optimizer(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> Finding:
     without, estimate = asked["nothing"], answers.get("nothing")
     whole = f" in place of {_state(estimate)}" if estimate else ""
-    shares = (
-        f"{case.replicas} replicas"
-        if case.plan.tensor_parallel_degree == 1
-        else f"{case.replicas} replicas (layers that tensor parallelism leaves whole: over {case.data_parallel_degree})"
-    )
+    shares = plural(case.replicas, "replica")
     what = "The optimizer state is" if case.job.precision == "fp32" else "Optimizer state and fp32 copies are"
     lead = f"{what} divided over {shares}: {_state(case.estimate)} a GPU{whole}."
     sentences = [lead, why_used(case, without, estimate), *_instead(case, asked, answers)]

@@ -27,8 +27,6 @@ def build(settings: Settings) -> Model:
         hidden,
         (
             norm(hidden),
-            # Eager attention in half precision also keeps q and k in fp32 (4 bytes an element in place of 2): that
-            # belongs to the scores, which are not counted here.
             attention(
                 hidden,
                 heads,
@@ -37,6 +35,7 @@ def build(settings: Settings) -> Model:
                 output_bias=False,
                 dropout=settings.rate("attn_pdrop") > 0,
                 rotary_dim=settings.size("rotary_dim", default=head_dim),
+                upcast_queries=True,
             ),
             residual(hidden, dropout=dropout),
             feed_forward(hidden, ffn, settings.activation("activation_function")),

@@ -1,0 +1,107 @@
+import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import type { IRenderMime, IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import { DisposableDelegate, IDisposable } from '@lumino/disposable';
+import { Panel, Widget } from '@lumino/widgets';
+
+/** Marks an advisor's output, beside its widget view and its picture. */
+export const ADVISOR_MIME = 'application/vnd.smp-advisor.view+json';
+const WIDGET_MIME = 'application/vnd.jupyter.widget-view+json';
+const PICTURE_MIME = 'text/html';
+/** Before ipywidgets' renderer, which has -10. */
+const RANK = -20;
+/** What ipywidgets' renderer says once it knows that the kernel has no such widget. */
+const NOT_FOUND = /^Error displaying widget/;
+/** A live widget is there before this; a picture that only flickers helps nobody. */
+const PICTURE_AFTER_MS = 1000;
+const RETRY_MS = 1500;
+const RETRIES = 40;
+
+/**
+ * Shows an advisor's widget, and its picture as long as, or if ever, the widget is not there.
+ *
+ * ipywidgets' own renderer leaves "model not found" in a notebook that is opened again after its kernel has gone, although
+ * the output holds a picture of what was there.
+ */
+export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
+  private live: Widget | null = null;
+  private picture: Widget | null = null;
+  private timers: ReturnType<typeof setTimeout>[] = [];
+
+  constructor(private readonly rendermime: IRenderMimeRegistry) {
+    super();
+  }
+
+  async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    this.stop();
+    this.picture?.dispose();
+    this.picture = null;
+    this.later(PICTURE_AFTER_MS, () => void this.showPicture(model));
+    this.attempt(model, RETRIES);
+  }
+
+  override dispose(): void {
+    this.stop();
+    super.dispose();
+  }
+
+  /**
+   * Ask ipywidgets' renderer for the widget; again after a while, because a renderer made before ipywidgets has met this
+   * notebook's kernel never hears of it.
+   */
+  private attempt(model: IRenderMime.IMimeModel, retries: number): void {
+    this.live?.dispose();
+    const live = (this.live = this.rendermime.createRenderer(WIDGET_MIME));
+    live.hide();
+    this.insertWidget(0, live);
+    // The promise of a renderer that waits for a kernel may never be settled: what is there is looked at instead.
+    live.renderModel(model).then(
+      () => this.look(),
+      () => undefined
+    );
+    this.later(RETRY_MS, () => {
+      if (!this.look() && !this.isLost && retries > 0) this.attempt(model, retries - 1);
+    });
+  }
+
+  /** Show the widget if it is there. */
+  private look(): boolean {
+    if (this.live === null || this.live.isDisposed || this.live.node.childElementCount === 0) return false;
+    this.stop();
+    this.picture?.dispose();
+    this.picture = null;
+    this.live.show();
+    return true;
+  }
+
+  private get isLost(): boolean {
+    return NOT_FOUND.test(this.live?.node.textContent ?? '');
+  }
+
+  private async showPicture(model: IRenderMime.IMimeModel): Promise<void> {
+    if (this.look() || !(PICTURE_MIME in model.data)) return;
+    const picture = (this.picture = this.rendermime.createRenderer(PICTURE_MIME));
+    this.addWidget(picture);
+    await picture.renderModel(model);
+  }
+
+  private later(delay: number, action: () => void): void {
+    this.timers.push(setTimeout(() => !this.isDisposed && action(), delay));
+  }
+
+  private stop(): void {
+    this.timers.forEach(clearTimeout);
+    this.timers = [];
+  }
+}
+
+/** Render advisors in every notebook, until disposed. */
+export function renderAdvisors(tracker: INotebookTracker): IDisposable {
+  const prepare = (_: unknown, { content: { rendermime } }: NotebookPanel): void => {
+    const createRenderer = (): AdvisorRenderer => new AdvisorRenderer(rendermime);
+    // Not safe, as ipywidgets' own: a notebook that is not trusted shows the picture.
+    rendermime.addFactory({ safe: false, mimeTypes: [ADVISOR_MIME], createRenderer }, RANK);
+  };
+  tracker.forEach(panel => prepare(null, panel));
+  tracker.widgetAdded.connect(prepare);
+  return new DisposableDelegate(() => tracker.widgetAdded.disconnect(prepare));
+}
