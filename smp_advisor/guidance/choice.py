@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["batch_note", "defaults", "low_utilisation", "nothing_fits", "why_this_plan"]
 
+_NEAR = f"{100 * NEAR_BEST:.0f} %"
+
 _LOW_MFU = 0.1
 """Model FLOPs utilisation below which a recommendation comes with a warning."""
 
@@ -38,7 +40,7 @@ def why_this_plan(best: SearchResult, searched: list[SearchResult], asked: Clust
     )
     if best.objective == "throughput":
         return (
-            f"{fit}; {plural(near, 'is', 'are')} within {percent(NEAR_BEST)} of the fastest, and of those this one "
+            f"{fit}; {plural(near, 'is', 'are')} within {_NEAR} of the fastest, and of those this one "
             "uses the fewest techniques and leaves the most memory free."
         )
     if best.objective == "cost":
@@ -67,7 +69,7 @@ def batch_note(job: Job, batch: int, tokens: int) -> str:
         return f"Every plan keeps your global batch of {batch:,} samples ({tokens:,} tokens)."
     return (
         f"The global batch was free up to {job.max_tokens_per_step:,} tokens a step; the search chose {batch:,} "
-        f"samples ({tokens:,} tokens): larger ones gain less than {percent(NEAR_BEST)} or do not fit. Set "
+        f"samples ({tokens:,} tokens): larger ones gain less than {_NEAR} or do not fit. Set "
         "global_batch_size if your optimization needs another."
     )
 

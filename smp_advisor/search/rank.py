@@ -37,6 +37,7 @@ class Scores:
     headroom: Floats
     """Free share of usable memory, at the point estimate."""
     techniques: NDArray[np.int64]
+    tokens_per_step: NDArray[np.int64]
 
 
 def techniques(layout: Layout) -> NDArray[np.int64]:
@@ -65,7 +66,7 @@ def order(scores: Scores, objective: Objective) -> NDArray[np.intp]:
 
     ``throughput``: tokens a second. ``cost``: US dollars a token. ``headroom``: free memory, among plans at least half
     as fast as the fastest. ``simplicity``: fewest techniques, among the same. Plans within 3 % of the best value are
-    equal, and among equals fewer techniques win, then more headroom.
+    equal, and among equals fewer techniques win, then more headroom, then the smaller batch.
     """
     speed = scores.tokens_per_second
     if objective in ("headroom", "simplicity"):
@@ -79,5 +80,7 @@ def order(scores: Scores, objective: Objective) -> NDArray[np.intp]:
     near = ~slow & (value >= best * (1 - NEAR_BEST))
     # Near the best: fewest techniques, most headroom, value. Below: by value alone.
     fewest = np.where(near, scores.techniques, 0)
-    roomiest = np.where(near, -scores.headroom, 0.0)
-    return np.lexsort((-speed, -value, roomiest, fewest, ~near, slow))
+    # Rounded, so that what differs in the last bits only is equal.
+    roomiest = np.where(near, -np.round(scores.headroom, 3), 0.0)
+    smallest = np.where(near, scores.tokens_per_step, 0)
+    return np.lexsort((-speed, -value, smallest, roomiest, fewest, ~near, slow))

@@ -86,6 +86,7 @@ def search(
         usd_per_token=np.full(len(rows), np.inf) if price is None else price * cluster.nodes / 3600 / speed,
         headroom=1 - memory.peak_bytes[rows] / usable,
         techniques=techniques(layout),
+        tokens_per_step=tokens,
     )
     best_first = order(scores, objective) if len(rows) else np.empty(0, dtype=np.intp)
     return SearchResult(
@@ -100,6 +101,7 @@ def search(
             usd_per_token=scores.usd_per_token[best_first],
             headroom=scores.headroom[best_first],
             techniques=scores.techniques[best_first],
+            tokens_per_step=scores.tokens_per_step[best_first],
         ),
         step_seconds=seconds[best_first],
     )

@@ -13,8 +13,8 @@ from smp_advisor.guidance import explain
 from smp_advisor.guidance.practices import ORDER
 from smp_advisor.guidance.wording import fits, gib, seconds, throughput
 from smp_advisor.library import Plan
-from smp_advisor.workload.job import Job
 from smp_advisor.workload import Model
+from smp_advisor.workload.job import Job
 from tests.guidance.cases import any_case, case, llama, model
 
 P4D = "ml.p4d.24xlarge"

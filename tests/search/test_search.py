@@ -23,18 +23,26 @@ def model() -> Model:
     return Model.from_shape(layers=24, hidden=2048, heads=16, vocab=50_000, max_positions=1024)
 
 
-def scores(speed: list[float], headroom: list[float], techniques: list[int]) -> Scores:
+def scores(
+    speed: list[float], headroom: list[float], techniques: list[int], batches: list[int] | None = None
+) -> Scores:
     return Scores(
         tokens_per_second=np.array(speed, dtype=float),
         usd_per_token=1 / np.array(speed, dtype=float),
         headroom=np.array(headroom, dtype=float),
         techniques=np.array(techniques),
+        tokens_per_step=np.array(batches or [1] * len(speed)),
     )
 
 
 def test_among_plans_within_3_percent_fewest_techniques_then_most_headroom_win() -> None:
     ranked = order(scores([100, 98, 97.5, 97.2, 90], [0.1, 0.2, 0.5, 0.3, 0.9], [4, 2, 3, 2, 0]), "throughput")
     assert ranked.tolist() == [3, 1, 2, 0, 4]
+
+
+def test_among_equals_the_smaller_batch_wins() -> None:
+    ranked = order(scores([98, 100, 99], [0.3, 0.3, 0.3], [1, 1, 1], [512, 2048, 1024]), "throughput")
+    assert ranked.tolist() == [0, 2, 1]
 
 
 def test_each_objective_ranks_by_what_it_names() -> None:
