@@ -65,6 +65,14 @@ test('a slider stands on allowed values only and says which', () => {
   expect(text('.smp-configuration .smp-title')).toBe('Your configuration');
 });
 
+test('the view says whether the kernel is where the screen is', () => {
+  const root = el.querySelector('.smp')!;
+  slide('batch_size', 2);
+  expect(root.getAttribute('aria-busy')).toBe('true');
+  model.answer(24, 1);
+  expect(root.getAttribute('aria-busy')).toBe('false');
+});
+
 test('a combination that cannot be says why beside its control, and all else stays', () => {
   slide('tensor_parallel_degree', 2);
   const row = slider('tensor_parallel_degree').closest('.smp-row')!;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,10 @@ def report(advice: Advice) -> str:
 def _wrapped(line: str) -> str:
     if line.startswith("  "):  # tables keep their columns
         return line
-    return textwrap.fill(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    # A number keeps its unit: textwrap does not break at no-break spaces.
+    kept = re.sub(r"(\d) (%|GiB|s\b|ms\b|B\b)", "\\1\xa0\\2", line)
+    filled = textwrap.fill(kept, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return filled.replace("\xa0", " ")
 
 
 def _header(advice: Advice) -> Iterator[str]:
@@ -50,10 +54,7 @@ def _header(advice: Advice) -> Iterator[str]:
     yield advice.cluster.summary
     if advice.defaults:
         yield f"Defaults: {'; '.join(advice.defaults)}."
-    yield (
-        f"{advice.plans_enumerated:,} plans enumerated, {advice.plans_scored:,} scored, {advice.plans_fit:,} fit. "
-        f"{advice.because}"
-    )
+    yield (f"{advice.plans_enumerated:,} plans enumerated, {advice.plans_scored:,} scored: {advice.because}")
 
 
 def _plan(plan: Plan, estimate: Estimate) -> Iterator[str]:

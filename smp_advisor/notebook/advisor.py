@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, cast
 
 import anywidget
@@ -62,6 +63,8 @@ class Advisor(anywidget.AnyWidget):
         self.fallbacks: list[Fallback] = []
         self._shown_in: int | None = None
         self._served = ""
+        # Views may speak from another thread than cells run in: JupyterLab sends their messages over a subshell.
+        self._turn = RLock()
         super().__init__(
             _recommendation=dict(recommendation(advice)),
             _state=self._as_state(),
@@ -125,15 +128,17 @@ class Advisor(anywidget.AnyWidget):
         PlanError
             No such control, or the settings exclude each other; the controls then stay where they were.
         """
-        bench = self._bench
-        for name, value in settings.items():
-            bench = workbench.move(bench, name, value)
-        self._settle(workbench.require(bench))
-        return self._bench.words
+        with self._turn:
+            bench = self._bench
+            for name, value in settings.items():
+                bench = workbench.move(bench, name, value)
+            self._settle(workbench.require(bench))
+            return bench.words
 
     def reset(self) -> None:
         """Put the controls back to the recommendation."""
-        self._settle(workbench.recommended(self.advice))
+        with self._turn:
+            self._settle(workbench.recommended(self.advice))
 
     def _settle(self, bench: workbench.Bench, answers: str = "") -> None:
         stale = bench.settings != self._bench.settings
@@ -158,7 +163,8 @@ class Advisor(anywidget.AnyWidget):
     @t.observe("_request")
     def _on_request(self, change: dict[str, Any]) -> None:
         if change["new"]:
-            self._serve(change["new"])
+            with self._turn:
+                self._serve(change["new"])
 
     def _serve(self, request: dict[str, Any]) -> bool:
         """Do what a view asked for, or say why not; its settings are complete, so that no earlier request matters."""
@@ -186,11 +192,12 @@ class Advisor(anywidget.AnyWidget):
         if content.get("kind") == "ready":
             for handshake in self.handshakes:
                 handshake.arrived()
-        elif content.get("kind") == "move":
-            self._serve(content["request"])
-        # The controls' values travel with the request: the cell can never lag behind them.
-        elif content.get("kind") == "export" and self._serve(content["request"]):
-            self._send_cells(content["request"]["id"])
+        elif content.get("kind") in {"move", "export"}:
+            # The controls' values travel with the request: the cell can never lag behind them.
+            request = content["request"]
+            with self._turn:
+                if self._serve(request) and content["kind"] == "export":
+                    self._send_cells(request["id"])
 
     def _send_cells(self, identity: str) -> None:
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from smp_advisor.library.schema import schema
 from smp_advisor.notebook.settings import OPTIMIZER_STATE, prescaled, sharded
 from smp_advisor.notebook.words import LABELS, value_text
-from smp_advisor.search.axes import divisors, pipeline_degrees, tensor_degrees
+from smp_advisor.search.axes import checkpointing_strategies, divisors, pipeline_degrees, tensor_degrees
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,7 +58,9 @@ def controls(advice: Advice, settings: Settings) -> list[Control]:
         ],
         "pipeline_parallel_degree": pipeline_degrees(advice.model, advice.cluster, tensor, {}),
         "sharding": ["none", OPTIMIZER_STATE, *map(sharded, divisors(_replicas(advice, tensor, pipeline))[1:])],
-        "activation_checkpointing": _strategies(advice.model.layer_count // pipeline),
+        "activation_checkpointing": [
+            one or "none" for one in checkpointing_strategies(-(-advice.model.layer_count // pipeline), tensor)
+        ],
         "offload_activations": [False, True],
     }
     if pipeline > 1:
@@ -113,11 +115,6 @@ def _active(microbatches: int) -> list[int]:
     if microbatches <= _MAX_ACTIVE_STEPS:
         return list(range(1, microbatches + 1))
     return sorted({2**k for k in range(microbatches.bit_length())} | {microbatches})
-
-
-def _strategies(layers_per_stage: int) -> list[str]:
-    groups = [2**k for k in range(1, layers_per_stage.bit_length()) if 2**k < layers_per_stage]
-    return ["none", "each", *(f"group_{size}" for size in groups), *(["contiguous"] if layers_per_stage > 1 else [])]
 
 
 def _replicas(advice: Advice, tensor: int, pipeline: int) -> int:

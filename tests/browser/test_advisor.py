@@ -75,6 +75,7 @@ def test_the_kernel_follows_the_slider(open_notebook):
     for _ in range(3):
         notebook.page.keyboard.press("ArrowLeft")
     shown = slider.get_attribute("aria-valuetext")
+    expect(view).to_have_attribute("aria-busy", "false")
     notebook.run(1)
     expect(notebook.output(1)).to_have_text(shown)
 

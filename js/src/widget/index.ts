@@ -39,6 +39,7 @@ function render({ model, el }: RenderProps<Traits>): () => void {
     words.classList.toggle('smp-hint', !screen.words);
     stale.hidden = screen.problem === '';
     reset.hidden = same(screen);
+    root.setAttribute('aria-busy', String(session.isBusy));
     exporter.refresh();
   }
 

@@ -46,6 +46,11 @@ export class Session {
     return this.now;
   }
 
+  /** Whether the kernel has yet to answer the newest request. */
+  get isBusy(): boolean {
+    return this.pending !== '';
+  }
+
   /** A control moved. */
   move(name: string, value: Setting): void {
     const before = this.now.settings;
@@ -67,7 +72,7 @@ export class Session {
   /** The gesture is over: the next one's words compare with what it led to. */
   commit(): void {
     this.committed = true;
-    // A trait's changes wait for one another; a message goes at once, before any cell that is run after the gesture.
+    // A trait's changes wait for one another; a message goes at once, so that the kernel is soon where the screen is.
     if (this.pending) this.model.send({ kind: 'move', request: this.asked });
     if (!this.isWaiting) this.anchor = this.now.moment;
   }
