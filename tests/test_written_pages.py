@@ -1,0 +1,29 @@
+"""Pages that hold figures say what the code says."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+
+def script(root: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, root / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_rows_are_what_their_script_writes(root: Path) -> None:
+    rows = script(root, "reference_rows")
+    written = rows.PAGE.read_text("utf-8")
+    assert written == rows.page(), "run `python scripts/reference_rows.py` and read what changed"
+    for title in ("## 10 B", "## 30 B", "## 60 B"):
+        assert title in written
+
+
+def test_the_readme_shows_what_the_demo_prints(root: Path) -> None:
+    readme = script(root, "readme")
+    written = readme.README.read_text("utf-8")
+    assert "Recommendation\n--------------" in written
+    assert written == readme.renewed(written), "run `python scripts/readme.py` and read what changed"
