@@ -2,6 +2,7 @@
 
 TEST := .venv-test/bin
 LAB_ARGS ?=
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # in a container there is often nobody else
 PYTEST_ARGS ?=
 BENCHMARKS ?= search_speed mutations # not published_scripts: it wants a folder of somebody's scripts
 
@@ -18,7 +19,7 @@ help:
 	@echo 'make clean    remove environments, built files and caches'
 
 lab: lab-environment
-	.venv/bin/jupyter-lab $(LAB_ARGS) notebooks/quickstart.ipynb
+	.venv/bin/jupyter-lab $(AS_ROOT) $(LAB_ARGS) notebooks/quickstart.ipynb
 
 demo: lab-environment
 	.venv/bin/python scripts/demo.py notebooks/quickstart.ipynb
