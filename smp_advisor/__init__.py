@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from smp_advisor.library import Plan
     from smp_advisor.notebook import Advisor
     from smp_advisor.recommendation import advise
+    from smp_advisor.scripts import Finding, check_script
+    from smp_advisor.scripts.adapt import adapt_script
     from smp_advisor.workload import Job, Model
 
 __all__ = [
@@ -27,12 +29,15 @@ __all__ = [
     "Advisor",
     "Cluster",
     "Estimate",
+    "Finding",
     "Instance",
     "Job",
     "Model",
     "Plan",
     "__version__",
+    "adapt_script",
     "advise",
+    "check_script",
     "errors",
     "estimate",
     "estimate_many",
@@ -43,11 +48,14 @@ _HOMES = {
     "Advisor": "notebook",
     "Cluster": "cluster",
     "Estimate": "costs",
+    "Finding": "scripts",
     "Instance": "cluster",
     "Job": "workload",
     "Model": "workload",
     "Plan": "library",
+    "adapt_script": "scripts.adapt",
     "advise": "recommendation",
+    "check_script": "scripts",
     "estimate": "costs",
     "estimate_many": "costs",
 }

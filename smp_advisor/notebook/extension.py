@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAGICS", "load", "unload"]
 
-MAGICS = ("smp_advise", "smp_export")
+MAGICS = ("smp_advise", "smp_export", "smp_check")
 
 _loaded: WeakKeyDictionary[Any, Callable[[], None]] = WeakKeyDictionary()
 
@@ -40,5 +40,6 @@ def unload(shell: InteractiveShell) -> None:
         return
     undo()
     for name in MAGICS:
-        shell.magics_manager.magics["line"].pop(name, None)
+        for kind in ("line", "cell"):
+            shell.magics_manager.magics[kind].pop(name, None)
     shell.magics_manager.registry.pop("AdvisorMagics", None)

@@ -1,14 +1,15 @@
-"""``%smp_advise`` and ``%smp_export``: thin doors to the Python API."""
+"""``%smp_advise``, ``%smp_export`` and ``%smp_check``: thin doors to the Python API."""
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
 # IPython does not annotate the decorators that make a magic.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from smp_advisor.errors import AdvisorError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from smp_advisor.notebook.advisor import Advisor
+    from smp_advisor.scripts import Report
 
 __all__ = ["AdvisorMagics"]
 
@@ -100,6 +102,29 @@ class AdvisorMagics(Magics):
         self.shell.set_next_input(source)
         if script_too:
             print("The estimator's cell follows; %smp_export --script puts the cell that writes its training script.")  # noqa: T201
+
+    @magic_arguments()
+    @argument("script", nargs="?", help="Path of a .py or .ipynb file; the cell's text where it is a cell magic.")
+    @argument("--plan", action="store_true", help="Check against the plan of the advisor shown last.")
+    @line_cell_magic
+    def smp_check(self, line: str, cell: str | None = None) -> Report:
+        """Say what in a training script will fail, hang, train wrongly or waste money on the cluster.
+
+        ``%smp_check train.py`` reads a file, ``%%smp_check`` the cell itself; neither runs it.
+        """
+        from smp_advisor.scripts import check_script
+
+        arguments = _parse(self.smp_check, line)
+        if arguments.plan and self.last is None:
+            raise UsageError("There is no plan to check against yet: run %smp_advise first, or leave out --plan.")
+        if (arguments.script is None) == (cell is None):
+            raise UsageError("Name a script, as in %smp_check train.py, or write one below %%smp_check.")
+        plan = self.last.plan if arguments.plan and self.last else None
+        try:
+            # With the magic's own line, so that the lines are counted as the notebook counts them.
+            return check_script(Path(arguments.script) if cell is None else f"%%smp_check\n{cell}", plan)
+        except AdvisorError as error:
+            raise UsageError(str(error)) from None
 
 
 def _parse(magic: Any, line: str) -> Namespace:

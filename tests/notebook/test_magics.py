@@ -137,6 +137,33 @@ def test_export_without_advice_says_what_to_do(shell, capsys):
     assert "run %smp_advise first" in "".join(capsys.readouterr())
 
 
+SCRIPT = "import smdistributed.modelparallel.torch as smp\n\nrank = smp.rank()\n"  # without smp.init()
+
+
+def test_a_script_is_checked_by_its_path(shell, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    report = shell.run_line_magic("smp_check", str(path))
+    assert "SMP101" in [finding.id for finding in report]
+    assert {finding.path for finding in report} == {str(path)}
+
+
+def test_a_cell_is_checked_and_not_run(shell):
+    report = shell.run_cell_magic("smp_check", "", SCRIPT)
+    assert "SMP101" in [finding.id for finding in report]
+    # As the notebook counts: the magic's own line is the first.
+    assert [finding.line for finding in report if finding.id == "SMP101"] == [
+        number for number, line in enumerate(f"%%smp_check\n{SCRIPT}".splitlines(), 1) if "smp.rank" in line
+    ]
+    assert "rank" not in shell.user_ns
+
+
+@pytest.mark.parametrize("line", ["", "/nowhere/train.py", "--plan train.py"])
+def test_a_check_that_cannot_be_made_says_why(shell, line):
+    with pytest.raises(UsageError, match=r"\.$"):
+        shell.run_line_magic("smp_check", line)
+
+
 def test_options_and_their_values_are_completed(shell):
     def completed(line):
         return shell.complete("", line, len(line))[1]
@@ -159,7 +186,7 @@ def test_loading_twice_does_nothing_and_unloading_takes_all_away(shell):
     smp_advisor.load_ipython_extension(shell)
     assert shell.find_magic("smp_advise") == before
     shell.run_line_magic("unload_ext", "smp_advisor")
-    assert [shell.find_magic(name) for name in MAGICS] == [None, None]
+    assert [shell.find_magic(name) for name in MAGICS] == [None] * len(MAGICS)
     shell.run_line_magic("load_ext", "smp_advisor")
     assert shell.find_magic("smp_advise") is not None
 

@@ -1,0 +1,8 @@
+"""Read a training script and say what will break on the cluster, before the cluster is paid for."""
+
+from smp_advisor.scripts.check import check_script
+from smp_advisor.scripts.finding import Finding, Fix, Severity, Unresolved
+from smp_advisor.scripts.fixes import apply_fixes
+from smp_advisor.scripts.report import Report
+
+__all__ = ["Finding", "Fix", "Report", "Severity", "Unresolved", "apply_fixes", "check_script"]

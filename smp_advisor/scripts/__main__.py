@@ -1,0 +1,107 @@
+"""``python -m smp_advisor.scripts train.py``: the checker for the command line, CI and pre-commit."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.scripts.check import check_script
+from smp_advisor.scripts.fixes import apply_fixes
+from smp_advisor.scripts.report import Report
+from smp_advisor.scripts.sarif import as_sarif
+from smp_advisor.scripts.settings import LIBRARIES
+
+__all__ = ["main"]
+
+_NUMBERS = (
+    "microbatches",
+    "pipeline_parallel_degree",
+    "tensor_parallel_degree",
+    "sharded_data_parallel_degree",
+    "hybrid_shard_degree",
+)
+_SWITCHES = ("fp16", "bf16", "prescaled_batch", "shard_optimizer_state", "offload_activations")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check the scripts; 0 where nothing is wrong, 1 where something is, 2 where a script cannot be checked."""
+    options = _parser().parse_args(arguments)
+    try:
+        plan = _plan(options)
+    except AdvisorError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - a command line program
+        return 2
+    reports: list[Report] = []
+    status = 0
+    for path in options.scripts:
+        try:
+            if options.fix:
+                apply_fixes(path, in_place=True, plan=plan, library=options.library)
+            reports.append(check_script(Path(path), plan, library=options.library))
+        except AdvisorError as error:
+            print(error, file=sys.stderr)  # noqa: T201
+            status = 2
+    print(_shown(reports, options.format))  # noqa: T201
+    wrong = any(report.of("error") or (options.strict and report.of("warning")) for report in reports)
+    return status or int(wrong)
+
+
+def _shown(reports: list[Report], form: str) -> str:
+    if form == "text":
+        return "\n\n".join(str(report) for report in reports)
+    if form == "json":
+        found = [json.loads(report.to_json()) for report in reports]
+        return json.dumps(found[0] if len(found) == 1 else found, indent=2, ensure_ascii=False)
+    log = as_sarif(Report((), (), ""))
+    log["runs"] = [run for report in reports for run in as_sarif(report)["runs"]] or log["runs"]
+    return json.dumps(log, indent=2, ensure_ascii=False)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m smp_advisor.scripts",
+        description="Check training scripts for SageMaker's model parallel libraries and Training Compiler.",
+        epilog="Exit status: 0 no errors, 1 errors, 2 a script could not be checked.",
+    )
+    parser.add_argument("scripts", nargs="+", metavar="script", help="a .py file or a notebook")
+    parser.add_argument("--plan", type=Path, help="JSON file with the estimator's parameters (mp_parameters)")
+    parser.add_argument("--library", choices=LIBRARIES, help="where neither imports nor plan tell")
+    for name in _NUMBERS:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help="wins over the plan's")
+    for name in _SWITCHES:
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            action=argparse.BooleanOptionalAction,
+            default=None,
+            help="wins over the plan's",
+        )
+    parser.add_argument("--format", choices=("text", "json", "sarif"), default="text")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 on warnings as well")
+    parser.add_argument("--fix", action="store_true", help="apply safe fixes first; the file is kept as .bak")
+    return parser
+
+
+def _plan(options: argparse.Namespace) -> dict[str, Any] | None:
+    plan: dict[str, Any] = {}
+    if options.plan is not None:
+        try:
+            found = json.loads(options.plan.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise AdvisorError(f"The plan {options.plan} cannot be read as JSON: {error}.") from None
+        if not isinstance(found, dict):
+            raise AdvisorError(f"The plan {options.plan} must be a JSON object with the library's parameters.")
+        inner = found.get("parameters", found)  # the value of "modelparallel" in a distribution, too
+        plan |= inner if isinstance(inner, dict) else found
+    for name in (*_NUMBERS, *_SWITCHES):
+        value = getattr(options, name)
+        if value is not None:
+            plan[name] = value
+    return plan or None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

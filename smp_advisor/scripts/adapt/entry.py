@@ -1,0 +1,115 @@
+"""Where a script starts to work: the place for what has to come before all else."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from smp_advisor.scripts.adapt.code import dotted, spelled, walk
+from smp_advisor.scripts.adapt.survey import Statement, Survey
+
+__all__ = ["entry", "is_main_guard"]
+
+# Calls that only describe the machine or set switches.
+_PASSIVE = (
+    "torch.device",
+    "torch.cuda.is_available",
+    "torch.cuda.device_count",
+    "torch.backends",
+    "torch.set_",
+    "torch.autograd.set_",
+    "transformers.utils",
+    "transformers.logging",
+    "torchvision.transforms",
+)
+_WORKING = (
+    "torch.",
+    "torchvision.",
+    "transformers.",
+    "datasets.",
+    "numpy.random.",
+    "random.",
+    "smdistributed.",
+    "smp.",
+)
+
+
+def is_main_guard(statement: cst.CSTNode) -> bool:
+    """Whether it is ``if __name__ == "__main__":``."""
+    return (
+        isinstance(statement, cst.If)
+        and "__name__" in spelled(statement.test)
+        and "__main__" in spelled(statement.test)
+    )
+
+
+def entry(survey: Survey) -> Statement | None:
+    """Statement before which the library has to be started; None for a script that does nothing."""
+    block = list(survey.module.body)
+    while True:
+        first = next((statement for statement in block if _works(survey, statement)), None)
+        if first is None:
+            return None
+        if is_main_guard(first):
+            block = survey.body_of(cst.ensure_type(first, cst.If).body.body[0])
+            if not any(_works(survey, statement) for statement in block):
+                return block[0]
+            continue
+        called = _only_call(survey, first)
+        if called is None or not called.body.body:
+            return first
+        block = _after_docstring(called)
+        if not any(_works(survey, statement) for statement in block):
+            return block[0] if block else first
+        return block[0]
+
+
+def _after_docstring(function: cst.FunctionDef) -> list[Statement]:
+    body = [statement for statement in function.body.body if isinstance(statement, Statement)]
+    first = body[0].body[0] if isinstance(body[0], cst.SimpleStatementLine) else None
+    is_docstring = isinstance(first, cst.Expr) and isinstance(first.value, cst.SimpleString | cst.ConcatenatedString)
+    return body[1:] if is_docstring and len(body) > 1 else body
+
+
+def _works(survey: Survey, statement: Statement) -> bool:
+    if isinstance(statement, cst.FunctionDef | cst.ClassDef):
+        return False
+    if is_main_guard(statement):
+        return True
+    return any(isinstance(node, cst.Call) and _is_work(survey, node) for node in walk(statement))
+
+
+def _is_work(survey: Survey, call: cst.Call) -> bool:
+    name = survey.callee(call)
+    if not name or name.startswith(_PASSIVE):
+        return False
+    if survey.named(name) or survey.classes_named(name):
+        return not _reads_options(survey, name)
+    return f"{name}.".startswith(_WORKING)
+
+
+def _reads_options(survey: Survey, name: str) -> bool:
+    """Whether a function of the script only reads the command line."""
+    return any(
+        isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "add_argument"
+        for function in survey.named(name)
+        for node in walk(function)
+    ) and not any(
+        isinstance(node, cst.Call)
+        and survey.callee(node).split(".")[0] == "torch"
+        and "cuda" not in survey.callee(node)
+        for function in survey.named(name)
+        for node in walk(function)
+    )
+
+
+def _only_call(survey: Survey, statement: Statement) -> cst.FunctionDef | None:
+    """``main()`` as a statement of its own: the function it runs."""
+    if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(statement.body[0], cst.Expr):
+        return None
+    call = statement.body[0].value
+    if not isinstance(call, cst.Call) or any("smp." in spelled(arg) for arg in call.args):
+        return None
+    found = survey.named(dotted(call.func) or "")
+    # A function that runs more than once must not start the library.
+    calls = [other for other in survey.calls if dotted(other.func) == dotted(call.func)]
+    return found[0] if len(found) == 1 and len(calls) == 1 else None

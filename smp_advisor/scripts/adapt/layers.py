@@ -1,0 +1,74 @@
+"""The repeated layers of the model, where the script itself defines it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from smp_advisor.scripts.adapt.code import dotted, walk
+from smp_advisor.scripts.adapt.survey import Survey, targets_of
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.adapt.construction import Construction
+
+__all__ = ["Layers", "repeated_layers"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layers:
+    """What ``self.blocks = nn.ModuleList([Block() for _ in range(n)])`` says."""
+
+    attribute: str
+    """Path from the model: ``blocks``, ``encoder.blocks``."""
+    sequential: bool
+    layer_class: str
+    """Class of the layers; empty where they are of several."""
+
+
+def repeated_layers(survey: Survey, found: Construction) -> Layers | None:
+    """The one list of layers that the model's class repeats; None where there is none, or no saying which."""
+    made = {dotted(node.func) for node in walk(found.statement) if isinstance(node, cst.Call)}
+    for name in list(made):
+        # model = build_model(args): what the helper makes.
+        for function in survey.named(name or ""):
+            made |= {dotted(node.func) for node in walk(function) if isinstance(node, cst.Call)}
+    classes = [definition for definition in survey.classes if definition.name.value in made]
+    candidates = [layers for definition in classes for layers in _of_class(survey, definition, "", set())]
+    candidates = [layers for layers in candidates if layers.layer_class] or candidates
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def _of_class(survey: Survey, definition: cst.ClassDef, prefix: str, seen: set[str]) -> list[Layers]:
+    if definition.name.value in seen:
+        return []
+    seen = seen | {definition.name.value}
+    found: list[Layers] = []
+    for node in walk(definition):
+        if not isinstance(node, cst.Assign | cst.AnnAssign) or not isinstance(node.value, cst.Call):
+            continue
+        target = next((dotted(t) for t in targets_of(node)), None) or ""
+        if not target.startswith("self.") or target.count(".") != 1:
+            continue
+        attribute = prefix + target[len("self.") :]
+        kind = survey.callee(node.value)
+        if kind in ("torch.nn.Sequential", "torch.nn.ModuleList"):
+            layer = _repeated(survey, node.value)
+            if layer is not None:
+                found.append(Layers(attribute=attribute, sequential=kind.endswith("Sequential"), layer_class=layer))
+        else:
+            for inner in survey.classes_named(dotted(node.value.func) or ""):
+                found += _of_class(survey, inner, attribute + ".", seen)
+    return found
+
+
+def _repeated(survey: Survey, call: cst.Call) -> str | None:
+    """Class of layers made by a comprehension or given several times; None where nothing repeats."""
+    for node in walk(call):
+        if isinstance(node, cst.ListComp | cst.GeneratorExp) and isinstance(node.elt, cst.Call):
+            name = dotted(node.elt.func) or ""
+            return name if survey.classes_named(name) or "." in name or name in survey.imported else ""
+    made = [dotted(node.func) for arg in call.args for node in walk(arg) if isinstance(node, cst.Call)]
+    local = [name for name in made if name and survey.classes_named(name)]
+    return local[0] if len(local) > 1 and len(set(local)) == 1 else None

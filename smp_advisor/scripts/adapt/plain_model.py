@@ -1,0 +1,108 @@
+"""The model as the script makes it, without what another way of training put around it: wrappers and device moves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from smp_advisor.scripts.adapt.aliases import names_of, source_of
+from smp_advisor.scripts.adapt.code import dotted, spelled, walk
+from smp_advisor.scripts.adapt.edits import Edits
+from smp_advisor.scripts.adapt.imports import drop_unused_imports
+from smp_advisor.scripts.adapt.roles import model_places
+from smp_advisor.scripts.adapt.survey import targets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.survey import Survey
+
+__all__ = ["REPLICATING", "SHARDING", "take_out_wrappers", "without_moves"]
+
+REPLICATING = frozenset(
+    {
+        "torch.nn.parallel.DistributedDataParallel",
+        "torch.nn.parallel.distributed.DistributedDataParallel",
+        "torch.nn.DataParallel",
+        "torch.nn.parallel.DataParallel",
+    }
+)
+SHARDING = frozenset(
+    {
+        "torch.distributed.fsdp.FullyShardedDataParallel",
+        "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel",
+    }
+)
+_MOVES = ("to", "cuda")
+
+
+def take_out_wrappers(draft: Draft, wrappers: Iterable[str]) -> None:
+    """Take `wrappers` of the model out, and ``.to(device)``: the library moves each part to its GPU."""
+    wrappers = frozenset(wrappers)
+    survey, edits = draft.survey, Edits()
+    places = model_places(survey)
+    for call in survey.calls:
+        if survey.callee(call) not in wrappers or not call.args:
+            continue
+        inner = dotted(call.args[0].value)
+        names = names_of(survey, places, survey.function(call))
+        if inner is None or _root(inner) in names or inner in names:
+            edits.replace(call, call.args[0].value)
+    draft.apply(edits)
+    survey, edits = draft.survey, Edits()
+    places = model_places(survey)
+    for node in survey.nodes:
+        if isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
+            _strip_assignment(survey, edits, node, names_of(survey, places, survey.function(node)))
+        elif isinstance(node, cst.SimpleStatementLine):
+            names = names_of(survey, places, survey.function(node))
+            if any(_moves(node, name) for name in names):
+                edits.remove(node)
+    draft.apply(edits)
+    drop_unused_imports(draft, set(wrappers))
+
+
+def _root(name: str) -> str:
+    """``model`` for ``model.features``, ``self.model`` for ``self.model.features``."""
+    parts = name.split(".")
+    return ".".join(parts[:2]) if parts[0] == "self" else parts[0]
+
+
+def _strip_assignment(survey: Survey, edits: Edits, node: cst.Assign | cst.AnnAssign, names: set[str]) -> None:
+    targets = [dotted(target) for target in targets_of(node)]
+    if node.value is None or len(targets) != 1 or targets[0] is None or _root(targets[0]) not in names:
+        return
+    source = source_of(survey, node.value)
+    plain = without_moves(node.value)
+    statement = survey.statement(node)
+    if statement is not None and spelled(plain) == targets[0]:
+        edits.remove(statement)
+    elif plain is not node.value and (targets[0] in names or source in names):
+        edits.replace(node.value, plain)
+
+
+def without_moves(value: cst.BaseExpression) -> cst.BaseExpression:
+    """``Net()`` for ``Net().to(device)``."""
+    if isinstance(value, cst.IfExp):
+        body, orelse = without_moves(value.body), without_moves(value.orelse)
+        if spelled(body) == spelled(orelse):
+            return body
+        return value.with_changes(body=body, orelse=orelse) if (body, orelse) != (value.body, value.orelse) else value
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in _MOVES:
+        value = value.func.value
+    return value
+
+
+def _moves(statement: cst.SimpleStatementLine, name: str) -> bool:
+    """``model.to(device)`` or ``model.cuda()`` as a statement of its own."""
+    small = statement.body[0] if len(statement.body) == 1 else None
+    return (
+        isinstance(small, cst.Expr)
+        and isinstance(small.value, cst.Call)
+        and any(
+            isinstance(node, cst.Attribute) and node.attr.value in _MOVES and _root(spelled(node.value)) == name
+            for node in walk(small)
+        )
+    )

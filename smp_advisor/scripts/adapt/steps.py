@@ -1,0 +1,72 @@
+"""The steps, in the order they are taken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.adapt.options import accept_unknown_options
+from smp_advisor.scripts.adapt.precision import remove_mixed_precision
+from smp_advisor.scripts.adapt.v1.activation_checkpointing import checkpoint_activations
+from smp_advisor.scripts.adapt.v1.clipping import clip_by_library
+from smp_advisor.scripts.adapt.v1.download import download_once
+from smp_advisor.scripts.adapt.v1.evaluation_step import move_evaluation_steps
+from smp_advisor.scripts.adapt.v1.grad_scaler import use_library_scaler
+from smp_advisor.scripts.adapt.v1.launch import remove_process_group, start_library
+from smp_advisor.scripts.adapt.v1.loader import shard_data
+from smp_advisor.scripts.adapt.v1.model import wrap_model
+from smp_advisor.scripts.adapt.v1.optimizer import wrap_optimizer
+from smp_advisor.scripts.adapt.v1.saving import save_by_library
+from smp_advisor.scripts.adapt.v1.seed import seed_by_rank
+from smp_advisor.scripts.adapt.v1.training_step import move_training_steps
+from smp_advisor.scripts.adapt.v1.unsupported import replace_unsupported
+from smp_advisor.scripts.adapt.v2 import activation_checkpointing as v2_activation
+from smp_advisor.scripts.adapt.v2 import clipping as v2_clipping
+from smp_advisor.scripts.adapt.v2 import launch as v2_launch
+from smp_advisor.scripts.adapt.v2 import loader as v2_loader
+from smp_advisor.scripts.adapt.v2 import model as v2_model
+from smp_advisor.scripts.adapt.v2 import saving as v2_saving
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.adapt.draft import Step
+    from smp_advisor.scripts.adapt.target import Target
+
+__all__ = ["steps_for"]
+
+
+def steps_for(target: Target) -> list[tuple[str, Step]]:
+    """Name of each step's text, and the step. Later ones read what earlier ones wrote."""
+    if target.library == "smp-v2":
+        return _v2()
+    precision: tuple[str, Step] = (
+        ("v1.precision", remove_mixed_precision) if target.half else ("v1.grad_scaler", use_library_scaler)
+    )
+    return [
+        ("v1.options", accept_unknown_options),
+        ("v1.process_group", remove_process_group),
+        ("v1.launch", start_library),
+        ("v1.download", download_once),
+        ("v1.seed", seed_by_rank),
+        ("v1.loader", shard_data),
+        precision,
+        ("v1.unsupported", replace_unsupported),
+        ("v1.model", wrap_model),
+        ("v1.activation_checkpointing", checkpoint_activations),
+        ("v1.optimizer", wrap_optimizer),
+        ("v1.training_step", move_training_steps),
+        ("v1.evaluation_step", move_evaluation_steps),
+        ("v1.clipping", clip_by_library),
+        ("v1.saving", save_by_library),
+    ]
+
+
+def _v2() -> list[tuple[str, Step]]:
+    return [
+        ("v2.options", accept_unknown_options),
+        ("v2.launch", v2_launch.start_library),
+        ("v2.loader", v2_loader.shard_data),
+        ("v2.precision", remove_mixed_precision),
+        ("v2.model", v2_model.shard_model),
+        ("v2.activation_checkpointing", v2_activation.checkpoint_activations),
+        ("v2.clipping", v2_clipping.clip_over_shards),
+        ("v2.saving", v2_saving.save_full_state),
+    ]

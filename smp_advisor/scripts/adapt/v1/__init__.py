@@ -1,0 +1,3 @@
+"""The documented steps for SMP v1."""
+
+from __future__ import annotations

@@ -1,0 +1,77 @@
+"""Step: activations are checkpointed by the library, after the model is wrapped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.adapt.code import dotted, statements
+from smp_advisor.scripts.adapt.construction import find_construction
+from smp_advisor.scripts.adapt.edits import Edits
+from smp_advisor.scripts.adapt.layers import repeated_layers
+from smp_advisor.scripts.adapt.survey import Survey, targets_of
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.adapt.draft import Draft
+
+__all__ = ["checkpoint_activations"]
+
+
+def checkpoint_activations(draft: Draft) -> None:
+    """Call the library on the layers, or say that they were not found."""
+    if not draft.target.activation_checkpointing:
+        return
+    survey = draft.survey
+    wrapper = next((c for c in survey.calls if survey.callee(c).endswith(".DistributedModel")), None)
+    statement = survey.statement(wrapper) if wrapper is not None else None
+    parent = survey.parent(wrapper) if wrapper is not None else None
+    name = next((dotted(t) for t in targets_of(parent)), None) if parent is not None else None
+    if wrapper is None or statement is None or name is None:
+        return
+    strategy = draft.target.activation_checkpointing
+    todo: list[str] = []
+    found = find_construction(draft)
+    layers = repeated_layers(survey, found) if found is not None else None
+    if layers is None and _is_transformers(survey):
+        text = _search_text(name, strategy)
+    elif layers is None:
+        todo.append(
+            "The plan checkpoints activations, and no list of repeated layers was found in the model: call"
+            f" smp.set_activation_checkpointing on the layers, after `{draft.at(statement)}`."
+        )
+        text = ""
+    elif layers.sequential:
+        text = f"smp.set_activation_checkpointing({name}.module.{layers.attribute}, strategy={strategy!r})\n"
+        text = text.replace("'", '"')
+    else:
+        # Strategies are for nn.Sequential only.
+        text = f"for layer in {name}.module.{layers.attribute}:\n    smp.set_activation_checkpointing(layer)\n"
+        if strategy != "each":
+            todo.append(
+                f"The strategy {strategy} groups the layers of an nn.Sequential; `{layers.attribute}` is an"
+                " nn.ModuleList, whose layers are checkpointed one by one."
+            )
+    for sentence in todo:
+        draft.leave_to_do(sentence)
+    if text:
+        edits = Edits()
+        edits.insert_after(statement, statements(text))
+        draft.apply(edits)
+
+
+def _is_transformers(survey: Survey) -> bool:
+    return any(origin.split(".")[0] == "transformers" for origin in survey.imported.values())
+
+
+def _search_text(name: str, strategy: str) -> str:
+    """Models of transformers keep their layers in one list, by one of a few names."""
+    return (
+        "# The stacks of layers of transformers' models; strategies are for nn.Sequential only.\n"
+        f"for path, stack in {name}.named_modules():\n"
+        '    if path.split(".")[-1] not in ("seq_layers", "h", "layer", "layers", "block", "blocks"):\n'
+        "        continue\n"
+        "    if isinstance(stack, torch.nn.Sequential):\n"
+        f'        smp.set_activation_checkpointing(stack, strategy="{strategy}")\n'
+        "    elif isinstance(stack, torch.nn.ModuleList):\n"
+        "        for layer in stack:\n"
+        "            smp.set_activation_checkpointing(layer)\n"
+    )

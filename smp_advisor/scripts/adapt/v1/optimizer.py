@@ -1,0 +1,75 @@
+"""Step: the optimizer is wrapped, and the schedule drives what drives the parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from smp_advisor.scripts.adapt.aliases import names_of
+from smp_advisor.scripts.adapt.code import call_text, dotted, expression, keyword, positional, spelled, statements
+from smp_advisor.scripts.adapt.edits import Edits
+from smp_advisor.scripts.adapt.roles import optimizer_places, optimizers
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.survey import Survey
+
+__all__ = ["is_schedule", "wrap_optimizer"]
+
+_SCALING = (
+    "static_loss_scale=None",
+    "dynamic_loss_scale=True",
+    'dynamic_loss_args={"scale_window": 1000, "min_scale": 1, "delayed_shift": 2}',
+)
+
+
+def wrap_optimizer(draft: Draft) -> None:
+    """Wrap every optimizer where it is made."""
+    survey, edits = draft.survey, Edits()
+    for optimizer in optimizers(survey):
+        if any(
+            "DistributedOptimizer" in spelled(above.func)
+            for above in survey.ancestors(optimizer.call)
+            if isinstance(above, cst.Call)
+        ):
+            continue
+        scaling = _SCALING if draft.target.fp16 else ()
+        statement = survey.statement(optimizer.call)
+        if optimizer.name is not None and statement is not None:
+            before = f"{optimizer.name} = "
+            text = before + call_text("smp.DistributedOptimizer", [optimizer.name, *scaling], width=92, before=before)
+            edits.insert_after(statement, statements(text))
+        elif isinstance(survey.parent(optimizer.call), cst.Return):
+            inner = spelled(optimizer.call)
+            edits.replace(
+                optimizer.call, expression(call_text("smp.DistributedOptimizer", [inner, *scaling], width=84))
+            )
+        else:
+            draft.leave_to_do(f"`{draft.at(optimizer.call)}`: pass the optimizer through smp.DistributedOptimizer.")
+    draft.apply(edits)
+    if draft.target.fp16:
+        _drive_inner(draft)
+
+
+def _drive_inner(draft: Draft) -> None:
+    """In fp16 the wrapper is no torch optimizer: schedules take the one inside it."""
+    survey, edits = draft.survey, Edits()
+    places = optimizer_places(survey)
+    for call in survey.calls:
+        if not is_schedule(survey, call):
+            continue
+        given = keyword(call, "optimizer") or positional(call, 0)
+        name = dotted(given.value) if given is not None else None
+        if given is not None and name is not None and name in names_of(survey, places, survey.function(call)):
+            edits.replace(given.value, expression(f"{name}.optimizer"))
+    draft.apply(edits)
+
+
+def is_schedule(survey: Survey, call: cst.Call) -> bool:
+    """Whether a call makes a learning-rate schedule."""
+    name = survey.callee(call)
+    last = name.rpartition(".")[2]
+    return (
+        name.startswith("torch.optim.lr_scheduler.") or (last.startswith("get_") and "schedul" in last)
+    ) and not survey.named(last)

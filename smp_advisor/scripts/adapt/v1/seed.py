@@ -1,0 +1,63 @@
+"""Step: random numbers are drawn by data-parallel rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from smp_advisor.scripts.adapt.code import expression, keyword, spelled, statements
+from smp_advisor.scripts.adapt.edits import Edits
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.adapt.draft import Draft
+
+__all__ = ["seed_by_rank"]
+
+_MODEL_SEEDS = frozenset(
+    {
+        "torch.manual_seed",
+        "torch.random.manual_seed",
+        "torch.cuda.manual_seed",
+        "torch.cuda.manual_seed_all",
+        "transformers.set_seed",
+        "transformers.trainer_utils.set_seed",
+    }
+)
+_DATA_SEEDS = frozenset({"random.seed", "numpy.random.seed"})
+
+
+def seed_by_rank(draft: Draft) -> None:
+    """Add the rank to every seed; splits of the data keep a generator of their own."""
+    survey, edits = draft.survey, Edits()
+    seeded = False
+    for call in survey.calls:
+        name = survey.callee(call)
+        if name not in _MODEL_SEEDS | _DATA_SEEDS or len(call.args) != 1 or call.args[0].star:
+            continue
+        seeded |= name in _MODEL_SEEDS
+        given = call.args[0]
+        if "smp." in spelled(given.value):
+            continue
+        rank = "smp.dp_rank()" if name in _MODEL_SEEDS else draft.target.data_rank
+        text = spelled(given.value)
+        if not isinstance(given.value, cst.Name | cst.Attribute | cst.Integer | cst.Call | cst.Subscript):
+            text = f"({text})"
+        edits.replace(given.value, expression(f"{text} + {rank}"))
+    if seeded:
+        for call in survey.calls:
+            if survey.callee(call).endswith("random_split") and keyword(call, "generator") is None:
+                # The split itself must be the same on every rank.
+                added = expression(
+                    f"f({', '.join(spelled(arg).rstrip(', ') for arg in call.args)},"
+                    " generator=torch.Generator().manual_seed(0))"
+                )
+                edits.replace(call, cst.ensure_type(added, cst.Call).with_changes(func=call.func))
+    elif draft.target.tensor_parallel:
+        start = next(
+            (c for c in survey.calls if survey.callee(c) == "torch.cuda.set_device" and "smp." in spelled(c)), None
+        )
+        statement = survey.statement(start) if start is not None else None
+        if statement is not None:
+            edits.insert_after(statement, statements("torch.manual_seed(smp.dp_rank())\n"))
+    draft.apply(edits)

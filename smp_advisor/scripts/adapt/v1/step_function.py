@@ -1,0 +1,233 @@
+"""The text of a ``@smp.step`` function, made from statements of a loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from smp_advisor.scripts.adapt.code import call_text, children, dotted, expression, names_in, spelled, walk
+from smp_advisor.scripts.adapt.survey import BUILTINS, Function, Statement, Survey, assigned_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Inputs", "StepFunction", "gather_inputs", "step_text"]
+
+_FACTORIES = frozenset(
+    "torch." + name
+    for name in (
+        "arange",
+        "as_tensor",
+        "eye",
+        "from_numpy",
+        "full",
+        "linspace",
+        "ones",
+        "rand",
+        "randn",
+        "tensor",
+        "zeros",
+        "tril",
+        "triu",
+    )
+)
+
+
+@dataclass(kw_only=True, slots=True)
+class Inputs:
+    """What the statements read from outside: a parameter, and the argument for it."""
+
+    arguments: dict[str, str] = field(default_factory=dict)
+    """Argument of the call for each parameter, in order."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """Expression of the loop to parameter of the function, where they are spelled differently."""
+    not_split: list[str] = field(default_factory=list)
+    """Tensors without a batch dimension."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepFunction:
+    """The parts of the function's text."""
+
+    name: str
+    parameters: tuple[str, ...]
+    not_split: tuple[str, ...]
+    body: str
+    returned: tuple[str, ...]
+    docstring: str
+
+
+def step_text(function: StepFunction) -> str:
+    """Source of the function, at the module's level."""
+    decorator = "@smp.step"
+    if function.not_split:
+        decorator += f"(non_split_inputs=[{', '.join(repr(name) for name in function.not_split)}])".replace("'", '"')
+    head = "def " + call_text(function.name, function.parameters, width=94) + ":"
+    lines = [decorator, head, f'    """{function.docstring}"""']
+    lines += ["    " + line if line.strip() else "" for line in function.body.rstrip().splitlines()]
+    lines.append(f"    return {', '.join(function.returned)}")
+    return "\n".join(lines) + "\n"
+
+
+def gather_inputs(  # noqa: C901 - a list of cases
+    survey: Survey, function: Function, kept: list[cst.CSTNode], models: set[str], *, inside: set[str]
+) -> Inputs:
+    """Find what `kept` reads and does not define itself (`inside`), as parameters; the model comes first."""
+    found = Inputs()
+    taken: set[str] = set(inside)
+    at_module = survey.module_names()
+    in_loop = _loop_names(survey, kept)
+
+    def is_free(name: str) -> bool:
+        if name in inside or name in BUILTINS or name in survey.imported:
+            return False
+        if function is None:
+            return name in in_loop
+        return survey.is_bound(function, name) or name not in at_module
+
+    def add(text: str, wish: str) -> None:
+        if text in found.renamed or (text in found.arguments and text == wish):
+            return
+        name = wish
+        while name in taken or (name != text and name in survey.imported):
+            name += "_"
+        taken.add(name)
+        found.arguments[name] = text
+        if name != text:
+            found.renamed[text] = name
+
+    model_name = next((m for node in kept for m in _read_in_order(node) if m in models), None)
+    if model_name is not None:
+        add(model_name, "model" if "." in model_name else model_name)
+    owner = survey.class_of(function)
+    methods = {f.name.value for f in survey.functions if owner is not None and survey.class_of(f) is owner}
+    for node in kept:
+        _gather(node, is_free, models, methods, add)
+    # The model, what comes with each batch, then what stays.
+    first, *rest = found.arguments.items()
+    rest.sort(key=lambda item: not any(name in in_loop for name in names_in(expression(item[1]))))
+    found.arguments = dict([first, *rest])
+    for name, text in found.arguments.items():
+        if (
+            "." not in text
+            and "(" not in text
+            and function is not None
+            and _is_constant_tensor(survey, function, text, in_loop)
+        ):
+            found.not_split.append(name)
+    return found
+
+
+def _gather(  # noqa: C901, PLR0912 - a list of cases
+    node: cst.CSTNode,
+    is_free: Callable[[str], bool],
+    models: set[str],
+    methods: set[str],
+    add: Callable[[str, str], None],
+) -> None:
+    lifted = _moved_input(node, is_free)
+    if lifted is not None:
+        add(spelled(node), lifted)
+        return
+    name = dotted(node) if isinstance(node, cst.Name | cst.Attribute) else None
+    if name is not None:
+        if name in models:
+            add(name, "model" if "." in name else name)
+        elif name.startswith("self."):
+            attribute = ".".join(name.split(".")[:2])
+            if attribute in models:
+                add(attribute, "model")
+            else:
+                add(attribute, attribute[len("self.") :].lstrip("_"))
+        elif is_free(name.split(".")[0]):
+            add(name.split(".")[0], name.split(".")[0])
+        return
+    if isinstance(node, cst.Arg):
+        _gather(node.value, is_free, models, methods, add)
+        return
+    if isinstance(node, cst.Attribute):
+        _gather(node.value, is_free, models, methods, add)
+        return
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and dotted(node.func) is not None:
+        owner = dotted(node.func.value) or ""
+        if owner == "self" and node.func.attr.value in methods:
+            # self.compute_loss(...): the object itself goes along.
+            add("self", "trainer")
+        elif owner == "self":
+            _gather(node.func, is_free, models, methods, add)
+        else:
+            _gather(node.func.value, is_free, models, methods, add)
+        for arg in node.args:
+            _gather(arg, is_free, models, methods, add)
+        return
+    if isinstance(node, cst.AssignTarget | cst.AnnAssign) and isinstance(getattr(node, "target", None), cst.Name):
+        for child in children(node):
+            if child is not node.target:
+                _gather(child, is_free, models, methods, add)
+        return
+    for child in children(node):
+        _gather(child, is_free, models, methods, add)
+
+
+def _moved_input(node: cst.CSTNode, is_free: Callable[[str], bool]) -> str | None:
+    """``x.to(device)`` of an input: it is moved before the step, as the documentation asks."""
+    if not (
+        isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in ("to", "cuda")
+    ):
+        return None
+    source = node.func.value
+    names = names_in(source)
+    if not names or not all(is_free(name) for name in names):
+        return None
+    if isinstance(source, cst.Subscript):
+        key = source.slice[0].slice
+        if isinstance(key, cst.Index) and isinstance(key.value, cst.SimpleString):
+            text = str(key.value.evaluated_value)
+            return text if text.isidentifier() else "inputs"
+        return "inputs"
+    return names[0] if isinstance(source, cst.Name) else "inputs"
+
+
+def _read_in_order(node: cst.CSTNode) -> list[str]:
+    return [name for inner in walk(node) if isinstance(inner, cst.Name | cst.Attribute) and (name := dotted(inner))]
+
+
+def _loop_names(survey: Survey, kept: list[cst.CSTNode]) -> set[str]:
+    """Names bound by the loops around the statements: what changes from batch to batch."""
+    names: set[str] = set()
+    for loop in survey.loops(kept[0]) if kept else []:
+        names |= assigned_names(loop)
+    return names
+
+
+def _is_constant_tensor(survey: Survey, function: Function, name: str, in_loop: set[str]) -> bool:
+    if name in in_loop:
+        return False
+    for assignment in survey.assignments(function, name):
+        for node in walk(assignment):
+            if isinstance(node, cst.Call) and survey.callee(node) in _FACTORIES:
+                return True
+    return False
+
+
+def renamed_text(nodes: list[Statement], renamed: dict[str, str], change: Callable[[Any], Any]) -> str:
+    """Text of the statements at the outermost level, with expressions renamed and `change` applied to each."""
+    return cst.Module(body=[change(node.visit(_Rename(renamed))) for node in nodes]).code
+
+
+class _Rename(cst.CSTTransformer):
+    def __init__(self, renamed: dict[str, str]) -> None:
+        super().__init__()
+        self._renamed = renamed
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return not (isinstance(node, cst.BaseExpression) and spelled(node) in self._renamed)
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        if isinstance(original_node, cst.BaseExpression):
+            name = self._renamed.get(spelled(original_node))
+            if name is not None:
+                return cst.parse_expression(name)
+        return updated_node

@@ -1,0 +1,382 @@
+"""Step: forward and backward pass of a loop move into a ``@smp.step`` function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import libcst as cst
+
+from smp_advisor.scripts.adapt.aliases import names_of
+from smp_advisor.scripts.adapt.code import call_text, dotted, names_in, spelled, statements, walk
+from smp_advisor.scripts.adapt.edits import Edits
+from smp_advisor.scripts.adapt.flow import flat, read_after, reads, until_reassigned
+from smp_advisor.scripts.adapt.roles import backward_calls, model_places
+from smp_advisor.scripts.adapt.survey import Function, Statement, Survey, assigned_names
+from smp_advisor.scripts.adapt.v1.outputs import fields_read, is_loss, reduction
+from smp_advisor.scripts.adapt.v1.step_function import Inputs, StepFunction, gather_inputs, renamed_text, step_text
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.adapt.draft import Draft
+
+__all__ = ["insert_function", "is_forward", "move_training_steps", "replace_fields"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Region:
+    """Statements of one block, from the forward pass to the backward pass."""
+
+    function: Function
+    block: list[Statement]
+    kept: list[Statement]
+    hoisted: list[Statement]
+    deferred: list[Statement]
+    backward: cst.Call
+    models: set[str]
+
+
+def move_training_steps(draft: Draft) -> None:
+    """One function a backward pass; more than one in a script is rare, each gets its own."""
+    _one_statement_a_line(draft)
+    for _ in range(8):
+        survey = draft.survey
+        waiting = [call for call in backward_calls(survey) if not _stays(draft, call)]
+        if not waiting:
+            return
+        region = _find_region(draft, waiting[0])
+        if region is None:
+            return
+        _move(draft, region)
+
+
+def _one_statement_a_line(draft: Draft) -> None:
+    """``loss.backward(); optimizer.step()``: only the first moves."""
+    edits = Edits()
+    for call in backward_calls(draft.survey):
+        line = draft.survey.statement(call)
+        if isinstance(line, cst.SimpleStatementLine) and len(line.body) > 1:
+            lines: list[Statement] = [
+                cst.SimpleStatementLine(body=[small.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)])
+                for small in line.body
+            ]
+            lines[0] = lines[0].with_changes(leading_lines=line.leading_lines)
+            lines[-1] = lines[-1].with_changes(trailing_whitespace=line.trailing_whitespace)
+            edits.insert_after(line, lines)
+            edits.remove(line)
+    draft.apply(edits)
+
+
+def _stays(draft: Draft, call: cst.Call) -> bool:
+    survey = draft.survey
+    owner = dotted(call.func.value) if isinstance(call.func, cst.Attribute) else None
+    function = survey.function(call)
+    if owner in ("accelerator", "self.accelerator", "fabric", "self.fabric", "manager"):
+        draft.leave_to_do(f"`{draft.at(call)}`: a training loop driven by another library cannot be put into smp.step.")
+        return True
+    return function is not None and function.name.value == "closure"
+
+
+def _find_region(draft: Draft, call: cst.Call) -> _Region | None:
+    survey = draft.survey
+    function = survey.function(call)
+    models = names_of(survey, model_places(survey), function)
+    here = survey.statement(call)
+    while here is not None:
+        block = survey.body_of(here)
+        position = block.index(here) if here in block else 0
+        first = next((n for n, s in enumerate(block[: position + 1]) if is_forward(survey, s, models)), None)
+        if first is not None:
+            break
+        above = survey.parent(here)
+        above = survey.parent(above) if isinstance(above, cst.IndentedBlock) else above
+        here = above if isinstance(above, cst.With | cst.If) else None
+    if here is None or first is None:
+        draft.leave_to_do(
+            f"`{draft.at(call)}`: the forward pass of this loss was not found in the same loop; put both into one"
+            " function with @smp.step, and model.backward(loss) in it."
+        )
+        return None
+    part = block[first : position + 1]
+    if any(_is_update(node) for statement in part for node in walk(statement) if isinstance(node, cst.Call)):
+        draft.leave_to_do(
+            f"`{draft.at(part[0])}` holds forward pass, backward pass and update in one block: the update"
+            " (optimizer.step()) has to come after the @smp.step function."
+        )
+        return None
+    kept, hoisted, deferred = _split(survey, part, models)
+    return _Region(
+        function=function, block=block, kept=kept, hoisted=hoisted, deferred=deferred, backward=call, models=models
+    )
+
+
+def is_forward(survey: Survey, statement: cst.CSTNode, models: set[str]) -> bool:
+    """Whether the statement runs the model, itself or in a function of the script that gets it."""
+    for node in walk(statement):
+        if not isinstance(node, cst.Call):
+            continue
+        name = dotted(node.func)
+        if name in models:
+            return True
+        if name is None:
+            continue
+        last = name.rpartition(".")[2]
+        # loss = model.loss(batch); model.unshard() alone is no forward pass.
+        if name.rpartition(".")[0] in models and last not in _NOT_FORWARD and assigned_names(statement):
+            return True
+        local = [f for f in survey.named(last) if name in (last, f"self.{last}")]
+        gets_model = name.startswith("self.") or any(dotted(arg.value) in models for arg in node.args)
+        if gets_model and any(_runs_model(survey, f) for f in local):
+            return True
+    return False
+
+
+_NOT_FORWARD = frozenset(
+    {
+        "train",
+        "eval",
+        "to",
+        "parameters",
+        "named_parameters",
+        "zero_grad",
+        "state_dict",
+        "backward",
+        "load_state_dict",
+        "cuda",
+        "cpu",
+        "modules",
+        "requires_grad_",
+        "save_pretrained",
+        "children",
+        "named_modules",
+        "no_sync",
+        "size",
+    }
+)
+
+
+def _runs_model(survey: Survey, function: cst.FunctionDef) -> bool:
+    inner = names_of(survey, model_places(survey), function)
+    return any(isinstance(node, cst.Call) and dotted(node.func) in inner for node in walk(function))
+
+
+def _is_update(call: cst.Call) -> bool:
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value == "step" and not call.args
+
+
+def _split(
+    survey: Survey, part: list[Statement], models: set[str]
+) -> tuple[list[Statement], list[Statement], list[Statement]]:
+    """What the loss is made of; gradients set to zero in between, for before; and the rest, for after."""
+    kept = [part[-1]]
+    hoisted: list[Statement] = []
+    deferred: list[Statement] = []
+    needed = set(names_in(part[-1]))
+    for statement in reversed(part[:-1]):
+        made = assigned_names(statement)
+        if made & needed or (is_forward(survey, statement, models) and made):
+            kept.insert(0, statement)
+            needed |= set(names_in(statement))
+        elif any(isinstance(node, cst.Attribute) and node.attr.value == "zero_grad" for node in walk(statement)):
+            hoisted.insert(0, statement)
+        else:
+            deferred.insert(0, statement)
+    return kept, hoisted, deferred
+
+
+def _move(draft: Draft, region: _Region) -> None:
+    survey, edits = draft.survey, Edits()
+    # Names that the statements define before any of them reads one.
+    inside: set[str] = set()
+    read: set[str] = set()
+    for statement in flat(region.kept):
+        read |= set(reads(statement)) - inside
+        inside |= assigned_names(statement)
+    inputs = gather_inputs(survey, region.function, list(region.kept), region.models, inside=inside - read)
+    _plain_mappings(survey, region, inputs)
+    loss = _loss_name(region)
+    after = [*region.deferred, *read_after(survey, region.kept[-1], region.function)]
+    model = next(iter(inputs.arguments))
+    name = survey.free_name("train_step", "training_step", "forward_backward")
+    body = renamed_text(region.kept, inputs.renamed, lambda node: node.visit(_Backward(model)))
+    returned, lines = _results(draft, region, loss, inside, after, edits)
+    function = StepFunction(
+        name=name,
+        parameters=tuple(inputs.arguments),
+        not_split=tuple(inputs.not_split),
+        body=body,
+        returned=tuple(renamed_text(statements(text + "\n"), inputs.renamed, lambda n: n).strip() for text in returned),
+        docstring="Forward and backward pass of one batch: the library runs it once for each microbatch.",
+    )
+    call = call_text(name, inputs.arguments.values(), width=84)
+    text = "\n".join(line.replace("<CALL>", call) for line in lines)
+    new = statements(text)
+    first = region.kept[0]
+    new[0] = new[0].with_changes(leading_lines=first.leading_lines)
+    start = region.block[min(region.block.index(s) for s in [*region.kept, *region.hoisted, *region.deferred])]
+    for statement in [*region.kept, *region.hoisted, *region.deferred]:
+        if statement is not start:
+            edits.remove(statement)
+    moved = [*region.hoisted, *new, *region.deferred]
+    edits.change(start, lambda _: cst.FlattenSentinel(_apply(edits, moved)))
+    insert_function(draft, edits, region.backward, step_text(function))
+    draft.apply(edits)
+
+
+def _apply(edits: Edits, moved: list[Statement]) -> list[cst.CSTNode]:
+    """Moved statements with the changes that are collected for what is in them."""
+    return [cast("cst.CSTNode", statement.visit(_Inner(edits, moved))) for statement in moved]
+
+
+class _Inner(cst.CSTTransformer):
+    def __init__(self, edits: Edits, placed: list[Statement]) -> None:
+        super().__init__()
+        self._edits = edits
+        self._placed = frozenset(placed)
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        # Moved statements are placed already, by what was collected for the first of them.
+        if original_node in self._placed or self._edits.is_removed(original_node):
+            return updated_node
+        return self._edits.leave(original_node, updated_node)
+
+
+def _plain_mappings(survey: Survey, region: _Region, inputs: Inputs) -> None:
+    """``**batch``: a BatchEncoding is no dict, and only dicts, lists and tuples are split."""
+    for statement in region.kept:
+        for node in walk(statement):
+            if isinstance(node, cst.Arg) and node.star == "**" and isinstance(node.value, cst.Name):
+                name = node.value.value
+                made = survey.assignments(region.function, name)
+                is_dict = made and isinstance(made[-1].value, cst.Dict | cst.DictComp)
+                if inputs.arguments.get(name) == name and not is_dict:
+                    inputs.arguments[name] = f"dict({name})"
+
+
+def _loss_name(region: _Region) -> str:
+    """Name under which the step gives the loss back."""
+    for name in names_in(cst.ensure_type(region.backward.func, cst.Attribute).value):
+        for statement in reversed(region.kept):
+            if name in assigned_names(statement):
+                return name
+    return ""
+
+
+def _results(
+    draft: Draft, region: _Region, loss: str, inside: set[str], after: list[cst.CSTNode], edits: Edits
+) -> tuple[list[str], list[str]]:
+    """What the function returns, and the lines of the loop that call it and put the microbatches together."""
+    survey = draft.survey
+    values = {
+        name: node.value
+        for statement in region.kept
+        for node in walk(statement)
+        if isinstance(node, cst.Assign)
+        for target in node.targets
+        if (name := dotted(target.target)) is not None
+    }
+    if not loss:
+        # The backward pass of an expression: outputs.loss.backward(), criterion(...).backward()
+        loss_text = spelled(cst.ensure_type(region.backward.func, cst.Attribute).value)
+        target = survey.free_name("loss", "step_loss")
+    else:
+        loss_text = target = loss
+    returned, targets = [loss_text], [(target, True)]
+    base = names_in(region.backward.func.value) if isinstance(region.backward.func, cst.Attribute) else []
+    for name in _ordered(region.kept, inside):
+        live = until_reassigned(after, name)
+        if name == loss or not any(name in reads(node) for node in live):
+            continue
+        fields, whole = fields_read(live, name)
+        if fields:
+            for field in fields:
+                if f"{name}.{field}" == loss_text or (
+                    values.get(loss) is not None and spelled(values[loss]) == f"{name}.{field}"
+                ):
+                    replace_fields(edits, live, name, field, target)
+                    continue
+                new = survey.free_name(field, f"{name}_{field}")
+                returned.append(f"{name}.{field}")
+                targets.append((new, field == "loss"))
+                replace_fields(edits, live, name, field, new)
+        if whole and not (fields and _is_output(values.get(name), region.models)):
+            returned.append(name)
+            targets.append((name, is_loss(survey, name, values.get(name)) or name in base))
+        elif whole:
+            draft.leave_to_do(
+                f"`{name}` is used as a whole after the step, which gives back tensors only: return the fields"
+                " it needs."
+            )
+    if len(targets) == 1:
+        return returned, [f"{target} = <CALL>.reduce_mean()"]
+    lines = [f"{', '.join(name + '_mb' for name, _ in targets)} = <CALL>"]
+    lines += [f"{name} = {name}_mb{reduction(loss=loss_like)}" for name, loss_like in targets]
+    return returned, lines
+
+
+def _ordered(kept: list[Statement], inside: set[str]) -> list[str]:
+    found: list[str] = []
+    for statement in kept:
+        for node in walk(statement):
+            if isinstance(node, cst.Name) and node.value in inside and node.value not in found:
+                found.append(node.value)
+    return [name for name in found if any(name in assigned_names(statement) for statement in kept)]
+
+
+def _is_output(value: cst.CSTNode | None, models: set[str]) -> bool:
+    return isinstance(value, cst.Call) and dotted(value.func) in models
+
+
+def replace_fields(edits: Edits, nodes: list[cst.CSTNode], name: str, field: str, new: str) -> None:
+    """Read a tensor instead of a field of an output object."""
+    for node in nodes:
+        for inner in walk(node):
+            if isinstance(inner, cst.Attribute) and dotted(inner.value) == name and inner.attr.value == field:
+                edits.replace(inner, cst.Name(new))
+            elif isinstance(inner, cst.Subscript) and dotted(inner.value) == name:
+                index = inner.slice[0].slice
+                key = index.value if isinstance(index, cst.Index) else None
+                if isinstance(key, cst.SimpleString) and key.evaluated_value == field:
+                    edits.replace(inner, cst.Name(new))
+
+
+def insert_function(draft: Draft, edits: Edits, near: cst.CSTNode, text: str) -> None:
+    """Put a function of the module above its statement that holds the loop, as in the documentation."""
+    outer = draft.survey.outermost(near)
+    new = statements(text)
+    blank = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
+    position = list(draft.module.body).index(outer)
+    new[0] = new[0].with_changes(leading_lines=blank if position else [])
+
+    def place(updated: Any) -> Any:
+        nodes = list(updated.nodes) if isinstance(updated, cst.FlattenSentinel) else [updated]
+        first = nodes[0]
+        comments = [line for line in first.leading_lines if line.comment is not None]
+        nodes[0] = first.with_changes(leading_lines=[*blank, *comments])
+        return cst.FlattenSentinel([*new, *nodes])
+
+    edits.change(outer, place)
+
+
+class _Backward(cst.CSTTransformer):
+    """``loss.backward()`` becomes ``model.backward(loss)``."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__()
+        self._model = model
+
+    def leave_Call(  # noqa: N802 - the name that LibCST calls
+        self,
+        original_node: cst.Call,  # noqa: ARG002
+        updated_node: cst.Call,
+    ) -> cst.BaseExpression:
+        function = updated_node.func
+        if (
+            not isinstance(function, cst.Attribute)
+            or function.attr.value != "backward"
+            or spelled(function.value) == self._model
+        ):
+            return updated_node
+        value = function.value
+        if len(value.lpar) == 1:
+            value = value.with_changes(lpar=[], rpar=[])
+        return cst.Call(func=cst.parse_expression(f"{self._model}.backward"), args=[cst.Arg(value=value)])

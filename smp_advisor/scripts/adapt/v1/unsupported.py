@@ -1,0 +1,103 @@
+"""Step: calls that do not work inside a divided model are replaced or taken out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from smp_advisor.scripts.adapt.code import dotted, expression, keyword, spelled
+from smp_advisor.scripts.adapt.edits import Edits
+from smp_advisor.scripts.adapt.imports import add_import, drop_unused_imports
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.adapt.draft import Draft
+
+__all__ = ["replace_unsupported"]
+
+_CHECKPOINT = "smdistributed.modelparallel.torch.patches.checkpoint"
+
+
+def replace_unsupported(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list of cases
+    """Replace what has a counterpart, take out what has none, and say the rest."""
+    survey, edits = draft.survey, Edits()
+    checkpoints: set[str] = set()
+    for call in survey.calls:
+        name = survey.callee(call)
+        if name in ("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"):
+            last = name.rpartition(".")[2]
+            checkpoints.add(last)
+            kept = [arg for arg in call.args if arg.keyword is None or arg.keyword.value != "use_reentrant"]
+            if kept:
+                kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+            edits.replace(call, call.with_changes(func=cst.Name(last), args=kept))
+        elif name == "torch.compile" or name in ("torch.jit.script", "torch.jit.trace"):
+            statement = survey.statement(call)
+            given = call.args[0].value if call.args else None
+            parent = survey.parent(call)
+            same = (
+                isinstance(parent, cst.Assign)
+                and given is not None
+                and spelled(parent.targets[0].target) == spelled(given)
+            )
+            if same and statement is not None:
+                edits.remove(statement)
+            elif given is not None and not isinstance(survey.parent(call), cst.Decorator):
+                edits.replace(call, given)
+            else:
+                draft.leave_to_do(f"`{draft.at(call)}`: the library divides plain modules only, without {name}.")
+        elif spelled(call.func) == "super().forward" and getattr(survey.function(call), "name", None) is not None:
+            function = survey.function(call)
+            if function is not None and function.name.value == "forward":
+                edits.replace(call.func, expression("super()._orig_forward"))
+        elif name.endswith("fsdp.fully_shard"):
+            draft.leave_to_do(f"`{draft.at(call)}`: the library shards by itself, take PyTorch's sharding out.")
+        elif name.split(".")[0] == "apex":
+            draft.leave_to_do(
+                f"`{draft.at(call)}`: apex is not supported; smp.optimizers and smp.nn have the fused forms."
+            )
+        elif name.endswith(("convert_sync_batchnorm", "SyncBatchNorm")):
+            draft.leave_to_do(
+                f"`{draft.at(call)}`: buffers are synchronised at the start only; reduce them over"
+                " smp.get_dp_process_group() if each step needs it."
+            )
+        elif isinstance(call.func, cst.Attribute) and call.func.attr.value in (
+            "gradient_checkpointing_enable",
+            "gradient_checkpointing_disable",
+        ):
+            statement = survey.statement(call)
+            if statement is not None and isinstance(survey.parent(call), cst.Expr):
+                edits.remove(statement)
+                if not draft.target.activation_checkpointing:
+                    draft.leave_to_do(
+                        "The script checkpointed activations by transformers' own call, which the library does not"
+                        " support: plan activation checkpointing, or leave it off."
+                    )
+        elif keyword(call, "closure") is not None and dotted(call.func):
+            draft.leave_to_do(f"`{draft.at(call)}`: an optimizer that calls a closure cannot be driven by smp.step.")
+    draft.apply(edits)
+    if checkpoints:
+        drop_unused_imports(
+            draft,
+            {
+                "torch.utils.checkpoint",
+                "torch.utils.checkpoint.checkpoint",
+                "torch.utils.checkpoint.checkpoint_sequential",
+            },
+        )
+        _switch_import(draft, checkpoints)
+
+
+def _switch_import(draft: Draft, names: set[str]) -> None:
+    edits = Edits()
+    for node in draft.survey.nodes:
+        if (
+            isinstance(node, cst.ImportFrom)
+            and node.module is not None
+            and dotted(node.module) == "torch.utils.checkpoint"
+        ):
+            edits.replace(node.module, expression(_CHECKPOINT))
+    draft.apply(edits)
+    for name in sorted(names):
+        if draft.survey.imported.get(name) != f"{_CHECKPOINT}.{name}":
+            add_import(draft, f"from {_CHECKPOINT} import {name}", local=name)

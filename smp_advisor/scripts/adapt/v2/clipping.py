@@ -1,0 +1,51 @@
+"""Step: gradients are clipped by their norm over all shards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from smp_advisor.scripts.adapt.code import dotted, expression, keyword, names_in, positional, spelled, walk
+from smp_advisor.scripts.adapt.edits import Edits
+from smp_advisor.scripts.adapt.imports import add_import, drop_unused_imports
+from smp_advisor.scripts.adapt.v1.clipping import CLIP
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.adapt.draft import Draft
+
+__all__ = ["clip_over_shards"]
+
+
+def clip_over_shards(draft: Draft) -> None:
+    """Replace ``clip_grad_norm_`` by the library's."""
+    survey, edits = draft.survey, Edits()
+    for call in survey.calls:
+        if survey.callee(call) not in CLIP:
+            continue
+        given, limit = positional(call, 0), keyword(call, "max_norm") or positional(call, 1)
+        model = _owner(given.value) if given is not None else None
+        if model is None or limit is None:
+            draft.leave_to_do(
+                f"`{draft.at(call)}` sees shards only: clip by torch.sagemaker.grad_norm.clip_grad_norm_."
+            )
+            continue
+        edits.replace(call, expression(f"clip_grad_norm_({model}, {spelled(limit.value)})"))
+    if not edits:
+        return
+    draft.apply(edits)
+    drop_unused_imports(draft, set(CLIP))
+    add_import(draft, "from torch.sagemaker.grad_norm import clip_grad_norm_", local="clip_grad_norm_")
+
+
+def _owner(node: cst.CSTNode) -> str | None:
+    """``model`` in ``model.parameters()``."""
+    for inner in walk(node):
+        if (
+            isinstance(inner, cst.Call)
+            and isinstance(inner.func, cst.Attribute)
+            and inner.func.attr.value == "parameters"
+        ):
+            return dotted(inner.func.value)
+    names = names_in(node)
+    return names[0] if len(names) == 1 and "model" in names[0] else None

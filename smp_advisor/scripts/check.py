@@ -1,0 +1,77 @@
+"""Check a training script against what its library's documentation says will go wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts import edits
+from smp_advisor.scripts.catalogue import catalogue
+from smp_advisor.scripts.following import follow
+from smp_advisor.scripts.judging import judge
+from smp_advisor.scripts.report import Report
+from smp_advisor.scripts.settings import from_plan
+from smp_advisor.scripts.source import read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from smp_advisor.library.plan import Plan
+    from smp_advisor.scripts.source import Source
+
+__all__ = ["check_script", "check_source"]
+
+_FIXED_CHARACTERS = 2_000_000
+"""Text that is changed and parsed again to offer fixes: each is tried on the whole file, which adds up in a large one.
+The rest come with the next check, as when fixes are applied."""
+
+
+def check_script(
+    path_or_source: str | Path, plan: Plan | Mapping[str, Any] | None = None, *, library: str | None = None
+) -> Report:
+    r"""Find what will fail, hang, train wrongly or waste money on the cluster.
+
+    The script is read, never run. A check speaks only of what it can see; what it could not follow is listed in the
+    report's `unresolved`. ``# smp: ignore[SMP109] why`` silences a finding on its line.
+
+    Parameters
+    ----------
+    path_or_source
+        Path of a ``.py`` or ``.ipynb`` file, or the text itself. Modules beside a file are followed where it imports
+        them.
+    plan
+        What the job will run with: a `Plan`, or a dictionary with some of the library's parameters. Without one, what
+        the script passes to ``smp.init`` counts, and checks that depend on the rest stay silent.
+    library
+        ``smp-v1``, ``smp-v2`` or ``training-compiler``, where neither the script's imports nor the plan tell.
+
+    Raises
+    ------
+    AdvisorError
+        Where there is nothing to check: no such file, not text, not Python 3.
+
+    Examples
+    --------
+    >>> report = check_script("import smdistributed.modelparallel.torch as smp\\nprint(smp.rank())\\n")
+    >>> [finding.id for finding in report]
+    ['SMP101']
+    """
+    return check_source(read(path_or_source), plan, library=library)
+
+
+def check_source(source: Source, plan: Plan | Mapping[str, Any] | None = None, *, library: str | None = None) -> Report:
+    """Like `check_script`, for text that has been read."""
+    context = follow(source, from_plan(plan, library))
+    budget = _FIXED_CHARACTERS
+    findings = []
+    for found, hit in judge(context):
+        finding = found
+        description = catalogue()[found.id].fix
+        changes = list(hit.edits)
+        if changes and description and budget > 0:
+            budget -= len(hit.module.source.text)
+            finding = replace(found, fix=edits.fix(hit.module, description, changes))
+        findings.append(finding)
+    return Report(tuple(findings), tuple(context.unresolved), source.path)

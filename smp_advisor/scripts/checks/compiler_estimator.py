@@ -1,0 +1,161 @@
+"""Training Compiler: how the job is launched, where the notebook or script shows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.cluster.table import instances
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.edits import add_keyword
+from smp_advisor.scripts.queries import constant, origins
+from smp_advisor.scripts.values import Constant, Mapping, Result, Value, options
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.trace import Call
+
+_FAMILIES = ("ml.p3.", "ml.p3dn.", "ml.g4dn.", "ml.p4d.", "ml.g5.")
+"""As the SageMaker Python SDK checks them."""
+_BATCHES = ("batch_size", "per_device_train_batch_size", "train_batch_size", "per_gpu_train_batch_size")
+_RATES = ("learning_rate", "lr")
+
+
+def _estimators(context: Context) -> list[tuple[Call, Call]]:
+    """Estimators with the compiler on: their calls and those of ``TrainingCompilerConfig``."""
+    found = []
+    for call in context.trace.calls:
+        given = call.argument("compiler_config")
+        found += [
+            (call, one.call)
+            for one in (origins(given) if given is not None else [])
+            if isinstance(one, Result) and one.call.name.endswith("TrainingCompilerConfig")
+        ]
+    return found
+
+
+def _gpus(call: Call) -> int | None:
+    """GPUs of one instance, where the type is a literal that the table knows."""
+    kind = constant(call.argument("instance_type"))
+    return next((instance.gpus for instance in instances() if instance.name == kind), None)
+
+
+def _count(call: Call) -> int | None:
+    count = constant(call.argument("instance_count"))
+    return count if isinstance(count, int) else None
+
+
+@check("STC407")
+def _launched_on_several(context: Context) -> Iterator[Hit]:
+    for call, _ in _estimators(context):
+        gpus, count = _gpus(call), _count(call)
+        if gpus is None or count is None or gpus * count == 1:
+            continue
+        distribution = call.argument("distribution")
+        if distribution is None and not call.unpacks and not _launcher_script(call):
+            what = f"{gpus * count} GPUs without distribution={{'pytorchxla': {{'enabled': True}}}}"
+            tensorflow = "tensorflow" in call.name.lower() or call.argument("tensorflow_version") is not None
+            if not tensorflow:
+                yield Hit(call.module, call.node, {"what": what})
+        named = distribution.entries.keys() if isinstance(distribution, Mapping) and distribution.complete else ()
+        if named and "torch" in call.name.lower() and not {"pytorchxla", "smdistributed"} & set(named):
+            yield Hit(call.module, call.node, {"what": f"distribution names {', '.join(named)} instead of pytorchxla"})
+    yield from _without_worker_function(context)
+
+
+def _launcher_script(call: Call) -> bool:
+    """Whether an older image starts the workers through a script of its own."""
+    given = call.argument("hyperparameters")
+    return given is None or not isinstance(given, Mapping) or not given.complete or "training_script" in given.entries
+
+
+def _without_worker_function(context: Context) -> Iterator[Hit]:
+    if not context.trace.imported("torch_xla"):
+        return
+    names = {getattr(function.node, "name", "") for function in context.trace.functions}
+    if "_mp_fn" in names or context.trace.named("xmp.spawn"):
+        return
+    for call in context.trace.named("torch.utils.data.DistributedSampler"):
+        rank = call.argument("rank", 2)
+        by_worker = any(
+            isinstance(one, Result) and one.call.name == "xm.get_ordinal" for one in origins(rank or Constant(None))
+        )
+        if by_worker and call.reached and not call.guards:
+            yield Hit(
+                call.module, call.node, {"what": "Data is divided among workers and the script has no _mp_fn(index)"}
+            )
+
+
+@check("STC408")
+def _learning_rate(context: Context) -> Iterator[Hit]:
+    with_compiler = _estimators(context)
+    compiled = {id(call) for call, _ in with_compiler}
+    native = [
+        call
+        for call in context.trace.calls
+        if call.argument("entry_point") is not None
+        and call.argument("hyperparameters") is not None
+        and id(call) not in compiled
+    ]
+    for call, _ in with_compiler:
+        ours = _hyperparameters(call)
+        for other in native:
+            theirs = _hyperparameters(other)
+            for batch in _BATCHES:
+                one, before = ours.get(batch), theirs.get(batch)
+                for rate in _RATES:
+                    same = rate in ours and rate in theirs and ours[rate] == theirs[rate]
+                    if isinstance(one, int) and isinstance(before, int) and one > before > 0 and same:
+                        yield Hit(
+                            call.module, call.node, {"rate": rate, "factor": f"{one / before:.3g}", "batch": batch}
+                        )
+
+
+def _hyperparameters(call: Call) -> dict[str, object]:
+    given = call.argument("hyperparameters")
+    found: dict[str, object] = {}
+    for option in options(given) if given is not None else ():
+        if isinstance(option, Mapping):
+            found |= {key: constant(value) for key, value in option.entries.items() if isinstance(value, Constant)}
+    return found
+
+
+@check("STC411")
+def _compatible(context: Context) -> Iterator[Hit]:
+    for call, _ in _estimators(context):
+        for option in _options(call.argument("distribution")):
+            if isinstance(option, Mapping) and "smdistributed" in option.entries:
+                yield Hit(call.module, call.node, {"what": "Training Compiler is combined with smdistributed"})
+        kind = constant(call.argument("instance_type"))
+        if isinstance(kind, str) and kind.startswith("ml.") and not kind.startswith(_FAMILIES):
+            yield Hit(call.module, call.node, {"what": f"{kind} is of a class that Training Compiler does not support"})
+    if context.trace.imported("torch_xla"):
+        for module, node, _ in context.trace.imported("smdistributed")[:1]:
+            yield Hit(module, node, {"what": "The script imports smdistributed and torch_xla"})
+    elif context.settings.library == "training-compiler":
+        for module, node, _ in context.trace.imported("smdistributed")[:1]:
+            yield Hit(module, node, {"what": "The script for Training Compiler imports smdistributed"})
+
+
+def _options(value: Value | None) -> tuple[Value, ...]:
+    return options(value) if value is not None else ()
+
+
+@check("STC412")
+def _debugging(context: Context) -> Iterator[Hit]:
+    for _, config in _estimators(context):
+        if constant(config.argument("debug", 1)) is True:
+            keyword = any(given.arg == "debug" for given in config.node.keywords)
+            edits = [add_keyword(config.module, config.node, "debug", "False")] if keyword else []
+            yield Hit(config.module, config.node, {}, edits)
+
+
+@check("STC414")
+def _one_large_instance(context: Context) -> Iterator[Hit]:
+    for call, _ in _estimators(context):
+        gpus, count = _gpus(call), _count(call)
+        if gpus == 1 and count is not None and count > 1:
+            kind = next((given.value for given in call.node.keywords if given.arg == "instance_type"), call.node)
+            place: ast.expr = kind
+            yield Hit(call.module, place, {"count": count, "kind": constant(call.argument("instance_type"))})

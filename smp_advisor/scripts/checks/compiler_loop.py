@@ -1,0 +1,276 @@
+"""Training Compiler: the training loop and the data that goes into it."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.checks.data import loaders
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.edits import Edit, add_keyword, after_statement, replace
+from smp_advisor.scripts.names import is_optimizer
+from smp_advisor.scripts.queries import constant, mentions, origins
+from smp_advisor.scripts.trace import exclusive
+from smp_advisor.scripts.values import Choice, Constant, External, Operation, Result, Value, options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.trace import Call
+
+_LOADERS = ("pl.MpDeviceLoader", "pl.ParallelLoader")
+_SYNCS = ("xm.reduce_gradients", "xm.all_reduce", "xm.optimizer_step")
+_OFTEN = 10
+"""Steps: logging or saving at least this rarely is not worth a word."""
+
+
+def _xm(call: Call) -> bool:
+    found = call.module.scope.find("xm")
+    return isinstance(found, External) and found.path == "xm"
+
+
+def _elsewhere(context: Context, call: Call) -> bool:
+    """Whether the call is for a run without XLA: a branch that says so, or whose other side uses it."""
+    if any(mentions(guard.test, "xla", "tpu", "trcomp", "compiler", "cuda.is_available") for guard in call.guards):
+        return True
+    return any(exclusive(call, other) for other in context.trace.each("xm."))
+
+
+def _training_loops(context: Context) -> set[ast.AST]:
+    """Innermost loops with a backward pass in them."""
+    return {call.loops[-1] for call in context.trace.methods("backward") if call.loops}
+
+
+def _now_and_then(call: Call) -> bool:
+    """Whether a condition with a remainder lets the call run only every so many steps."""
+    return any(
+        any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(guard.test))
+        or mentions(guard.test, "log", "freq", "interval", "every", "verbose", "debug")
+        for guard in call.guards
+    )
+
+
+@check("STC401")
+def _static_padding(context: Context) -> Iterator[Hit]:
+    if not context.libraries.xla:
+        return
+    for call in context.trace.calls:
+        given = call.argument("padding")
+        dynamic = constant(given) in (True, "longest") and constant(given) is not None and constant(given) != 1.5
+        text = call.module.text(call.node.func).lower()
+        if given is not None and dynamic and "token" in text:
+            edits = [add_keyword(call.module, call.node, "padding", '"max_length"')]
+            yield Hit(call.module, call.node, {"padding": repr(constant(given))}, edits)
+
+
+@check("STC402")
+def _evaluations(context: Context) -> Iterator[Hit]:
+    if not context.libraries.xla:
+        return
+    loops = _training_loops(context)
+    losses = [call.receiver for call in context.trace.methods("backward") if call.receiver is not None]
+    for call in context.trace.calls:
+        if not call.loops or call.loops[-1] not in loops or _now_and_then(call) or _elsewhere(context, call):
+            continue
+        reads = call.method in ("item", "tolist", "numpy") and not call.name and call.receiver is not None
+        shows = call.name in ("print", "float", "xm.master_print") and any(
+            _holds(argument, loss) for argument in call.arguments for loss in losses
+        )
+        if reads or shows:
+            yield Hit(call.module, call.node, {"text": call.module.text(call.node)})
+
+
+def _holds(value: Value, loss: Value, depth: int = 0) -> bool:
+    if value is loss:
+        return True
+    if depth > 6:
+        return False
+    parts: tuple[Value, ...] = ()
+    if isinstance(value, Operation):
+        parts = value.operands
+    elif isinstance(value, Choice):
+        parts = value.alternatives
+    elif isinstance(value, Result) and value.call.method in ("format", "detach", "cpu", "mean"):
+        parts = (*value.call.arguments, *((value.call.receiver,) if value.call.receiver is not None else ()))
+    return any(_holds(part, loss, depth + 1) for part in parts)
+
+
+@check("STC403")
+def _device(context: Context) -> Iterator[Hit]:
+    if not context.libraries.xla or not context.trace.imported("torch_xla"):
+        return
+    for call in context.trace.calls:
+        if _elsewhere(context, call):
+            continue
+        moved = call.method == "cuda" and not call.name and call.receiver is not None
+        texts = [constant(value) for value in (*call.arguments[:1], call.keywords.get("device"))]
+        named = any(isinstance(text, str) and (text == "cuda" or text.startswith("cuda:")) for text in texts)
+        if moved:
+            yield Hit(call.module, call.node, {"text": call.module.text(call.node)})
+        elif named and (call.name == "torch.device" or call.method == "to" or "device" in call.keywords):
+            edits = (
+                [replace(call.module, call.node, "xm.xla_device()")]
+                if call.name == "torch.device" and _xm(call)
+                else []
+            )
+            yield Hit(call.module, call.node, {"text": call.module.text(call.node)}, edits)
+
+
+@check("STC404")
+def _marked_steps(context: Context) -> Iterator[Hit]:
+    if not context.libraries.xla or not context.trace.imported("torch_xla"):
+        return
+    marks = context.trace.named("xm.mark_step")
+    barriers = [
+        call for call in context.trace.named("xm.optimizer_step") if constant(call.argument("barrier", 1)) is True
+    ]
+    if marks or barriers or context.trace.named(*_LOADERS):
+        return
+    for call in _updates(context):
+        if call.loops and call.reached:
+            statement = call.module.statement(call.node)
+            edits = [after_statement(call.module, statement, "xm.mark_step()")] if statement and _xm(call) else []
+            yield Hit(call.module, call.node, {}, edits if call.discarded else [])
+            return
+
+
+def _updates(context: Context) -> list[Call]:
+    """Calls that apply gradients."""
+    found = [call for call in context.trace.methods("step") if _steps_optimizer(call)]
+    return sorted([*context.trace.named("xm.optimizer_step"), *found], key=lambda call: call.order)
+
+
+def _steps_optimizer(call: Call) -> bool:
+    for one in origins(call.receiver) if call.receiver is not None else []:
+        if isinstance(one, Result) and (is_optimizer(one.call.name) or one.call.name.endswith("GradScaler")):
+            return True
+    return False
+
+
+@check("STC405")
+def _saved_by_xla(context: Context) -> Iterator[Hit]:
+    if not context.libraries.xla or not context.trace.imported("torch_xla"):
+        return
+    for call in context.trace.named("torch.save"):
+        saved = call.node.args[0] if call.node.args else None
+        states = saved is not None and any(
+            isinstance(part, ast.Attribute) and part.attr == "state_dict" for part in ast.walk(saved)
+        )
+        named = isinstance(saved, ast.Name) and "model" in saved.id.lower()
+        if (states or named or _is_state(call)) and not _elsewhere(context, call):
+            yield Hit(
+                call.module, call.node, {}, [replace(call.module, call.node.func, "xm.save")] if _xm(call) else []
+            )
+
+
+def _is_state(call: Call) -> bool:
+    return any(
+        isinstance(one, Result) and one.call.method == "state_dict"
+        for argument in call.arguments[:1]
+        for one in options(argument)
+    )
+
+
+def _several_workers(context: Context) -> bool:
+    functions = [function.node for function in context.trace.functions]
+    return (
+        any(getattr(node, "name", "") == "_mp_fn" for node in functions)
+        or bool(context.trace.named("xmp.spawn", "xm.get_ordinal"))
+        or bool(context.trace.named("xm.xrt_world_size"))
+    )
+
+
+@check("STC406")
+def _gathered_gradients(context: Context) -> Iterator[Hit]:
+    if not context.libraries.xla or not _several_workers(context):
+        return
+    syncs = context.trace.named(*_SYNCS)
+    for call in context.trace.methods("step"):
+        if not _steps_optimizer(call) or _elsewhere(context, call):
+            continue
+        scaler = any(
+            isinstance(one, Result) and one.call.name.endswith("GradScaler")
+            for one in origins(call.receiver or Constant(None))
+        )
+        if not any(sync.loops[-1:] == call.loops[-1:] and not exclusive(sync, call) for sync in syncs):
+            edits: list[Edit] = []
+            if not scaler and not call.arguments and isinstance(call.node.func, ast.Attribute) and _xm(call):
+                text = f"xm.optimizer_step({call.module.text(call.node.func.value)})"
+                edits = [replace(call.module, call.node, text)]
+            yield Hit(
+                call.module,
+                call.node,
+                {"what": "Gradients are not gathered from the other workers before the update"},
+                edits,
+            )
+    yield from _order_with_scaler(context)
+
+
+def _order_with_scaler(context: Context) -> Iterator[Hit]:
+    """With automatic mixed precision: gather, unscale, clip, step."""
+    gathers = context.trace.named("xm.reduce_gradients", "xm.all_reduce")
+    clips = context.trace.named("torch.nn.utils.clip_grad_norm_")
+    for unscale in context.trace.methods("unscale_"):
+        for gather in gathers:
+            if _same_loop(gather, unscale) and gather.node.lineno > unscale.node.lineno:
+                yield Hit(gather.module, gather.node, {"what": "Gradients are unscaled before they are gathered"})
+        for clip in clips:
+            if _same_loop(clip, unscale) and clip.node.lineno < unscale.node.lineno:
+                yield Hit(clip.module, clip.node, {"what": "Gradients are clipped before they are unscaled"})
+
+
+def _same_loop(one: Call, other: Call) -> bool:
+    return one.module is other.module and one.loops[-1:] == other.loops[-1:]
+
+
+@check("STC409")
+def _rare_interruptions(context: Context) -> Iterator[Hit]:
+    if not context.libraries.xla:
+        return
+    for call in context.trace.calls:
+        if call.name.endswith("TrainingArguments") and call.name.startswith("transformers."):
+            for name in ("logging_steps", "save_steps", "eval_steps"):
+                every = constant(call.keywords.get(name))
+                if isinstance(every, int) and 0 < every < _OFTEN:
+                    node = next((given.value for given in call.node.keywords if given.arg == name), call.node)
+                    yield Hit(call.module, node, {"what": f"{name} is {every}"})
+    loops = _training_loops(context)
+    for call in context.trace.named("xm.save", "torch.save"):
+        if call.loops and call.loops[-1] in loops and not _now_and_then(call) and not call.guards:
+            yield Hit(call.module, call.node, {"what": "A checkpoint is written in every step"})
+
+
+@check("STC410")
+def _parallel_preprocessing(context: Context) -> Iterator[Hit]:
+    if not context.libraries.xla:
+        return
+    for call in context.trace.methods("map"):
+        if call.receiver is not None and _is_hub_dataset(call.receiver) and not call.gives("num_proc"):
+            yield Hit(call.module, call.node)
+
+
+def _is_hub_dataset(value: Value, depth: int = 0) -> bool:
+    """Whether `value` comes from the datasets library."""
+    if depth > 8:
+        return False
+    for option in options(value):
+        if isinstance(option, Result):
+            if option.call.name.startswith("datasets.load"):
+                return True
+            if option.call.receiver is not None and _is_hub_dataset(option.call.receiver, depth + 1):
+                return True
+        inner = getattr(option, "owner", None)
+        if isinstance(inner, Value) and _is_hub_dataset(inner, depth + 1):
+            return True
+    return False
+
+
+@check("STC413")
+def _whole_batches(context: Context) -> Iterator[Hit]:
+    if not context.libraries.xla or context.libraries.smp_v1:
+        return
+    for call in loaders(context):
+        given = call.argument("drop_last", 8)
+        sampled = call.argument("batch_sampler", 4) is not None
+        if (given is None and not call.unpacks and not sampled) or constant(given) is False:
+            yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, "drop_last", "True")])

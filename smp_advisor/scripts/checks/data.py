@@ -1,0 +1,169 @@
+"""Batches: whole ones only, and of a size that divides into microbatches."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.edits import add_keyword
+from smp_advisor.scripts.queries import constant, mentions, origins, ranks
+from smp_advisor.scripts.trace import exclusive
+from smp_advisor.scripts.values import Argument, Constant, External, Instance, Result, Value, options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.trace import Call
+
+LOADERS = ("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader")
+_SAMPLER = "torch.utils.data.DistributedSampler"
+_SHARDED = ("SplitDataset", "split_dataset_by_node", "Subset", "random_split", "IterableDataset")
+
+
+def loaders(context: Context) -> list[Call]:
+    """Calls that make a data loader, of a subclass in the script as well."""
+    return context.trace.named(*LOADERS)
+
+
+def batch_size(call: Call) -> Value:
+    """The loader's batch size."""
+    return call.argument("batch_size", 1) or Constant(1)
+
+
+@check("SMP109")
+def _whole_batches(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or not context.splits or _skips_by_hand(context):
+        return
+    for call in loaders(context):
+        batches = call.argument("batch_sampler", 4)
+        if batches is not None and constant(batches) is None and not isinstance(batches, Constant):
+            continue
+        given = call.argument("drop_last", 8)
+        if given is None and call.unpacks:
+            context.leave_open(
+                call.module, call.node, "drop_last of this DataLoader may be in what is unpacked (SMP109)."
+            )
+            continue
+        if isinstance(call.argument("batch_size", 1), Constant) and constant(batch_size(call)) is None:
+            continue
+        if not _outside_steps(context, call) and _drops(context, call, given) is False:
+            yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, "drop_last", "True")])
+    for call in context.trace.named("torch.utils.data.BatchSampler"):
+        given = call.argument("drop_last", 2)
+        if constant(given) is False and not isinstance(given, Argument):
+            edits = [add_keyword(call.module, call.node, "drop_last", "True")] if "drop_last" in call.keywords else []
+            yield Hit(call.module, call.node, {}, edits)
+
+
+def _drops(context: Context, call: Call, given: Value | None) -> bool | None:
+    """Whether the last, partial batch is dropped; None where that depends on something unseen."""
+    if given is None:
+        return False
+    found = [constant(option) if isinstance(option, Constant) else None for option in options(given)]
+    if all(value is not None and not value for value in found):
+        return False
+    if any(value is None for value in found):
+        context.leave_open(call.module, call.node, "drop_last of this DataLoader is not a literal (SMP109).")
+        return None
+    return bool(all(found))
+
+
+def _skips_by_hand(context: Context) -> bool:
+    """Whether some loop leaves out batches that the microbatches don't divide."""
+    return any(
+        any(isinstance(inner, (ast.Continue, ast.Break)) for inner in node.body)
+        and any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(node.test))
+        and mentions(node.test, "microbatch", "num_mb")
+        for module in context.trace.modules
+        for node in module.all(ast.If)
+    )
+
+
+def _outside_steps(context: Context, loader: Call) -> bool:
+    """Whether the loader is only seen to feed loops that call no step."""
+    fed = [
+        iteration
+        for iteration in context.trace.iterations
+        if any(_comes_from(option, loader) for option in options(iteration.over))
+    ]
+    if not fed:
+        return False
+    return not any(
+        call.function is not None
+        and call.function.step is not None
+        and any(first <= call.order <= last for first, last in (iteration.steps_inside for iteration in fed))
+        for call in context.trace.calls
+    )
+
+
+def _comes_from(value: Value, loader: Call, depth: int = 0) -> bool:
+    if not isinstance(value, Result) or depth > 4:
+        return False
+    if value.call.node is loader.node:
+        return True
+    return any(
+        _comes_from(option, loader, depth + 1) for argument in value.call.arguments for option in options(argument)
+    )
+
+
+@check("SMP110")
+def _divisible(context: Context) -> Iterator[Hit]:
+    microbatches = context.settings.microbatches
+    if microbatches is None or microbatches < 2:
+        return
+    calls: list[tuple[Call, Value]] = []
+    if context.libraries.smp_torch:
+        calls += [(call, batch_size(call)) for call in loaders(context) if not call.gives("batch_sampler", 4)]
+    if context.libraries.smp_tensorflow:
+        calls += [(call, call.arguments[0]) for call in context.trace.methods("batch") if call.arguments]
+    for call, size in calls:
+        if not isinstance(call.argument("batch_size", 1), Constant) and call.unpacks:
+            continue
+        for option in options(size):
+            default = option.default if isinstance(option, Argument) else None
+            if isinstance(option, Argument) and isinstance(constant(default), int) and constant(default) % microbatches:
+                context.leave_open(
+                    call.module,
+                    call.node,
+                    f"The batch size is the option --{option.name}, {constant(default)} if the job does not set it:"
+                    f" pass a multiple of microbatches ({microbatches}) (SMP110).",
+                )
+            value = constant(option)
+            whole = isinstance(value, int) and not isinstance(value, bool) and value > 0
+            if whole and value % microbatches and not _outside_steps(context, call):
+                yield Hit(call.module, call.node, {"size": value, "microbatches": microbatches})
+
+
+@check("SMP125")
+def _distributed_sampler(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or not context.settings.tensor_parallel:
+        return
+    for call in loaders(context):
+        given = [call.argument("sampler", 3), call.argument("batch_sampler", 4)]
+        if call.unpacks or any(value is not None and constant(value) is not None for value in given):
+            continue
+        sampled = [value for value in given if value is not None and not isinstance(value, Constant)]
+        if sampled or _outside_steps(context, call) or _is_sharded(call.argument("dataset", 0)):
+            continue
+        if any(exclusive(call, other) and other.argument("sampler", 3) is not None for other in loaders(context)):
+            continue  # the ranks that read get a sampler, the others a stand-in
+        yield Hit(call.module, call.node)
+
+
+def _is_sharded(dataset: Value | None) -> bool:
+    """Whether the dataset is cut up, or may be, before it comes to the loader."""
+    for one in origins(dataset) if dataset is not None else []:
+        if isinstance(one, Result):
+            call = one.call
+            made = call.name.endswith(_SHARDED) or call.method in ("shard", "select", "split", "map", "filter")
+            seen = any(ranks(value) for value in (*call.arguments, *call.keywords.values()))
+            if made or seen:
+                return True
+        elif isinstance(one, Instance):
+            given = (*one.call.arguments, *one.call.keywords.values())
+            if any(path.endswith("IterableDataset") for path in one.cls.ancestors()) or any(map(ranks, given)):
+                return True
+        elif not isinstance(one, External):
+            return True  # unseen
+    return False

@@ -1,0 +1,223 @@
+"""Which rank decides what a process reads and how it is seeded."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.edits import Edit, replace, wrap
+from smp_advisor.scripts.queries import is_known, origins, ranks
+from smp_advisor.scripts.values import Result, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.module import Module
+    from smp_advisor.scripts.trace import Call
+
+_SAMPLER = "torch.utils.data.DistributedSampler"
+_SEEDS = frozenset(
+    [
+        "random.seed",
+        "numpy.random.seed",
+        "torch.manual_seed",
+        "torch.random.manual_seed",
+        "transformers.set_seed",
+        "torch.cuda.manual_seed",
+        "torch.cuda.manual_seed_all",
+        "accelerate.utils.set_seed",
+        "lightning.seed_everything",
+        "pytorch_lightning.seed_everything",
+        "numpy.random.default_rng",
+        "numpy.random.RandomState",
+        "random.Random",
+    ]
+)
+_WEIGHT_SEEDS = frozenset(
+    [
+        "torch.manual_seed",
+        "transformers.set_seed",
+        "accelerate.utils.set_seed",
+        "torch.cuda.manual_seed",
+        "torch.cuda.manual_seed_all",
+    ]
+)
+_WORLD = frozenset({"smp.rank", "torch.distributed.get_rank", "horovod.torch.rank"})
+_NEVER = frozenset({"smp.local_rank", "smp.mp_rank", "smp.pp_rank"})
+_GOOD = frozenset({"smp.dp_rank", "smp.rdp_rank"})
+_WORLD_SIZES = frozenset({"smp.size", "torch.distributed.get_world_size"})
+_SIZES = _WORLD_SIZES | {f"smp.{group}_size" for group in ("dp", "rdp", "mp", "pp", "tp", "local")}
+_KEYWORDS = frozenset(["dp_rank", "data_parallel_rank", "shard_index", "shard_id", "shard_rank", "data_rank"])
+
+
+@check("SMP111")
+def _data_by_rank(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch:
+        return
+    for call in context.trace.calls:
+        if call.name == _SAMPLER:
+            yield from _sampler(context, call)
+            continue
+        seeds = call.name in _SEEDS or call.method == "manual_seed"
+        for what, value in _seeds(call) if seeds else _shards(call):
+            yield from _judge(context, call, value, what, sharding=not seeds)
+    yield from _slices(context)
+
+
+def _seeds(call: Call) -> list[tuple[str, Value]]:
+    given = (*call.arguments[:1], *(call.keywords[key] for key in ("seed", "a", "x") if key in call.keywords))
+    return [("The seed", value) for value in given]
+
+
+def _shards(call: Call) -> list[tuple[str, Value]]:
+    """Arguments that choose a part of the data."""
+    if call.method == "shard" and call.receiver is not None:
+        index = call.argument("index", 1)
+        return [("The shard", index)] if index is not None else []
+    if call.method == "select" and call.receiver is not None:
+        return [("The shard", value) for value in call.arguments]
+    if call.name.endswith("split_dataset_by_node"):
+        rank = call.argument("rank", 1)
+        return [("The shard", rank)] if rank is not None else []
+    return [(name, call.keywords[name]) for name in sorted(_KEYWORDS & call.keywords.keys())]
+
+
+def _sampler(context: Context, call: Call) -> Iterator[Hit]:
+    rank = call.argument("rank", 2)
+    if rank is None:
+        # It takes torch.distributed's own rank, which counts the pipeline stages of one replica as readers.
+        if (not call.unpacks and context.settings.pipelined) or (
+            not call.unpacks and context.settings.prescaled_batch and context.settings.tensor_parallel
+        ):
+            yield Hit(
+                call.module,
+                call.node,
+                {"what": "The sampler", "rank": "every process's own rank", "right": _right(context)},
+            )
+        return
+    yield from _judge(context, call, rank, "The sampler", sharding=True)
+    if _wrong(context, rank, sharding=True) is None:
+        yield from _replicas(context, call, rank)
+
+
+def _replicas(context: Context, call: Call, rank: Value) -> Iterator[Hit]:
+    """The number of readers must be counted like the rank that reads."""
+    count = call.argument("num_replicas", 1)
+    for one in origins(count) if count is not None else []:
+        size = one.call.name if isinstance(one, Result) else ""
+        counted = ranks(rank)
+        alone = context.settings.pipeline_parallel_degree == 1 and size in _WORLD_SIZES and "smp.dp_rank" in counted
+        own = {name.replace("_rank", "_size").replace(".rank", ".size") for name in counted}
+        if size in _SIZES and counted and counted <= _GOOD and size not in own and not alone:
+            place = next((given.value for given in call.node.keywords if given.arg == "num_replicas"), call.node)
+            right = min(own)
+            values: dict[str, object] = {
+                "what": "The number of the sampler's replicas",
+                "rank": f"{size}()",
+                "right": f"{right}()",
+            }
+            renamed = isinstance(place, ast.Call) and place is not call.node and len(own) == 1
+            edits = [_renamed(call.module, place, right[4:])] if renamed and isinstance(place, ast.Call) else []
+            yield Hit(call.module, place, values, edits)
+
+
+def _judge(context: Context, call: Call, value: Value, what: str, *, sharding: bool) -> Iterator[Hit]:
+    rank = _wrong(context, value, sharding=sharding)
+    if rank is None:
+        return
+    node = _rank_node(call, rank) or call.node
+    right = _right(context)
+    edits: list[Edit] = []
+    if node is not call.node and isinstance(node, ast.Call) and rank.startswith("smp.") and right == "smp.dp_rank()":
+        edits = [_renamed(call.module, node, "dp_rank")]
+    yield Hit(call.module, node, {"what": what, "rank": f"{rank}()", "right": right}, edits)
+
+
+def _renamed(module: Module, node: ast.Call, name: str) -> Edit:
+    if isinstance(node.func, ast.Attribute):
+        return replace(module, node.func, f"{module.text(node.func.value)}.{name}")
+    return replace(module, node.func, name)
+
+
+def _right(context: Context) -> str:
+    prescaled = context.settings.prescaled_batch and context.settings.tensor_parallel_degree != 1
+    return "smp.rdp_rank()" if prescaled else "smp.dp_rank()"
+
+
+def _wrong(context: Context, value: Value, *, sharding: bool) -> str | None:
+    """The rank function that must not decide here; None where all is well or unseen."""
+    settings = context.settings
+    found = ranks(value)
+    never = _NEVER | ({"smp.tp_rank"} if sharding else set())
+    for name in sorted(found & never):
+        return name
+    # Without pipeline stages the world's ranks are the data-parallel ones.
+    alone = settings.pipeline_parallel_degree == 1
+    for name in sorted(found & _WORLD):
+        if not alone or (sharding and settings.prescaled_batch and settings.tensor_parallel):
+            return name
+    if not sharding or not settings.tensor_parallel or {"smp.dp_rank", "smp.rdp_rank"} <= found:
+        return None
+    if "smp.dp_rank" in found and settings.prescaled_batch:
+        return "smp.dp_rank"
+    if "smp.rdp_rank" in found and settings.prescaled_batch is False:
+        return "smp.rdp_rank"
+    return None
+
+
+def _rank_node(call: Call, rank: str) -> ast.expr | None:
+    """The call of the rank function among the arguments, where it stands there itself."""
+    name = rank.rpartition(".")[2]
+    found = [
+        node
+        for argument in (*call.node.args, *(keyword.value for keyword in call.node.keywords))
+        for node in ast.walk(argument)
+        if isinstance(node, ast.Call)
+        and ((isinstance(node.func, ast.Attribute) and node.func.attr == name) or getattr(node.func, "id", "") == name)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _slices(context: Context) -> Iterator[Hit]:
+    """``files[smp.rank()::smp.size()]``."""
+    for call in context.trace.calls:
+        if call.name not in _NEVER | _WORLD | {"smp.tp_rank", "smp.dp_rank", "smp.rdp_rank"}:
+            continue
+        parent = call.module.parent(call.node)
+        if isinstance(parent, ast.Slice) and parent.lower is call.node and parent.step is not None:
+            rank = _wrong(context, Result(call), sharding=True)
+            if rank is not None:
+                # No fix: the slice's step has to count the same ranks.
+                yield Hit(call.module, call.node, {"what": "The shard", "rank": f"{rank}()", "right": _right(context)})
+
+
+@check("SMP124")
+def _weights_by_rank(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or not context.settings.tensor_parallel:
+        return
+    wrappings = context.wrappings
+    if not wrappings:
+        return
+    last = wrappings[-1]
+    seeds = [
+        call
+        for call in context.trace.calls
+        if call.reached and call.name in _WEIGHT_SEEDS and call.order < last.order and call.arguments
+    ]
+    by_torch = [call for call in seeds if not call.name.startswith("torch.cuda.")] or seeds
+    if not by_torch:
+        return
+    final = by_torch[-1]
+    seed = final.arguments[0]
+    if ranks(seed) or not is_known(seed) or any(ranks(call.arguments[0]) for call in by_torch if call.guards):
+        return
+    starts = [call for call in context.trace.named("smp.init") if call.reached]
+    edits: list[Edit] = []
+    if starts and starts[0].order < final.order and final.node.args and final.module.scope.find("smp") is not None:
+        simple = isinstance(final.node.args[0], (ast.Name, ast.Attribute, ast.Constant, ast.Call, ast.Subscript))
+        first, second = wrap(
+            final.module, final.node.args[0], "" if simple else "(", f"{'' if simple else ')'} + smp.dp_rank()"
+        )
+        edits = [first, second]
+    yield Hit(final.module, final.node, {"call": final.module.text(final.node)}, edits)

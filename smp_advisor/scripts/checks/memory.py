@@ -1,0 +1,108 @@
+"""What keeps the model within memory: checkpointing, offloading, delayed initialization."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.edits import Edit, replace
+from smp_advisor.scripts.queries import constant, without_library
+from smp_advisor.scripts.values import Constant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.trace import Call
+
+_NATIVE = ("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential")
+_PATCHES = "smp.patches.checkpoint"
+_LARGE_PARAMETERS = 100e9
+"""From there on the developer guide asks for delayed initialization."""
+_WIDTHS = ("n_embd", "hidden_size", "d_model")
+_DEPTHS = ("n_layer", "num_hidden_layers", "num_layers")
+
+
+def checkpointing(context: Context) -> list[Call]:
+    """Calls that turn the library's activation checkpointing on."""
+    names = ("smp.set_activation_checkpointing", f"{_PATCHES}.checkpoint", f"{_PATCHES}.checkpoint_sequential")
+    return [*context.trace.named(*names), *context.trace.named("smp.checkpoint", "smp.checkpoint_sequential")]
+
+
+@check("SMP115")
+def _native_checkpointing(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch:
+        return
+    for call in context.trace.named(*_NATIVE):
+        if not without_library(call):
+            name = call.name.rpartition(".")[2]
+            yield Hit(call.module, call.node, {"call": call.name}, _library_checkpoint(call, name))
+    for call in context.trace.methods("gradient_checkpointing_enable"):
+        if call.reached and not without_library(call) and context.wrappings:
+            yield Hit(call.module, call.node, {"call": f"{call.method}()"})
+
+
+def _library_checkpoint(call: Call, name: str) -> list[Edit]:
+    """The library's function by its full name, where a module of the model is what is checkpointed."""
+    first = call.node.args[0] if call.node.args else None
+    is_module = isinstance(first, ast.Attribute) and isinstance(first.value, ast.Name) and first.value.id == "self"
+    smp = call.module.scope.find("smp")
+    if not is_module or getattr(smp, "path", "") != "smp" or call.keywords:
+        return []
+    return [replace(call.module, call.node.func, f"smp.patches.checkpoint.{name}")]
+
+
+@check("SMP116")
+def _checkpointing_asked_for(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or not context.wrappings or context.trainer:
+        return
+    wrapping = context.wrappings[0]
+    calls = checkpointing(context)
+    for call in context.trace.named("smp.set_activation_checkpointing"):
+        if call.reached and call.order < wrapping.order:
+            yield Hit(
+                call.module, call.node, {"what": "smp.set_activation_checkpointing comes before smp.DistributedModel"}
+            )
+    planned = context.settings.activation_checkpointing
+    if planned and not calls:
+        text = f"The plan has activation checkpointing ({planned}) and the script never turns it on"
+        yield Hit(wrapping.module, wrapping.node, {"what": text})
+
+
+@check("SMP117")
+def _offloading(context: Context) -> Iterator[Hit]:
+    settings = context.settings
+    if not context.libraries.smp_torch or not settings.offload_activations or not context.wrappings:
+        return
+    wrapping = context.wrappings[0]
+    if not settings.activation_checkpointing and not checkpointing(context):
+        what = "offload_activations is on, and no activation is checkpointed"
+        yield Hit(wrapping.module, wrapping.node, {"what": what})
+    elif settings.microbatches == 1 and settings.pipelined:
+        what = "offload_activations is on with one microbatch, so that nothing runs while activations are loaded back"
+        yield Hit(wrapping.module, wrapping.node, {"what": what})
+
+
+@check("SMP130")
+def _delayed_initialization(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or context.settings.delayed_parameter_initialization:
+        return
+    if context.trace.named("smp.delay_param_initialization"):
+        return
+    for call in context.trace.calls:
+        if call.name.startswith("transformers.") and call.name.endswith("Config") and context.wrappings:
+            count = _parameters(call)
+            if count > _LARGE_PARAMETERS:
+                yield Hit(call.module, call.node, {"count": f"{count / 1e9:.0f} B"})
+
+
+def _parameters(call: Call) -> float:
+    """Parameters of a transformer by its literal width and depth: twelve times depth times width squared."""
+    width = next((constant(call.keywords[name]) for name in _WIDTHS if _is_number(call, name)), 0)
+    depth = next((constant(call.keywords[name]) for name in _DEPTHS if _is_number(call, name)), 0)
+    return float(12 * depth * width**2)
+
+
+def _is_number(call: Call, name: str) -> bool:
+    value = call.keywords.get(name)
+    return isinstance(value, Constant) and isinstance(value.value, int)

@@ -1,0 +1,114 @@
+"""What a model may not do under the library."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.edits import Edit, replace
+from smp_advisor.scripts.queries import without_library
+from smp_advisor.scripts.trace import exclusive
+from smp_advisor.scripts.values import External
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.trace import Call
+
+_UNSUPPORTED = {
+    "torch.nn.parallel.DistributedDataParallel": "torch's DistributedDataParallel",
+    "torch.nn.DataParallel": "torch's DataParallel",
+    "apex.parallel.DistributedDataParallel": "apex's DistributedDataParallel",
+    "apex.amp.initialize": "apex.amp",
+    "apex.amp.scale_loss": "apex.amp",
+    "apex.optimizers.FusedAdam": "apex's FusedAdam",
+    "apex.optimizers.FusedLAMB": "apex's FusedLAMB",
+    "apex.optimizers.FusedNovoGrad": "apex's FusedNovoGrad",
+    "torch.jit.script": "torch.jit",
+    "torch.jit.trace": "torch.jit",
+    "torch.compile": "torch.compile",
+    "torch.cuda.amp.GradScaler": "torch's GradScaler",
+    "torch.amp.GradScaler": "torch's GradScaler",
+    "torch.cuda.amp.grad_scaler.GradScaler": "torch's GradScaler",
+}
+_DISTRIBUTED_FAMILIES = ("GPT2", "Bert", "Roberta", "GPTJ", "GPTNeo")
+_HUGGING_FACE_CLASS = re.compile(r"(?P<family>[A-Z]\w*?)(?:For[A-Z]\w*|LMHeadModel|Model)")
+
+
+@check("SMP129")
+def _original_forward(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch:
+        return
+    for module in context.trace.modules:
+        for cls in module.all(ast.ClassDef):
+            for method in cls.body:
+                if not isinstance(method, ast.FunctionDef) or method.name != "forward":
+                    continue
+                for node in ast.walk(method):
+                    owner = _super_of_forward(node)
+                    if isinstance(node, ast.Call) and owner is not None:
+                        yield Hit(module, node, {}, [replace(module, node.func, f"{module.text(owner)}._orig_forward")])
+
+
+def _super_of_forward(node: ast.AST) -> ast.expr | None:
+    """``super()`` in ``super().forward(...)``."""
+    function = node.func if isinstance(node, ast.Call) else None
+    if not isinstance(function, ast.Attribute) or function.attr != "forward":
+        return None
+    owner = function.value
+    called = owner.func if isinstance(owner, ast.Call) else None
+    return owner if isinstance(called, ast.Name) and called.id == "super" else None
+
+
+@check("SMP132")
+def _unsupported(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch:
+        return
+    wrappings, scalers = context.wrappings, context.trace.named("smp.amp.GradScaler")
+    for call in context.trace.named(*_UNSUPPORTED):
+        what = _UNSUPPORTED[call.name]
+        other = without_library(call) or (bool(wrappings) and all(exclusive(call, mine) for mine in wrappings))
+        other = other or ("GradScaler" in what and any(exclusive(call, mine) for mine in scalers))
+        if call.name.startswith("torch.jit.") and not _of_model(context, call):
+            continue
+        if not other:
+            yield Hit(call.module, call.node, {"what": what}, _own_scaler(call) if "GradScaler" in what else [])
+
+
+def _of_model(context: Context, call: Call) -> bool:
+    """Whether what is compiled is wrapped later: scripted helper functions are nobody's concern."""
+    return any(
+        wrapping.order > call.order
+        and any(argument is not None for argument in wrapping.arguments)
+        and any(getattr(one, "call", None) is call for one in wrapping.arguments)
+        for wrapping in context.wrappings
+    )
+
+
+def _own_scaler(call: Call) -> list[Edit]:
+    smp = call.module.scope.find("smp")
+    usable = isinstance(smp, External) and smp.path == "smp" and not call.arguments
+    return [replace(call.module, call.node.func, "smp.amp.GradScaler")] if usable else []
+
+
+@check("SMP135")
+def _supported_family(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or not context.settings.tensor_parallel:
+        return
+    registered = context.trace.named("smp.tp_register_with_module", "smp.tp_register")
+    if registered or any(call.name.startswith("smp.nn.Distributed") for call in context.trace.calls):
+        return
+    for call in context.trace.calls:
+        parts = call.name.split(".")
+        if parts[0] != "transformers" or len(parts) < 2:
+            continue
+        name = (
+            parts[-2]
+            if parts[-1] in ("from_config", "from_pretrained", "_from_config") and len(parts) > 2
+            else parts[-1]
+        )
+        match = _HUGGING_FACE_CLASS.fullmatch(name)
+        if match and match["family"] not in _DISTRIBUTED_FAMILIES and not name.startswith(("Auto", "PreTrained")):
+            yield Hit(call.module, call.node, {"family": match["family"]})

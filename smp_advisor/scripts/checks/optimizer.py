@@ -1,0 +1,129 @@
+"""The optimizer: wrapped, built from the right parameters, each of them once."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.edits import Edit, after_statement
+from smp_advisor.scripts.names import is_optimizer
+from smp_advisor.scripts.queries import is_optimizer_call, origins, updates
+from smp_advisor.scripts.trace import exclusive
+from smp_advisor.scripts.values import External, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.trace import Call
+
+_CHECKPOINTING = ("save_checkpoint", "resume_from_checkpoint", "load_state_dict", "local_state_dict")
+
+
+@check("SMP103")
+def _optimizer_wrapped(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or context.trainer:
+        return
+    if not (context.wrappings or context.trace.named("smp.init")):
+        return
+    seen: set[ast.Call] = set()
+    for step, stepped in updates(context.trace):
+        if not step.reached or not is_optimizer_call(stepped):
+            continue
+        made = [one.call for one in origins(stepped) if isinstance(one, Result)]
+        for call in made:
+            if call.node not in seen and not any(exclusive(step, other) for other in _wrappings(context)):
+                seen.add(call.node)
+                yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]}, _wrap(context, call))
+
+
+def _wrappings(context: Context) -> list[Call]:
+    return context.trace.named("smp.DistributedOptimizer")
+
+
+def _wrap(context: Context, call: Call) -> list[Edit | None]:
+    statement = call.module.statement(call.node)
+    if context.settings.fp16 is not False and context.settings.fp16 is not None:
+        return []  # the wrapper needs a loss scale then, which is the reader's to choose
+    scope = call.functions[-1].scope if call.functions else call.module.scope
+    smp = scope.find("smp")
+    if (
+        not isinstance(statement, ast.Assign)
+        or statement.value is not call.node
+        or len(statement.targets) != 1
+        or not isinstance(statement.targets[0], ast.Name)
+        or not (isinstance(smp, External) and smp.path == "smp")
+        or any(wrapping.order < call.order for wrapping in _wrappings(context))
+        or (context.wrappings and call.order < context.wrappings[0].order and context.settings.tensor_parallel)
+    ):
+        return []
+    name = statement.targets[0].id
+    return [after_statement(call.module, statement, f"{name} = smp.DistributedOptimizer({name})")]
+
+
+@check("SMP104")
+def _optimizer_after_model(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or not context.settings.tensor_parallel:
+        return
+    wrappings = context.wrappings
+    if not wrappings:
+        return
+    for call in context.trace.calls:
+        early = is_optimizer(call.name) and call.reached and call.order < wrappings[0].order
+        if early and not any(exclusive(call, wrapping) for wrapping in wrappings):
+            yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]})
+
+
+@check("SMP128")
+def _parameters_once(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or not context.settings.tensor_parallel:
+        return
+    if not context.trace.methods(*_CHECKPOINTING):
+        return
+    for call in context.trace.calls:
+        given = call.node.args[0] if call.node.args else None
+        if is_optimizer(call.name) and given is not None:
+            source = _definition(call, given)
+            if _repeats(source):
+                yield Hit(call.module, call.node, {})
+
+
+def _definition(call: Call, given: ast.expr) -> ast.expr:
+    """The expression that a name was assigned last before the call, in the same function."""
+    if not isinstance(given, ast.Name):
+        return given
+    around: ast.AST = call.functions[-1].node if call.functions else call.module.tree
+    assigned = [
+        node
+        for node in ast.walk(around)
+        if isinstance(node, ast.Assign)
+        and node.lineno < given.lineno
+        and any(isinstance(target, ast.Name) and target.id == given.id for target in node.targets)
+    ]
+    return max(assigned, key=lambda node: node.lineno).value if assigned else given
+
+
+def _repeats(node: ast.expr) -> bool:
+    """Whether the list surely holds shared parameters more than once."""
+    if isinstance(node, ast.Call):
+        named = isinstance(node.func, ast.Name) and node.func.id in ("list", "iter", "tuple")
+        duplicates = any(
+            keyword.arg == "remove_duplicate" and isinstance(keyword.value, ast.Constant) and not keyword.value.value
+            for keyword in node.keywords
+        )
+        return duplicates or (named and bool(node.args) and _repeats(node.args[0]))
+    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+        modules = any(_calls(generator.iter, "modules", "named_modules") for generator in node.generators)
+        inner = any(_calls(generator.iter, "parameters", "named_parameters") for generator in node.generators[1:])
+        return (modules and inner and not _recurses_not(node) and not any(g.ifs for g in node.generators)) or any(
+            _repeats(generator.iter) for generator in node.generators
+        )
+    return False
+
+
+def _calls(node: ast.expr, *names: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
+
+
+def _recurses_not(node: ast.expr) -> bool:
+    return any(isinstance(part, ast.keyword) and part.arg == "recurse" for part in ast.walk(node))

@@ -1,0 +1,136 @@
+"""Half precision, gradient clipping and accumulation."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.edits import Edit, add_keyword, replace
+from smp_advisor.scripts.names import is_scheduler
+from smp_advisor.scripts.queries import constant, guarded_by, is_wrapped_optimizer, mentions, updates
+from smp_advisor.scripts.trace import exclusive
+from smp_advisor.scripts.values import Constant, options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.trace import Call
+
+_CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
+_SCALES = ("static_loss_scale", "dynamic_loss_scale")
+
+
+@check("SMP118")
+def _half_precision(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or not context.settings.fp16 or context.trainer:
+        return
+    created = context.trace.named("smp.model_creation")
+    without = [call for call in created if not call.gives("dtype", 1)]
+    for call in without or ([] if created else context.wrappings[:1]):
+        what = "The model is created without smp.model_creation(dtype=torch.float16)"
+        yield Hit(call.module, call.node, {"what": what})
+    for call in context.trace.named("smp.DistributedOptimizer"):
+        if not any(call.gives(name, position) for position, name in enumerate(_SCALES, 1)):
+            edits = [
+                add_keyword(call.module, call.node, "static_loss_scale", "None, dynamic_loss_scale=True"),
+            ]
+            yield Hit(call.module, call.node, {"what": "smp.DistributedOptimizer gets no loss scale"}, edits)
+
+
+@check("SMP119")
+def _inner_optimizer(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or not context.settings.fp16:
+        return
+    for call in context.trace.calls:
+        if is_scheduler(call.name):
+            given = call.argument("optimizer", 0)
+            if given is not None and all(is_wrapped_optimizer(option) for option in options(given)):
+                place = _given(call, "optimizer")
+                edits = [replace(call.module, place, f"{call.module.text(place)}.optimizer")] if place else []
+                yield Hit(call.module, call.node, {"what": "The scheduler gets the wrapped optimizer"}, edits)
+        elif call.name in _CLIPS and context.wrappings and not _for_other_precision(context, call):
+            yield Hit(
+                call.module,
+                call.node,
+                {"what": "Gradients are clipped in half precision, before they are unscaled"},
+                _clip_masters(context, call),
+            )
+
+
+def _given(call: Call, keyword: str) -> ast.expr | None:
+    found = [given.value for given in call.node.keywords if given.arg == keyword] + list(call.node.args[:1])
+    return found[0] if found and isinstance(found[0], (ast.Name, ast.Attribute)) else None
+
+
+def _for_other_precision(context: Context, call: Call) -> bool:
+    """Whether the call stands in the branch that another precision takes."""
+    for guard in call.guards:
+        half = mentions(guard.test, "fp16", "half")
+        # `if fp16 and bf16: raise` says nothing of either alone.
+        if half and not guard.holds and not isinstance(guard.test, ast.BoolOp):
+            return True
+        if not half and guard.holds and mentions(guard.test, "bf16", "amp"):
+            return True
+    return any(exclusive(call, other) for other in context.trace.methods("clip_master_grads"))
+
+
+def _clip_masters(context: Context, call: Call) -> list[Edit]:
+    """The statement's call becomes ``optimizer.clip_master_grads(norm)``, by the name that the wrapper has there."""
+    norm = next((keyword.value for keyword in call.node.keywords if keyword.arg == "max_norm"), None)
+    if norm is None and len(call.node.args) > 1:
+        norm = call.node.args[1]
+    extra = [keyword for keyword in call.node.keywords if keyword.arg not in ("max_norm", "parameters")]
+    if norm is None or extra or len(call.node.args) > 2 or not call.discarded:
+        return []
+    around = call.functions[-1:] or (None,)
+    for step in context.trace.methods("step"):
+        same = (step.functions[-1:] or (None,))[0] is around[0] and step.module is call.module
+        receiver = step.node.func.value if isinstance(step.node.func, ast.Attribute) else None
+        if (
+            same
+            and isinstance(receiver, ast.Name)
+            and step.receiver is not None
+            and is_wrapped_optimizer(step.receiver)
+        ):
+            text = f"{receiver.id}.clip_master_grads({call.module.text(norm)})"
+            return [replace(call.module, call.node, text)]
+    return []
+
+
+@check("SMP120")
+def _clipping_under_sharding(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or not context.settings.sharded:
+        return
+    clips = [
+        *context.trace.named(*_CLIPS, "torch.nn.utils.clip_grad_value_"),
+        *context.trace.methods("clip_master_grads"),
+    ]
+    for call in clips:
+        spared = any(not guard.holds for guard in guarded_by(call, "sharded", "sdp"))
+        if context.settings.bf16:
+            spared = spared or any(guard.holds for guard in guarded_by(call, "fp16"))
+        if not spared:
+            yield Hit(call.module, call.node, {"call": call.module.text(call.node.func)})
+
+
+@check("SMP121")
+def _accumulation_under_sharding(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or not context.settings.sharded or not _accumulates(context):
+        return
+    for call in context.wrappings:
+        given = call.argument("backward_passes_per_step", 4)
+        if (given is None and not call.unpacks) or (isinstance(given, Constant) and constant(given) == 1):
+            yield Hit(call.module, call.node, {})
+
+
+def _accumulates(context: Context) -> bool:
+    """Whether the optimizer steps only every so many batches."""
+    for call, optimizer in updates(context.trace):
+        if not is_wrapped_optimizer(optimizer) or not call.loops:
+            continue
+        for guard in call.guards:
+            counts = any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(guard.test))
+            if counts or mentions(guard.test, "accumulation"):
+                return True
+    return False

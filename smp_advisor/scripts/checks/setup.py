@@ -1,0 +1,200 @@
+"""Starting up: initialization, devices, wrapping the model, the job's own options, downloads."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.edits import after_statement, before_statement, replace
+from smp_advisor.scripts.queries import (
+    constant,
+    is_plain_model,
+    is_wrapped_model,
+    mentions,
+    origins,
+    ranks,
+)
+from smp_advisor.scripts.trace import exclusive
+from smp_advisor.scripts.values import Constant, External, Instance, Member, Result, Value, options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.trace import Call
+
+_BEFORE_INIT = frozenset({"smp.init", "smp.step", "smptf.step", "smptf.init"})
+_KERAS_MODELS = frozenset(
+    {"tensorflow.keras.Model", "keras.Model", "tensorflow.keras.models.Model", "tensorflow.Module"}
+)
+_DOWNLOADS = ("urllib.request.urlretrieve", "wget.download", "torch.hub.download_url_to_file", "gdown.download")
+
+
+@check("SMP101")
+def _initialized(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_v1 or context.trainer:
+        return
+    for flavour in ("smp", "smptf"):
+        calls = [call for call in context.trace.each(f"{flavour}.") if call.reached and call.name not in _BEFORE_INIT]
+        starts = [call for call in context.trace.named(f"{flavour}.init") if call.reached]
+        if not calls:
+            continue
+        first = calls[0]
+        if not starts:
+            statement = first.module.statement(first.node)
+            alias = _alias(first)
+            edits = [before_statement(first.module, statement, f"{alias}.init()")] if statement and alias else []
+            yield Hit(first.module, first.node, {"call": first.name.replace("smptf", "smp")}, edits)
+        elif first.order < starts[0].order:
+            yield Hit(first.module, first.node, {"call": first.name.replace("smptf", "smp")})
+
+
+def _alias(call: Call) -> str:
+    """How the library is called where `call` stands: ``smp`` in ``smp.rank()``."""
+    function = call.node.func
+    return function.value.id if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) else ""
+
+
+@check("SMP102")
+def _model_wrapped(context: Context) -> Iterator[Hit]:
+    if context.libraries.smp_tensorflow:
+        for call in list(_keras_models(context))[:1]:
+            yield Hit(call.module, call.node, {"what": "The model's class does not derive from smp.DistributedModel"})
+    if not context.libraries.smp_torch or context.trainer:
+        return
+    wrappings = context.wrappings
+    for number, second in enumerate(wrappings):
+        first = second.argument("module", 0)
+        if first is not None and all(is_wrapped_model(option) for option in options(first)):
+            yield Hit(second.module, second.node, {"what": "The model is wrapped by smp.DistributedModel twice"})
+            continue
+        for earlier in wrappings[:number]:
+            same = earlier.node is second.node
+            if not same and not earlier.guards and not second.guards and not exclusive(earlier, second):
+                yield Hit(
+                    second.module,
+                    second.node,
+                    {"what": "A second smp.DistributedModel is made, and the library takes one a script"},
+                )
+                break
+    for call in _unwrapped_in_steps(context):
+        yield Hit(call.module, call.node, {"what": "The model used here was not wrapped by smp.DistributedModel"})
+        return
+    if not wrappings and context.settings.pipelined:
+        yield from _never(context)
+
+
+def _unwrapped_in_steps(context: Context) -> Iterator[Call]:
+    """Forward or backward calls of plain models in steps that call no wrapped one: a loss may be a plain module too."""
+    proper = {
+        call.step.node
+        for call in context.trace.calls
+        if call.step is not None and call.receiver is not None and is_wrapped_model(call.receiver)
+    }
+    for call in context.trace.calls:
+        if call.step is None or call.step.node in proper or not call.reached or call.receiver is None:
+            continue
+        runs = not call.method or call.method == "backward"
+        if runs and all(_plain_candidate(candidate) for candidate in call.candidates) and _outermost(call):
+            yield call
+
+
+def _plain_candidate(value: Value) -> bool:
+    return is_plain_model(value.owner if isinstance(value, Member) else value)
+
+
+def _outermost(call: Call) -> bool:
+    """Whether the model is called by the step itself, not by another module's forward."""
+    return bool(call.functions) and call.functions[-1].home is None
+
+
+def _never(context: Context) -> Iterator[Hit]:
+    for call in context.trace.named("smp.DistributedOptimizer", "smp.init"):
+        known = not any(
+            isinstance(one, External) for made in context.trace.methods("parameters") for one in _owners(made)
+        )
+        if call.reached and known and context.trains and context.trace.named("smp.DistributedOptimizer"):
+            yield Hit(call.module, call.node, {"what": "No model is wrapped by smp.DistributedModel"})
+            return
+
+
+def _owners(call: Call) -> list[object]:
+    return list(origins(call.receiver)) if call.receiver is not None else []
+
+
+def _keras_models(context: Context) -> Iterator[Call]:
+    """Calls in steps of TensorFlow models that do not derive from the library's."""
+    for call in context.trace.calls:
+        if call.step is None or call.method or not isinstance(call.receiver, Instance):
+            continue
+        bases = tuple(call.receiver.cls.ancestors())
+        if "smptf.DistributedModel" not in bases and any(base in _KERAS_MODELS for base in bases):
+            yield call
+
+
+@check("SMP108")
+def _device_set(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or context.trainer or not context.trains:
+        return
+    starts = [call for call in context.trace.named("smp.init") if call.reached]
+    calls = context.trace.named("torch.cuda.set_device")
+    if starts and not calls and (context.wrappings or any(context.models())):
+        start = starts[-1]
+        statement = start.module.statement(start.node)
+        torch = start.module.scope.find("torch")
+        alias = _alias(start)
+        usable = statement is not None and alias and isinstance(torch, External) and torch.path == "torch"
+        text = f"torch.cuda.set_device({alias}.local_rank())"
+        edits = [after_statement(start.module, statement, text)] if usable and statement is not None else []
+        yield Hit(start.module, start.node, {"what": "The script never sets this process's GPU"}, edits)
+    for call in calls:
+        device = call.argument("device", 0)
+        wrong = ranks(device) - {"smp.local_rank"}
+        if device is not None and (wrong or isinstance(device, Constant)):
+            edits = [replace(call.module, call.node.args[0], "smp.local_rank()")] if call.node.args else []
+            known = call.module.scope.find("smp")
+            yield Hit(
+                call.module,
+                call.node,
+                {"what": "The GPU is not set by smp.local_rank()"},
+                edits if isinstance(known, External) and known.path == "smp" else [],
+            )
+
+
+@check("SMP133")
+def _job_options(context: Context) -> Iterator[Hit]:
+    # By its imports: a script that prepares data for the job is no entry point of it.
+    used = context.trace.imported("smdistributed.modelparallel", "torch.sagemaker")
+    if not used or "mp_parameters" in context.trace.options:
+        return
+    for call in context.trace.methods("parse_args"):
+        if call.arguments or call.keywords or call.unpacks or call.receiver is None:
+            continue
+        parsers = origins(call.receiver)
+        if parsers and all(_is_parser(one) for one in parsers) and isinstance(call.node.func, ast.Attribute):
+            receiver = call.module.text(call.node.func.value)
+            yield Hit(
+                call.module,
+                call.node,
+                {},
+                [replace(call.module, call.node, f"{receiver}.parse_known_args()[0]")],
+            )
+
+
+def _is_parser(value: object) -> bool:
+    return isinstance(value, Result) and value.call.name == "argparse.ArgumentParser"
+
+
+@check("SMP134")
+def _downloads(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_v1:
+        return
+    for call in context.trace.calls:
+        torchvision = call.name.startswith(("torchvision.datasets.", "torchaudio.datasets.", "torchtext.datasets."))
+        fetches = torchvision and constant(call.argument("download")) is True
+        if not fetches and call.name not in _DOWNLOADS:
+            continue
+        spared = any(mentions(guard.test, "rank", "main_process", "is_main", "is_master") for guard in call.guards)
+        own_folder = any(ranks(value) for value in (*call.arguments, *call.keywords.values()))
+        if call.reached and not spared and not own_folder:
+            yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]})

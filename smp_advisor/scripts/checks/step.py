@@ -1,0 +1,264 @@
+"""The step function: what runs inside of it, and what it is given."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.edits import Edit, add_keyword, replace
+from smp_advisor.scripts.queries import (
+    constant,
+    is_optimizer_call,
+    is_wrapped_model,
+    is_wrapped_optimizer,
+    mentions,
+    origins,
+    updates,
+)
+from smp_advisor.scripts.trace import exclusive
+from smp_advisor.scripts.values import Collection, Constant, Function, Instance, Result, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.trace import Call
+
+_UNBATCHED = {
+    "torch": ("arange", "linspace", "logspace", "eye", "scalar_tensor", "range"),
+    "tensorflow": ("range", "linspace", "eye", "linalg.eye"),
+}
+_LITERALS = ("torch.tensor", "torch.as_tensor", "torch.Tensor", "torch.FloatTensor", "tensorflow.constant")
+_OUTSIDE = "runs outside of a function decorated with smp.step"
+_TRIANGLES = ("torch.tril", "torch.triu", "tensorflow.linalg.band_part")
+_FILLED = ("torch.ones", "torch.zeros", "torch.full", "torch.empty", "tensorflow.ones", "tensorflow.zeros")
+
+
+@check("SMP105")
+def _sides_of_the_step(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_v1:
+        return
+    yield from _updates_inside(context)
+    degree = context.settings.pipeline_parallel_degree
+    has_step = any(function.step is not None for function in context.trace.functions)
+    partitioned = bool(context.trace.named("smp.partition", "smp.set_partition"))
+    cut = has_step or partitioned or context.libraries.smp_tensorflow  # there it does nothing else
+    if degree == 1 or (degree is None and not cut):
+        return
+    for call in (*context.models(), *_tensorflow_models(context)):
+        if call.step is None and not _without_wrapping(context, call):
+            yield Hit(call.module, call.node, {"what": f"The forward pass {_OUTSIDE}"})
+    for call in context.trace.methods("backward"):
+        if context.wrappings and call.step is None and call.reached and not _without_wrapping(context, call):
+            own = call.receiver is not None and is_wrapped_model(call.receiver)
+            if own or not call.arguments:
+                yield Hit(call.module, call.node, {"what": f"The backward pass {_OUTSIDE}"})
+
+
+def _updates_inside(context: Context) -> Iterator[Hit]:
+    """The weights may change only when every microbatch's gradients are there."""
+    for call, optimizer in updates(context.trace):
+        if call.step is not None and (is_wrapped_optimizer(optimizer) or is_optimizer_call(optimizer)):
+            yield Hit(
+                call.module, call.node, {"what": "The update runs inside of the function decorated with smp.step"}
+            )
+
+
+def _tensorflow_models(context: Context) -> list[Call]:
+    return [
+        call
+        for call in context.trace.calls
+        if not call.method
+        and isinstance(call.receiver, Instance)
+        and "smptf.DistributedModel" in call.receiver.cls.ancestors()
+    ]
+
+
+@check("SMP106")
+def _backward_of_model(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch:
+        return
+    proper = [call for call in context.trace.methods("backward") if _is_models(call)]
+    for call in context.trace.methods("backward"):
+        if call.step is None or _is_models(call) or call.name:
+            continue
+        if any(other.step is not None and _without_library(call, other) for other in proper):
+            continue
+        yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, _through_model(call))
+    for call in context.trace.named("torch.autograd.backward"):
+        if call.step is not None:
+            yield Hit(call.module, call.node, {"call": "torch.autograd.backward(...)"})
+
+
+def _without_library(call: Call, other: Call) -> bool:
+    """Whether `call` is for runs without the library, and `other` for those with it; not for another precision."""
+    if not call.functions or not other.functions or call.functions[-1].node is not other.functions[-1].node:
+        return False
+    first, last = call.functions[-1].node.lineno, call.functions[-1].node.end_lineno or 0
+    guards = [
+        guard
+        for guard in call.guards
+        if first <= guard.test.lineno <= last
+        and not mentions(guard.test, "fp16", "bf16", "amp", "half", "precision", "scale")
+    ]
+    return exclusive(dataclasses.replace(call, guards=tuple(guards)), other)
+
+
+def _without_wrapping(context: Context, call: Call) -> bool:
+    """Whether the call is for runs in which no model is wrapped."""
+    return bool(context.wrappings) and all(exclusive(call, wrapping) for wrapping in context.wrappings)
+
+
+def _is_models(call: Call) -> bool:
+    """``model.backward(loss)``, as opposed to ``loss.backward()``."""
+    if call.receiver is not None and is_wrapped_model(call.receiver):
+        return True
+    if not call.arguments or "gradient" in call.keywords:
+        return False
+    made = origins(call.receiver) if call.receiver is not None else []
+    return not any(isinstance(one, Result) and one.call.receiver is not None for one in made)
+
+
+def _through_model(call: Call) -> list[Edit]:
+    function = call.functions[-1] if call.functions else None
+    if call.arguments or call.keywords or function is None or not isinstance(call.node.func, ast.Attribute):
+        return []
+    name = _model_name(function)
+    if name is None:
+        return []
+    return [replace(call.module, call.node, f"{name}.backward({call.module.text(call.node.func.value)})")]
+
+
+def _model_name(function: Function) -> str | None:
+    """The name by which the function calls the model."""
+    spec = function.node.args
+    parameters = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
+    body = function.node.body if isinstance(function.node.body, list) else [function.node.body]
+    called = [
+        node.func.id
+        for statement in body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    for name in parameters:
+        if name in called and "model" in name.lower():
+            return name
+    for name in parameters:
+        if name in called and name not in ("criterion", "loss_fn", "loss_function", "scaler"):
+            return name
+    return "model" if "model" in called and function.scope.find("model") is not None else None
+
+
+@check("SMP112")
+def _unbatched_arguments(context: Context) -> Iterator[Hit]:
+    yield from _unbatched(context, tensorflow=False)
+
+
+@check("SMP205")
+def _unbatched_arguments_of_tensorflow(context: Context) -> Iterator[Hit]:
+    yield from _unbatched(context, tensorflow=True)
+
+
+def _unbatched(context: Context, *, tensorflow: bool) -> Iterator[Hit]:
+    if context.settings.microbatches == 1:
+        return
+    for call in context.trace.calls:
+        function = call.function
+        if function is None or function.step is None or function.step.tensorflow != tensorflow or call.step is not None:
+            continue
+        names = function.step.non_split_inputs
+        for name, value in call.bound.items():
+            if names is None or name in names:
+                continue
+            what = _without_batch(value) or _fixed_length(context, value)
+            if what:
+                place = _argument_node(call, name) or call.node
+                yield Hit(call.module, place, {"name": name, "what": what}, _name_it(function, call, name))
+        if names is None and any(_without_batch(value) for value in call.bound.values()):
+            context.leave_open(call.module, call.node, "non_split_inputs of this step cannot be read (SMP112, SMP205).")
+
+
+def _fixed_length(context: Context, value: Value) -> str:
+    """A filled vector of a literal length that is no batch size of the script's: one weight a class, for example."""
+    sizes = [call.argument("batch_size", 1) for call in context.trace.by_name.get("torch.utils.data.DataLoader", [])]
+    sizes += [call.arguments[0] for call in context.trace.methods("batch") if call.arguments]
+    known = [constant(size) for size in sizes]
+    if not known or not all(isinstance(size, int) for size in known):
+        return ""
+    for one in origins(value):
+        shape = one.call.arguments if isinstance(one, Result) and one.call.name in _FILLED else ()
+        if len(shape) == 1 and isinstance(shape[0], Collection):
+            shape = shape[0].items
+        length = constant(shape[0]) if len(shape) == 1 else None
+        if not isinstance(length, int) or length in known:
+            return ""
+    return "a vector of fixed length"
+
+
+def _argument_node(call: Call, name: str) -> ast.expr | None:
+    for keyword in call.node.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    if call.function is None or any(isinstance(argument, ast.Starred) for argument in call.node.args):
+        return None
+    spec = call.function.node.args
+    names = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
+    if call.function.owner is not None:
+        names = names[1:]
+    position = names.index(name) if name in names else len(call.node.args)
+    return call.node.args[position] if position < len(call.node.args) else None
+
+
+def _without_batch(value: Value) -> str:
+    """What makes it sure that the tensor has no batch dimension; empty where it may have one."""
+    found = [_unbatched_tensor(one) for one in origins(value)]
+    return found[0] if found and all(found) else ""
+
+
+def _unbatched_tensor(value: Value) -> str:
+    if not isinstance(value, Result):
+        return ""
+    call = value.call
+    library, _, function = call.name.partition(".")
+    if function in _UNBATCHED.get(library, ()):
+        return f"{call.name}(...)"
+    if call.name in _LITERALS and call.arguments:
+        given = call.arguments[0]
+        number = isinstance(constant(given), (int, float))
+        listed = isinstance(given, Collection) and all(
+            isinstance(item, Constant) and isinstance(item.value, (int, float)) for item in given.items
+        )
+        if number or (listed and isinstance(given, Collection) and given.items):
+            return f"{call.name}({'a number' if number else 'a list of numbers'})"
+    if call.name in _TRIANGLES and call.arguments and any(_is_square(one) for one in origins(call.arguments[0])):
+        return f"{call.name}(...)"
+    if _is_square(value):
+        return f"{call.name}(n, n)"
+    if call.method in ("bool", "int", "long") and call.receiver is not None:
+        return _without_batch(call.receiver)
+    return ""
+
+
+def _is_square(value: Value) -> bool:
+    """``torch.ones(n, n)``: a mask over positions, the same for every sample."""
+    if not isinstance(value, Result) or value.call.name not in _FILLED:
+        return False
+    sizes = value.call.node.args
+    if len(sizes) == 1 and isinstance(sizes[0], (ast.Tuple, ast.List)):
+        sizes = sizes[0].elts
+    return len(sizes) == 2 and ast.dump(sizes[0]) == ast.dump(sizes[1])
+
+
+def _name_it(function: Function, call: Call, name: str) -> list[Edit]:
+    mark = function.step
+    if mark is None or mark.non_split_inputs is None:
+        return []
+    unnamed = [other for other, value in call.bound.items() if other in mark.non_split_inputs or _without_batch(value)]
+    text = "[" + ", ".join(f'"{other}"' for other in unnamed or [name]) + "]"
+    decorator = mark.decorator
+    if not isinstance(decorator, ast.Call):
+        if decorator not in getattr(function.node, "decorator_list", []):
+            return []
+        return [replace(function.module, decorator, f"{function.module.text(decorator)}(non_split_inputs={text})")]
+    return [add_keyword(function.module, decorator, "non_split_inputs", text)] if not decorator.args else []

@@ -1,0 +1,149 @@
+"""What a step returns: one value a microbatch, and what the model returns to it."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.edits import Edit, wrap
+from smp_advisor.scripts.queries import constant, is_wrapped_model, origins
+from smp_advisor.scripts.values import Constant, Function, Instance, Operation, Result, Value, options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.module import Module
+    from smp_advisor.scripts.trace import Call, Use
+
+_REDUCTIONS = frozenset(["reduce_mean", "reduce_sum", "concat", "stack", "outputs", "merge", "accumulate"])
+_NUMBERS = frozenset({"item", "tolist", "size", "numel", "dim"})
+_FLAGS = {"output_hidden_states": "hidden_states", "output_attentions": "attentions"}
+
+
+@check("SMP107")
+def _reduced(context: Context) -> Iterator[Hit]:
+    for use in context.trace.uses:
+        if not all(_is_number(one) for one in options(use.output.of)):
+            yield Hit(
+                use.module,
+                use.node,
+                {"how": use.how, "step": _step_name(use.output.call), "text": use.module.text(use.node)},
+                _reduce_at_call(use),
+            )
+
+
+def _is_number(value: Value) -> bool:
+    """Whether the step returns a Python number, of which the library makes a plain list."""
+    if isinstance(value, Constant):
+        return True
+    if isinstance(value, Result):
+        return value.call.method in _NUMBERS or value.call.name in ("float", "int", "len", "round")
+    return isinstance(value, Operation) and all(_is_number(operand) for operand in value.operands)
+
+
+def _step_name(call: Call) -> str:
+    return call.module.text(call.node.func)
+
+
+def _reduce_at_call(use: Use) -> list[Edit]:
+    """``loss = step(...)`` becomes ``loss = step(...).reduce_mean()`` where the step returns nothing but the loss."""
+    call = use.output.call
+    statement = call.module.statement(call.node)
+    if (
+        not isinstance(statement, ast.Assign)
+        or statement.value is not call.node
+        or len(statement.targets) != 1
+        or not isinstance(statement.targets[0], ast.Name)
+        or call.function is None
+        or not _returns_loss(call.function)
+    ):
+        return []
+    name = statement.targets[0].id
+    if "loss" not in name.lower() or _reduces(call.module, statement, name):
+        return []
+    return list(wrap(call.module, call.node, "", ".reduce_mean()"))
+
+
+def _returns_loss(function: Function) -> bool:
+    if isinstance(function.node, ast.Lambda):
+        return False
+    returns = [node.value for node in ast.walk(function.node) if isinstance(node, ast.Return)]
+    return bool(returns) and all(isinstance(value, ast.Name) and "loss" in value.id.lower() for value in returns)
+
+
+def _reduces(module: Module, statement: ast.stmt, name: str) -> bool:
+    """Whether the function already treats `name` as one value a microbatch somewhere."""
+    around: ast.AST | None = statement
+    while around is not None and not isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
+        around = module.parent(around)
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr in _REDUCTIONS
+        and isinstance(node.value, ast.Name)
+        and node.value.id == name
+        for node in ast.walk(around or module.tree)
+    )
+
+
+@check("SMP113")
+def _unused_outputs(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or not context.wrappings:
+        return
+    for flag, attribute in _FLAGS.items():
+        for call in context.trace.calls:
+            value = call.argument(flag)
+            model = call.receiver is not None and is_wrapped_model(call.receiver)
+            made = call.name.startswith("transformers.")
+            if constant(value) is True and (model or made) and not _read(context, attribute):
+                node = next((keyword.value for keyword in call.node.keywords if keyword.arg == flag), call.node)
+                yield Hit(call.module, node, {"what": f"{flag}=True makes the model return {attribute}"})
+        for store in context.trace.stores:
+            if store.node.attr == flag and constant(store.value) is True and not _read(context, attribute):
+                yield Hit(store.module, store.node, {"what": f"{flag}=True makes the model return {attribute}"})
+    yield from _thrown_away(context)
+
+
+def _read(context: Context, attribute: str) -> bool:
+    """Whether any of the script's files reads what the flag asks for."""
+    return any(
+        any(node.attr == attribute for node in module.all(ast.Attribute))
+        or any(node.value == attribute for node in module.all(ast.Constant))
+        for module in context.trace.modules
+    )
+
+
+def _thrown_away(context: Context) -> Iterator[Hit]:
+    for call in context.models():
+        returned = max((_returned_values(one) for one in _wrapped_modules(call.receiver)), default=0)
+        if returned < 2:
+            continue
+        parent = call.module.parent(call.node)
+        if isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Constant):
+            yield Hit(call.module, call.node, {"what": f"The model returns {returned} values and one of them is used"})
+        if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple):
+            names = [target.id for target in parent.targets[0].elts if isinstance(target, ast.Name)]
+            unused = sum(name.startswith("_") for name in names)
+            if unused:
+                what = (
+                    f"The model returns {returned} values and {unused} of them {'are' if unused > 1 else 'is'} dropped"
+                )
+                yield Hit(call.module, call.node, {"what": what})
+
+
+def _wrapped_modules(value: Value | None) -> list[Instance]:
+    found: list[Instance] = []
+    for one in origins(value) if value is not None else []:
+        if isinstance(one, Result) and one.call.name == "smp.DistributedModel":
+            inner = one.call.argument("module", 0)
+            found += [option for option in origins(inner) if isinstance(option, Instance)] if inner is not None else []
+    return found
+
+
+def _returned_values(instance: Instance) -> int:
+    forward = instance.cls.find("forward")
+    if not isinstance(forward, Function) or isinstance(forward.node, ast.Lambda):
+        return 0
+    returns = [node.value for node in ast.walk(forward.node) if isinstance(node, ast.Return)]
+    sizes = {len(value.elts) if isinstance(value, ast.Tuple) else 1 for value in returns}
+    return sizes.pop() if len(sizes) == 1 else 0

@@ -1,0 +1,105 @@
+"""Tensor parallelism: which modules it covers, and where their weights come from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.queries import constant, is_plain_model, origins
+from smp_advisor.scripts.trace import exclusive
+from smp_advisor.scripts.values import Constant, Instance, Result, Value, options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.trace import Call
+
+_CONTEXTS = ("smp.tensor_parallelism", "smp.model_creation")
+_LATER_LOADS = ("load_state_dict", "resume_from_checkpoint")
+
+
+@check("SMP122")
+def _parallel_modules(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or not context.settings.tensor_parallel or context.trainer:
+        return
+    if not context.wrappings or any(call.name.startswith("smp.nn.") for call in context.trace.calls):
+        return
+    marks = context.trace.named("smp.set_tensor_parallelism", "smp.tensor_parallelism", "smp.model_creation")
+    on = [call for call in marks if _turns_on(call)]
+    if any(path.startswith("smp.nn.") for cls in context.trace.classes for path in cls.ancestors()):
+        return
+    values: dict[str, object] = {"degree": context.settings.tensor_parallel_degree}
+    if not on:
+        call = marks[0] if marks else context.wrappings[0]
+        yield Hit(call.module, call.node, values)
+    elif not any(call.name == "smp.set_tensor_parallelism" for call in on):
+        # The script knows how, and one of the ways to a model leaves it out.
+        for made in _models(context):
+            if not any(_may_turn_on(value) for value in made.contexts):
+                yield Hit(made.module, made.node, values)
+
+
+def _models(context: Context) -> list[Call]:
+    """Calls that make a model which is wrapped later."""
+    wrapped = [one for call in context.wrappings for given in call.arguments[:1] for one in origins(given)]
+    return [one.call for one in wrapped if isinstance(one, (Instance, Result)) and is_plain_model(one)]
+
+
+def _may_turn_on(value: Value) -> bool:
+    """Whether a context may be one of tensor parallelism; unless it is seen to be another, it may."""
+    for option in options(value):
+        if not isinstance(option, Result):
+            return True
+        if option.call.name in _CONTEXTS and _turns_on(option.call):
+            return True
+    return False
+
+
+def _turns_on(call: Call) -> bool:
+    if call.name == "smp.model_creation":
+        given = call.argument("tensor_parallelism", 0)
+        return call.unpacks or (given is not None and not _is_false(given))
+    position = 1 if call.name == "smp.set_tensor_parallelism" else 0
+    given = call.argument("enabled", position)
+    return given is None or not _is_false(given)
+
+
+def _is_false(value: object) -> bool:
+    return isinstance(value, Constant) and value.value is False
+
+
+@check("SMP123")
+def _weights_after_wrapping(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_torch or not context.settings.tensor_parallel or not context.wrappings:
+        return
+    wrapping = context.wrappings[0]
+    wrapped = [one for argument in wrapping.arguments for one in origins(argument)]
+    later = [call for call in context.trace.methods(*_LATER_LOADS) if call.order > wrapping.order and call.reached]
+    for call in context.trace.methods("load_state_dict"):
+        early = call.reached and call.order < wrapping.order and not exclusive(call, wrapping)
+        same = call.receiver is not None and any(one is model for one in origins(call.receiver) for model in wrapped)
+        if early and same:
+            what = "load_state_dict runs before smp.DistributedModel"
+            yield Hit(call.module, call.node, {"what": what})
+    if any(_loads_model(call) for call in later):
+        return
+    for one in wrapped:
+        if (
+            isinstance(one, Result)
+            and one.call.method == "from_pretrained"
+            and one.call.name.startswith("transformers.")
+        ):
+            parallel = any(
+                isinstance(option, Result) and option.call.name in _CONTEXTS and _turns_on(option.call)
+                for value in one.call.contexts
+                for option in options(value)
+            )
+            if parallel and constant(one.call.argument("state_dict")) is None:
+                what = "The pretrained weights are loaded before smp.DistributedModel and not again after it"
+                yield Hit(one.call.module, one.call.node, {"what": what})
+
+
+def _loads_model(call: Call) -> bool:
+    """Whether the call may load the model's weights: not the optimizer's, nor the scheduler's."""
+    text = call.module.text(call.node.func).lower()
+    return not any(word in text for word in ("optim", "sched", "scaler"))

@@ -1,0 +1,182 @@
+"""SMP v1 with TensorFlow: the data pipeline and what the model returns."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.edits import add_keyword, replace
+from smp_advisor.scripts.queries import constant, is_known, ranks
+from smp_advisor.scripts.values import Constant, Function, Instance, Result, Value, options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.trace import Call
+
+_LISTINGS = (
+    "os.listdir",
+    "glob.glob",
+    "glob.iglob",
+    "tensorflow.io.gfile.glob",
+    "tensorflow.io.gfile.listdir",
+    "os.scandir",
+)
+_GATHERED = ("sorted", "natsort.natsorted", "len", "any", "set")
+
+
+def is_dataset(value: Value | None, depth: int = 0) -> bool:
+    """Whether `value` is surely a ``tf.data.Dataset``."""
+    if value is None or depth > 20:
+        return False
+    found = options(value)
+    return bool(found) and all(
+        isinstance(option, Result)
+        and (
+            option.call.name.startswith("tensorflow.data.")
+            or (option.call.receiver is not None and is_dataset(option.call.receiver, depth + 1))
+        )
+        for option in found
+    )
+
+
+@check("SMP201")
+def _whole_batches(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_tensorflow or context.settings.microbatches == 1:
+        return
+    for call in context.trace.methods("batch", "padded_batch"):
+        if not is_dataset(call.receiver):
+            continue
+        given = call.argument("drop_remainder", 1 if call.method == "batch" else 3)
+        if (given is None and not call.unpacks) or constant(given) is False:
+            yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, "drop_remainder", "True")])
+
+
+@check("SMP202")
+def _order_by_rank(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_tensorflow:
+        return
+    for call in context.trace.methods("shuffle"):
+        if not is_dataset(call.receiver) or call.unpacks:
+            continue
+        seed = call.argument("seed", 1)
+        wrong = ranks(seed) - {"smptf.dp_rank"}
+        unseeded = seed is None or (isinstance(seed, Constant) and seed.value is None)
+        fixed = seed is not None and is_known(seed) and not ranks(seed) and not _sharded(call.receiver)
+        if wrong or unseeded or fixed:
+            what = "shuffle() has no seed" if unseeded else "shuffle() is not seeded by smp.dp_rank()"
+            edits = [add_keyword(call.module, call.node, "seed", "smp.dp_rank()")]
+            known = getattr(call.module.scope.find("smp"), "path", "") == "smptf" and len(call.node.args) < 2
+            yield Hit(call.module, call.node, {"what": what}, edits if known else [])
+    for call in context.trace.methods("shard"):
+        if not is_dataset(call.receiver):
+            continue
+        index = call.argument("index", 1)
+        wrong = ranks(index) - {"smptf.dp_rank"}
+        if index is not None and wrong:
+            rank = min(wrong).replace("smptf", "smp")
+            yield Hit(call.module, call.node, {"what": f"shard() is indexed by {rank}()"})
+
+
+def _sharded(value: Value | None, depth: int = 0) -> bool:
+    """Whether the pipeline so far was cut by rank."""
+    for option in options(value) if value is not None and depth < 20 else ():
+        if isinstance(option, Result):
+            call = option.call
+            if call.method == "shard" and any(
+                ranks(argument) for argument in (*call.arguments, *call.keywords.values())
+            ):
+                return True
+            if _sharded(call.receiver, depth + 1):
+                return True
+    return False
+
+
+@check("SMP203")
+def _unused_outputs(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_tensorflow:
+        return
+    for call in context.trace.calls:
+        model = call.receiver
+        if call.method or not isinstance(model, Instance) or "smptf.DistributedModel" not in model.cls.ancestors():
+            continue
+        returned = _returned(model)
+        parent = call.module.parent(call.node)
+        if returned > 1 and isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple):
+            names = [target.id for target in parent.targets[0].elts if isinstance(target, ast.Name)]
+            unused = sum(name.startswith("_") for name in names)
+            if unused:
+                yield Hit(call.module, call.node, {"returned": returned, "unused": unused})
+        if returned > 1 and isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Constant):
+            yield Hit(call.module, call.node, {"returned": returned, "unused": returned - 1})
+
+
+def _returned(model: Instance) -> int:
+    method = model.cls.find("call")
+    if not isinstance(method, Function) or isinstance(method.node, ast.Lambda):
+        return 0
+    returns = [node.value for node in ast.walk(method.node) if isinstance(node, ast.Return)]
+    sizes = {len(value.elts) if isinstance(value, ast.Tuple) else 1 for value in returns}
+    return sizes.pop() if len(sizes) == 1 else 0
+
+
+@check("SMP204")
+def _sorted_files(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_tensorflow:
+        return
+    for call in context.trace.named("tensorflow.data.Dataset.list_files"):
+        shuffled = constant(call.argument("shuffle", 1)) is not False
+        if shuffled and call.argument("seed", 2) is None and not call.unpacks:
+            edits = [add_keyword(call.module, call.node, "shuffle", "False")] if len(call.node.args) < 2 else []
+            yield Hit(call.module, call.node, {"call": "list_files()"}, edits)
+    for call in context.trace.named(*_LISTINGS):
+        if not _in_order(call) and _feeds_data(context, call):
+            text = call.module.text(call.node)
+            yield Hit(call.module, call.node, {"call": text}, [replace(call.module, call.node, f"sorted({text})")])
+
+
+def _in_order(call: Call) -> bool:
+    """Whether the listing is sorted where it stands, or by a later ``.sort()``."""
+    node = call.module.parent(call.node)
+    while node is not None and not isinstance(node, ast.stmt):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _GATHERED:
+            return True
+        if isinstance(node, ast.Compare):
+            return True
+        node = call.module.parent(node)
+    names = []
+    if isinstance(node, ast.Assign):
+        names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return any(_sorts(part, names) for part in call.module.all(ast.Call))
+
+
+def _sorts(node: ast.Call, names: list[str]) -> bool:
+    """``names.sort()`` or ``sorted(names)``."""
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr == "sort" and getattr(node.func.value, "id", "") in names
+    return getattr(node.func, "id", "") == "sorted" and bool(node.args) and getattr(node.args[0], "id", "") in names
+
+
+def _feeds_data(context: Context, listing: Call) -> bool:
+    """Whether the listed files go into a dataset."""
+    return any(
+        _has(argument, listing)
+        for call in context.trace.calls
+        if call.name.startswith("tensorflow.data.")
+        for argument in (*call.arguments, *call.keywords.values())
+    )
+
+
+def _has(value: Value, call: Call, depth: int = 0) -> bool:
+    if isinstance(value, Result) and value.call is call:
+        return True
+    if depth > 8:
+        return False
+    parts: tuple[Value, ...] = tuple(getattr(value, "operands", ())) + tuple(getattr(value, "items", ()))
+    parts += tuple(getattr(value, "alternatives", ()))
+    if hasattr(value, "owner") and isinstance(value.owner, Value):
+        parts += (value.owner,)
+    if isinstance(value, Result):
+        parts += value.call.arguments
+    return any(_has(part, call, depth + 1) for part in parts)

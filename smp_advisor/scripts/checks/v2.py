@@ -1,0 +1,189 @@
+"""SMP v2: PyTorch's FSDP with the library's parallelism."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.edits import Edit, before_statement, replace
+from smp_advisor.scripts.names import is_optimizer
+from smp_advisor.scripts.queries import constant, is_plain_model, origins
+from smp_advisor.scripts.trace import exclusive
+from smp_advisor.scripts.values import Mapping, Result, Value, options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.trace import Call
+
+FSDP = (
+    "torch.distributed.fsdp.FullyShardedDataParallel",
+    "torch.distributed.fsdp.fully_shard",
+    "torch.distributed._composable.fsdp.fully_shard",
+)
+_V1_PARAMETERS = ("microbatches", "partitions", "pipeline_parallel_degree", "prescaled_batch", "active_microbatches")
+_ANY_TIME = ("tsm.init", "tsm.logger", "tsm.utils", "tsm.distributed.fsdp.checkpoint")
+"""Parts of the library that need no initialization."""
+
+
+@check("SMP301")
+def _initialized(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_v2:
+        return
+    calls = [call for call in context.trace.each("tsm.") if call.reached and not call.name.startswith(_ANY_TIME)]
+    starts = [call for call in context.trace.named("tsm.init") if call.reached]
+    if starts and calls and calls[0].order < starts[0].order:
+        yield Hit(calls[0].module, calls[0].node, {})
+    elif not starts:
+        wraps = [call for call in context.trace.named(*FSDP) if call.reached]
+        for call in (calls or wraps)[:1]:
+            yield Hit(call.module, call.node, {}, _start(call))
+
+
+def _start(call: Call) -> list[Edit | None]:
+    statement = call.module.statement(call.node)
+    alias = call.module.scope.find("tsm")
+    usable = statement is not None and getattr(alias, "path", "") == "tsm"
+    return [before_statement(call.module, statement, "tsm.init()")] if usable and statement is not None else []
+
+
+@check("SMP302")
+def _transformed(context: Context) -> Iterator[Hit]:
+    settings = context.settings
+    degrees = {
+        "tensor": settings.tensor_parallel_degree,
+        "context": settings.context_parallel_degree,
+        "expert": settings.expert_parallel_degree,
+    }
+    used = [name for name, degree in degrees.items() if (degree or 1) > 1]
+    if not context.libraries.smp_v2 or not used:
+        return
+    wraps = [call for call in context.trace.named(*FSDP) if call.reached]
+    transforms = list(context.trace.named("tsm.transform", "tsm.transform.transform"))
+    if wraps and not transforms:
+        yield Hit(
+            wraps[0].module,
+            wraps[0].node,
+            {"what": f"No tsm.transform before FSDP, with {used[0]} parallelism planned"},
+        )
+    for call in transforms:
+        if wraps and call.reached and call.order > wraps[0].order and not exclusive(call, wraps[0]):
+            yield Hit(call.module, call.node, {"what": "tsm.transform comes after FSDP has cut the model"})
+
+
+@check("SMP303")
+def _sharded_before_optimizer(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_v2:
+        return
+    wraps = [call for call in context.trace.named(*FSDP) if call.reached]
+    if not wraps:
+        backwards = [call for call in context.trace.methods("backward") if call.reached and not call.arguments]
+        forwards = [
+            call
+            for call in context.trace.calls
+            if call.reached and not call.method and call.receiver is not None and _is_plain(call)
+        ]
+        if backwards and forwards:
+            call = forwards[0]
+            yield Hit(call.module, call.node, {"what": "The model is not wrapped by FullyShardedDataParallel"})
+        return
+    for call in context.trace.calls:
+        if is_optimizer(call.name) and call.reached and call.order < wraps[0].order and not exclusive(call, wraps[0]):
+            what = f"{call.name.rpartition('.')[2]} is built before the model is wrapped by FSDP"
+            yield Hit(call.module, call.node, {"what": what})
+
+
+def _is_plain(call: Call) -> bool:
+    receiver = call.receiver
+    if receiver is None:
+        return False
+    found = [inner for one in origins(receiver) for inner in _inside_wrappers(one)]
+    transformed = bool(found) and all(
+        isinstance(one, Result) and one.call.name.startswith("tsm.transform") for one in found
+    )
+    return transformed or (bool(found) and all(is_plain_model(one) for one in found))
+
+
+def _inside_wrappers(value: Value) -> list[Value]:
+    """What ``offload_wrapper`` and ``checkpoint_wrapper`` were given."""
+    if isinstance(value, Result) and value.call.name.endswith(("offload_wrapper", "checkpoint_wrapper")):
+        return [inner for argument in value.call.arguments[:1] for inner in origins(argument)]
+    return [value]
+
+
+@check("SMP304")
+def _backend(context: Context) -> Iterator[Hit]:
+    settings = context.settings
+    if not context.libraries.smp_v2 or not settings.tensor_parallel or settings.hybrid_shard_degree != 1:
+        return
+    for call in context.trace.named("torch.distributed.init_process_group"):
+        given = call.argument("backend", 0)
+        if constant(given) == "smddp":
+            nodes = [keyword.value for keyword in call.node.keywords if keyword.arg == "backend"] + call.node.args[:1]
+            edits = [replace(call.module, nodes[0], '"nccl"')] if nodes and isinstance(nodes[0], ast.Constant) else []
+            yield Hit(call.module, call.node, {}, edits)
+
+
+@check("SMP305")
+def _names_of_v1(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_v2:
+        return
+    for module, node, path in context.trace.imported("smdistributed.modelparallel"):
+        yield Hit(module, node, {"what": f"{path} is version 1 of the library"})
+    for call, name, _ in _initial_parameters(context):
+        if name in _V1_PARAMETERS and name != "pipeline_parallel_degree":
+            yield Hit(call.module, call.node, {"what": f"{name} is a parameter of version 1"})
+
+
+def _initial_parameters(context: Context) -> Iterator[tuple[Call, str, object]]:
+    for call in context.trace.named("tsm.init"):
+        given = call.argument("config", 0)
+        for option in options(given) if given is not None else ():
+            if isinstance(option, Mapping):
+                for name, value in option.entries.items():
+                    yield call, name, constant(value)
+
+
+@check("SMP306")
+def _offloading(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_v2 or not context.settings.sm_activation_offloading:
+        return
+    wraps = [call for call in context.trace.named(*FSDP) if call.reached]
+    if not wraps:
+        return
+    offloads = _mentioned(context, "offload_wrapper")
+    checkpoints = _mentioned(
+        context, "checkpoint_wrapper", "apply_activation_checkpointing", "gradient_checkpointing_enable"
+    )
+    missing = [
+        name for name, there in (("offload_wrapper", offloads), ("activation checkpointing", checkpoints)) if not there
+    ]
+    if missing:
+        yield Hit(wraps[0].module, wraps[0].node, {"missing": " nor ".join(missing)})
+
+
+def _mentioned(context: Context, *names: str) -> bool:
+    return any(
+        any(node.id in names for node in module.all(ast.Name))
+        or any(node.attr in names for node in module.all(ast.Attribute))
+        for module in context.trace.modules
+    )
+
+
+@check("SMP307")
+def _not_in_v2(context: Context) -> Iterator[Hit]:
+    if not context.libraries.smp_v2:
+        return
+    for call in context.trace.each("deepspeed."):
+        if call.name in ("deepspeed.initialize", "deepspeed.init_distributed", "deepspeed.zero.Init"):
+            yield Hit(call.module, call.node, {"what": "DeepSpeed"})
+    for call, name, value in _initial_parameters(context):
+        if name == "pipeline_parallel_degree" and isinstance(value, int) and value > 1:
+            yield Hit(call.module, call.node, {"what": "Pipeline parallelism"})
+    for call in context.trace.calls:
+        if call.name.startswith(("tensorflow.keras.", "tensorflow.distribute.", "tensorflow.data.")):
+            yield Hit(call.module, call.node, {"what": "TensorFlow"})
+            return
+    for module, node, _ in context.trace.imported("torch.distributed.pipelining", "torch.distributed.pipeline"):
+        yield Hit(module, node, {"what": "Pipeline parallelism"})

@@ -1,0 +1,116 @@
+"""What a check gets to look at, and how it says what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.finding import Unresolved
+from smp_advisor.scripts.queries import is_wrapped_model
+
+if TYPE_CHECKING:
+    import ast
+
+    from smp_advisor.scripts.edits import Edit
+    from smp_advisor.scripts.module import Module
+    from smp_advisor.scripts.settings import Settings
+    from smp_advisor.scripts.trace import Call, Trace
+
+__all__ = ["CHECKS", "Check", "Context", "Hit", "Libraries", "check"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A defect at a place, with what the message's braces stand for and the changes that would mend it."""
+
+    module: Module
+    node: ast.expr | ast.stmt
+    values: dict[str, object] = field(default_factory=dict)
+    edits: Iterable[Edit | None] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Libraries:
+    """Which libraries the script is written for: from its imports and from what it is checked for."""
+
+    smp_torch: bool = False
+    smp_tensorflow: bool = False
+    smp_v2: bool = False
+    xla: bool = False
+
+    @property
+    def smp_v1(self) -> bool:
+        """Either framework's version 1."""
+        return self.smp_torch or self.smp_tensorflow
+
+
+@dataclass(slots=True)
+class Context:
+    """One script, followed."""
+
+    trace: Trace
+    settings: Settings
+    libraries: Libraries
+    unresolved: list[Unresolved] = field(default_factory=list)
+
+    @property
+    def splits(self) -> bool:
+        """Whether batches are cut into microbatches, or may be: the script has a step and nothing says one."""
+        if self.settings.microbatches is not None:
+            return self.settings.microbatches > 1
+        return any(function.step is not None for function in self.trace.functions)
+
+    @property
+    def wrappings(self) -> list[Call]:
+        """Calls of ``smp.DistributedModel`` that running the script reaches."""
+        return [call for call in self.trace.named("smp.DistributedModel") if call.reached]
+
+    @property
+    def trains(self) -> bool:
+        """Whether running the script reaches a training or evaluation step."""
+        return any(
+            call.reached
+            and (call.method == "backward" or (call.function is not None and call.function.step is not None))
+            for call in self.trace.calls
+        )
+
+    @property
+    def trainer(self) -> bool:
+        """Whether Hugging Face's Trainer does what this script seems to lack: it has no step of its own."""
+        if any(function.step is not None for function in self.trace.functions):
+            return False
+        used = [call.name for call in self.trace.calls if call.name.startswith("transformers.")]
+        used += [path for cls in self.trace.classes for path in cls.ancestors()]
+        return any(name.endswith(("Trainer", "TrainingArguments")) for name in used)
+
+    def models(self) -> Iterator[Call]:
+        """Calls of the wrapped model: its forward passes."""
+        return (
+            call
+            for call in self.trace.calls
+            if not call.method and call.receiver is not None and is_wrapped_model(call.receiver)
+        )
+
+    def leave_open(self, module: Module, node: ast.expr | ast.stmt, what: str) -> None:
+        """Say that something could not be followed, rather than guess."""
+        path, line = module.source.locate(node.lineno)
+        note = Unresolved(path=path, line=line, what=what)
+        if note not in self.unresolved:
+            self.unresolved.append(note)
+
+
+Check = Callable[[Context], Iterator[Hit]]
+
+CHECKS: dict[str, Check] = {}
+"""Every check by its id; filled when the modules of `smp_advisor.scripts.checks` are imported."""
+
+
+def check(identifier: str) -> Callable[[Check], Check]:
+    """Register a check under its id."""
+
+    def register(function: Check) -> Check:
+        CHECKS[identifier] = function
+        return function
+
+    return register

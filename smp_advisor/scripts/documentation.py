@@ -1,0 +1,86 @@
+"""``docs/checks.md``: every check, generated from the texts that the checker itself uses.
+
+``python -m smp_advisor.scripts.documentation docs/checks.md`` writes it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+
+from smp_advisor.scripts.catalogue import CheckText, sections
+
+__all__ = ["checks_page"]
+
+_INTRODUCTION = """\
+# Script checks
+
+<!-- Written by `python -m smp_advisor.scripts.documentation docs/checks.md` from smp_advisor/scripts/data. -->
+
+`smp_advisor.check_script("train.py", plan)`, `%smp_check train.py`, `%%smp_check` above a cell, or in CI:
+
+```
+python -m smp_advisor.scripts train.py --plan plan.json
+```
+
+The script is read, never run. The checker follows it in the order in which it would run: through import aliases,
+functions, objects passed between them, and modules beside the script. Which checks apply follows from its imports and
+from the plan. A check speaks only of what it can see; what could not be followed is listed instead.
+
+- **error**: the job fails, hangs or trains wrongly. **warning**: memory, time or money wasted. **info**: worth knowing.
+- `# smp: ignore[SMP109] reason` silences a finding on its line, or on the next line of code where it stands alone; over
+  several lines of one statement it counts for all of them. Without a reason it is not heeded, and SMP100 says so.
+- Exit status of the command: 0 with no errors, 1 with errors (with `--strict`, warnings as well), 2 where the script
+  cannot be checked.
+- *Fix* marks checks whose defect `--fix` (or `apply_fixes`) can mend where the place is clear.
+"""
+
+
+def checks_page() -> str:
+    """The whole page as Markdown."""
+    parts = [_INTRODUCTION]
+    for section in sections():
+        parts.append(f"## {section.name}\n\nApplies {section.applies}.\n")
+        parts += [_check(check) for check in section.checks]
+    return "\n".join([*parts, _published()])
+
+
+def _check(check: CheckText) -> str:
+    rows = [
+        f"### {check.id}: {check.title}\n",
+        f"{check.severity.capitalize()}. *{_shown(check.message)}*\n",
+        f"{check.consequence} **Instead:** {check.remedy}\n",
+    ]
+    notes = [f"Looks where known: {check.needs}."] if check.needs else []
+    notes += [f"Fix: {check.fix}."] if check.fix else []
+    notes.append(f"Source: [{check.source_title}]({check.source_url}).")
+    return "\n".join([*rows, " ".join(notes) + "\n"])
+
+
+def _shown(message: str) -> str:
+    """The message with its placeholders as an ellipsis each."""
+    return re.sub(r"\{\w+\}", "…", message)
+
+
+def _published() -> str:
+    data = tomllib.loads(files("smp_advisor.scripts").joinpath("data/published.toml").read_text("utf-8"))
+    rows = [
+        "## On published scripts\n",
+        f"{data['about']}\n",
+        (
+            f"- Checked {data['date']}: {data['files']} different files of {data['repository']}, revisions"
+            f" {', '.join(data['revisions'])}."
+        ),
+        f"- Errors reported: {len(data['error'])}. Not real: {sum(not error['real'] for error in data['error'])}.\n",
+        "| error | where | judged |",
+        "| --- | --- | --- |",
+    ]
+    rows += [f"| {error['id']} | {error['where']} | {error['judged']} |" for error in data["error"]]
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(checks_page(), encoding="utf-8")

@@ -1,0 +1,192 @@
+"""Changes to a script's text, by the places of its syntax tree; everything else stays as it was."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import itertools
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.finding import Fix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from smp_advisor.scripts.module import Module
+    from smp_advisor.scripts.source import Source
+
+__all__ = [
+    "Edit",
+    "add_keyword",
+    "after_statement",
+    "applied",
+    "before_statement",
+    "complete",
+    "fix",
+    "parses",
+    "replace",
+    "wrap",
+]
+
+_AROUND = 12
+"""Lines kept around a change when the diff is made: more than the three that it shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Characters ``start`` to ``end`` of the text become ``text``."""
+
+    start: int
+    end: int
+    text: str
+
+
+def replace(module: Module, node: ast.expr, text: str) -> Edit:
+    """Put `text` in the place of `node`."""
+    start, end = span(module.source, node)
+    return Edit(start, end, text)
+
+
+def wrap(module: Module, node: ast.expr, before: str, after: str) -> tuple[Edit, Edit]:
+    """Put text on both sides of `node`."""
+    start, end = span(module.source, node)
+    return Edit(start, start, before), Edit(end, end, after)
+
+
+def add_keyword(module: Module, call: ast.Call, name: str, text: str) -> Edit:
+    """Set the keyword argument `name` of a call to the expression `text`."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return replace(module, keyword.value, text)
+    _start, end = span(module.source, call)
+    arguments: list[ast.expr] = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if not arguments:
+        return Edit(end - 1, end - 1, f"{name}={text}")
+    last = max(span(module.source, argument)[1] for argument in arguments)
+    if len(arguments) == 1 and isinstance(arguments[0], ast.GeneratorExp) and last == end:
+        return Edit(last, last, "")  # f(x for x in y): no place without brackets of its own
+    rest = module.source.text[last : end - 1]
+    tokens = _code(rest)
+    first = min(arguments, key=lambda argument: span(module.source, argument)[0])
+    own_lines = first.lineno != call.lineno and "\n" in rest
+    comma = tokens.find(",")
+    # Brackets around the last argument close before the comma.
+    closing = last + (comma if comma >= 0 else len(tokens.rstrip()))
+    if own_lines:
+        indent = _indent(module.source, max(arguments, key=lambda argument: argument.lineno).lineno)
+        if comma >= 0:
+            return Edit(closing + 1, closing + 1, f"\n{indent}{name}={text},")
+        return Edit(closing, closing, f",\n{indent}{name}={text}")
+    if comma >= 0:
+        return Edit(closing + 1, closing + 1, f" {name}={text}")
+    return Edit(closing, closing, f", {name}={text}")
+
+
+def before_statement(module: Module, statement: ast.stmt, text: str) -> Edit | None:
+    """A line above `statement`, as far in as it is; None where the statement shares its line."""
+    source = module.source
+    first = statement
+    line = min([first.lineno, *(decorator.lineno for decorator in getattr(first, "decorator_list", []))])
+    if source.line(line)[: _column(source, line, first.col_offset)].strip() and line == first.lineno:
+        return None
+    start = _offset(source, line, 0)
+    return Edit(start, start, f"{_indent(source, line)}{text}{_newline(source)}")
+
+
+def after_statement(module: Module, statement: ast.stmt, text: str) -> Edit | None:
+    """A line below `statement`; None where another statement follows on its last line."""
+    source = module.source
+    if source.line(statement.lineno)[: _column(source, statement.lineno, statement.col_offset)].strip():
+        return None
+    last = statement.end_lineno or statement.lineno
+    rest = source.line(last)[_column(source, last, statement.end_col_offset or 0) :].strip()
+    if rest and not rest.startswith("#"):
+        return None
+    end = _offset(source, last, 0) + len(source.line(last))
+    return Edit(end, end, f"{_newline(source)}{_indent(source, statement.lineno)}{text}")
+
+
+def applied(text: str, edits: Iterable[Edit]) -> str:
+    """`text` with the changes made; they must not overlap."""
+    for change in sorted(edits, key=lambda change: (change.start, change.end), reverse=True):
+        text = text[: change.start] + change.text + text[change.end :]
+    return text
+
+
+def complete(edits: Iterable[Edit | None]) -> list[Edit]:
+    """The changes in order; none where one has no place or two overlap."""
+    found = list(edits)
+    known = sorted((change for change in found if change is not None), key=lambda change: (change.start, change.end))
+    overlap = any(one.end > other.start for one, other in itertools.pairwise(known))
+    return [] if overlap or len(known) < len(found) else known
+
+
+def parses(text: str) -> bool:
+    """Whether `text` is Python, silently."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def fix(module: Module, description: str, edits: Iterable[Edit | None]) -> Fix | None:
+    """The fix that makes all of `edits`; None where one has no place, or the result would not parse."""
+    known = complete(edits)
+    if not known or module.source.cells:
+        return None
+    text = applied(module.source.text, known)
+    if text == module.source.text or not parses(text):
+        return None
+    return Fix(description=description, diff=unified(module.source.path, module.source.text, text, known), source=text)
+
+
+def unified(path: str, before: str, after: str, changes: list[Edit]) -> str:
+    """Unified diff; only the lines around `changes` are compared, for large files' sake."""
+    first = before.count("\n", 0, changes[0].start)
+    last = before.count("\n", 0, changes[-1].end)
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    if len(old) != before.count("\n") + (not before.endswith("\n")):  # other line ends than \n
+        first, last = 0, len(old)
+    top = max(0, first - _AROUND)
+    tail = max(0, len(old) - last - _AROUND)
+    blank = ["\n"] * top
+    lines = difflib.unified_diff(
+        blank + old[top : len(old) - tail], blank + new[top : len(new) - tail], f"a/{path}", f"b/{path}"
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def span(source: Source, node: ast.expr | ast.stmt) -> tuple[int, int]:
+    """First and last character of `node` in the text."""
+    start = _offset(source, node.lineno, _column(source, node.lineno, node.col_offset))
+    last = node.end_lineno or node.lineno
+    return start, _offset(source, last, _column(source, last, node.end_col_offset or 0))
+
+
+def _code(text: str) -> str:
+    """`text` with comments blanked, character by character."""
+    return "\n".join(line.partition("#")[0].ljust(len(line)) for line in text.split("\n"))
+
+
+def _column(source: Source, line: int, column_bytes: int) -> int:
+    """Characters before a column that the parser counts in bytes of UTF-8."""
+    text = source.line(line)
+    return column_bytes if text.isascii() else len(text.encode()[:column_bytes].decode(errors="ignore"))
+
+
+def _offset(source: Source, line: int, column: int) -> int:
+    return source.starts()[line - 1] + column
+
+
+def _indent(source: Source, line: int) -> str:
+    text = source.line(line)
+    return text[: len(text) - len(text.lstrip())]
+
+
+def _newline(source: Source) -> str:
+    return "\r\n" if "\r\n" in source.text else "\n"

@@ -1,0 +1,122 @@
+"""Bind imports: modules beside the script are followed, everything else keeps its dotted name."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.scripts.finding import Unresolved
+from smp_advisor.scripts.names import canonical
+from smp_advisor.scripts.values import External, LocalModule, Unknown, Value
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from smp_advisor.scripts.module import Module
+    from smp_advisor.scripts.run import Frame, Run
+
+__all__ = ["bind_import"]
+
+_MOST_MODULES = 60
+
+
+def bind_import(run: Run, frame: Frame, node: ast.Import | ast.ImportFrom) -> None:
+    """Follow an import statement."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            run.trace.imports.append((frame.module, node, alias.name))
+            local = _load(run, frame, alias.name, node)
+            first = alias.name.partition(".")[0]
+            if alias.asname:
+                frame.scope.bind(alias.asname, local or External(canonical(alias.name)))
+            else:
+                plain = _load(run, frame, first, node) if "." in alias.name else local
+                frame.scope.bind(first, plain or External(canonical(first)))
+        return
+    base = "." * node.level + (node.module or "")
+    local = _load(run, frame, base, node)
+    for alias in node.names:
+        path = f"{node.module}.{alias.name}" if node.module else alias.name
+        if not node.level:
+            run.trace.imports.append((frame.module, node, path))
+        if alias.name == "*":
+            _bind_all(run, frame, node, local)
+            continue
+        frame.scope.bind(alias.asname or alias.name, _member(run, frame, base, alias.name, local, node))
+
+
+def _member(run: Run, frame: Frame, base: str, name: str, local: LocalModule | None, node: ast.stmt) -> Value:
+    if local is not None:
+        found = local.module.scope.find(name)
+        if found is not None:
+            return found
+        return _load(run, frame, f"{base}.{name}" if base.strip(".") else base + name, node) or Unknown()
+    if base.startswith("."):
+        inner = _load(run, frame, base + name if not base.strip(".") else f"{base}.{name}", node)
+        return inner or Unknown()
+    return _load(run, frame, f"{base}.{name}", node) or External(canonical(f"{base}.{name}"))
+
+
+def _bind_all(run: Run, frame: Frame, node: ast.ImportFrom, local: LocalModule | None) -> None:
+    if local is not None:
+        for name, value in local.module.scope.names.items():
+            if not name.startswith("_"):
+                frame.scope.bind(name, value)
+        return
+    path, line = frame.module.source.locate(node.lineno)
+    run.unresolved.append(
+        Unresolved(
+            path=path,
+            line=line,
+            what=f"from {node.module} import * binds names that cannot be told here; what they do is not checked.",
+        )
+    )
+
+
+def _load(run: Run, frame: Frame, dotted: str, node: ast.stmt) -> LocalModule | None:
+    path = _file(frame.module, dotted)
+    if path is None:
+        return None
+    if path in run.modules:
+        return LocalModule(run.modules[path])
+    if len(run.modules) >= _MOST_MODULES:
+        return None
+    return _follow(run, frame, path, node)
+
+
+def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt) -> LocalModule | None:
+    from smp_advisor.scripts.execution import execute
+    from smp_advisor.scripts.module import parse
+    from smp_advisor.scripts.run import Frame as NewFrame
+    from smp_advisor.scripts.source import read
+
+    try:
+        module = parse(read(path), entry=False, directory=path.parent)
+    except AdvisorError as error:
+        where, line = frame.module.source.locate(node.lineno)
+        run.unresolved.append(Unresolved(path=where, line=line, what=f"An imported module is left out: {error}"))
+        return None
+    run.modules[path] = module
+    run.trace.modules.append(module)
+    guards, contexts, loops = run.guards, run.contexts, run.loops
+    run.guards, run.contexts, run.loops = [], [], []
+    execute(run, NewFrame(module, module.scope), module.tree.body)
+    run.guards, run.contexts, run.loops = guards, contexts, loops
+    return LocalModule(module)
+
+
+def _file(module: Module, dotted: str) -> Path | None:
+    """The file of a module beside the importing one, where there is one."""
+    if module.directory is None or not dotted:
+        return None
+    folder = module.directory
+    name = dotted.lstrip(".")
+    for _ in range(len(dotted) - len(name) - 1):
+        folder = folder.parent
+    parts = name.split(".") if name else []
+    target = folder.joinpath(*parts)
+    for candidate in (target.with_suffix(".py") if parts else None, target / "__init__.py"):
+        if candidate is not None and candidate.is_file() and candidate != module.source.file:
+            return candidate
+    return None

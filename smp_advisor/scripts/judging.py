@@ -1,0 +1,86 @@
+"""Run the checks over a followed script, and heed what its comments silence."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.catalogue import catalogue
+from smp_advisor.scripts.context import CHECKS, Context, Hit
+from smp_advisor.scripts.finding import Finding
+from smp_advisor.scripts.suppression import suppressions
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.module import Module
+
+__all__ = ["judge"]
+
+_SIMPLE: tuple[type[ast.stmt], ...] = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return)
+
+
+def judge(context: Context) -> list[tuple[Finding, Hit]]:
+    """The findings, without fixes as yet, and what each check said; in the order of the files and lines."""
+    import smp_advisor.scripts.checks  # noqa: F401 - registers the checks
+
+    found: dict[tuple[str, str, int, int], tuple[Finding, Hit]] = {}
+    for identifier in sorted(CHECKS):
+        for hit in CHECKS[identifier](context):
+            finding = _finding(identifier, hit)
+            found.setdefault((identifier, finding.path, finding.line, finding.column), (finding, hit))
+    silenced, comments = _silenced(context)
+    kept = [
+        (finding, hit)
+        for finding, hit in found.values()
+        if (id(hit.module), hit.node.lineno, finding.id) not in silenced
+    ]
+    kept += [(_finding("SMP100", comment), comment) for comment in comments]
+    order = {id(module): position for position, module in enumerate(context.trace.modules)}
+    kept.sort(key=lambda pair: (order[id(pair[1].module)], pair[1].node.lineno, pair[0].column, pair[0].id))
+    return kept
+
+
+def _finding(identifier: str, hit: Hit) -> Finding:
+    text = catalogue()[identifier]
+    path, line = hit.module.source.locate(hit.node.lineno)
+    content = hit.module.source.line(hit.node.lineno)
+    before = content.encode()[: hit.node.col_offset].decode(errors="ignore")
+    return Finding(
+        id=identifier,
+        severity=text.severity,
+        path=path,
+        line=line,
+        column=len(before) + 1,
+        text=content,
+        message=text.message.format_map(hit.values),
+        consequence=text.consequence,
+        remedy=text.remedy,
+        source_title=text.source_title,
+        source_url=text.source_url,
+    )
+
+
+def _silenced(context: Context) -> tuple[set[tuple[int, int, str]], list[Hit]]:
+    """(file, line, id) that comments silence, and the comments that give no reason."""
+    silenced: set[tuple[int, int, str]] = set()
+    unexplained: list[Hit] = []
+    for module in context.trace.modules:
+        for comment in suppressions(module.source.text):
+            if not comment.reason:
+                text = module.source.line(comment.comment_line)
+                column = len(text[: text.find("#")].encode())
+                unexplained.append(Hit(module, ast.Pass(lineno=comment.comment_line, col_offset=column)))
+                continue
+            lines = _statement_lines(module, comment.line)
+            silenced |= {(id(module), line, identifier) for identifier in comment.ids for line in lines}
+    return silenced, unexplained
+
+
+def _statement_lines(module: Module, line: int) -> set[int]:
+    """The lines of the statement that holds `line`: a comment on any of them counts for all."""
+    lines = {line}
+    for kind in _SIMPLE:
+        for node in module.all(kind):
+            last = node.end_lineno or node.lineno
+            if node.lineno <= line <= last:
+                lines |= set(range(node.lineno, last + 1))
+    return lines

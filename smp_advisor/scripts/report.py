@@ -1,0 +1,67 @@
+"""The list of findings, as a reader meets it: text, notebook, JSON, SARIF."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, overload
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.finding import Finding, Severity, Unresolved
+
+__all__ = ["Report"]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Sequence["Finding"]):
+    """Findings in the order of the file; what could not be followed is in `unresolved`."""
+
+    findings: tuple[Finding, ...]
+    unresolved: tuple[Unresolved, ...]
+    path: str
+
+    @overload
+    def __getitem__(self, index: int) -> Finding: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Finding]: ...
+    def __getitem__(self, index: int | slice) -> Finding | Sequence[Finding]:
+        return self.findings[index]
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def of(self, severity: Severity) -> list[Finding]:
+        """The findings of one severity."""
+        return [finding for finding in self.findings if finding.severity == severity]
+
+    def __str__(self) -> str:
+        from smp_advisor.scripts.text import as_text
+
+        return as_text(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        from smp_advisor.scripts.html import as_html
+
+        return as_html(self)
+
+    def to_json(self) -> str:
+        """The findings and what is unresolved, as JSON."""
+        data: dict[str, Any] = {
+            "path": self.path,
+            "findings": [asdict(finding) for finding in self.findings],
+            "unresolved": [asdict(note) for note in self.unresolved],
+        }
+        for finding in data["findings"]:
+            if finding["fix"] is not None:
+                del finding["fix"]["source"]  # the whole file again
+        return json.dumps(data, indent=2, ensure_ascii=False)
+
+    def to_sarif(self) -> str:
+        """The findings in SARIF 2.1.0, which code hosts and editors read."""
+        from smp_advisor.scripts.sarif import as_sarif
+
+        return json.dumps(as_sarif(self), indent=2, ensure_ascii=False)

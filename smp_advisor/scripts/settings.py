@@ -1,0 +1,108 @@
+"""What is known of the job that the script will run in: from the plan, and from the script's own ``init`` call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as MappingABC
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.scripts.values import Constant, Mapping, options
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.trace import Trace
+
+__all__ = ["LIBRARIES", "Settings", "from_plan", "with_script"]
+
+LIBRARIES = ("smp-v1", "smp-v2", "training-compiler")
+
+_ALIASES = {"partitions": "pipeline_parallel_degree", "fp16_params": "fp16"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The job's parameters by the library's names; None where nothing tells."""
+
+    library: str | None = None
+    microbatches: int | None = None
+    pipeline_parallel_degree: int | None = None
+    tensor_parallel_degree: int | None = None
+    sharded_data_parallel_degree: int | None = None
+    hybrid_shard_degree: int | None = None
+    context_parallel_degree: int | None = None
+    expert_parallel_degree: int | None = None
+    shard_optimizer_state: bool | None = None
+    prescaled_batch: bool | None = None
+    fp16: bool | None = None
+    bf16: bool | None = None
+    offload_activations: bool | None = None
+    sm_activation_offloading: bool | None = None
+    delayed_parameter_initialization: bool | None = None
+    activation_checkpointing: str | bool | None = None
+    batch_size: int | None = None
+
+    @property
+    def tensor_parallel(self) -> bool:
+        """Whether tensor parallelism is known to be on."""
+        return (self.tensor_parallel_degree or 1) > 1
+
+    @property
+    def pipelined(self) -> bool:
+        """Whether the model is known to be cut into pipeline stages."""
+        return (self.pipeline_parallel_degree or 1) > 1
+
+    @property
+    def sharded(self) -> bool:
+        """Whether sharded data parallelism is known to be on."""
+        return (self.sharded_data_parallel_degree or 1) > 1
+
+
+_NAMES = frozenset(field.name for field in fields(Settings))
+
+
+def from_plan(plan: object, library: str | None) -> Settings:
+    """Settings of a `Plan`, or of a dictionary with the library's parameters; nothing is known without one.
+
+    Raises
+    ------
+    AdvisorError
+        Where `library` is not one of `LIBRARIES`, or `plan` is neither.
+    """
+    if library is not None and library not in LIBRARIES:
+        raise AdvisorError(f"library must be one of {', '.join(LIBRARIES)}, not {library!r}.")
+    if plan is None:
+        return Settings(library=library)
+    if isinstance(plan, MappingABC):
+        found = {_ALIASES.get(str(key), str(key)): value for key, value in plan.items()}
+    elif hasattr(plan, "library") and hasattr(plan, "parameters"):
+        found = {name: getattr(plan, name) for name in _NAMES if hasattr(plan, name)}
+    else:
+        raise AdvisorError(
+            f"plan must be a Plan or a dictionary of the library's parameters, not {type(plan).__name__}."
+        )
+    known = {name: value for name, value in found.items() if name in _NAMES and value is not None}
+    known = {name: value for name, value in known.items() if _fits(name, value)}
+    if library is not None:
+        known["library"] = library
+    return Settings(**known)
+
+
+def _fits(name: str, value: Any) -> bool:
+    if name in ("library", "activation_checkpointing"):
+        return isinstance(value, (str, bool))
+    return isinstance(value, int)
+
+
+def with_script(settings: Settings, trace: Trace) -> Settings:
+    """Fill in what the script passes to ``smp.init`` or ``tsm.init`` literally; the estimator's values win over it."""
+    found: dict[str, Any] = {}
+    for call in trace.named("smp.init", "smptf.init", "tsm.init"):
+        given = call.argument("config", 0)
+        for option in options(given) if given is not None else ():
+            if isinstance(option, Mapping):
+                for key, value in option.entries.items():
+                    name = _ALIASES.get(key, key)
+                    if name in _NAMES and isinstance(value, Constant) and _fits(name, value.value):
+                        found[name] = value.value
+    missing = {name: value for name, value in found.items() if getattr(settings, name) is None}
+    return replace(settings, **missing) if missing else settings

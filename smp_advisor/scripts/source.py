@@ -1,0 +1,171 @@
+"""Read what is to be checked: a script, a notebook, a cell's text."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tokenize
+import warnings
+from dataclasses import dataclass, field
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+
+from smp_advisor.errors import AdvisorError
+
+__all__ = ["Source", "UnreadableScriptError", "read"]
+
+_LOOKS_LIKE_A_PATH = re.compile(r"[^\n\r]{1,400}\.(?:py|pyw|ipynb)\s*$", re.IGNORECASE)
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_SHELL = re.compile(r"[A-Za-z_][\w.]*\s*=\s*[!%]\s*\w")
+_LARGEST_BYTES = 32 * 2**20
+_CELL_MAGICS_OF_PYTHON = ("%%time", "%%timeit", "%%capture", "%%smp_check", "%%smp_local", "%%prun", "%%writefile")
+
+
+class UnreadableScriptError(AdvisorError):
+    """A path that leads to nothing that could be a script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Text to check, and where each of its lines comes from."""
+
+    path: str
+    text: str
+    file: Path | None = None
+    cells: tuple[tuple[int, int], ...] = ()
+    """For a notebook: (first line of the cell in `text`, number of the cell), ascending."""
+    skipped: tuple[tuple[int, str], ...] = ()
+    """For a notebook: (first line, why) of cells that are not Python."""
+    lines: tuple[str, ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        # Python's own line ends, and none of the others that str.splitlines knows.
+        object.__setattr__(self, "lines", tuple(_LINE_END.split(self.text)))
+
+    def starts(self) -> tuple[int, ...]:
+        """Where each line begins in the text, in characters."""
+        return _starts(self.text)
+
+    def line(self, number: int) -> str:
+        """Line `number`, counted from 1; empty where there is none."""
+        return self.lines[number - 1] if 0 < number <= len(self.lines) else ""
+
+    def locate(self, number: int) -> tuple[str, int]:
+        """Path and line to tell the reader; in a notebook, cell and line in the cell."""
+        for first, cell in reversed(self.cells):
+            if number >= first:
+                return f"{self.path}#cell-{cell}", number - first + 1
+        return self.path, number
+
+
+@lru_cache(maxsize=64)
+def _starts(text: str) -> tuple[int, ...]:
+    return (0, *(match.end() for match in _LINE_END.finditer(text)))
+
+
+def read(path_or_source: str | Path) -> Source:
+    """Read a path to a ``.py`` or ``.ipynb`` file, or take text as it is.
+
+    Raises
+    ------
+    UnreadableScriptError
+        Where the file is missing, too large or not text.
+    """
+    if isinstance(path_or_source, Path):
+        return _read_file(path_or_source)
+    if not isinstance(path_or_source, str):
+        raise UnreadableScriptError(
+            f"A script is checked by its path or its text, not by {type(path_or_source).__name__}."
+        )
+    if "\n" not in path_or_source.strip() and _LOOKS_LIKE_A_PATH.fullmatch(path_or_source.strip()):
+        return _read_file(Path(path_or_source.strip()).expanduser())
+    cell = path_or_source.lstrip().startswith("%")
+    return Source("<cell>" if cell else "<source>", _without_magics(path_or_source))
+
+
+def _read_file(path: Path) -> Source:
+    name = str(path)
+    if path.is_dir():
+        raise UnreadableScriptError(f"{name} is a folder: give the path of the training script in it.")
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise UnreadableScriptError(f"{name} is larger than {_LARGEST_BYTES // 2**20} MiB, which no script is.")
+        raw = path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or "cannot be opened"
+        raise UnreadableScriptError(f"{name} cannot be read ({reason}): give the path of a script.") from None
+    text = _decode(raw, name)
+    if path.suffix.lower() == ".ipynb":
+        return _notebook(text, path)
+    return Source(name, text, path)
+
+
+def _decode(raw: bytes, name: str) -> str:
+    if b"\x00" in raw[:8192]:
+        raise UnreadableScriptError(f"{name} is not text: give the path of a Python script or a notebook.")
+    try:
+        encoding, _ = tokenize.detect_encoding(BytesIO(raw).readline)
+        return raw.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        raise UnreadableScriptError(f"{name} is not text in the encoding it declares (UTF-8 without one).") from None
+
+
+def _notebook(text: str, path: Path) -> Source:
+    try:
+        cells = json.loads(text)["cells"]
+        code = [
+            (number, "".join(cell["source"])) for number, cell in enumerate(cells, 1) if cell["cell_type"] == "code"
+        ]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UnreadableScriptError(f"{path} is not a notebook of format 4: save it with Jupyter first.") from None
+    parts: list[str] = []
+    starts: list[tuple[int, int]] = []
+    skipped: list[tuple[int, str]] = []
+    line = 1
+    for number, source in code:
+        starts.append((line, number))
+        plain = _without_magics(source)
+        reason = _why_not_python(plain)
+        if reason:
+            skipped.append((line, reason))
+            plain = "\n" * source.count("\n")
+        parts.append(plain)
+        line += source.count("\n") + 1
+    return Source(str(path), "\n".join(parts), path, tuple(starts), tuple(skipped))
+
+
+def _why_not_python(text: str) -> str:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except SyntaxError as error:
+        return error.msg or "invalid syntax"
+    except (ValueError, RecursionError, MemoryError):
+        return "not readable"
+    return ""
+
+
+def _without_magics(text: str) -> str:
+    """Blank out what IPython adds to Python; the lines keep their numbers."""
+    lines = text.split("\n")
+    if not any(line.lstrip().startswith(("%", "!", "?")) or _SHELL.match(line.lstrip()) for line in lines):
+        return text
+    first = next((line.strip() for line in lines if line.strip()), "")
+    if first.startswith("%%") and not first.startswith(_CELL_MAGICS_OF_PYTHON):
+        return "\n".join("" for _ in lines)  # another language
+    if first.startswith("%%writefile") and ".py" not in first:
+        return "\n".join("" for _ in lines)
+    return "\n".join(_plain(line) for line in lines)
+
+
+def _plain(line: str) -> str:
+    stripped = line.lstrip()
+    indent = line[: len(line) - len(stripped)]
+    if stripped.startswith(("!", "%%", "?")) or re.match(r"%\w", stripped):
+        return indent + "pass  # " + stripped if indent else "# " + stripped
+    if _SHELL.match(stripped):
+        return indent + stripped.partition("=")[0] + "= None"
+    return line

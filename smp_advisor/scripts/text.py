@@ -1,0 +1,75 @@
+"""Findings as plain text: each with its line, a caret, and what to do."""
+
+from __future__ import annotations
+
+import textwrap
+import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.finding import Finding
+    from smp_advisor.scripts.report import Report
+
+__all__ = ["as_text", "counts"]
+
+_WIDTH = 100
+_LONGEST_LINE = 160
+
+
+def as_text(report: Report) -> str:
+    """The whole report."""
+    parts = [_finding(finding) for finding in report.findings]
+    if report.unresolved:
+        notes = [f"  {note.path}:{note.line}: {_plain(note.what)}" for note in report.unresolved]
+        parts.append("\n".join(["Not followed, and therefore not judged:", *notes]))
+    parts.append(counts(report))
+    return "\n\n".join(parts)
+
+
+def counts(report: Report) -> str:
+    """One line: how many of each."""
+    if not report.findings:
+        return f"{_plain(report.path)}: nothing found."
+    numbers = [
+        (len(report.of("error")), "error"),
+        (len(report.of("warning")), "warning"),
+        (len(report.of("info")), "note"),
+    ]
+    words = [f"{count} {word}{'s' if count != 1 else ''}" for count, word in numbers if count]
+    fixable = sum(finding.fix is not None for finding in report.findings)
+    tail = f"; {fixable} with an automatic fix" if fixable else ""
+    return f"{_plain(report.path)}: {', '.join(words)}{tail}."
+
+
+def _finding(finding: Finding) -> str:
+    place = f"{_plain(finding.path)}:{finding.line}:{finding.column}"
+    head = f"{place}: {finding.severity} {finding.id}: {_plain(finding.message)}"
+    line, column = _shown(finding)
+    rows = [head, f"    {line}", "    " + " " * column + "^"]
+    rows += _wrapped("", finding.consequence)
+    rows += _wrapped("Instead: ", finding.remedy)
+    rows += [f"    {finding.source_title}: {finding.source_url}"]
+    if finding.fix is not None:
+        rows.append(f"    Fix: {finding.fix.description}")
+    return "\n".join(rows)
+
+
+def _shown(finding: Finding) -> tuple[str, int]:
+    """The line as printed and the caret's column on the screen."""
+    line = _plain(finding.text.replace("\t", " "))
+    start = 0
+    if len(line) > _LONGEST_LINE:
+        start = max(0, finding.column - 1 - _LONGEST_LINE // 2)
+        line = ("…" if start else "") + line[start : start + _LONGEST_LINE] + "…"
+        start -= bool(start)
+    before = line[: max(0, finding.column - 1 - start)]
+    return line, sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in before)
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    return textwrap.wrap(label + _plain(text), _WIDTH, initial_indent="    ", subsequent_indent="    ")
+
+
+def _plain(text: str) -> str:
+    """Without control characters, which a terminal would obey."""
+    return "".join(letter if letter.isprintable() or letter == " " else "�" for letter in text)

@@ -1,0 +1,172 @@
+"""What a script does, in the order in which it would do it."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.module import Module
+    from smp_advisor.scripts.values import Class, Function, Instance, StepOutput, Value
+
+__all__ = ["Call", "Guard", "Iteration", "Store", "Trace", "Use", "exclusive"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guard:
+    """A condition under which code runs."""
+
+    test: ast.expr
+    value: Value
+    holds: bool
+    """False in the ``else`` branch, and after a branch that leaves."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call, where it stands and under which circumstances it runs."""
+
+    node: ast.Call
+    module: Module
+    order: int
+    name: str
+    """Dotted name of what is called, where it is external."""
+    method: str
+    """Name of the attribute that is called."""
+    receiver: Value | None
+    """What the method is called on; for the call of an object, the object."""
+    function: Function | None
+    """The function of the script that is called."""
+    arguments: tuple[Value, ...]
+    keywords: dict[str, Value]
+    unpacks: bool
+    """Whether it has ``*`` or ``**`` arguments that cannot be read."""
+    guards: tuple[Guard, ...]
+    contexts: tuple[Value, ...]
+    """Values of the ``with`` statements around it, outermost first."""
+    loops: tuple[ast.AST, ...]
+    functions: tuple[Function, ...]
+    """Functions of the script that are running, outermost first."""
+    step: Function | None
+    """The ``smp.step`` function that it runs in."""
+    reached: bool
+    """Whether running the file reaches it, as opposed to a function nobody here calls."""
+    candidates: tuple[Value, ...] = ()
+    """Everything that may be called here; there is a `Call` for each."""
+    bound: dict[str, Value] = field(default_factory=dict)
+    """Arguments by the parameters' names, for a function of the script."""
+    statement: ast.stmt | None = None
+    discarded: bool = False
+
+    def argument(self, name: str, position: int | None = None) -> Value | None:
+        """Argument by keyword or position; None where it is not given."""
+        if name in self.keywords:
+            return self.keywords[name]
+        if position is not None and position < len(self.arguments):
+            return self.arguments[position]
+        return None
+
+    def gives(self, name: str, position: int | None = None) -> bool:
+        """Whether the argument is given, or may be in what is unpacked."""
+        return self.unpacks or self.argument(name, position) is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Use:
+    """A value that a step returned, used like a tensor."""
+
+    node: ast.expr
+    module: Module
+    output: StepOutput
+    how: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Store:
+    """An assignment to an attribute."""
+
+    node: ast.Attribute
+    module: Module
+    owner: Value
+    value: Value
+    contexts: tuple[Value, ...]
+    order: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Iteration:
+    """A loop over something."""
+
+    node: ast.AST
+    module: Module
+    over: Value
+    steps_inside: tuple[int, int]
+    """Orders of the first and last call inside."""
+
+
+@dataclass(slots=True, eq=False)
+class Trace:
+    """Everything the checks look at."""
+
+    calls: list[Call] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    iterations: list[Iteration] = field(default_factory=list)
+    options: dict[str, Call] = field(default_factory=dict)
+    """Command-line options by their attribute names: the calls that declare them."""
+    classes: list[Class] = field(default_factory=list)
+    functions: list[Function] = field(default_factory=list)
+    instances: list[Instance] = field(default_factory=list)
+    modules: list[Module] = field(default_factory=list)
+    imports: list[tuple[Module, ast.stmt, str]] = field(default_factory=list)
+    """External modules: where and under which dotted name."""
+    by_name: dict[str, list[Call]] = field(default_factory=dict)
+    by_method: dict[str, list[Call]] = field(default_factory=dict)
+
+    def add(self, call: Call) -> None:
+        """Record a call."""
+        self.calls.append(call)
+        if call.name:
+            self.by_name.setdefault(call.name, []).append(call)
+        if call.method:
+            self.by_method.setdefault(call.method, []).append(call)
+
+    def named(self, *names: str) -> list[Call]:
+        """Calls of external functions by dotted name, in order."""
+        found = [call for name in names for call in self.by_name.get(name, ())]
+        return sorted(found, key=lambda call: call.order)
+
+    def methods(self, *names: str) -> list[Call]:
+        """Calls of attributes by name, in order; of modules' functions as well."""
+        found = [call for name in names for call in self.by_method.get(name, ())]
+        return sorted(found, key=lambda call: call.order)
+
+    def imported(self, *prefixes: str) -> list[tuple[Module, ast.stmt, str]]:
+        """Imports of the given packages or what is in them."""
+        return [
+            found
+            for found in self.imports
+            if any(found[2] == prefix or found[2].startswith(prefix + ".") for prefix in prefixes)
+        ]
+
+    def each(self, prefix: str) -> Iterator[Call]:
+        """Calls whose dotted name begins with `prefix`, in order."""
+        return (call for call in self.calls if call.name.startswith(prefix))
+
+
+def exclusive(one: Call, other: Call) -> bool:
+    """Whether the two stand in opposite branches of one condition, or of two with the same words: never both run."""
+    return any(
+        first.holds != second.holds and (first.test is second.test or _dump(first.test) == _dump(second.test))
+        for first in one.guards
+        for second in other.guards
+    )
+
+
+@lru_cache(maxsize=4096)
+def _dump(test: ast.expr) -> str:
+    return ast.dump(test)

@@ -1,0 +1,244 @@
+"""What adapting promises: documented steps, nothing lost, nothing guessed, the rest said in sentences."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("libcst")
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.scripts import check_script
+from smp_advisor.scripts.adapt import adapt_script
+from tests.scripts.adapt.conftest import LOOPS, PLANS
+
+TARGETS = [(name, None) for name in PLANS] + [("data", "smp-v2")]
+CASES = [
+    pytest.param(loop, name, library, id=f"{loop.stem}-{library or name}")
+    for loop in LOOPS
+    for name, library in TARGETS
+]
+
+
+def adapt(loop, name, library):
+    return adapt_script(loop, PLANS[name], library=library)
+
+
+def loop_text(name):
+    return (Path(__file__).parent / "loops" / f"{name}.py").read_text()
+
+
+@pytest.mark.parametrize(("loop", "name", "library"), CASES)
+def test_the_adapted_script_compiles_and_is_clean(loop, name, library):
+    adapted = adapt(loop, name, library)
+    compile(adapted.source, loop.name, "exec")
+    report = check_script(adapted.source, PLANS[name] if library is None else None, library=library)
+    assert [f"{f.id} {f.line} {f.message}" for f in report.of("error")] == []
+    if not adapted.todo:
+        assert [f"{f.id} {f.line} {f.message}" for f in report.of("warning")] == []
+
+
+@pytest.mark.parametrize(("loop", "name", "library"), CASES)
+def test_an_adapted_script_is_left_as_it_is(loop, name, library):
+    adapted = adapt(loop, name, library)
+    again = adapt_script(adapted.source, PLANS[name], library=library)
+    assert again.source == adapted.source
+    assert again.diff == ""
+    assert again.hunks == ()
+    assert len(again.todo) == 1
+
+
+@pytest.mark.parametrize(("loop", "name", "library"), CASES)
+def test_the_hunks_add_up_to_the_adapted_script(loop, name, library):
+    adapted = adapt(loop, name, library)
+    text = loop.read_text()
+    for hunk in adapted.hunks:
+        assert hunk.title
+        assert hunk.explanation.endswith(".")
+        assert hunk.url.startswith("https://docs.aws.amazon.com/")
+        text = patched(text, hunk.diff)
+    assert text == adapted.source
+    assert patched(loop.read_text(), adapted.diff) == adapted.source
+
+
+@pytest.mark.parametrize(("loop", "name", "library"), CASES)
+def test_comments_and_untouched_lines_stay(loop, name, library):
+    adapted = adapt(loop, name, library)
+    kept = set(adapted.source.splitlines())
+    gone = [line for line in loop.read_text().splitlines() if line not in kept]
+    # Half of a script at most has to do with what changes.
+    assert len(gone) < len(loop.read_text().splitlines()) / 2
+    before, after = comments(loop.read_text()), comments(adapted.source)
+    assert before <= after
+
+
+def comments(text):
+    return {
+        token.string for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type == tokenize.COMMENT
+    }
+
+
+def patched(text, diff):
+    """Apply a unified diff exactly."""
+    lines, result, position = text.splitlines(keepends=True), [], 0
+    for line in diff.splitlines(keepends=True)[2:]:
+        header = re.match(r"@@ -(\d+)(?:,(\d+))? ", line)
+        if header:
+            start = int(header[1]) - (header[2] != "0")
+            result += lines[position:start]
+            position = start
+        elif line.startswith("+"):
+            result.append(line[1:])
+        elif line.startswith("\\"):
+            continue
+        else:
+            assert lines[position] == line[1:]
+            position += 1
+            if line.startswith(" "):
+                result.append(line[1:])
+    return "".join(result + lines[position:])
+
+
+def test_step_functions_take_what_they_read():
+    source = adapt_script(loop_text("trainer_class"), PLANS["pipeline"]).source
+    tree = ast.parse(source)
+    step = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "train_step")
+    assert [argument.arg for argument in step.args.args] == ["model", "tokens", "targets", "loss_fn"]
+    assert "train_step(self.model, tokens, targets, self.loss_fn).reduce_mean()" in source
+
+
+def test_tensors_without_a_batch_are_not_split():
+    source = adapt_script(loop_text("classification"), PLANS["pipeline"]).source
+    assert '@smp.step(non_split_inputs=["class_weights"])' in source
+
+
+def test_accumulated_gradients_are_reduced_once_an_update():
+    source = adapt_script(loop_text("accumulation"), PLANS["pipeline"]).source
+    assert "smp.DistributedModel(model, backward_passes_per_step=ACCUMULATION_STEPS)" in source
+
+
+def test_fp16_drives_the_inner_optimizer_and_clips_master_gradients():
+    source = adapt_script(loop_text("schedule_and_clip"), PLANS["tensor_fp16"]).source
+    assert "LambdaLR(opt.optimizer, " in source
+    assert "opt.clip_master_grads(0.5)" in source
+    assert "with smp.model_creation(tensor_parallelism=True, dtype=torch.float16):" in source
+    assert "dynamic_loss_scale=True" in source
+
+
+def test_mixed_precision_of_pytorch_goes_or_takes_the_librarys_scaler():
+    half = adapt_script(loop_text("grad_scaler"), PLANS["tensor_fp16"]).source
+    assert "autocast" not in half
+    assert "scaler" not in half.lower()
+    single = adapt_script(loop_text("grad_scaler"), PLANS["pipeline"])
+    assert "smp.amp.GradScaler(" in single.source
+    assert "autocast(" in single.source
+    assert "model.backward(scaler.scale(loss))" in single.source
+    # Norms over the partitions: nothing in the library does it, so a person has to.
+    assert any("clip_grad_norm_" in sentence for sentence in single.todo)
+
+
+def test_ranks_follow_the_plan():
+    for name, rank in (("pipeline", "dp_rank"), ("tensor_fp16", "rdp_rank")):
+        source = adapt_script(loop_text("main_function"), PLANS[name]).source
+        assert f"rank=smp.{rank}()," in source
+        assert "torch.manual_seed(0 + smp.dp_rank())" in source
+
+
+def test_ddp_and_its_launcher_are_taken_out():
+    source = adapt_script(loop_text("ddp"), PLANS["pipeline"]).source
+    for word in ("torch.distributed as dist", "DDP", "init_process_group", "LOCAL_RANK", "def setup", "def cleanup"):
+        assert word not in source
+    assert "    local_rank = smp.local_rank()\n    rank = smp.rank()\n" in source
+    assert "smp.save_checkpoint(path=" in source
+    assert "if rank == 0:\n            smp.save" not in source
+
+
+def test_two_models_are_a_sentence_not_a_guess():
+    text = (
+        "import torch\n"
+        "generator, judge = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)\n"
+        "first = torch.optim.Adam(generator.parameters())\n"
+        "second = torch.optim.Adam(judge.parameters())\n"
+        "for x in torch.randn(4, 3, 2):\n"
+        "    loss = judge(generator(x)).mean()\n"
+        "    loss.backward()\n"
+        "    first.step()\n"
+        "    second.step()\n"
+    )
+    adapted = adapt_script(text, PLANS["pipeline"])
+    assert adapted.source == text
+    assert adapted.hunks == ()
+    (sentence,) = adapted.todo
+    assert "trains 2 models (generator, judge)" in sentence
+
+
+def test_wrappers_of_other_ways_of_training_go_wherever_they_stand():
+    source = adapt_script(loop_text("branches"), PLANS["pipeline"]).source
+    assert "DataParallel" not in source
+    assert ".to(device)" not in source.partition("def main")[2].partition("runner")[0]
+    assert source.index("        model = Wide()\n") < source.index("    model = smp.DistributedModel(model)\n")
+
+
+def test_options_in_a_dictionary_are_overruled_at_the_call():
+    source = adapt_script(loop_text("branches"), PLANS["pipeline"]).source
+    assert '**{**train_kwargs, "shuffle": False, "drop_last": True}' in source
+    assert 'shuffle=train_kwargs.get("shuffle", False)' in source
+
+
+def test_what_is_left_for_the_checker_is_left_to_do():
+    text = loop_text("flat").replace("loss.backward()", "finish(loss)")
+    text = text.replace("for epoch", "def finish(loss):\n    loss.backward()\n\n\nfor epoch")
+    adapted = adapt_script(text, PLANS["pipeline"])
+    errors = check_script(adapted.source, PLANS["pipeline"]).of("error")
+    assert errors
+    for finding in errors:
+        assert any(sentence.startswith(f"Line {finding.line} of the adapted script") for sentence in adapted.todo)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from transformers import Trainer\nTrainer(model=model).train()\n",
+        "import numpy as np\nprint(np.zeros(3))\n",
+        "",
+    ],
+)
+def test_without_a_loop_nothing_changes(text):
+    adapted = adapt_script(text, PLANS["pipeline"])
+    assert adapted.source == text
+    assert "No PyTorch training loop was found" in adapted.todo[0]
+
+
+def test_pretrained_weights_are_named_where_tensor_parallelism_drops_them():
+    text = loop_text("transformers_lm").replace("GPT2LMHeadModel(config)", 'GPT2LMHeadModel.from_pretrained("gpt2")')
+    assert any("from_pretrained" in sentence for sentence in adapt_script(text, PLANS["tensor_fp16"]).todo)
+    assert not any("loads weights" in sentence for sentence in adapt_script(text, PLANS["pipeline"]).todo)
+
+
+@pytest.mark.parametrize("text", ["print 'two'\n", "def broken(:\n    pass\n", "x = (\n"])
+def test_what_is_not_python_3_is_one_sentence(text):
+    with pytest.raises(AdvisorError, match="is not Python 3 source") as caught:
+        adapt_script(text, PLANS["pipeline"])
+    assert str(caught.value).count(".") <= 2
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_an_unknown_library_are_one_sentence(tmp_path):
+    with pytest.raises(AdvisorError, match="cannot be read"):
+        adapt_script(tmp_path / "nothing.py", PLANS["pipeline"])
+    with pytest.raises(AdvisorError, match="smp-v1 or smp-v2, not to 'horovod'"):
+        adapt_script(loop_text("flat"), PLANS["pipeline"], library="horovod")
+
+
+def test_v2_builds_the_optimizer_after_fsdp_and_saves_from_one_rank():
+    source = adapt_script(loop_text("evaluation_loop"), PLANS["data"], library="smp-v2").source
+    places = [source.index(text) for text in ("init_process_group", "tsm.init()", "= FSDP(", "torch.optim.AdamW(")]
+    assert places == sorted(places)
+    assert "ModuleWrapPolicy({Block})" in source
+    assert "if dist.get_rank() == 0:\n                torch.save(checkpoint" in source
+    assert "smp." not in source

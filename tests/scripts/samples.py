@@ -1,0 +1,381 @@
+"""Training scripts that follow the documentation, written for these tests: the checker must find nothing in them."""
+
+from __future__ import annotations
+
+PIPELINE_PLAN = {"pipeline_parallel_degree": 2, "tensor_parallel_degree": 1, "microbatches": 4, "fp16": False}
+
+PIPELINE = """\
+import argparse
+
+import smdistributed.modelparallel.torch as smp
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+from torchvision import datasets
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(784, 128)
+        self.head = nn.Linear(128, 10)
+
+    def forward(self, x):
+        hidden = self.embed(x)
+        return self.head(hidden)
+
+
+@smp.step
+def train_step(model, data, target):
+    output = model(data)
+    loss = F.cross_entropy(output, target)
+    model.backward(loss)
+    return loss
+
+
+@smp.step
+def test_step(model, data, target):
+    return F.cross_entropy(model(data), target)
+
+
+def train(model, loader, optimizer, device):
+    model.train()
+    for data, target in loader:
+        data, target = data.to(device), target.to(device)
+        optimizer.zero_grad()
+        loss = train_step(model, data, target)
+        mean = loss.reduce_mean()
+        optimizer.step()
+        if smp.rank() == 0:
+            print(mean.item())
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float, default=0.1)
+    args, _ = parser.parse_known_args()
+
+    smp.init()
+    torch.cuda.set_device(smp.local_rank())
+    device = torch.device("cuda")
+    torch.manual_seed(7)
+
+    if smp.local_rank() == 0:
+        datasets.MNIST("../data", train=True, download=True)
+    smp.barrier()
+    dataset = datasets.MNIST("../data", train=True, download=False)
+    sampler = DistributedSampler(dataset, num_replicas=smp.dp_size(), rank=smp.dp_rank(), shuffle=True)
+    loader = DataLoader(dataset, batch_size=64, sampler=sampler, drop_last=True)
+
+    model = Net()
+    model = smp.DistributedModel(model)
+    optimizer = torch.optim.Adadelta(model.parameters(), lr=args.lr)
+    optimizer = smp.DistributedOptimizer(optimizer)
+    train(model, loader, optimizer, device)
+
+    if smp.dp_rank() == 0:
+        smp.save({"model": model.local_state_dict(), "optimizer": optimizer.local_state_dict()}, "/m.pt", partial=True)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+TENSOR_PLAN = {
+    "pipeline_parallel_degree": 1,
+    "tensor_parallel_degree": 4,
+    "microbatches": 1,
+    "fp16": True,
+    "prescaled_batch": False,
+    "activation_checkpointing": "each",
+}
+
+TENSOR = """\
+import smdistributed.modelparallel.torch as smp
+import torch
+from torch.optim.lr_scheduler import StepLR
+from torch.utils.data import DataLoader, DistributedSampler
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from corpus import TextFiles
+
+
+@smp.step
+def train_step(model, input_ids, attention_mask):
+    loss = model(input_ids=input_ids, attention_mask=attention_mask, labels=input_ids)["loss"]
+    model.backward(loss)
+    return loss
+
+
+def main():
+    smp.init()
+    torch.cuda.set_device(smp.local_rank())
+    device = torch.device("cuda")
+    torch.manual_seed(42 + smp.dp_rank())
+
+    dataset = TextFiles("/opt/ml/input/data/train")
+    sampler = DistributedSampler(dataset, num_replicas=smp.dp_size(), rank=smp.dp_rank(), seed=42)
+    loader = DataLoader(dataset, batch_size=8, sampler=sampler, drop_last=True)
+
+    config = GPT2Config(n_embd=1600, n_layer=48, n_head=25)
+    with smp.model_creation(tensor_parallelism=True, dtype=torch.float16):
+        model = GPT2LMHeadModel(config)
+    model = smp.DistributedModel(model)
+    smp.set_activation_checkpointing(model.get_module().transformer.seq_layers, strategy="each")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    optimizer = smp.DistributedOptimizer(optimizer, static_loss_scale=None, dynamic_loss_scale=True)
+    scheduler = StepLR(optimizer.optimizer, step_size=1000)
+    model.load_state_dict(torch.load("/opt/ml/input/data/model/weights.pt"))
+
+    for step, (input_ids, attention_mask) in enumerate(loader):
+        optimizer.zero_grad()
+        loss = train_step(model, input_ids.to(device), attention_mask.to(device)).reduce_mean()
+        optimizer.clip_master_grads(1.0)
+        optimizer.step()
+        scheduler.step()
+
+    if smp.rdp_rank() == 0:
+        state = {"model": model.local_state_dict(), "optimizer": optimizer.local_state_dict()}
+        smp.save(state, "/opt/ml/checkpoints/last.pt", partial=True)
+    stage = smp.pp_rank()
+
+
+main()
+"""
+
+SHARDED_PLAN = {
+    "pipeline_parallel_degree": 1,
+    "tensor_parallel_degree": 1,
+    "sharded_data_parallel_degree": 16,
+    "microbatches": 1,
+    "bf16": True,
+    "activation_checkpointing": "each",
+    "offload_activations": True,
+}
+
+SHARDED = """\
+import smdistributed.modelparallel.torch as smp
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from corpus import make_loader
+
+ACCUMULATE = 4
+
+
+@smp.step
+def train_step(model, input_ids):
+    loss = model(input_ids=input_ids, labels=input_ids)["loss"]
+    model.backward(loss)
+    return loss
+
+
+smp.init()
+torch.cuda.set_device(smp.local_rank())
+config = AutoConfig.from_pretrained("EleutherAI/gpt-neox-20b")
+with smp.delay_param_initialization(enabled=True):
+    model = AutoModelForCausalLM.from_config(config)
+model = smp.DistributedModel(model, backward_passes_per_step=ACCUMULATE)
+for layer in model.get_module().gpt_neox.layers:
+    smp.set_activation_checkpointing(layer)
+optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-4))
+for number, input_ids in enumerate(make_loader(rank=smp.dp_rank())):
+    loss = train_step(model, input_ids)
+    if number % ACCUMULATE == ACCUMULATE - 1:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+TENSORFLOW_PLAN = {"pipeline_parallel_degree": 2, "microbatches": 4}
+
+TENSORFLOW = """\
+import os
+
+import smdistributed.modelparallel.tensorflow as smp
+import tensorflow as tf
+
+smp.init()
+
+files = sorted(os.listdir("/opt/ml/input/data/train"))
+train_ds = (
+    tf.data.TFRecordDataset(files)
+    .shuffle(10000, seed=smp.dp_rank())
+    .batch(256, drop_remainder=True)
+)
+
+
+class MyModel(smp.DistributedModel):
+    def __init__(self):
+        super().__init__()
+        self.first = tf.keras.layers.Dense(128)
+        self.last = tf.keras.layers.Dense(10)
+
+    def call(self, x, training=None):
+        return self.last(self.first(x))
+
+
+model = MyModel()
+loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+optimizer = tf.keras.optimizers.Adam()
+
+
+@smp.step
+def get_grads(images, labels):
+    predictions = model(images, training=True)
+    loss = loss_object(labels, predictions)
+    grads = optimizer.get_gradients(loss, model.trainable_variables)
+    return grads, loss, predictions
+
+
+@tf.function
+def train_step(images, labels):
+    gradients, loss, predictions = get_grads(images, labels)
+    gradients = [g.accumulate() for g in gradients]
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return loss.reduce_mean()
+
+
+for images, labels in train_ds:
+    loss = train_step(images, labels)
+"""
+
+V2_PLAN = {
+    "library": "smp-v2",
+    "tensor_parallel_degree": 2,
+    "hybrid_shard_degree": 1,
+    "sm_activation_offloading": True,
+}
+
+V2 = """\
+import argparse
+
+import torch
+import torch.distributed as dist
+import torch.sagemaker as tsm
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing, offload_wrapper
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from corpus import make_loader
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--model", default="llama")
+args = parser.parse_known_args()[0]
+
+dist.init_process_group(backend="nccl")
+tsm.init()
+config = AutoConfig.from_pretrained(args.model)
+model = AutoModelForCausalLM.from_config(config)
+model = tsm.transform(model)
+model = FSDP(model, use_orig_params=True)
+apply_activation_checkpointing(model)
+model = offload_wrapper(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+for batch in make_loader():
+    loss = model(**batch).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+XLA_PLAN = {"library": "training-compiler"}
+
+XLA = """\
+import torch
+import torch_xla.core.xla_model as xm
+from datasets import load_dataset
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+LOG_EVERY = 50
+
+
+def train():
+    device = xm.xla_device()
+    tokenizer = AutoTokenizer.from_pretrained("bert-base-uncased")
+    model = AutoModelForMaskedLM.from_pretrained("bert-base-uncased").to(device)
+    raw = load_dataset("wikitext")
+    dataset = raw.map(lambda rows: tokenizer(rows["text"], padding="max_length", max_length=512), num_proc=8)
+    sampler = DistributedSampler(dataset, num_replicas=xm.xrt_world_size(), rank=xm.get_ordinal())
+    loader = DataLoader(dataset, batch_size=32, sampler=sampler, drop_last=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
+    for step, batch in enumerate(loader):
+        optimizer.zero_grad()
+        loss = model(**batch).loss
+        loss.backward()
+        xm.optimizer_step(optimizer)
+        xm.mark_step()
+        if step % LOG_EVERY == 0:
+            print(step, loss.item())
+    xm.save(model.state_dict(), "/opt/ml/model/model.pt")
+
+
+def _mp_fn(index):
+    train()
+"""
+
+SCALER = """\
+import torch
+import torch_xla.core.xla_model as xm
+from torch_xla.amp import GradScaler, syncfree
+
+from corpus import make_loader, make_model
+
+
+def main():
+    device = xm.xla_device()
+    model = make_model().to(device)
+    optimizer = syncfree.Adam(model.parameters())
+    scaler = GradScaler()
+    for batch in make_loader():
+        loss = model(batch)
+        scaler.scale(loss).backward()
+        gradients = xm._fetch_gradients(optimizer)
+        xm.all_reduce("sum", gradients, scale=1.0 / xm.xrt_world_size())
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        xm.mark_step()
+
+
+def _mp_fn(index):
+    main()
+"""
+
+ESTIMATOR = """\
+from sagemaker.huggingface import HuggingFace, TrainingCompilerConfig
+
+native = HuggingFace(
+    entry_point="train.py",
+    instance_type="ml.p3.2xlarge",
+    instance_count=1,
+    hyperparameters={"per_device_train_batch_size": 12, "learning_rate": 5e-5},
+)
+compiled = HuggingFace(
+    entry_point="train.py",
+    instance_type="ml.p3.16xlarge",
+    instance_count=1,
+    distribution={"pytorchxla": {"enabled": True}},
+    compiler_config=TrainingCompilerConfig(debug=False),
+    hyperparameters={"per_device_train_batch_size": 24, "learning_rate": 1e-4},
+)
+compiled.fit()
+"""
+
+TRAINER = """\
+from transformers import Trainer, TrainingArguments
+
+from corpus import make_dataset, make_model
+
+arguments = TrainingArguments("/opt/ml/model", logging_steps=100, save_steps=1000, eval_steps=500)
+trainer = Trainer(make_model(), arguments, train_dataset=make_dataset())
+trainer.train()
+
+
+def _mp_fn(index):
+    trainer.train()
+"""

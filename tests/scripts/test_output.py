@@ -1,0 +1,197 @@
+"""The report as text, page, JSON and SARIF; comments that silence; the command line; the documentation."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from smp_advisor.scripts import Finding, Report, apply_fixes, check_script
+from smp_advisor.scripts.__main__ import main
+from smp_advisor.scripts.catalogue import catalogue
+from smp_advisor.scripts.documentation import checks_page
+from tests.scripts import samples
+
+BROKEN = samples.PIPELINE.replace(", drop_last=True", "")
+PLAN = samples.PIPELINE_PLAN
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(BROKEN)
+    return path
+
+
+def test_a_report_is_a_list_of_findings():
+    report = check_script(BROKEN, PLAN)
+    assert isinstance(report, Report)
+    assert len(report) == 1
+    assert isinstance(report[0], Finding)
+    assert list(report) == [report[0]] == list(report[:1])
+    assert not check_script(samples.PIPELINE, PLAN)
+
+
+def test_the_caret_stands_under_the_place():
+    lines = str(check_script(BROKEN, PLAN)).splitlines()
+    assert lines[0].startswith("<source>:63:14: error SMP109: ")
+    assert lines[1][lines[2].index("^") :].startswith("DataLoader(")
+    assert lines[-1] == "<source>: 1 error; 1 with an automatic fix."
+
+
+def test_the_caret_with_wide_letters_and_tabs():
+    text = BROKEN.replace("    loader = DataLoader(dataset", "    名前 = dataset; loader = DataLoader(dataset")
+    lines = str(check_script(text, PLAN)).splitlines()
+    before = lines[1].partition("DataLoader(")[0]
+    assert lines[2].index("^") == len(before) + 2  # two letters of double width
+
+
+def test_a_very_long_line_is_cut_around_the_place():
+    text = BROKEN.replace("loader = DataLoader(", f"loader = {'x' * 300} or DataLoader(")
+    lines = str(check_script(text, PLAN)).splitlines()
+    assert len(lines[1]) < 200
+    assert lines[1][lines[2].index("^") :].startswith("DataLoader(")
+
+
+def test_terminals_get_no_control_characters():
+    text = BROKEN.replace("sampler=sampler)", "sampler=sampler, multiprocessing_context='\x1b[31m')")
+    assert "\x1b" not in str(check_script(text, PLAN))
+
+
+def test_the_page_escapes_what_the_script_says():
+    text = BROKEN.replace("sampler=sampler)", "sampler=sampler, timeout='<script>alert(1)</script>')")
+    page = check_script(text, PLAN)._repr_html_()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert page.count("<details") == page.count("</details>") >= 3
+
+
+def test_json_holds_everything_but_the_file():
+    data = json.loads(check_script(BROKEN, PLAN).to_json())
+    (finding,) = data["findings"]
+    assert finding["id"] == "SMP109"
+    assert finding["fix"]["diff"].count("\n+") == 2
+    assert "source" not in finding["fix"]
+
+
+def test_sarif_has_the_structure_that_its_readers_ask_for(script):
+    log = json.loads(check_script(script, PLAN).to_sarif())
+    assert log["version"] == "2.1.0"
+    (run,) = log["runs"]
+    driver = run["tool"]["driver"]
+    assert driver["name"] == "smp_advisor"
+    (result,) = run["results"]
+    assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"] == "SMP109"
+    assert result["level"] in ("error", "warning", "note", "none")
+    place = result["locations"][0]["physicalLocation"]
+    assert place["region"]["startLine"] == 63
+    assert place["region"]["startColumn"] == 14
+    assert place["artifactLocation"]["uri"].endswith("/train.py")
+    assert all(notice["message"]["text"] for notice in run["invocations"][0]["toolExecutionNotifications"])
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        ("sampler=sampler)", "sampler=sampler)  # smp: ignore[SMP109] the sampler drops it"),
+        ("    loader = DataLoader", "    # smp: ignore[SMP109] the sampler drops it\n    loader = DataLoader"),
+        (
+            "    loader = DataLoader",
+            "    # smp: ignore[SMP111, smp109] two things\n    # and more words\n    loader = DataLoader",
+        ),
+        (
+            "batch_size=64, sampler=sampler)",
+            "batch_size=64,\n        sampler=sampler,  # smp: ignore[SMP109] dropped\n    )",
+        ),
+    ],
+)
+def test_a_comment_silences_a_finding_with_a_reason(comment):
+    assert not check_script(BROKEN.replace(*comment), PLAN)
+
+
+def test_a_comment_for_another_check_or_line_silences_nothing():
+    assert (
+        len(check_script(BROKEN.replace("sampler=sampler)", "sampler=sampler)  # smp: ignore[SMP110] no"), PLAN)) == 1
+    )
+    assert len(check_script("# smp: ignore[SMP109] no\n" + BROKEN, PLAN)) == 1
+    assert (
+        len(check_script(BROKEN.replace("sampler=sampler)", "sampler=sampler, x='# smp: ignore[SMP109] no')"), PLAN))
+        == 1
+    )
+
+
+def test_a_comment_without_a_reason_is_reported_and_not_heeded():
+    report = check_script(BROKEN.replace("sampler=sampler)", "sampler=sampler)  # smp: ignore[SMP109]"), PLAN)
+    assert [finding.id for finding in report] == ["SMP109", "SMP100"]
+
+
+def test_fixes_go_to_a_copy(script):
+    copy = apply_fixes(script, plan=PLAN)
+    assert copy.name == "train.fixed.py"
+    assert script.read_text() == BROKEN
+    assert copy.read_text() == samples.PIPELINE
+
+
+def test_fixes_in_place_keep_a_backup(script):
+    script.with_name("train.py.bak").write_text("mine")
+    assert apply_fixes(script, in_place=True, plan=PLAN) == script
+    assert script.read_text() == samples.PIPELINE
+    assert script.with_name("train.py.bak").read_text() == "mine"
+    assert script.with_name("train.py.bak1").read_text() == BROKEN
+
+
+def test_only_the_fixes_asked_for(script):
+    assert apply_fixes(script, ids=["SMP133"], plan=PLAN).read_text() == BROKEN
+
+
+def test_many_fixes_at_once(script):
+    text = BROKEN.replace("args, _ = parser.parse_known_args()", "args = parser.parse_args()")
+    text = text.replace("model.backward(loss)", "loss.backward()").replace("rank=smp.dp_rank()", "rank=smp.rank()")
+    text = text.replace("    torch.cuda.set_device(smp.local_rank())\n", "")
+    script.write_text(text)
+    assert len(check_script(script, PLAN)) == 5
+    apply_fixes(script, in_place=True, plan=PLAN)
+    assert not check_script(script, PLAN)
+
+
+def test_the_command_line(script, tmp_path, capsys):
+    assert main([str(script), "--microbatches", "4", "--pipeline-parallel-degree", "2"]) == 1
+    assert "SMP109" in capsys.readouterr().out
+
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"enabled": True, "parameters": {"partitions": 2, "microbatches": 4}}))
+    assert main([str(script), "--plan", str(plan), "--format", "sarif"]) == 1
+    assert json.loads(capsys.readouterr().out)["runs"][0]["results"]
+
+    assert main([str(script), "--plan", str(plan), "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["findings"][0]["id"] == "SMP109"
+
+    assert main([str(script), "--plan", str(plan), "--fix"]) == 0
+    assert script.read_text() == samples.PIPELINE
+
+
+def test_the_command_line_s_exit_status(script, tmp_path, capsys):
+    assert main([str(tmp_path / "nowhere.py")]) == 2
+    assert main([str(script), "--plan", str(tmp_path / "nowhere.json")]) == 2
+    (tmp_path / "bad.json").write_text("[1]")
+    assert main([str(script), "--plan", str(tmp_path / "bad.json")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+    assert main([str(script), "--microbatches", "1"]) == 0
+    warns = tmp_path / "sharded.py"
+    warns.write_text(samples.SHARDED.replace(", backward_passes_per_step=ACCUMULATE", ""))
+    assert main([str(warns), "--sharded-data-parallel-degree", "16"]) == 0
+    assert main([str(warns), "--sharded-data-parallel-degree", "16", "--strict"]) == 1
+
+
+def test_the_documentation_is_the_generated_one(root):
+    page = (root / "docs" / "checks.md").read_text("utf-8")
+    assert page == checks_page(), "run: python -m smp_advisor.scripts.documentation docs/checks.md"
+    for identifier, text in catalogue().items():
+        assert f"### {identifier}: {text.title}" in page
+
+
+def test_every_text_is_whole():
+    for text in catalogue().values():
+        assert text.source_url.startswith("https://docs.aws.amazon.com/sagemaker/latest/dg/")
+        for sentence in (text.message, text.consequence, text.remedy):
+            assert sentence.endswith((".", ").", "]."))

@@ -1,0 +1,161 @@
+"""Anything may be given; what cannot be checked is said in one sentence."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.scripts import Report, apply_fixes, check_script
+from tests.scripts import samples
+
+
+def refusal(*arguments, **keywords) -> str:
+    with pytest.raises(AdvisorError) as caught:
+        check_script(*arguments, **keywords)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert sentence.endswith(".")
+    return sentence
+
+
+def attempt(text: str, plan) -> Report | AdvisorError:
+    try:
+        return check_script("\n" + text, plan)
+    except AdvisorError as error:
+        return error
+
+
+def notebook(path, *cells):
+    content = {
+        "nbformat": 4,
+        "nbformat_minor": 5,
+        "metadata": {},
+        "cells": [{"cell_type": "code", "source": cell.splitlines(keepends=True), "outputs": []} for cell in cells],
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_a_missing_file(tmp_path):
+    assert "nowhere.py" in refusal(tmp_path / "nowhere.py")
+    assert "nowhere.py" in refusal("nowhere.py")
+
+
+def test_a_folder(tmp_path):
+    assert "folder" in refusal(tmp_path)
+
+
+def test_binary_junk(tmp_path):
+    path = tmp_path / "model.py"
+    path.write_bytes(bytes(range(256)) * 40)
+    assert "not text" in refusal(path)
+    path.write_bytes(b"x = '\xff\xfe'\n")
+    assert "not text" in refusal(path)
+
+
+def test_a_syntax_error_names_its_line():
+    assert "<source>, line 2" in refusal("x = 1\ny = (\n")
+
+
+def test_python_2():
+    assert "Python 2" in refusal("import torch\nprint 'loss', loss\n")
+    assert "Python 2" in refusal("try:\n    pass\nexcept A, b:\n    pass\n")
+
+
+def test_null_bytes_and_deep_nesting_in_text():
+    refusal("x = 1\0\n")
+    refusal("x = " + "(" * 5000 + ")" * 5000 + "\n")
+    refusal("x = " + "+".join(["a"] * 20_000) + "\n")
+
+
+def test_empty_text_is_fine(tmp_path):
+    assert list(check_script("")) == []
+    (tmp_path / "empty.py").write_text("")
+    assert list(check_script(tmp_path / "empty.py")) == []
+
+
+def test_what_is_neither_text_nor_path():
+    assert "int" in refusal(3)
+    assert "smp-v3" in refusal("", library="smp-v3")
+    assert "Plan" in refusal("", plan=7)
+
+
+@given(st.text(max_size=300))
+def test_any_text_gives_a_report_or_a_sentence(text):
+    assert isinstance(attempt(text, None), Report | AdvisorError)
+
+
+@given(st.integers(min_value=0, max_value=len(samples.TENSOR)), st.integers(min_value=0, max_value=200))
+def test_a_script_with_a_piece_cut_out_gives_a_report_or_a_sentence(start, length):
+    text = samples.TENSOR[:start] + samples.TENSOR[start + length :]
+    report = attempt(text, samples.TENSOR_PLAN)
+    assert str(report)
+    if isinstance(report, Report):
+        assert report._repr_html_()
+
+
+def test_a_notebook_with_magics(tmp_path):
+    path = notebook(
+        tmp_path / "train.ipynb",
+        "%load_ext smp_advisor\n!pip install torch\nfiles = !ls\n",
+        "%%bash\nls -l | wc\n",
+        "pip install something",
+        "%%writefile train.py\n" + samples.PIPELINE.replace(", drop_last=True", ""),
+    )
+    report = check_script(path, samples.PIPELINE_PLAN)
+    (finding,) = report
+    assert finding.id == "SMP109"
+    assert finding.path == f"{path}#cell-4"
+    assert finding.text in samples.PIPELINE.replace(", drop_last=True", "").splitlines()
+    assert samples.PIPELINE.splitlines()[finding.line - 2].startswith("    loader = DataLoader")
+    assert finding.fix is None
+    assert [note.path for note in report.unresolved] == [f"{path}#cell-3"]
+    with pytest.raises(AdvisorError, match="notebook"):
+        apply_fixes(path)
+
+
+def test_something_else_called_a_notebook(tmp_path):
+    (tmp_path / "a.ipynb").write_text("{}")
+    assert "notebook" in refusal(tmp_path / "a.ipynb")
+
+
+def test_a_cell_with_a_magic_above_it():
+    report = check_script("%%smp_check\n" + samples.PIPELINE.replace(", drop_last=True", ""), samples.PIPELINE_PLAN)
+    (finding,) = report
+    assert finding.path == "<cell>"
+    assert "DataLoader" in finding.text
+
+
+def test_encodings_and_line_ends(tmp_path):
+    path = tmp_path / "train.py"
+    text = samples.PIPELINE.replace(", drop_last=True", "").replace("import argparse", "# größer – 大\nimport argparse")
+    path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    (finding,) = check_script(path, samples.PIPELINE_PLAN)
+    assert finding.text == "    loader = DataLoader(dataset, batch_size=64, sampler=sampler)"
+    apply_fixes(path, in_place=True, plan=samples.PIPELINE_PLAN)
+    changed = path.read_bytes()
+    assert changed.startswith(b"\xef\xbb\xbf")
+    assert changed.count(b"\r\n") == changed.count(b"\n")
+    assert not check_script(path, samples.PIPELINE_PLAN)
+
+
+def test_ten_thousand_lines_in_two_seconds():
+    functions = samples.PIPELINE.partition("if __name__")[0].partition("def train(")[2]
+    parts = [samples.PIPELINE]
+    number = 0
+    while sum(part.count("\n") for part in parts) < 10_000:
+        number += 1
+        parts.append(f"\n\ndef train{number}(" + functions.replace("def main(", f"def main{number}("))
+    text = "".join(parts)
+    assert text.count("\n") >= 10_000
+    spent = []
+    for _ in range(3):  # processor time of the fastest: what else the machine does is not measured
+        started = time.process_time()
+        check_script(text, samples.PIPELINE_PLAN)
+        spent.append(time.process_time() - started)
+    assert min(spent) < 2
