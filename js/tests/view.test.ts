@@ -146,3 +146,22 @@ test('a view that is gone no longer listens', () => {
   dispose();
   expect(model.listening).toBe(0);
 });
+
+test('a script is checked by its path, and what is found stays text', () => {
+  const path = el.querySelector<HTMLInputElement>('.smp-path')!;
+  path.value = 'train.py';
+  press('Check script');
+  const { kind, id, path: asked } = model.sent.at(-1) as { kind: string; id: string; path: string };
+  expect([kind, asked]).toEqual(['check', 'train.py']);
+  const finding = {
+    id: 'SMP101', severity: 'error', place: 'train.py:3', column: 8, text: HOSTILE, message: 'Too early.', consequence: 'It fails.',
+    remedy: 'Call it first.', source_title: 'Page', source_url: 'javascript:alert(1)'
+  } as const;
+  model.emit('msg:custom', { kind: 'checked', id: 'another view', summary: 'not ours', findings: [], unresolved: [] });
+  expect(el.textContent).not.toContain('not ours');
+  model.emit('msg:custom', { kind: 'checked', id, summary: '1 error.', findings: [finding], unresolved: ['x'] } satisfies FromKernel);
+  expect(text('.smp-findings')).toContain('train.py:3 Too early. (SMP101)');
+  expect(text('.smp-findings pre')).toBe(`${HOSTILE}\n       ^`);
+  expect(el.querySelector('.smp-findings a, .smp-findings img')).toBeNull();
+  expect(text('.smp-findings')).toContain('What could not be followed (1)');
+});

@@ -15,6 +15,7 @@ from smp_advisor.notebook import workbench
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.display import show
 from smp_advisor.notebook.look_ahead import look_ahead
+from smp_advisor.notebook.script_panel import checked
 from smp_advisor.notebook.settings import require_settings
 from smp_advisor.notebook.static_view import static_html
 from smp_advisor.notebook.view_state import control_dicts, recommendation
@@ -198,6 +199,11 @@ class Advisor(anywidget.AnyWidget):
             with self._turn:
                 if self._serve(request) and content["kind"] == "export":
                     self._send_cells(request["id"])
+
+        elif content.get("kind") == "check":
+            with self._turn:
+                found = checked(str(content.get("path", "")), self.plan)
+            self.send({"kind": "checked", "id": str(content.get("id", "")), **found})
 
     def _send_cells(self, identity: str) -> None:
         try:

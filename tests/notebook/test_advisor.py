@@ -142,3 +142,19 @@ def test_a_users_text_is_escaped_in_the_static_picture(sent):
     assert "<script" not in html
     assert "&lt;script&gt;" in html
     assert "javascript:" not in html
+
+
+def test_the_script_panel_gets_findings_or_a_sentence(advice, monkeypatch, tmp_path):
+    advisor, sent = Advisor(advice), []
+    monkeypatch.setattr(advisor, "send", sent.append)
+    path = tmp_path / "train.py"
+    path.write_text("import smdistributed.modelparallel.torch as smp\n\nrank = smp.rank()\n")
+    for asked in (str(path), "/nowhere/train.py", " "):
+        advisor._on_message(advisor, {"kind": "check", "id": "view-1", "path": asked}, [])
+    found, missing, empty = sent
+    assert {one["kind"] for one in sent} == {"checked"}
+    assert [(one["id"], one["place"]) for one in found["findings"]] == [("SMP101", f"{path}:3")]
+    assert "1 error" in found["summary"]
+    assert missing["findings"] == empty["findings"] == []
+    assert "/nowhere/train.py" in missing["summary"]
+    assert empty["summary"].endswith(".")

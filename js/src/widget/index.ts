@@ -1,5 +1,6 @@
 import type { RenderProps } from '@anywidget/types';
 import { MemoryChart, TimeChart } from './charts';
+import { Checker } from './checker';
 import { Controls } from './controls';
 import { button, element, setText } from './dom';
 import { explanation } from './explanation';
@@ -25,6 +26,7 @@ function render({ model, el }: RenderProps<Traits>): () => void {
   const time = new TimeChart(shown);
   const controls = new Controls(view, session);
   const exporter = new Exporter(session);
+  const checker = new Checker(view, request => model.send(request));
   const words = element('p', 'smp-words');
   words.setAttribute('aria-live', 'polite');
   const stale = element('p', 'smp-stale', 'The figures are those of the last settings that can be combined.');
@@ -61,11 +63,15 @@ function render({ model, el }: RenderProps<Traits>): () => void {
     ),
     exporter.actions,
     explanation(shown),
+    checker.node,
     exporter.preview
   );
   root.setAttribute('aria-label', 'SMP advisor');
   const onState = (): void => session.onState();
-  const onMessage = (message: FromKernel): void => void exporter.onMessage(message);
+  const onMessage = (message: FromKernel): void => {
+    checker.onMessage(message);
+    void exporter.onMessage(message);
+  };
   model.on('change:_state', onState);
   model.on('msg:custom', onMessage);
   draw(session.screen);

@@ -81,6 +81,22 @@ export interface Pitfall {
   source_url: string;
 }
 
+/** Of the script checker; `script_panel.py` is the other side. */
+export interface CheckedFinding {
+  id: string;
+  severity: 'error' | 'warning' | 'info';
+  /** File and line. */
+  place: string;
+  column: number;
+  /** The line itself. */
+  text: string;
+  message: string;
+  consequence: string;
+  remedy: string;
+  source_title: string;
+  source_url: string;
+}
+
 /** What stays the same while the controls move. */
 export interface Recommendation {
   title: string;
@@ -138,4 +154,5 @@ export interface Traits {
 
 export type FromKernel =
   | { kind: 'cells'; id: string; settings: Settings; sources: string[] }
-  | { kind: 'failed'; id: string; text: string };
+  | { kind: 'failed'; id: string; text: string }
+  | { kind: 'checked'; id: string; summary: string; findings: CheckedFinding[]; unresolved: string[] };
