@@ -19,7 +19,7 @@ from smp_advisor.costs.memory import (
     stage_bytes,
     vocabulary_shards,
 )
-from smp_advisor.costs.money import cluster_usd_per_hour, days_to_train
+from smp_advisor.costs.money import days_to_train
 from smp_advisor.costs.partition import stage_kinds, stages
 from smp_advisor.costs.pipeline import in_flight
 from smp_advisor.costs.step_time import step_seconds
@@ -207,7 +207,7 @@ def _value(
         microbatches_in_flight=flight,
         tflops_per_gpu=per_gpu / 1e12,
         mfu=per_gpu / peak_flops(instance, job),
-        usd_per_hour=cluster_usd_per_hour(instance.usd_per_hour, cluster.nodes),
+        usd_per_hour=cluster.usd_per_hour,
         days=days_to_train(job.tokens, batch * sequence / time.total_seconds),
         assumptions=assumptions(model, plan),
     )

@@ -1,13 +1,8 @@
-"""Prices and days."""
+"""How long a whole run takes; its cost follows from the price of the cluster."""
 
 from __future__ import annotations
 
-__all__ = ["cluster_usd_per_hour", "days_to_train"]
-
-
-def cluster_usd_per_hour(usd_per_hour: float | None, nodes: int) -> float | None:
-    """On-demand price of all nodes; None where the instance has no known price."""
-    return None if usd_per_hour is None else usd_per_hour * nodes
+__all__ = ["days_to_train"]
 
 
 def days_to_train(tokens: float | None, tokens_per_second: float) -> float | None:
