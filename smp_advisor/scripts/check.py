@@ -54,7 +54,7 @@ def check_script(
 
     Examples
     --------
-    >>> report = check_script("import smdistributed.modelparallel.torch as smp\\nprint(smp.rank())\\n")
+    >>> report = check_script("import smdistributed.modelparallel.torch as smp\nprint(smp.rank())\n")
     >>> [finding.id for finding in report]
     ['SMP101']
     """

@@ -74,7 +74,10 @@ def _published() -> str:
             f"- Checked {data['date']}: {data['files']} different files of {data['repository']}, revisions"
             f" {', '.join(data['revisions'])}."
         ),
-        f"- Errors reported: {len(data['error'])}. Not real: {sum(not error['real'] for error in data['error'])}.\n",
+        (
+            f"- Errors reported: {sum(error['places'] for error in data['error'])} places."
+            f" Not real: {sum(error['places'] for error in data['error'] if not error['real'])}.\n"
+        ),
         "| error | where | judged |",
         "| --- | --- | --- |",
     ]
