@@ -63,7 +63,7 @@ class Advisor(anywidget.AnyWidget):
         self.handshakes: list[Handshake] = []
         self.fallbacks: list[Fallback] = []
         self._shown_in: int | None = None
-        self._served = ""
+        self._served: dict[str, int] = {}
         # Views may speak from another thread than cells run in: JupyterLab sends their messages over a subshell.
         self._turn = RLock()
         super().__init__(
@@ -170,9 +170,13 @@ class Advisor(anywidget.AnyWidget):
     def _serve(self, request: dict[str, Any]) -> bool:
         """Do what a view asked for, or say why not; its settings are complete, so that no earlier request matters."""
         identity = str(request.get("id", ""))
-        if identity and identity == self._served:
-            # The end of a gesture comes as a message, and once more as a trait.
+        view, _, number = identity.rpartition(":")
+        order = int(number) if number.isdigit() else 0
+        if order and order <= self._served.get(view, 0):
+            # A move comes as a message and as a trait, and traits wait for one another: it may be served already, or
+            # a newer one be, which it must not undo.
             return True
+        self._served[view] = order
         try:
             settings = require_settings(request.get("settings"))
             moved = str(request.get("moved") or "")
@@ -185,7 +189,6 @@ class Advisor(anywidget.AnyWidget):
         except AdvisorError as error:
             self.send({"kind": "failed", "id": identity, "text": str(error)})
             return False
-        self._served = identity
         self._settle(bench, answers=identity)
         return True
 

@@ -144,6 +144,21 @@ def test_a_users_text_is_escaped_in_the_static_picture(sent):
     assert "javascript:" not in html
 
 
+def test_a_move_that_comes_late_does_not_undo_a_newer_one(advice):
+    advisor = Advisor(advice)
+
+    def moved(number, batch):
+        settings = {**settings_of(advice.plan), "batch_size": batch}
+        return {"id": f"view:{number}", "settings": settings, "moved": "batch_size"}
+
+    for number, batch in ((1, 20), (2, 16)):
+        advisor._on_message(advisor, {"kind": "move", "request": moved(number, batch)}, [])
+    advisor._request = moved(1, 20)  # the trait had to wait for its turn
+    assert advisor.plan.batch_size == 16
+    advisor._on_message(advisor, {"kind": "move", "request": {**moved(1, 24), "id": "other:1"}}, [])
+    assert advisor.plan.batch_size == 24  # another view counts for itself
+
+
 def test_the_script_panel_gets_findings_or_a_sentence(advice, monkeypatch, tmp_path):
     advisor, sent = Advisor(advice), []
     monkeypatch.setattr(advisor, "send", sent.append)
