@@ -131,6 +131,9 @@ def advise(
             f"objective='cost' needs a price, and none is known for {cluster.instance.name}: use another objective, or "
             "Cluster.custom(..., usd_per_hour=...)."
         )
+    if library == "smp-v1" and (job.adapter is not None or job.fp8):
+        what = "adapters" if job.adapter is not None else "fp8 products"
+        raise JobError(f"The library SMP v1 documents no {what}: leave them out of the job.")
     if job.precision == "bf16" and not cluster.instance.bf16:
         raise JobError(f"{cluster.instance.gpu_label} does not compute in bf16; use precision='fp16'.")
 

@@ -118,6 +118,12 @@ def require_writable(model: Model, job: Job, plan: Plan) -> None:
             f"The training script needs library version {first_library_version()} or later, the plan is written for"
             f" {plan.version}: choose a later version, or pass script= with your own."
         )
+    if job.adapter is not None or job.optimizer not in {"adam", "sgd"}:
+        what = "an adapter" if job.adapter is not None else f"the optimizer {job.optimizer!r}"
+        raise ExportError(
+            f"The training script trains every parameter with Adam or SGD, and the job asks for {what}: pass script="
+            " with your own."
+        )
     sequence_length = model.sequence_length(job.sequence_length)
     if _lacks_positions(model, architecture(model), sequence_length) and model.origin != "inferred":
         raise ExportError(

@@ -10,6 +10,7 @@ from smp_advisor.notebook.controls import controls
 from smp_advisor.notebook.figures import figures, stage_groups, verdict
 from smp_advisor.notebook.settings import settings_of
 from smp_advisor.notebook.words import CATEGORY_LABELS, CONFIGURATION, TIME_LABELS, configuration, precision_words
+from smp_advisor.workload.optimizer import OPTIMIZERS
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
@@ -136,7 +137,7 @@ def facts(advice: Advice) -> list[Fact]:
     run = [
         f"{length:,} tokens a sample",
         precision_words(job.precision),
-        {"adam": "Adam", "sgd": "SGD with momentum"}[job.optimizer],
+        OPTIMIZERS[job.optimizer].label,
         batch,
     ]
     if job.tokens:

@@ -76,6 +76,10 @@ class SavedActivations:
     negative where the fused kernel keeps a tensor that eager attention does not."""
     half_replicated_bytes: float = 0.0
     """Extra bytes in half precision only (fp32 copies that an RMSNorm keeps of a 16-bit input)."""
+    weight_split_elements: float = 0.0
+    """Of `split_elements`, those that only the gradients of weights need: frozen weights (adapters) leave them out."""
+    weight_replicated_elements: float = 0.0
+    """The same of `replicated_elements`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +114,13 @@ class Block:
     """All-reduces of the block's output (tokens x hidden) that tensor parallelism adds to one forward pass."""
     input_tensors: int = 1
     """Tensors of tokens x hidden that enter the block (2 for a decoder with cross-attention)."""
+    adapter_parameters: int = 0
+    """Trained parameters that an adapter adds beside the frozen ones (`Adapter.applied_to`)."""
+
+    @property
+    def expert_parameters(self) -> int:
+        """Those of the experts of a mixture, all of them together."""
+        return sum(m.inputs * m.outputs * m.experts for m in self.matmuls if m.experts > 1)
 
     @property
     def split_parameters(self) -> int:

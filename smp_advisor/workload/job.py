@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from smp_advisor.errors import JobError
+from smp_advisor.workload.adapter import Adapter
+from smp_advisor.workload.optimizer import OPTIMIZERS, OptimizerName
 
 __all__ = ["DEFAULT_SEQUENCE_LENGTH", "Job", "Precision"]
 
@@ -29,8 +31,13 @@ class Job:
     """Tokens per sample."""
     precision: Precision = "fp16"
     """``fp16`` and ``bf16`` keep fp32 master copies (20 bytes a parameter with Adam); ``fp32`` keeps 16."""
-    optimizer: Literal["adam", "sgd"] = "adam"
-    """``adam`` (8 bytes of state a parameter) or ``sgd`` with momentum (4 bytes)."""
+    fp8: bool = False
+    """Whether matrix products run in fp8 (H100 and later), with everything else in ``bf16``."""
+    optimizer: OptimizerName = "adam"
+    """By what it keeps of a parameter: ``adam`` (8 bytes), ``adam-8bit`` (2), ``lion`` (4), ``sgd`` with momentum (4),
+    ``plain-sgd`` without, ``adafactor`` (rows and columns only)."""
+    adapter: Adapter | None = None
+    """Trains a low-rank adapter over the frozen model (LoRA, QLoRA) instead of all its parameters."""
     attention: Literal["eager", "fused"] = "eager"
     """``eager`` stores the attention scores (PyTorch 1.x, hence SMP v1); ``fused`` does not (FlashAttention)."""
     global_batch_size: int | None = None
@@ -49,14 +56,34 @@ class Job:
                 raise JobError(f"{name} must be a whole number of at least {low}, not {value!r}.")
         for name, allowed in (
             ("precision", ("fp16", "bf16", "fp32")),
-            ("optimizer", ("adam", "sgd")),
+            ("optimizer", tuple(OPTIMIZERS)),
             ("attention", ("eager", "fused")),
         ):
             if getattr(self, name) not in allowed:
                 raise JobError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}.")
+        self._check_training()
         tokens: object = self.tokens  # whatever the annotation says, a notebook may pass text
         if tokens is not None and not (isinstance(tokens, int | float) and tokens > 0):
             raise JobError(f"tokens must be a positive number, not {self.tokens!r}.")
+
+    def _check_training(self) -> None:
+        """Refuse what does not go together: fp8 products, adapters and precisions."""
+        if not isinstance(self.fp8, bool):
+            raise JobError(f"fp8 must be True or False, not {self.fp8!r}.")
+        if self.fp8 and self.precision != "bf16":
+            raise JobError(f"fp8 products go with precision='bf16', not {self.precision!r}.")
+        adapter: object = self.adapter  # whatever the annotation says, a notebook may pass something else
+        if adapter is None:
+            return
+        if not isinstance(adapter, Adapter):
+            raise JobError(f"adapter must be an Adapter, such as Adapter(rank=8), not {adapter!r}.")
+        if self.precision == "fp32" and adapter.quantized:
+            raise JobError("An adapter over a quantised base trains in 16 bits: set precision to bf16 or fp16.")
+
+    @property
+    def moment_bytes(self) -> float:
+        """Bytes of optimizer state a parameter."""
+        return OPTIMIZERS[self.optimizer].moment_bytes()
 
     def defaulted(self) -> tuple[str, ...]:
         """Names of the settings that are at their default, for showing defaults as defaults."""

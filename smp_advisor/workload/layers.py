@@ -38,11 +38,13 @@ def norm(hidden: int, kind: Norm = "layer", *, affine: bool = True, input_kept: 
         return Part(
             replicated_parameters=2 * hidden if affine else 0,
             replicated_elements=(inputs + 1) * hidden,
+            weight_replicated_elements=hidden,
             traffic_elements=2 * hidden,
         )
     return Part(
         replicated_parameters=hidden,
         replicated_elements=(inputs + 2) * hidden,
+        weight_replicated_elements=2 * hidden,
         half_replicated_bytes=(2 if kind == "rms" else 4) * hidden,
         # Written as separate operations: to fp32, square, mean, scale, back to 16 bits, weight.
         traffic_elements=18 * hidden,
@@ -117,6 +119,8 @@ def attention(
             Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal, window=window, dropout=dropout),
         ),
         split_elements=kept + queries,
+        # The fused kernel keeps its output for itself; the copy of it beside is there for the output product alone.
+        weight_split_elements=queries if partly_rotated else 0,
         eager_split_elements=eager,
         # Rotation of queries and keys: turn by a quarter, two products, a sum.
         split_traffic_elements=9 * rotary_dim * (heads + kv_heads),
@@ -143,6 +147,7 @@ def feed_forward(
             Matmul(name="mlp down", inputs=ffn, outputs=hidden, split="row"),
         ),
         split_elements=(kept + 1) * ffn,
+        weight_split_elements=ffn if dropout or kept else 0,
         split_bytes=ffn if dropout else 0,
         unfused_split_elements=function.unfused_kept * ffn,
         split_traffic_elements=(function.traffic + (2.5 if dropout else 0)) * ffn,
@@ -165,6 +170,7 @@ def gated_feed_forward(
             Matmul(name="mlp down", inputs=ffn, outputs=hidden, split="row"),
         ),
         split_elements=(function.kept + 3) * ffn,
+        weight_split_elements=ffn,
         split_bytes=ffn if dropout else 0,
         unfused_split_elements=function.unfused_kept * ffn,
         split_traffic_elements=(function.traffic + 3 + (2.5 if dropout else 0)) * ffn,

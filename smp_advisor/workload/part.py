@@ -37,6 +37,9 @@ class Part:
     """Elements kept on top with eager attention."""
     half_replicated_bytes: float = 0
     """Bytes kept in half precision on top."""
+    weight_split_elements: float = 0
+    """Of the elements above, those that only the gradients of weights need: inputs of products."""
+    weight_replicated_elements: float = 0
     traffic_elements: float = 0
     """Elements that memory-bound operations of the forward pass read and write."""
     split_traffic_elements: float = 0
@@ -61,6 +64,8 @@ def assemble(kind: str, hidden: int, parts: Sequence[Part], *, all_reduces: int 
             unfused_split_elements=sum(part.unfused_split_elements for part in parts),
             eager_split_elements=sum(part.eager_split_elements for part in parts),
             half_replicated_bytes=sum(part.half_replicated_bytes for part in parts),
+            weight_split_elements=sum(part.weight_split_elements for part in parts),
+            weight_replicated_elements=sum(part.weight_replicated_elements for part in parts),
         ),
         traffic_elements=sum(part.traffic_elements for part in parts),
         split_traffic_elements=sum(part.split_traffic_elements for part in parts),

@@ -43,6 +43,8 @@ def gated_experts(hidden: int, ffn: int, function: Activation, *, experts: int, 
         ),
         split_elements=(function.kept + 3) * ffn * chosen,
         replicated_elements=2 * hidden * chosen,
+        weight_split_elements=ffn * chosen,
+        weight_replicated_elements=hidden * chosen,
         unfused_split_elements=function.unfused_kept * ffn * chosen,
         # Gather, weigh, scatter.
         traffic_elements=7 * hidden * chosen,

@@ -112,6 +112,28 @@ def test_a_block_keeps_what_autograd_keeps(name):
     assert expected_per_token(block, attention) == pytest.approx(measured, rel=0.02)
 
 
+def _frozen(model):
+    """Only the token table learns, so that gradients pass through the blocks without being asked of their weights."""
+    model.requires_grad_(requires_grad=False)
+    model.get_input_embeddings().requires_grad_()
+    return model
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[3] == "sdpa"])
+def test_a_frozen_block_keeps_what_autograd_keeps(name):
+    class_name, keywords, depth, _ = CASES[name]
+    cls = getattr(transformers, class_name)
+
+    def configuration(layers):
+        return cls.config_class(**keywords, **{depth: layers}, use_cache=False)
+
+    block = Model.from_config(configuration(1)).groups[0].block
+    saved = block.saved
+    frozen = expected_per_token(block, "sdpa") - 2 * (saved.weight_split_elements + saved.weight_replicated_elements)
+    measured = measured_per_token(lambda layers: _frozen(cls(configuration(layers))), text, (128, 256))
+    assert frozen == pytest.approx(measured, rel=0.02)
+
+
 def test_a_t5_decoder_block_keeps_what_autograd_keeps():
     def configuration(layers):
         return transformers.T5Config(

@@ -1,0 +1,168 @@
+"""Low-rank adapters (LoRA: Hu et al. 2021, arXiv 2106.09685) over a frozen, possibly quantised model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+from smp_advisor.errors import JobError
+
+if TYPE_CHECKING:
+    from smp_advisor.workload.block import Block
+    from smp_advisor.workload.model import Model
+
+__all__ = ["Adapter", "AdapterTargets"]
+
+AdapterTargets = Literal["query-value", "attention", "all-linear"]
+
+_BASE_BYTES = {16: 2.0, 8: 1.0, 4: 0.5}
+_SCALE_BYTES = {16: 0.0, 8: 0.0, 4: 4 / 64}
+"""QLoRA (Dettmers et al. 2023, arXiv 2305.14314, section 3): an fp32 scale for 64 values; LLM.int8 one for a row."""
+_DOUBLE_QUANTIZED_SCALE_BYTES = 1 / 64 + 4 / (64 * 256)
+"""The scales themselves in 8 bits, with an fp32 scale for 256 of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adapter:
+    """LoRA: each adapted product gets a trained product of low rank beside it, everything else is frozen.
+
+    Examples
+    --------
+    >>> from smp_advisor.workload import Model
+    >>> Adapter(rank=8).parameter_count(Model.from_parameters("7B", family="llama"))
+    4194304
+    """
+
+    rank: int = 8
+    """Inner dimension of the trained products."""
+    targets: AdapterTargets = "query-value"
+    """``query-value`` (PEFT's default for most families), ``attention`` (all four projections), or ``all-linear``
+    (every product of a block)."""
+    base_bits: Literal[16, 8, 4] = 16
+    """Bits a weight of the frozen products: 16 (LoRA), 8 (LLM.int8) or 4 (QLoRA); embedding, norms and head have 16."""
+    double_quantization: bool = False
+    """Whether the scales of a 4-bit base are quantised as well."""
+    dropout: bool = True
+    """Whether the adapter's input passes through dropout, of which a copy and a mask are kept."""
+
+    def __post_init__(self) -> None:
+        rank: object = self.rank  # whatever the annotation says, a notebook may pass text
+        if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+            raise JobError(f"The adapter's rank must be a whole number of at least 1, not {self.rank!r}.")
+        for name, allowed in (("targets", ("query-value", "attention", "all-linear")), ("base_bits", (16, 8, 4))):
+            if getattr(self, name) not in allowed:
+                works = ", ".join(str(value) for value in allowed)
+                raise JobError(f"The adapter's {name} must be one of {works}, not {getattr(self, name)!r}.")
+        for name in ("double_quantization", "dropout"):
+            if not isinstance(getattr(self, name), bool):
+                raise JobError(f"The adapter's {name} must be True or False, not {getattr(self, name)!r}.")
+        if self.double_quantization and self.base_bits != 4:
+            raise JobError("double_quantization is for a 4-bit base: set base_bits=4 as well.")
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the frozen products have fewer than 16 bits a weight."""
+        return self.base_bits < 16
+
+    @property
+    def base_bytes_per_parameter(self) -> float:
+        """Bytes a weight of the frozen products, scales included."""
+        scales = _DOUBLE_QUANTIZED_SCALE_BYTES if self.double_quantization else _SCALE_BYTES[self.base_bits]
+        return _BASE_BYTES[self.base_bits] + scales
+
+    def applied_to(self, model: Model) -> Model:
+        """Model whose blocks keep what the frozen ones keep, and carry the adapter's parameters."""
+        return _applied(self, model)
+
+    def parameter_count(self, model: Model) -> int:
+        """Trained parameters."""
+        return sum(group.count * group.block.adapter_parameters for group in self.applied_to(model).groups)
+
+
+_ATTENTION, _ENCODER = "attention", "encoder"
+
+
+@lru_cache(maxsize=256)
+def _applied(adapter: Adapter, model: Model) -> Model:
+    groups = tuple(replace(group, block=_adapted(adapter, group.block)) for group in model.groups)
+    return replace(model, groups=groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """One adapted product: trained matrices of inputs x rank and rank x outputs."""
+
+    inputs: int
+    outputs: int
+    copies: int
+    """Experts, each with a pair of its own."""
+    chosen: int
+    source: str
+    """The tensor it reads, the same for all products of one norm's output."""
+
+
+def _pairs(adapter: Adapter, block: Block) -> tuple[_Pair, ...]:
+    """Adapted products; a joint product of queries, keys and values, or of gate and up, is adapted part by part."""
+    pairs: list[_Pair] = []
+    everything, queries_values = adapter.targets == "all-linear", adapter.targets == "query-value"
+    attentions = iter(block.attentions)
+    for product in block.matmuls:
+        widths, source = [product.outputs], "attention norm"
+        match product.name:
+            case "qkv":
+                attention = next(attentions)
+                keys = attention.kv_heads * attention.head_dim
+                widths = [attention.heads * attention.head_dim, keys, *([] if queries_values else [keys])]
+            case "cross-attention query":
+                next(attentions)
+                source = "cross-attention norm"
+            case "cross-attention key and value":
+                widths, source = [product.outputs // 2] * (1 if queries_values else 2), _ENCODER
+            case "attention output" | "cross-attention output":
+                widths, source = ([] if queries_values else widths), _ATTENTION
+            case "mlp up and gate" | "expert up and gate":
+                widths, source = ([product.outputs // 2] * 2 if everything else []), "mlp norm"
+            case "mlp up" | "mlp down" | "expert down":
+                widths, source = (widths if everything else []), product.name
+            case _:  # a router decides and is never adapted
+                widths = []
+        pairs += [_Pair(product.inputs, width, product.experts, product.weights_per_token, source) for width in widths]
+    return tuple(pairs)
+
+
+def _adapted(adapter: Adapter, block: Block) -> Block:
+    """Block of which only the adapter is trained.
+
+    The inputs that gradients of frozen weights would need are not kept; those of adapted products are, once for all
+    products that read the same tensor, and a copy behind dropout for every pair.
+    """
+    saved, pairs = block.saved, _pairs(adapter, block)
+    replicated = saved.replicated_elements - saved.weight_replicated_elements
+    split = saved.split_elements - saved.weight_split_elements + sum(adapter.rank * pair.chosen for pair in pairs)
+    # Dropout gives every pair a tensor of its own. Without it they share what they read, and what the fused attention
+    # or the encoder keeps anyway costs nothing.
+    kept = pairs if adapter.dropout else tuple({pair.source: pair for pair in pairs}.values())
+    masks = 0.0
+    for pair in kept:
+        elements = pair.inputs * pair.chosen
+        if adapter.dropout:
+            masks += elements
+        elif pair.source in {_ATTENTION, _ENCODER}:
+            continue
+        if pair.source in {_ATTENTION, "mlp down", "expert down"}:
+            split += elements
+        else:
+            replicated += elements
+    return replace(
+        block,
+        saved=replace(
+            saved,
+            split_elements=split,
+            replicated_elements=replicated,
+            replicated_bytes=saved.replicated_bytes + masks,
+            weight_split_elements=0.0,
+            weight_replicated_elements=0.0,
+        ),
+        adapter_parameters=sum(adapter.rank * (pair.inputs + pair.outputs) * pair.copies for pair in pairs),
+    )

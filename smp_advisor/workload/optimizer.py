@@ -1,0 +1,46 @@
+"""Optimizers by what they keep of every trained parameter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["OPTIMIZERS", "Optimizer", "OptimizerName"]
+
+OptimizerName = Literal["adam", "adam-8bit", "lion", "sgd", "plain-sgd", "adafactor"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Optimizer:
+    """State of one optimizer."""
+
+    label: str
+    """Name for people."""
+    moments: int
+    """Values of state a parameter."""
+    quantized: bool = False
+    """Whether they take one byte each, whatever the precision of the training."""
+
+    def moment_bytes(self, element_bytes: float = 4.0) -> float:
+        """Bytes of state a parameter where an unquantised value takes `element_bytes`."""
+        return self.moments * (1.0 if self.quantized else element_bytes)
+
+
+OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
+    {
+        "adam": Optimizer(label="Adam", moments=2),
+        # Dettmers et al. 2022, arXiv 2110.02861: block-wise scales add 2/1024 of that.
+        "adam-8bit": Optimizer(label="Adam with 8-bit state", moments=2, quantized=True),
+        # Chen et al. 2023, arXiv 2302.06675: momentum alone.
+        "lion": Optimizer(label="Lion", moments=1),
+        "sgd": Optimizer(label="SGD with momentum", moments=1),
+        "plain-sgd": Optimizer(label="SGD without momentum", moments=0),
+        # Shazeer and Stern 2018, arXiv 1804.04235: a row and a column for each matrix, less than a thousandth of it.
+        "adafactor": Optimizer(label="Adafactor", moments=0),
+    }
+)
+"""Every optimizer that a job can name."""
