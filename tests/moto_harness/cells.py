@@ -29,6 +29,8 @@ os.environ |= {
     "AWS_DEFAULT_REGION": REGION,
     "AWS_REGION": REGION,
     "AWS_EC2_METADATA_DISABLED": "true",
+    # moto cannot simulate policies; newer releases of version 3 ask for it in ModelTrainer's constructor.
+    "SAGEMAKER_VALIDATE_ROLE": "false",
 }
 os.environ.pop("AWS_CA_BUNDLE", None)
 
@@ -94,12 +96,30 @@ def run_cell(cell, namespace):
 
 
 def uploaded(request):
-    """Files in the source archive of a job, by name."""
-    place = json.loads(request["HyperParameters"]["sagemaker_submit_directory"]).removeprefix("s3://")
-    bucket, key = place.split("/", 1)
-    archive = boto3.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+    """Files that a job runs, by name: of its source archive, or of the channel ``code`` (version 3 of the SDK)."""
+    s3 = boto3.client("s3")
+    code = [channel for channel in request.get("InputDataConfig", []) if channel["ChannelName"] == "code"]
+    if code:
+        bucket, prefix = split(code[0]["DataSource"]["S3DataSource"]["S3Uri"])
+        keys = [entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/")["Contents"]]
+        return {
+            key.removeprefix(f"{prefix}/"): s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode()
+            for key in keys
+        }
+    place = request["HyperParameters"]["sagemaker_submit_directory"]
+    bucket, key = split(json.loads(place) if place.startswith('"') else place)
+    archive = s3.get_object(Bucket=bucket, Key=key)["Body"].read()
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        return {member.name: files.extractfile(member).read().decode() for member in files if member.isfile()}
+        return {
+            member.name.removeprefix("./"): files.extractfile(member).read().decode()
+            for member in files
+            if member.isfile()
+        }
+
+
+def split(uri):
+    bucket, key = uri.removeprefix("s3://").split("/", 1)
+    return bucket, key.rstrip("/")
 
 
 def run(name, cells):

@@ -5,25 +5,33 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["run_notebooks"]
+__all__ = ["ENVIRONMENTS", "run_notebooks"]
+
+_HERE = Path(__file__).parent
+ENVIRONMENTS = tuple(sorted(path.stem for path in (_HERE / "environments").glob("v*.txt")))
+"""The oldest and newest SageMaker SDK of each major version; `scripts/sdk_environments.sh` makes them."""
 
 
-def run_notebooks(notebooks: dict[str, list[str]], *, timeout_seconds: float = 280) -> dict[str, dict]:
+def run_notebooks(
+    notebooks: dict[str, list[str]], environment: str = "v2-newest", *, timeout_seconds: float = 280
+) -> dict[str, dict]:
     """Run notebooks (cells by name), each on its own; see `cells.py` for what comes back.
 
     One child process runs all of them: importing the SageMaker SDK takes longer than a cell.
     """
-    program = Path(__file__).with_name("cells.py")
+    python = _HERE.parents[1] / ".venv-sdk" / environment / "bin" / "python"
+    if not python.exists():
+        raise RuntimeError(f"{python} is missing: run scripts/sdk_environments.sh .venv-test/bin/python")
+    program = _HERE / "cells.py"
     with tempfile.TemporaryDirectory() as directory:
         given, answer = Path(directory, "notebooks.json"), Path(directory, "results.json")
         given.write_text(json.dumps(notebooks))
         environment = os.environ | {"SAGEMAKER_SUPPRESS_V2_WARNING": "1"}
         child = subprocess.run(
-            [sys.executable, program, given, answer],
+            [python, program, given, answer],
             env=environment,
             capture_output=True,
             text=True,
