@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-__all__ = ["all_gather_seconds", "all_reduce_seconds", "bus_bytes_per_second", "point_to_point_seconds"]
+__all__ = [
+    "all_gather_seconds",
+    "all_reduce_seconds",
+    "all_to_all_seconds",
+    "bus_bytes_per_second",
+    "point_to_point_seconds",
+]
 
 
 def _intra_efficiency(cluster: Cluster, members: Ints) -> Floats:
@@ -79,6 +85,11 @@ def all_gather_seconds(cluster: Cluster, bytes_: Floats, members: Ints, stride: 
     return _seconds(cluster, bytes_, members, stride, rounds=1)
 
 
+def all_to_all_seconds(cluster: Cluster, bytes_: Floats, members: Ints, stride: Ints) -> Floats:
+    """Every GPU sends (n - 1) / n of its `bytes_` to the others of its group."""
+    return _seconds(cluster, bytes_, members, stride, rounds=1)
+
+
 def point_to_point_seconds(cluster: Cluster, bytes_: Floats, members: Ints, stride: Ints) -> Floats:
     """Slowest hand-over of a pipeline of `members` stages whose neighbours are `stride` ranks apart.
 
@@ -91,4 +102,4 @@ def point_to_point_seconds(cluster: Cluster, bytes_: Floats, members: Ints, stri
     network = cluster.inter_node_bytes_per_s_per_node * constant("communication.network_efficiency") / senders
     rate = np.where(inside, link, network)
     with np.errstate(divide="ignore"):
-        return constant("communication.handover_seconds") + bytes_ / rate
+        return constant("communication.start_seconds") + bytes_ / rate

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smp_advisor.costs.constants import constant, fp32_peak_tflops
+from smp_advisor.costs.constants import constant, fp32_peak_tflops, gpu_constant
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,7 +21,17 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["block_forward_seconds", "head_forward_seconds", "model_flops_per_sample", "peak_flops"]
+__all__ = ["BlockSeconds", "block_seconds", "head_seconds", "model_flops_per_sample", "peak_flops"]
+
+
+@dataclass(frozen=True)
+class BlockSeconds:
+    """One microbatch through one block, without communication, shape (n,) each."""
+
+    forward: Floats
+    backward: Floats
+    core_attention: Floats
+    """The part of `forward` that selective recomputation repeats."""
 
 
 def peak_flops(instance: Instance, job: Job) -> float:
@@ -30,34 +41,41 @@ def peak_flops(instance: Instance, job: Job) -> float:
     return instance.peak_tflops * 1e12
 
 
-def _efficiency(rows: Floats, columns: Floats, inner: Floats) -> Floats:
-    """Share of peak of a (rows x inner) by (inner x columns) product: each dimension saturates like d / (d + d0)."""
-    half = constant("time.matmul_half_dimension")
-    saturation = rows / (rows + half) * columns / (columns + half) * inner / (inner + half)
-    return constant("time.matmul_efficiency") * saturation
+def _bandwidth(instance: Instance) -> float:
+    """Bytes a second that element-wise kernels move."""
+    return instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency")
 
 
 def _product_seconds(
     rows: Floats, columns: Floats, inner: Floats, copies: Floats | float, instance: Instance, job: Job, element: int
 ) -> Floats:
-    """Roofline of `copies` equal products: the slower of arithmetic and memory."""
-    flops = 2 * rows * columns * inner
-    arithmetic = flops / (peak_flops(instance, job) * _efficiency(rows, columns, inner))
+    """Roofline of `copies` equal products of (rows x inner) by (inner x columns): the slower of arithmetic and memory.
+
+    The share of peak is that of very large products on this GPU, less what is lost where a dimension is short: each
+    saturates like d / (d + d0).
+    """
+    half = constant("time.matmul_half_dimension")
+    efficiency = gpu_constant("matmul_efficiency", instance.gpu)
+    saturation = rows / (rows + half) * columns / (columns + half) * inner / (inner + half)
+    arithmetic = 2 * rows * columns * inner / (peak_flops(instance, job) * efficiency * saturation)
     traffic = element * (rows * inner + inner * columns + rows * columns)
-    memory = traffic / (instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency"))
-    return copies * np.maximum(arithmetic, memory)
+    return copies * np.maximum(arithmetic, traffic / _bandwidth(instance))
 
 
-def _matmul_seconds(matmul: Matmul, tp: Floats, world: World, instance: Instance, job: Job) -> Floats:
+def _matmul_seconds(matmul: Matmul, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
+    tp, ep = layout.tensor_parallel_degree, layout.expert_parallel_degree
     columns = matmul.outputs / np.where(matmul.split == "column", tp, 1.0)
     inner = matmul.inputs / np.where(matmul.split == "row", tp, 1.0)
-    rows = world.microbatch_tokens * matmul.weights_per_token / matmul.experts
-    return _product_seconds(rows, columns, inner, matmul.experts, instance, job, world.bytes_per_element)
+    # Expert parallelism gives a GPU fewer experts, and the tokens of more GPUs for each.
+    held = np.maximum(matmul.experts / ep, 1.0) if matmul.experts > 1 else 1.0
+    rows = world.microbatch_tokens * matmul.weights_per_token / held
+    return _product_seconds(rows, columns, inner, held, instance, job, world.bytes_per_element)
 
 
-def _attention_seconds(block: Block, tp: Floats, world: World, instance: Instance, job: Job) -> Floats:
+def _attention_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
+    """Scores, softmax and their product with the values."""
+    tp = layout.tensor_parallel_degree
     total = np.zeros(len(tp))
-    bandwidth = instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency")
     for attention in block.attentions:
         heads = attention.heads / tp
         keys = attention.keys_per_query(world.sequence_length)
@@ -66,7 +84,9 @@ def _attention_seconds(block: Block, tp: Floats, world: World, instance: Instanc
             reach = min(attention.window or keys, keys)
             pairs = reach * (1 - reach / (2 * keys)) if attention.causal else float(reach)
             flops = 4 * heads * attention.head_dim * world.microbatch_tokens * pairs
-            total = total + flops / (peak_flops(instance, job) * constant("time.fused_attention_efficiency"))
+            total = total + flops / (
+                peak_flops(instance, job) * gpu_constant("fused_attention_efficiency", instance.gpu)
+            )
             continue
         rows = np.full(len(tp), float(world.sequence_length))
         width = np.full(len(tp), float(attention.head_dim))
@@ -74,39 +94,49 @@ def _attention_seconds(block: Block, tp: Floats, world: World, instance: Instanc
         for columns, inner in ((np.full(len(tp), float(keys)), width), (width, np.full(len(tp), float(keys)))):
             total = total + _product_seconds(rows, columns, inner, copies, instance, job, world.bytes_per_element)
         scores = heads * world.microbatch_tokens * keys * world.bytes_per_element
-        total = total + constant("time.eager_score_passes") * scores / bandwidth
+        total = total + constant("time.eager_score_passes") * scores / _bandwidth(instance)
     return total
 
 
-def block_forward_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
-    """One forward pass of one microbatch through one block, without communication, shape (n,)."""
-    tp = layout.tensor_parallel_degree.astype(np.float64)
-    total = _attention_seconds(block, tp, world, instance, job)
-    for matmul in block.matmuls:
-        total = total + _matmul_seconds(matmul, tp, world, instance, job)
+def block_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> BlockSeconds:
+    """One microbatch through one block.
+
+    The backward pass has two products for each of the forward pass; a fused attention kernel computes its scores anew
+    there, five products for two (Dao 2023, arXiv 2307.08691).
+    """
+    tp = layout.tensor_parallel_degree
+    attention = _attention_seconds(block, layout, world, instance, job)
+    products = sum(
+        (_matmul_seconds(matmul, layout, world, instance, job) for matmul in block.matmuls), np.zeros(len(layout))
+    )
     # The library's fused layers replace the model's own activation function under tensor parallelism.
     unfused = np.where(tp == 1, block.unfused_split_traffic_elements, 0.0)
-    elements = block.traffic_elements + (block.split_traffic_elements + unfused) / tp
-    bandwidth = instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency")
-    total = total + elements * world.bytes_per_element * world.microbatch_tokens / bandwidth
-    return np.maximum(total, constant("time.launch_seconds_per_block"))
+    whole = block.traffic_elements / np.where(layout.sequence_parallel, tp, 1)
+    elements = whole + (block.split_traffic_elements + unfused) / tp
+    moved = elements * world.bytes_per_element * world.microbatch_tokens / _bandwidth(instance)
+    launch = constant("time.launch_seconds_per_block")
+    again = 2.5 / gpu_constant("attention_backward_share", instance.gpu) if job.attention == "fused" else 2.0
+    return BlockSeconds(
+        forward=np.maximum(products + attention + moved, launch),
+        backward=np.maximum(2 * (products + moved) + again * attention, 2 * launch),
+        core_attention=attention,
+    )
 
 
-def head_forward_seconds(
+def head_seconds(
     model: Model, layout: Layout, world: World, instance: Instance, job: Job, shards: Floats
-) -> Floats:
-    """Output projection, softmax and loss of one microbatch on the last stage, shape (n,)."""
+) -> tuple[Floats, Floats]:
+    """Output projection, softmax and loss of one microbatch on the last stage: forward and backward, shape (n,)."""
     if model.head.kind == "none":
-        return np.zeros(len(layout))
+        return np.zeros(len(layout)), np.zeros(len(layout))
     rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
     columns = model.head.outputs / shards
     inner = np.full(len(layout), float(model.shape.hidden))
-    element = world.bytes_per_element
-    product = _product_seconds(rows, columns, inner, 1.0, instance, job, element)
-    # Logits are read and written about four times in fp32: copy, softmax, loss, gradient.
-    bandwidth = instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency")
+    product = _product_seconds(rows, columns, inner, 1.0, instance, job, world.bytes_per_element)
     dense = 2 * rows * model.head.extra_matmul_parameters / (peak_flops(instance, job) * 0.5)
-    return product + dense + 4 * 4 * rows * columns / bandwidth
+    # Logits are read and written about four times in fp32: copy, softmax, loss, gradient.
+    passes = 4 * 4 * rows * columns / _bandwidth(instance)
+    return product + dense + passes, 2 * (product + dense + passes)
 
 
 def model_flops_per_sample(model: Model, sequence_length: int) -> float:

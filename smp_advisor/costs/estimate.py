@@ -34,6 +34,8 @@ class StageMemory:
     """Logits and loss, on the last stage."""
     communication_gib: float
     """Buffers of reductions, gathered parameters and NCCL."""
+    optimizer_step_gib: float
+    """What the optimizer's step needs for itself beyond the activations, which are gone by then."""
     allocator_reserve_gib: float
     """What PyTorch's allocator reserves beyond what is allocated."""
     context_gib: float

@@ -8,20 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smp_advisor.costs.activations import block_saved_bytes, host_bytes
 from smp_advisor.costs.compute import model_flops_per_sample, peak_flops
 from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory, StepTime
 from smp_advisor.costs.layout import Layout
-from smp_advisor.costs.memory import (
-    GIB,
-    block_saved_bytes,
-    host_bytes,
-    memory_error_bytes,
-    stage_bytes,
-    vocabulary_shards,
-)
+from smp_advisor.costs.memory import GIB, memory_error_bytes, stage_bytes
 from smp_advisor.costs.money import days_to_train
 from smp_advisor.costs.partition import stage_kinds, stages
 from smp_advisor.costs.pipeline import in_flight
+from smp_advisor.costs.state import vocabulary_shards
 from smp_advisor.costs.step_time import step_seconds
 from smp_advisor.costs.world import World
 from smp_advisor.library.check import check_against
@@ -74,7 +69,7 @@ def _kinds_bytes(
     return [
         (
             stage,
-            stage_bytes(model, job, layout, world, stage, saved),
+            stage_bytes(model, layout, world, stage, saved),
             host_bytes(model, layout, world, stage),
         )
         for stage in stage_kinds(model, degree)
@@ -130,7 +125,7 @@ def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan
         check_against(plan, cluster, model, job)
     if not plans:
         return []
-    layout = Layout.of(plans)
+    layout = Layout.of(plans, job)
     seconds = seconds_columns(model, cluster, job, layout)
     result: list[Estimate | None] = [None] * len(plans)
     for degree, rows in _by_pipeline_degree(layout):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,14 +13,16 @@ from smp_advisor.costs.constants import constant
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
+    from smp_advisor.costs.recipe import Recipe
     from smp_advisor.library.plan import Checkpointing, Plan
+    from smp_advisor.workload.job import Job
 
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
 
-__all__ = ["CONTIGUOUS", "Layout", "checkpoint_layers", "checkpoint_strategy", "sharded_default"]
+__all__ = ["COLUMNS", "CONTIGUOUS", "Layout", "checkpoint_layers", "checkpoint_strategy", "sharded_default"]
 
 CONTIGUOUS = -1
 """`Layout.checkpoint_layers` of the strategy that makes one unit of all layers of a stage."""
@@ -52,19 +55,38 @@ def sharded_default(name: str) -> int:
 class Layout:
     """Many configurations as columns of equal length, one entry a plan."""
 
+    recipe: Recipe
+    """Bytes a parameter; the same for every row."""
     tensor_parallel_degree: Ints
+    sequence_parallel: Bools
+    """Whether tensor parallelism also divides what it would replicate, along the sequence (Korthikanti et al. 2022)."""
     pipeline_parallel_degree: Ints
-    sharded_data_parallel_degree: Ints
-    """Shards of parameters, gradients and optimizer state; 1 for none."""
-    shard_optimizer_state: Bools
+    virtual_stages: Ints
+    """Model chunks a GPU holds in Megatron's interleaved schedule; 1 for none."""
+    context_parallel_degree: Ints
+    """GPUs that share the tokens of a sample."""
+    expert_parallel_degree: Ints
+    """GPUs of a data-parallel group that share the experts of a layer."""
+    shard_level: Ints
+    """What data parallelism divides: 0 nothing, 1 optimizer state (ZeRO-1, ``shard_optimizer_state``), 2 also
+    gradients (ZeRO-2), 3 also parameters (ZeRO-3, FSDP, sharded data parallelism)."""
+    shard_degree: Ints
+    """Over how many GPUs; 0 for the whole data-parallel group, fewer is hybrid sharding."""
+    prefetched_units: Ints
+    """Level 3: blocks gathered at a time, the one that runs among them; 0 where `max_live_parameters` bounds them."""
     batch_samples: Ints
-    """Samples that one tensor-parallel group (one replica) processes in a step."""
+    """Samples that one replica (one tensor- and context-parallel group) processes in a step."""
     microbatches: Ints
+    """Of a step; without a pipeline, steps of gradient accumulation."""
     active_microbatches: Ints
     simple_pipeline: Bools
     """All forward passes before the first backward pass."""
+    depth_bounds_activations: Bools
+    """Whether a stage holds no more microbatches than the stages from it to the last (1F1B); SMP v1 does not say."""
     checkpoint_layers: Ints
     """Blocks per checkpointed unit; 0 none, `CONTIGUOUS` all blocks of a stage."""
+    selective_recomputation: Bools
+    """Whether the core of eager attention (scores, softmax, dropout) is recomputed."""
     offload_activations: Bools
     activation_loading_horizon: Ints
     split_checkpoints: Bools
@@ -73,6 +95,10 @@ class Layout:
     """Parameters gathered at a time (``sdp_max_live_parameters``)."""
     reduce_bucket_elements: Ints
     """Gradients reduced at a time (``sdp_reduce_bucket_size``)."""
+    pipeline_outermost: Bools
+    """Whether pipeline neighbours are furthest apart in rank (Megatron) rather than next to tensor-parallel groups."""
+    host_handover: Bools
+    """Whether the hosts of two pipeline stages agree on every hand-over (SMP v1) before the GPUs send."""
     spread_placement: Bools
     """Data-parallel neighbours first (``placement_strategy="spread"``) rather than tensor-parallel ones."""
 
@@ -81,49 +107,72 @@ class Layout:
 
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Layout:
         """The layouts of some rows."""
-        return Layout(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+        return Layout(recipe=self.recipe, **{name: getattr(self, name)[rows] for name in COLUMNS})
 
     @classmethod
     def concatenate(cls, parts: Sequence[Layout]) -> Layout:
-        """One layout of many."""
-        return cls(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)})
+        """One layout of many that share a recipe."""
+        if any(part.recipe != parts[0].recipe for part in parts):
+            raise ValueError("layouts with different recipes do not go into one")
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
+        return cls(recipe=parts[0].recipe, **columns)
 
     @classmethod
-    def of(cls, plans: Sequence[Plan]) -> Layout:
-        """Columns of some plans."""
+    def of_columns(cls, recipe: Recipe, rows: int = 1, **columns: ArrayLike) -> Layout:
+        """Layouts of `rows` rows; a column is an array or one value for all, what is left out has its default.
 
-        def ints(values: list[int]) -> Ints:
-            return np.asarray(values, dtype=np.int64)
-
-        def bools(values: list[bool]) -> Bools:
-            return np.asarray(values, dtype=np.bool_)
-
+        Examples
+        --------
+        >>> from smp_advisor.costs.recipe import amp
+        >>> from smp_advisor.workload import Job
+        >>> len(Layout.of_columns(amp(Job()), rows=3, batch_samples=[1, 2, 4]))
+        3
+        """
+        unknown = sorted(set(columns) - set(COLUMNS))
+        if unknown:
+            raise ValueError(f"a layout has no column {unknown[0]!r}")
         return cls(
-            tensor_parallel_degree=ints([p.tensor_parallel_degree for p in plans]),
-            pipeline_parallel_degree=ints([p.pipeline_parallel_degree for p in plans]),
-            sharded_data_parallel_degree=ints([p.sharded_data_parallel_degree for p in plans]),
-            shard_optimizer_state=bools([p.shard_optimizer_state for p in plans]),
-            # Unscaled, every rank of a tensor-parallel group brings a batch and the group processes them together.
-            batch_samples=ints([p.batch_size * (1 if p.prescaled_batch else p.tensor_parallel_degree) for p in plans]),
-            microbatches=ints([p.microbatches for p in plans]),
-            active_microbatches=ints(
-                [
-                    p.active_microbatches or min(p.pipeline_parallel_degree + 2, p.microbatches)
-                    if p.pipeline != "simple"
-                    else p.microbatches
-                    for p in plans
-                ]
-            ),
-            simple_pipeline=bools([p.pipeline == "simple" for p in plans]),
-            checkpoint_layers=ints([checkpoint_layers(p.activation_checkpointing) for p in plans]),
-            offload_activations=bools([p.offload_activations for p in plans]),
-            activation_loading_horizon=ints([p.activation_loading_horizon or 4 for p in plans]),
-            split_checkpoints=bools([p.optimize == "memory" and p.tensor_parallel_degree > 1 for p in plans]),
-            max_live_parameters=ints(
-                [p.sdp_max_live_parameters or sharded_default("max_live_parameters") for p in plans]
-            ),
-            reduce_bucket_elements=ints(
-                [p.sdp_reduce_bucket_size or sharded_default("reduce_bucket_elements") for p in plans]
-            ),
-            spread_placement=bools([p.placement_strategy == "spread" for p in plans]),
+            recipe=recipe,
+            **{
+                name: np.broadcast_to(np.asarray(columns.get(name, default), dtype=kind), (rows,)).copy()
+                for name, (kind, default) in _column_defaults().items()
+            },
         )
+
+    @classmethod
+    def of(cls, plans: Sequence[Plan], job: Job) -> Layout:
+        """Columns of some plans of one library."""
+        from smp_advisor.costs.translation import layout_of
+
+        return layout_of(plans, job)
+
+
+COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(Layout) if f.name != "recipe")
+"""The fields of a layout that have one entry a row."""
+
+
+@cache
+def _column_defaults() -> dict[str, tuple[type[np.generic], int | bool]]:
+    """Type and neutral value of every column."""
+    ones = {
+        "tensor_parallel_degree",
+        "pipeline_parallel_degree",
+        "virtual_stages",
+        "context_parallel_degree",
+        "expert_parallel_degree",
+        "batch_samples",
+        "microbatches",
+        "active_microbatches",
+    }
+    special = {
+        "activation_loading_horizon": int(constant("offload.loading_horizon")),
+        "max_live_parameters": sharded_default("max_live_parameters"),
+        "reduce_bucket_elements": sharded_default("reduce_bucket_elements"),
+    }
+    result: dict[str, tuple[type[np.generic], int | bool]] = {}
+    for field in fields(Layout):
+        if field.type == "Bools":
+            result[field.name] = (np.bool_, False)
+        elif field.type == "Ints":
+            result[field.name] = (np.int64, special.get(field.name, int(field.name in ones)))
+    return result

@@ -122,27 +122,35 @@ def simulate(
     return Schedule(tuple(slots), max(stage.free for stage in line), most_held)
 
 
-def makespan_slots(layout: Layout) -> NDArray[np.int64]:
+def makespan_slots(layout: Layout) -> NDArray[np.float64]:
     """Length of each plan's step in slots of one forward plus one backward pass of its slowest stage, shape (n,).
 
     Without a pipeline this is the number of microbatches; the excess over it is the bubble. It is what `simulate`
     gives for equal stages and immediate hand-overs, whatever the ratio of backward to forward (a property test holds
     the two together): ``active`` microbatches go round the pipeline together, one slot apart, and the next ones start
-    when the first comes back after ``stages`` slots.
+    when the first comes back after ``stages`` slots. Virtual stages divide the time to fill the pipeline by their
+    number (Narayanan et al. 2021, arXiv 2104.04473, section 2.2).
     """
     stages, microbatches = layout.pipeline_parallel_degree, layout.microbatches
     together = np.minimum(np.where(layout.simple_pipeline, microbatches, layout.active_microbatches), stages)
     rounds, rest = np.divmod(microbatches - 1, np.maximum(together, 1))
     interleaved = rounds * stages + rest + stages
-    return np.where(layout.simple_pipeline, microbatches + stages - 1, interleaved)
+    spans = np.where(layout.simple_pipeline, microbatches + stages - 1, interleaved)
+    return microbatches + (spans - microbatches) / layout.virtual_stages
 
 
-def in_flight(layout: Layout) -> NDArray[np.int64]:
-    """Microbatches whose activations a GPU may hold at once, shape (n,).
+def in_flight(layout: Layout, stage: int = 0) -> NDArray[np.float64]:
+    """Microbatches whose activations a GPU of a stage may hold at once, shape (n,).
 
-    ``pipeline="simple"``: all of them; ``"interleaved"``: at most min(active_microbatches, microbatches). Whether the
-    library also caps this by the depth of the pipeline is not documented, so memory is planned without that cap.
+    ``pipeline="simple"``: all of them; ``"interleaved"``: at most min(active_microbatches, microbatches). Whether SMP
+    v1 also caps this by the depth of the pipeline is not documented, so its memory is planned without that cap. With
+    it (1F1B) a stage holds as many as there are stages from it to the last; with v virtual stages
+    ``(2 (p - i - 1) + (v - 1) p + 1) / v`` of them (Narayanan et al. 2021, arXiv 2104.04473, figure 4).
     """
-    bound = np.minimum(layout.active_microbatches, layout.microbatches)
+    degree, chunks = layout.pipeline_parallel_degree, layout.virtual_stages
+    bound = np.minimum(layout.active_microbatches, layout.microbatches).astype(np.float64)
+    left = degree - np.minimum(stage, degree - 1)
+    warm = np.where(chunks > 1, (2 * (left - 1) + (chunks - 1) * degree + 1) / chunks, left)
+    bound = np.where(layout.depth_bounds_activations, np.minimum(warm, layout.microbatches), bound)
     bound = np.where(layout.simple_pipeline, layout.microbatches, bound)
-    return np.where(layout.pipeline_parallel_degree > 1, bound, 1)
+    return np.where(degree > 1, bound, 1.0)

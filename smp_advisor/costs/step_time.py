@@ -7,19 +7,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, point_to_point_seconds
-from smp_advisor.costs.compute import block_forward_seconds, head_forward_seconds
+from smp_advisor.costs.activations import host_bytes
+from smp_advisor.costs.communication import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    all_to_all_seconds,
+    point_to_point_seconds,
+)
+from smp_advisor.costs.compute import block_seconds, head_seconds
 from smp_advisor.costs.constants import constant
-from smp_advisor.costs.memory import host_bytes, local_parameters, vocabulary_shards
 from smp_advisor.costs.partition import stage_kinds
 from smp_advisor.costs.pipeline import makespan_slots
+from smp_advisor.costs.state import local_parameters, owned_parameters, vocabulary_shards
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.layout import Layout
+    from smp_advisor.costs.partition import Stage
+    from smp_advisor.costs.state import LocalParameters
     from smp_advisor.costs.world import World
+    from smp_advisor.workload.block import Block
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -29,46 +38,84 @@ __all__ = ["step_seconds"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _StagePass:
-    """One microbatch on one stage: compute and tensor-parallel communication of each pass, arrays of shape (n,)."""
+class _Passes:
+    """One microbatch through one block or one stage, arrays of shape (n,)."""
 
     forward: Floats
-    head: Floats
-    """Head and loss, part of neither recomputation."""
-    tensor_parallel_forward: Floats
+    backward: Floats
+    recomputation: Floats
+    exchange_forward: Floats
+    """Communication inside the block that compute waits for: tensor, context and expert parallelism."""
+    exchange_backward: Floats
+    """That of the backward pass and of recomputation."""
 
-    def passes(self, recompute: NDArray[np.bool_]) -> Floats:
-        """Forward, recomputation and backward (twice the forward) with their communication."""
-        again = np.where(recompute, 1.0, 0.0)
-        total: Floats = (3 + again) * self.forward + 3 * self.head + (2 + again) * self.tensor_parallel_forward
-        return total
+    @property
+    def total(self) -> Floats:
+        """Everything one microbatch takes."""
+        return self.forward + self.backward + self.recomputation + self.exchange_forward + self.exchange_backward
+
+    def row(self, index: NDArray[np.intp]) -> _Passes:
+        """Some rows."""
+        return _Passes(**{name: getattr(self, name)[index] for name in _PASSES})
+
+
+_PASSES = tuple(_Passes.__dataclass_fields__)
+
+
+def _exchange_seconds(block: Block, cluster: Cluster, layout: Layout, world: World) -> Floats:
+    """Communication of one forward pass of a block.
+
+    Tensor parallelism: an all-reduce of the block's output each, or with sequence parallelism an all-gather and a
+    reduce-scatter of the same volume. Context parallelism: keys and values go round the group. Expert parallelism:
+    tokens go to their experts and back.
+    """
+    tokens = world.microbatch_tokens * world.bytes_per_element
+    tp, cp, ep = layout.tensor_parallel_degree, layout.context_parallel_degree, layout.expert_parallel_degree
+    seconds = block.all_reduces * all_reduce_seconds(cluster, block.hidden * tokens, tp, world.tensor_stride)
+    if (cp > 1).any():
+        keys = sum(2 * a.kv_heads * a.head_dim for a in block.attentions) / tp
+        seconds = seconds + all_gather_seconds(cluster, keys * tokens * cp, cp, world.tensor_stride * tp)
+    experts = max((m.weights_per_token for m in block.matmuls if m.experts > 1), default=0)
+    if experts and (ep > 1).any():
+        moved = block.hidden * tokens * experts / np.where(layout.sequence_parallel, tp, 1)
+        seconds = seconds + 2 * all_to_all_seconds(cluster, moved, ep, world.data_stride)
+    return seconds
+
+
+def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, world: World) -> _Passes:
+    compute = block_seconds(block, layout, world, cluster.instance, job)
+    exchange = _exchange_seconds(block, cluster, layout, world)
+    full = layout.checkpoint_layers != 0
+    core = np.where(layout.selective_recomputation & ~full, compute.core_attention, 0.0)
+    return _Passes(
+        forward=compute.forward,
+        backward=compute.backward,
+        recomputation=np.where(full, compute.forward, core),
+        exchange_forward=exchange,
+        exchange_backward=exchange * np.where(full, 2, 1),
+    )
 
 
 def _stage_passes(
     model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int
-) -> tuple[_StagePass, ...]:
-    instance = cluster.instance
-    compute = [block_forward_seconds(g.block, layout, world, instance, job) for g in model.groups]
-    reductions = [
-        g.block.all_reduces
-        * all_reduce_seconds(
-            cluster,
-            world.bytes_per_element * g.block.hidden * world.microbatch_tokens,
-            layout.tensor_parallel_degree,
-            world.tensor_stride,
-        )
-        for g in model.groups
-    ]
-    head = head_forward_seconds(model, layout, world, instance, job, vocabulary_shards(model, layout))
-    nothing = np.zeros(len(layout))
-    return tuple(
-        _StagePass(
-            forward=sum((n * c for n, c in zip(stage.block_counts, compute, strict=True)), nothing),
-            head=head if stage.last else nothing,
-            tensor_parallel_forward=sum((n * r for n, r in zip(stage.block_counts, reductions, strict=True)), nothing),
-        )
-        for stage in stage_kinds(model, degree)
-    )
+) -> tuple[_Passes, ...]:
+    blocks = [_block_passes(g.block, cluster, job, layout, world) for g in model.groups]
+    head = head_seconds(model, layout, world, cluster.instance, job, vocabulary_shards(model, layout))
+
+    def of_stage(stage: Stage) -> _Passes:
+        sums = {
+            name: sum(
+                (n * getattr(one, name) for n, one in zip(stage.block_counts, blocks, strict=True)),
+                np.zeros(len(layout)),
+            )
+            for name in _PASSES
+        }
+        if stage.last:
+            sums["forward"] = sums["forward"] + head[0]
+            sums["backward"] = sums["backward"] + head[1]
+        return _Passes(**sums)
+
+    return tuple(of_stage(stage) for stage in stage_kinds(model, degree))
 
 
 def step_seconds(
@@ -81,122 +128,133 @@ def step_seconds(
     degree
         The pipeline parallel degree that all n layouts share.
     """
-    recompute = layout.checkpoint_layers != 0
-    passes = _stage_passes(model, cluster, job, layout, world, degree)
-    durations = np.stack([p.passes(recompute) for p in passes])
-    slowest = durations.argmax(axis=0)
-
-    def of_slowest(name: str) -> Floats:
-        values: Floats = np.stack([getattr(p, name) for p in passes])
-        picked: Floats = values[slowest, np.arange(len(layout))]
-        return picked
-
-    forward, head, reduce = of_slowest("forward"), of_slowest("head"), of_slowest("tensor_parallel_forward")
-    again = np.where(recompute, 1.0, 0.0)
+    every = _stage_passes(model, cluster, job, layout, world, degree)
+    slowest = np.stack([p.total for p in every]).argmax(axis=0)
+    rows = np.arange(len(layout))
+    passes = _Passes(**{name: np.stack([getattr(p, name) for p in every])[slowest, rows] for name in _PASSES})
     m = layout.microbatches
     result = {
-        "forward_seconds": m * (forward + head),
-        "backward_seconds": 2 * m * (forward + head),
-        "recomputation_seconds": m * again * forward,
-        "tensor_parallel_seconds": m * (2 + again) * reduce,
+        "forward_seconds": m * passes.forward,
+        "backward_seconds": m * passes.backward,
+        "recomputation_seconds": m * passes.recomputation,
+        "tensor_parallel_seconds": m * (passes.exchange_forward + passes.exchange_backward),
     }
-    slot = durations[slowest, np.arange(len(layout))]
-    result["pipeline_bubble_seconds"] = _bubble(model, cluster, layout, world, degree, slot)
-    result["data_parallel_seconds"] = _data_parallel(
-        model, cluster, layout, world, degree, forward + head, again * forward
-    )
-    result["optimizer_seconds"] = _optimizer(model, cluster, job, layout, world, degree)
-    result["offload_seconds"] = _offload(model, cluster, layout, world, degree, m * (3 + again) * forward)
+    local = _largest_local_parameters(model, layout, degree)
+    result["pipeline_bubble_seconds"] = _bubble(model, cluster, layout, world, degree, passes.total)
+    result["data_parallel_seconds"] = _data_parallel(model, cluster, layout, world, degree, local, passes)
+    result["optimizer_seconds"] = _optimizer(cluster, layout, world, local)
+    compute = m * (passes.forward + passes.backward + passes.recomputation)
+    result["offload_seconds"] = _offload(model, cluster, layout, world, degree, compute)
     return result
 
 
-def _bubble(
+def _bubble(model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, slot: Floats) -> Floats:
+    """Waiting and hand-overs: the schedule's slots beyond the microbatches, at the slowest stage's pace."""
+    if degree == 1:
+        return np.zeros(len(layout))
+    spans = makespan_slots(layout)
+    width = max(g.block.hidden * g.block.input_tensors for g in model.groups)
+    hop = np.where(layout.host_handover, constant("communication.handover_seconds"), 0.0) + point_to_point_seconds(
+        cluster,
+        world.bytes_per_element
+        * width
+        * world.microbatch_tokens
+        / np.where(layout.sequence_parallel, layout.tensor_parallel_degree, 1),
+        layout.pipeline_parallel_degree,
+        world.pipeline_stride,
+    )
+    # Every microbatch hands over once in each direction; the sender's compute stream waits for its copy.
+    return (spans - layout.microbatches) * slot + 2 * hop * layout.virtual_stages * spans
+
+
+def _largest_local_parameters(model: Model, layout: Layout, degree: int) -> LocalParameters:
+    locals_ = [local_parameters(model, layout, stage) for stage in stage_kinds(model, degree)]
+    largest = np.stack([local.total for local in locals_]).argmax(axis=0)
+    rows = np.arange(len(layout))
+    return type(locals_[0])(
+        **{
+            name: np.stack([np.broadcast_to(getattr(local, name), (len(layout),)) for local in locals_])[largest, rows]
+            for name in locals_[0].__dataclass_fields__
+        }
+    )
+
+
+def _exposed(communication: Floats, compute: Floats) -> Floats:
+    """What a communication beside compute adds to the time.
+
+    The excess over compute and, where both run, a share of the shorter: each slows the other.
+    """
+    return np.maximum(communication - compute, 0.0) + constant("time.contention") * np.minimum(communication, compute)
+
+
+def _data_parallel(
     model: Model,
     cluster: Cluster,
     layout: Layout,
     world: World,
     degree: int,
-    slot: Floats,
-) -> Floats:
-    """Waiting and hand-overs: the simulated schedule's slots beyond the microbatches, at the slowest stage's pace."""
-    if degree == 1:
-        return np.zeros(len(layout))
-    spans = makespan_slots(layout)
-    width = max(g.block.hidden * g.block.input_tensors for g in model.groups)
-    hop = point_to_point_seconds(
-        cluster,
-        world.bytes_per_element * width * world.microbatch_tokens,
-        layout.pipeline_parallel_degree,
-        world.pipeline_stride,
-    )
-    # Every microbatch hands over once in each direction; the sender's compute stream waits for its copy.
-    return (spans - layout.microbatches) * slot + 2 * hop * spans
-
-
-def _largest_local_parameters(model: Model, layout: Layout, degree: int) -> tuple[Floats, Floats]:
-    pairs = [local_parameters(model, layout, stage) for stage in stage_kinds(model, degree)]
-    split, replicated = np.stack([s for s, _ in pairs]), np.stack([r for _, r in pairs])
-    rows = (split + replicated).argmax(axis=0), np.arange(len(layout))
-    return split[rows], replicated[rows]
-
-
-def _data_parallel(
-    model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, forward: Floats, recompute: Floats
+    local: LocalParameters,
+    passes: _Passes,
 ) -> Floats:
     """Reductions and gathers that compute does not hide.
 
-    Without sharding, gradients are all-reduced during the last microbatch's backward pass. With
-    `shard_optimizer_state` they are reduce-scattered there, and the all-gather of updated parameters after the
-    optimizer step is exposed (SMP documentation, Introduction to model parallelism). Sharded data parallelism gathers
-    parameters in the forward and again in the backward pass of every microbatch and reduce-scatters gradients there,
-    with prefetch.
+    Without sharding, gradients are all-reduced during the last microbatch's backward pass. With sharded optimizer state
+    they are reduce-scattered there, and the all-gather of updated parameters after the optimizer step is exposed (SMP
+    documentation, Introduction to model parallelism). Sharded parameters are gathered in the forward and again in the
+    backward pass of every microbatch, and gradients reduce-scattered there, with prefetch.
     """
-    element = world.bytes_per_element
-    split, replicated = _largest_local_parameters(model, layout, degree)
-    dp, rdp, stride = world.data_parallel_degree, world.replicas, world.data_stride
+    recipe = layout.recipe
+    reduction, dp, stride = world.reduction_degree, world.data_parallel_degree, world.data_stride
     # The data-parallel group of replicated modules takes in whole tensor-parallel groups; a node holds one such group
     # for each of its pipeline stages.
+    tp = layout.tensor_parallel_degree
     wide = np.where(
-        layout.spread_placement, 1, np.clip(world.gpus_per_node // layout.tensor_parallel_degree, 1, degree)
+        layout.spread_placement | layout.pipeline_outermost, 1, np.clip(world.gpus_per_node // tp, 1, degree)
     )
-    backward = 2 * forward + recompute
-    hidden = constant("time.overlap") * backward
+    split = local.split + local.experts
+    last = passes.backward + passes.recomputation
 
-    reduce = all_reduce_seconds(cluster, element * split, rdp, stride) + all_reduce_seconds(
-        cluster, element * replicated, dp, wide
-    )
-    scatter = all_gather_seconds(cluster, element * split, rdp, stride) + all_gather_seconds(
-        cluster, element * replicated, dp, wide
-    )
-    plain = np.maximum(reduce - hidden, 0.1 * reduce)
-    sharded_state = np.maximum(scatter - hidden, 0.1 * scatter) + scatter
+    def over_groups(collective: object, element: float) -> Floats:
+        return collective(cluster, element * split, reduction, stride) + collective(  # type: ignore[operator, no-any-return]
+            cluster, element * local.replicated, dp, wide
+        )
 
-    shards = layout.sharded_data_parallel_degree
-    whole = element * (split + replicated)
-    neighbours = layout.tensor_parallel_degree
+    reduced = over_groups(all_reduce_seconds, recipe.reduced_bytes)
+    scattered = over_groups(all_gather_seconds, recipe.reduced_bytes)
+    gathered = over_groups(all_gather_seconds, recipe.compute_bytes)
+    by_level = np.where(layout.shard_level == 0, _exposed(reduced, last), _exposed(scattered, last) + gathered)
+    if not (layout.shard_level >= 3).any():
+        return by_level
+
     # One gather a block: every one of them pays the start of a collective.
-    blocks = model.layer_count
-    gather = blocks * all_gather_seconds(cluster, whole / blocks, shards, neighbours)
-    across = all_reduce_seconds(cluster, whole / shards, np.maximum(rdp // shards, 1), shards * neighbours)
-    overlap = constant("time.sharded_overlap")
-    per_microbatch = np.maximum(gather - overlap * forward, 0) + np.maximum(2 * gather - overlap * backward, 0)
-    sharded = layout.microbatches * per_microbatch + np.maximum(across - hidden, 0.1 * across)
-    return np.where(shards > 1, sharded, np.where(layout.shard_optimizer_state, sharded_state, plain))
+    blocks, neighbours = model.layer_count, tp
+    whole = local.total
+    gather = blocks * all_gather_seconds(cluster, recipe.compute_bytes * whole / blocks, world.shards, neighbours)
+    scatter = blocks * all_gather_seconds(cluster, recipe.reduced_bytes * whole / blocks, world.shards, neighbours)
+    across = all_reduce_seconds(
+        cluster,
+        recipe.reduced_bytes * whole / world.shards,
+        np.maximum(reduction // world.shards, 1),
+        world.shards * neighbours,
+    )
+    forward = passes.forward + passes.exchange_forward
+    backward = passes.backward + passes.recomputation + passes.exchange_backward
+    per_microbatch = _exposed(gather, forward) + _exposed(gather + scatter, backward)
+    fully = layout.microbatches * per_microbatch + _exposed(across, last)
+    return np.where(layout.shard_level >= 3, fully, by_level)
 
 
-def _optimizer(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int) -> Floats:
-    """Memory-bound update of the parameters each GPU owns."""
-    split, replicated = _largest_local_parameters(model, layout, degree)
-    whole = split + replicated
-    owned = np.where(layout.shard_optimizer_state, whole / world.replicas, whole)
-    share = 1.0 if job.optimizer == "adam" else 0.6
-    traffic = share * constant("time.optimizer_bytes_per_parameter") * owned / layout.sharded_data_parallel_degree
-    seconds: Floats = traffic / (cluster.instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency"))
+def _optimizer(cluster: Cluster, layout: Layout, world: World, local: LocalParameters) -> Floats:
+    """Memory-bound update of the parameters each GPU owns: every byte of their state is read and written."""
+    moved = constant("time.optimizer_passes") * layout.recipe.total_bytes * owned_parameters(local, layout, world)
+    seconds: Floats = moved / (cluster.instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency"))
     return seconds
 
 
 def _offload(model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, compute: Floats) -> Floats:
     """Copies to the host and back that compute does not hide."""
+    if not layout.offload_activations.any():
+        return np.zeros(len(layout))
     moved = np.stack([host_bytes(model, layout, world, stage) for stage in stage_kinds(model, degree)]).max(axis=0)
     # Host memory holds one round of microbatches in flight; every microbatch of the step passes through it.
     rounds = layout.microbatches / np.maximum(np.minimum(layout.active_microbatches, layout.microbatches), 1)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
 __all__ = ["World"]
 
 
@@ -24,43 +27,52 @@ class World:
 
     gpus: int
     gpus_per_node: int
-    data_parallel_degree: NDArray[np.int64]
-    """World over pipeline degree: tensor parallelism runs across data-parallel ranks."""
-    replicas: NDArray[np.int64]
-    """Reduced data-parallel degree: groups that see different samples."""
-    microbatch_samples: NDArray[np.float64]
+    replicas: Ints
+    """Groups that see different samples (the reduced data-parallel degree)."""
+    reduction_degree: Ints
+    """GPUs over which gradients of divided modules are reduced: replicas times context parallelism."""
+    data_parallel_degree: Ints
+    """GPUs over which gradients of modules that tensor parallelism leaves whole are reduced."""
+    shards: Ints
+    """GPUs that share what the layout's sharding level divides; 1 at level 0."""
+    microbatch_samples: Floats
     """Samples of one microbatch of one replica."""
-    microbatch_tokens: NDArray[np.float64]
-    global_batch_size: NDArray[np.int64]
+    microbatch_tokens: Floats
+    """Tokens of one microbatch on one GPU: samples times sequence over context parallelism."""
+    global_batch_size: Ints
     sequence_length: int
     bytes_per_element: int
-    tensor_stride: NDArray[np.int64]
+    tensor_stride: Ints
     """Distance in ranks between neighbours of a tensor-parallel group."""
-    pipeline_stride: NDArray[np.int64]
-    data_stride: NDArray[np.int64]
+    pipeline_stride: Ints
+    data_stride: Ints
 
     @classmethod
     def of(cls, model: Model, cluster: Cluster, job: Job, layout: Layout) -> World:
         """Derive the figures; SMP documentation, Ranking Basics, for the group sizes and placement."""
-        tp, pp = layout.tensor_parallel_degree, layout.pipeline_parallel_degree
+        tp, pp, cp = layout.tensor_parallel_degree, layout.pipeline_parallel_degree, layout.context_parallel_degree
         dp = cluster.gpus // pp
-        rdp = dp // tp
+        reduction = dp // tp
+        replicas = reduction // cp
         sequence = model.sequence_length(job.sequence_length)
         samples = layout.batch_samples / layout.microbatches
         one = np.ones_like(tp)
+        sharded = np.where(layout.shard_degree == 0, reduction, layout.shard_degree)
         # "cluster" is DPT: tensor parallelism varies fastest over neighbouring ranks; "spread" is TPD.
-        spread = layout.spread_placement
+        spread, outermost = layout.spread_placement, layout.pipeline_outermost
         return cls(
             gpus=cluster.gpus,
             gpus_per_node=cluster.instance.gpus,
             data_parallel_degree=dp,
-            replicas=rdp,
+            replicas=replicas,
+            reduction_degree=reduction,
+            shards=np.where(layout.shard_level == 0, 1, sharded),
             microbatch_samples=samples,
-            microbatch_tokens=samples * sequence,
-            global_batch_size=layout.batch_samples * rdp,
+            microbatch_tokens=samples * sequence / cp,
+            global_batch_size=layout.batch_samples * replicas,
             sequence_length=sequence,
-            bytes_per_element=4 if job.precision == "fp32" else 2,
-            tensor_stride=np.where(spread, rdp * pp, one),
-            pipeline_stride=np.where(spread, rdp, tp),
-            data_stride=np.where(spread, one, tp * pp),
+            bytes_per_element=layout.recipe.compute_bytes,
+            tensor_stride=np.where(spread, reduction * pp, one),
+            pipeline_stride=np.where(spread, reduction, np.where(outermost, tp * reduction, tp)),
+            data_stride=np.where(spread, one, np.where(outermost, tp, tp * pp)),
         )

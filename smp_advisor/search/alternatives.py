@@ -22,8 +22,8 @@ __all__ = ["alternatives"]
 _COMBINATION = (
     "tensor_parallel_degree",
     "pipeline_parallel_degree",
-    "sharded_data_parallel_degree",
-    "shard_optimizer_state",
+    "shard_degree",
+    "shard_level",
     "checkpoint_layers",
     "offload_activations",
 )
@@ -78,8 +78,8 @@ def alternatives(result: SearchResult, *, sequence_length: int, min_fit_probabil
             {
                 "tensor_parallel_degree": tp,
                 "pipeline_parallel_degree": pp,
-                "sharded_data_parallel_degree": int(layout.sharded_data_parallel_degree[row]),
-                "shard_optimizer_state": bool(layout.shard_optimizer_state[row]),
+                "sharded_data_parallel_degree": max(int(layout.shard_degree[row]), 1),
+                "shard_optimizer_state": bool(layout.shard_level[row] == 1),
                 "activation_checkpointing": checkpoint_strategy(int(layout.checkpoint_layers[row])) or "none",
                 "offload_activations": bool(layout.offload_activations[row]),
                 "microbatches": int(layout.microbatches[row]),

@@ -49,8 +49,7 @@ def techniques(layout: Layout) -> NDArray[np.int64]:
     parts = (
         layout.tensor_parallel_degree > 1,
         layout.pipeline_parallel_degree > 1,
-        layout.shard_optimizer_state,
-        layout.sharded_data_parallel_degree > 1,
+        layout.shard_level > 0,
         layout.checkpoint_layers != 0,
         np.abs(layout.checkpoint_layers - 0.5) > 0.5,  # contiguous or groups rather than none or each
         layout.offload_activations,

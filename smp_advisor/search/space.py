@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smp_advisor.costs.layout import Layout, checkpoint_strategy, sharded_default
+from smp_advisor.costs.layout import COLUMNS, Layout, checkpoint_strategy, sharded_default
+from smp_advisor.costs.recipe import smp_v1
 from smp_advisor.library.families import supports_prescaled_batch
 from smp_advisor.library.plan import Plan
 from smp_advisor.search import axes
@@ -57,16 +58,16 @@ class Space:
 
     def plan(self, row: int) -> Plan:
         """The plan of one row."""
-        at = {f.name: getattr(self.layout, f.name)[row].item() for f in fields(self.layout)}
+        at = {name: getattr(self.layout, name)[row].item() for name in COLUMNS}
         tp, pp = at["tensor_parallel_degree"], at["pipeline_parallel_degree"]
         prescaled = self.prescaled and tp > 1
         # Every published example of sharded data parallelism sets these two: parameters are made already sharded.
-        sharded = at["sharded_data_parallel_degree"] > 1
+        sharded = at["shard_level"] == 3
         settings: dict[str, Any] = {
             "tensor_parallel_degree": tp,
             "pipeline_parallel_degree": pp,
-            "sharded_data_parallel_degree": at["sharded_data_parallel_degree"],
-            "shard_optimizer_state": at["shard_optimizer_state"],
+            "sharded_data_parallel_degree": at["shard_degree"] if sharded else 1,
+            "shard_optimizer_state": at["shard_level"] == 1,
             "microbatches": at["microbatches"],
             "active_microbatches": at["active_microbatches"] if pp > 1 else None,
             "pipeline": "simple" if at["simple_pipeline"] else "interleaved",
@@ -111,34 +112,35 @@ def enumerate_plans(model: Model, cluster: Cluster, job: Job, pins: Mapping[str,
             if not len(pairs):
                 continue
             rows = axes.rows(pairs, tp, pp, -(-model.layer_count // pp), pins)
-            parts += [_layout(rows, tp, pp, one, pins) for one in axes.shardings(job, cluster, tp, pp, pins)]
+            parts += [_layout(rows, job, tp, pp, one, pins) for one in axes.shardings(job, cluster, tp, pp, pins)]
     if not parts:
-        parts.append(_layout(np.empty((0, 6), dtype=np.int64), 1, 1, (False, 1), pins))
+        parts.append(_layout(np.empty((0, 6), dtype=np.int64), job, 1, 1, (False, 1), pins))
     extra = {name: value for name, value in pins.items() if name not in _COLUMNS}
     return Space(layout=Layout.concatenate(parts), precision=job.precision, prescaled=prescaled, extra=extra)
 
 
-def _layout(rows: NDArray[np.int64], tp: int, pp: int, sharding: tuple[bool, int], pins: Mapping[str, Any]) -> Layout:
+def _layout(
+    rows: NDArray[np.int64], job: Job, tp: int, pp: int, sharding: tuple[bool, int], pins: Mapping[str, Any]
+) -> Layout:
     """Columns of the plans that share degrees and sharding (optimizer state, sharded data parallel degree)."""
-    count = len(rows)
-
-    def whole(value: int) -> NDArray[np.int64]:
-        return np.full(count, value, dtype=np.int64)
-
-    return Layout(
-        tensor_parallel_degree=whole(tp),
-        pipeline_parallel_degree=whole(pp),
-        sharded_data_parallel_degree=whole(sharding[1]),
-        shard_optimizer_state=np.full(count, sharding[0]),
+    state, degree = sharding
+    return Layout.of_columns(
+        smp_v1(job),
+        rows=len(rows),
+        tensor_parallel_degree=tp,
+        pipeline_parallel_degree=pp,
+        shard_level=3 if degree > 1 else int(state),
+        shard_degree=degree if degree > 1 else 0,
         batch_samples=rows[:, 0],
         microbatches=rows[:, 1],
         active_microbatches=rows[:, 2],
-        simple_pipeline=rows[:, 3].astype(np.bool_),
+        simple_pipeline=rows[:, 3],
         checkpoint_layers=rows[:, 4],
-        offload_activations=rows[:, 5].astype(np.bool_),
-        activation_loading_horizon=whole(pins.get("activation_loading_horizon") or 4),
-        split_checkpoints=np.full(count, pins.get("optimize") == "memory" and tp > 1),
-        max_live_parameters=whole(pins.get("sdp_max_live_parameters") or sharded_default("max_live_parameters")),
-        reduce_bucket_elements=whole(pins.get("sdp_reduce_bucket_size") or sharded_default("reduce_bucket_elements")),
-        spread_placement=np.full(count, pins.get("placement_strategy") == "spread"),
+        offload_activations=rows[:, 5],
+        activation_loading_horizon=pins.get("activation_loading_horizon") or 4,
+        split_checkpoints=pins.get("optimize") == "memory" and tp > 1,
+        max_live_parameters=pins.get("sdp_max_live_parameters") or sharded_default("max_live_parameters"),
+        reduce_bucket_elements=pins.get("sdp_reduce_bucket_size") or sharded_default("reduce_bucket_elements"),
+        host_handover=True,
+        spread_placement=pins.get("placement_strategy") == "spread",
     )

@@ -58,7 +58,7 @@ def peak(value: Estimate) -> float:
 @settings(max_examples=40)
 def test_alone_among_many_and_as_columns_are_the_same(some: list[Plan]) -> None:
     many = estimate_many(MODEL, CLUSTER, JOB, some)
-    layout = Layout.of(some)
+    layout = Layout.of(some, JOB)
     columns = memory_columns(MODEL, CLUSTER, JOB, layout)
     seconds = sum(seconds_columns(MODEL, CLUSTER, JOB, layout).values(), np.zeros(len(some)))
     for plan, value, total, step in zip(some, many, columns.peak_bytes / 2**30, seconds, strict=True):

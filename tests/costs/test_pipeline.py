@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from smp_advisor.costs.layout import Layout
 from smp_advisor.costs.pipeline import in_flight, makespan_slots, simulate
 from smp_advisor.library import Plan
+from smp_advisor.workload import Job
 
 schedules = st.integers(1, 12).flatmap(
     lambda stages: st.integers(1, 24).flatmap(
@@ -29,7 +30,7 @@ def _layout(stages: int, microbatches: int, active: int, *, simple: bool) -> Lay
         pipeline="simple" if simple else "interleaved",
         batch_size=microbatches,
     )
-    return Layout.of([plan])
+    return Layout.of([plan], Job())
 
 
 @given(schedules, st.floats(0.3, 4.0), st.booleans())

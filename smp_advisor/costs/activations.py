@@ -1,0 +1,142 @@
+"""Memory that follows the batch: saved activations, checkpointed inputs, logits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from smp_advisor.costs.layout import CONTIGUOUS
+from smp_advisor.costs.pipeline import in_flight
+from smp_advisor.costs.state import vocabulary_shards
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from smp_advisor.costs.layout import Layout
+    from smp_advisor.costs.partition import Stage
+    from smp_advisor.costs.world import World
+    from smp_advisor.workload.block import Block
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["activation_bytes", "block_saved_bytes", "host_bytes"]
+
+
+def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> Floats:
+    """What autograd keeps of one microbatch of one block, bytes per GPU, shape (n,).
+
+    Half precision, GPT: ``sbh (10 + 24/t + 5 a s / (h t))`` eager, without the last term fused or recomputed;
+    sequence parallelism divides the 10 too (Korthikanti et al. 2022, arXiv 2205.05198, eq. 2 and 4).
+    """
+    tp = layout.tensor_parallel_degree
+    element = world.bytes_per_element
+    saved = block.saved
+    # The library's fused layers replace the model's own activation function under tensor parallelism.
+    unfused = np.where(tp == 1, saved.unfused_split_elements, 0.0)
+    half = saved.half_replicated_bytes if element == 2 else 0.0
+    whole = element * saved.replicated_elements + saved.replicated_bytes + half
+    divided = element * (saved.split_elements + unfused) + saved.split_bytes
+    total = (whole / np.where(layout.sequence_parallel, tp, 1) + divided / tp) * world.microbatch_tokens
+    if job.attention == "eager":
+        total = total + element * saved.eager_split_elements / tp * world.microbatch_tokens
+    for attention in block.attentions:
+        heads = attention.heads / tp
+        if job.attention == "fused":
+            total = total + 4 * heads * world.microbatch_tokens  # log-sum-exp, fp32
+        else:
+            # Softmax output, dropout output and mask; without dropout the softmax output and, in half precision,
+            # the fp32 copy that eager implementations compute it in.
+            extra = 4 if element == 2 else 0
+            score = 2 * element + 1 if attention.dropout else element + extra
+            scores = score * heads * world.microbatch_tokens * attention.keys_per_query(world.sequence_length)
+            total = total + np.where(layout.selective_recomputation, 0.0, scores)
+    return total
+
+
+def unit_layers(layout: Layout, stage: Stage) -> NDArray[np.int64]:
+    """Blocks that one recomputation brings back, shape (n,); 0 without checkpointing."""
+    layers = max(stage.layers, 1)
+    return np.where(layout.checkpoint_layers == CONTIGUOUS, layers, np.minimum(layout.checkpoint_layers, layers))
+
+
+def _checkpoint_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
+    """Checkpointed inputs of one microbatch on one stage: one per unit, bytes per GPU."""
+    unit = np.maximum(unit_layers(layout, stage), 1)
+    split = np.where(layout.split_checkpoints | layout.sequence_parallel, layout.tensor_parallel_degree, 1)
+    total = np.zeros(len(layout))
+    for group, count in zip(model.groups, stage.block_counts, strict=True):
+        width = world.bytes_per_element * group.block.hidden * group.block.input_tensors
+        total = total + np.ceil(count / unit) * width * world.microbatch_tokens / split
+    return total
+
+
+def _resident_checkpoints(model: Model, layout: Layout, world: World, stage: Stage) -> tuple[Floats, Floats]:
+    """Checkpointed inputs on the GPU and in host memory, bytes per GPU.
+
+    Offloading moves out the inputs of microbatches that are not running; `activation_loading_horizon` of them are
+    back on the GPU. Assumption: the inputs of the running microbatch stay on the GPU.
+    """
+    one = _checkpoint_bytes(model, layout, world, stage)
+    everything = one * in_flight(layout, stage.index)
+    units = np.maximum(np.ceil(stage.layers / np.maximum(unit_layers(layout, stage), 1)), 1)
+    back = np.minimum(everything - one, layout.activation_loading_horizon * one / units)
+    on_gpu = np.where(layout.offload_activations, one + back, everything)
+    return on_gpu, everything - on_gpu
+
+
+def host_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
+    """Host memory that one GPU's offloaded activations take."""
+    if not layout.offload_activations.any():
+        return np.zeros(len(layout))
+    return _resident_checkpoints(model, layout, world, stage)[1]
+
+
+def activation_bytes(
+    model: Model, layout: Layout, world: World, stage: Stage, saved: tuple[Floats, ...]
+) -> dict[str, Floats]:
+    """Activations, the unit being recomputed, and logits, bytes by category, shape (n,) each.
+
+    Parameters
+    ----------
+    saved
+        `block_saved_bytes` of each of the model's groups.
+    """
+    element = world.bytes_per_element
+    checkpointed = layout.checkpoint_layers != 0
+    flight = in_flight(layout, stage.index)
+    every = sum(
+        (count * bytes_ for count, bytes_ in zip(stage.block_counts, saved, strict=True)), np.zeros(len(layout))
+    )
+    largest = np.zeros(len(layout))
+    for count, bytes_ in zip(stage.block_counts, saved, strict=True):
+        if count:
+            largest = np.maximum(largest, bytes_)
+    inputs, _ = _resident_checkpoints(model, layout, world, stage)
+    unit = unit_layers(layout, stage)
+    around = np.zeros(len(layout))
+    if stage.first:  # embedding dropout mask, one byte an element
+        around = around + model.shape.hidden * world.microbatch_tokens * flight
+    if stage.last:  # final norm and head input
+        around = around + 2 * element * model.shape.hidden * world.microbatch_tokens * flight
+    around = around / np.where(layout.sequence_parallel, layout.tensor_parallel_degree, 1)
+    return {
+        "activations": np.where(checkpointed, inputs, every * flight) + around,
+        "recomputation": np.where(checkpointed, np.where(unit == stage.layers, every, largest * unit), 0.0),
+        "logits": _logits_bytes(model, layout, world, stage),
+    }
+
+
+def _logits_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
+    """Logits and loss at their peak, the start of the backward pass: 4 + 8 bytes a logit.
+
+    The loss keeps 4 bytes a logit (fp32) and its backward pass takes 8 more. Only ``pipeline="simple"`` keeps more than
+    one microbatch's: in the interleaved schedule the last stage runs backward at once.
+    """
+    if not stage.last:
+        return np.zeros(len(layout))
+    rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
+    kept = np.where(layout.simple_pipeline, in_flight(layout, stage.index), 1)
+    return (4 * kept + 8) * rows * model.head.outputs / vocabulary_shards(model, layout)

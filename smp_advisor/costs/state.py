@@ -1,0 +1,110 @@
+"""Memory that does not depend on the batch: parameters, gradients, optimizer state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from smp_advisor.costs.layout import Layout
+    from smp_advisor.costs.partition import Stage
+    from smp_advisor.costs.world import World
+    from smp_advisor.workload.model import Model
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["LocalParameters", "local_parameters", "owned_parameters", "state_bytes", "vocabulary_shards"]
+
+
+def vocabulary_shards(model: Model, layout: Layout) -> Floats:
+    """Over how many GPUs embedding, head and logits are divided, shape (n,).
+
+    The tensor-parallel degree where it divides the vocabulary, else 1: tensor parallelism skips modules whose sizes it
+    does not divide. That the head is divided at all is not documented; `memory_error_bytes` allows for it.
+    """
+    vocabulary = max(model.shape.vocab, 1)
+    degree = layout.tensor_parallel_degree
+    divides = (vocabulary % degree == 0) & (model.head.per_token)
+    return np.where(divides, degree, 1).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class LocalParameters:
+    """Parameters on one GPU of a stage before any sharding, shape (n,) each."""
+
+    split: Floats
+    """Divided by tensor parallelism."""
+    replicated: Floats
+    """Whole on every GPU of the tensor-parallel group."""
+    experts: Floats
+    """Of a mixture of experts; divided by expert and tensor parallelism, contained in neither of the others."""
+    root: Floats
+    """Embedding, final norm and head: what belongs to no block; contained in the first two."""
+
+    @property
+    def total(self) -> Floats:
+        """All of them."""
+        return self.split + self.replicated + self.experts
+
+
+def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParameters:
+    """Parameters on one GPU of a stage.
+
+    A tied embedding is counted on the first and on the last stage: the library keeps both modules on one partition
+    and does not say which.
+    """
+    tp = layout.tensor_parallel_degree
+    shards = vocabulary_shards(model, layout)
+    blocks = [(group.block, count) for group, count in zip(model.groups, stage.block_counts, strict=True)]
+    expert_parameters = float(sum(block.expert_parameters * count for block, count in blocks))
+    split = (sum(block.split_parameters * count for block, count in blocks) - expert_parameters) / tp
+    replicated = np.full(len(layout), float(sum(block.replicated_parameters * count for block, count in blocks)))
+    vocabulary = around = 0
+    if stage.first:
+        vocabulary += model.token_embedding_parameters
+        around += model.embedding_parameters - model.token_embedding_parameters
+    if stage.last:
+        around += model.final_parameters
+        if model.head.tied:
+            around += model.head.parameters
+            vocabulary += 0 if stage.first else model.token_embedding_parameters
+        else:
+            vocabulary += model.head.parameters
+    divided = vocabulary / shards
+    return LocalParameters(
+        split=split + np.where(shards > 1, divided, 0.0),
+        replicated=replicated + around + np.where(shards > 1, 0.0, divided),
+        experts=expert_parameters / (tp * layout.expert_parallel_degree),
+        root=around + divided,
+    )
+
+
+def _expert_shards(layout: Layout, world: World) -> Floats:
+    """Shards of an expert's state: expert parallelism has divided the experts over part of the group already."""
+    return np.where(layout.shard_level > 0, np.maximum(world.shards / layout.expert_parallel_degree, 1), 1.0)
+
+
+def owned_parameters(local: LocalParameters, layout: Layout, world: World) -> Floats:
+    """Parameters whose optimizer state a GPU keeps and updates, shape (n,).
+
+    Modules that tensor parallelism leaves whole could be divided over the whole data-parallel group; that is not
+    documented, so it is not counted on.
+    """
+    return (local.split + local.replicated) / world.shards + local.experts / _expert_shards(layout, world)
+
+
+def state_bytes(local: LocalParameters, layout: Layout, world: World) -> dict[str, Floats]:
+    """Parameters, gradients, optimizer state and fp32 copies, bytes by category, shape (n,) each."""
+    recipe, level = layout.recipe, layout.shard_level
+    owned = owned_parameters(local, layout, world)
+    whole = local.total
+    return {
+        "parameters": recipe.parameter_bytes * np.where(level >= 3, owned, whole) + recipe.cast_bytes * whole,
+        "gradients": recipe.gradient_bytes * np.where(level >= 2, owned, whole) + recipe.extra_gradient_bytes * whole,
+        "optimizer_state": recipe.moment_bytes * owned,
+        "fp32_copies": recipe.copy_bytes * owned,
+    }
