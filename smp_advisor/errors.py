@@ -11,6 +11,7 @@ __all__ = [
     "ModelError",
     "NoPlanFitsError",
     "PlanError",
+    "ProfileError",
 ]
 
 
@@ -44,3 +45,18 @@ class ExportError(AdvisorError):
 
 class NoPlanFitsError(AdvisorError):
     """No plan keeps every GPU within its memory with the probability asked for."""
+
+
+class ProfileError(AdvisorError):
+    """A model or script that could not be profiled: what stopped it, at which of the user's lines.
+
+    `kind` is one of ``memory``, ``time``, ``processes``, ``output``, ``crash``, ``exit`` and ``error``, or empty for an
+    input that was refused; `log` holds the last lines that the process wrote.
+    """
+
+    def __init__(self, sentence: str, *, kind: str = "", log: tuple[str, ...] = ()) -> None:
+        tail = "".join(f"\n  {line}" for line in log)
+        super().__init__(f"{sentence}\nThe last lines of its log:{tail}" if log else sentence)
+        self.sentence = sentence
+        self.kind = kind
+        self.log = log
