@@ -80,9 +80,7 @@ def run_isolated(
     )
     if followed.has_result and followed.end.get("breach") is None:
         return followed.result
-    raise failed(
-        what, failure=followed.failure, end=followed.end, log=followed.log, stack=followed.stack, limits=bounds
-    )
+    raise failed(what, followed, bounds)
 
 
 def _live_fresh(request: str, log: int, messages: int) -> None:
