@@ -1,7 +1,8 @@
 """Where training runs: machine types from a dated table or custom, and clusters of them."""
 
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.cluster.gpu import Gpu, gpu, gpus
 from smp_advisor.cluster.instance import Instance
 from smp_advisor.cluster.table import instance, instances
 
-__all__ = ["Cluster", "Instance", "instance", "instances"]
+__all__ = ["Cluster", "Gpu", "Instance", "gpu", "gpus", "instance", "instances"]

@@ -67,9 +67,11 @@ class Cluster:
         inter_node_gbps
             Gbps of one node; 0 only with one node.
         **optional
-            ``gpu_memory_gib``, ``hbm_gb_per_s``, ``host_memory_gib``, ``host_link_gb_per_s``, ``vcpus``, ``nvlink``,
-            ``efa``, ``gpudirect_rdma``, ``bf16``, ``usd_per_hour`` (one node) and ``name``. What is not given is taken
-            from the nearest known GPU and named in ``cluster.instance.assumed``; a price is never assumed.
+            ``gpu_memory_gib``, ``fp8_tflops``, ``board_watts``, ``hbm_gb_per_s``, ``host_memory_gib``,
+            ``host_link_gb_per_s``, ``vcpus``, ``nvlink``, ``efa``, ``gpudirect_rdma``, ``bf16``, ``usd_per_hour`` (one
+            node) and ``name``. What is not given is taken from the nearest known GPU and named in
+            ``cluster.instance.assumed``; a price is never assumed. `smp_advisor.cluster.gpu` has the figures of boards
+            by name.
         """
         made = custom_instance(
             gpu=gpu,

@@ -23,6 +23,9 @@ class OptionalFigures(TypedDict, total=False):
 
     gpu_memory_gib: float
     """Nominal memory of one GPU."""
+    fp8_tflops: float
+    """Dense 8-bit peak; 0 for none."""
+    board_watts: float
     hbm_gb_per_s: float
     host_memory_gib: float
     """Of one node."""
@@ -50,6 +53,8 @@ def custom_instance(
     inter_node_gbps: float,
     network_needed: bool = True,
     gpu_memory_gib: float | None = None,
+    fp8_tflops: float | None = None,
+    board_watts: float | None = None,
     hbm_gb_per_s: float | None = None,
     host_memory_gib: float | None = None,
     host_link_gb_per_s: float | None = None,
@@ -73,6 +78,8 @@ def custom_instance(
         ("intra_node_gb_per_s", intra_node_gb_per_s, "GB/s per GPU, both directions", not linked),
         ("inter_node_gbps", inter_node_gbps, "Gbps per node", not network_needed),
         ("gpu_memory_gib", gpu_memory_gib, "GiB", False),
+        ("fp8_tflops", fp8_tflops, "TFLOPS", True),
+        ("board_watts", board_watts, "watts", False),
         ("hbm_gb_per_s", hbm_gb_per_s, "GB/s", False),
         ("host_memory_gib", host_memory_gib, "GiB", False),
         ("host_link_gb_per_s", host_link_gb_per_s, "GB/s", False),
@@ -113,6 +120,8 @@ def custom_instance(
         efa=given("efa", efa, near.efa),
         gpudirect_rdma=given("gpudirect_rdma", gpudirect_rdma, near.gpudirect_rdma),
         peak_tflops=float(peak_tflops),
+        fp8_tflops=given("fp8_tflops", fp8_tflops, near.fp8_tflops),
+        board_watts=given("board_watts", board_watts, near.board_watts),
         hbm_gb_per_s=given("hbm_gb_per_s", hbm_gb_per_s, near.hbm_gb_per_s),
         host_link_gb_per_s=given("host_link_gb_per_s", host_link_gb_per_s, near.host_link_gb_per_s),
         bf16=given("bf16", bf16, near.bf16),

@@ -48,6 +48,10 @@ class Instance:
     source: str = ""
     assumed: tuple[str, ...] = ()
     """Names of the fields that no source confirms: general knowledge, or taken from the nearest known GPU."""
+    fp8_tflops: float = 0.0
+    """Dense 8-bit peak of one GPU; 0 where it has none, or where none is known."""
+    board_watts: float = 0.0
+    """Power limit of one GPU; 0 where it is not known."""
     bf16: bool = True
     """Whether the GPU computes in bfloat16 (from the A100 on)."""
     custom: bool = False

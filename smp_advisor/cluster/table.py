@@ -10,6 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from smp_advisor.cluster.gpu import board_rows
 from smp_advisor.cluster.instance import Instance
 from smp_advisor.errors import InstanceError
 
@@ -98,6 +99,8 @@ def _instance(row: dict[str, str]) -> Instance:
         efa=_YES_NO[row["efa"]],
         gpudirect_rdma=_YES_NO[row["gpudirect_rdma"]],
         peak_tflops=float(row["peak_tflops"]),
+        fp8_tflops=float(board_rows()[row["gpu"]]["fp8_tflops"]),
+        board_watts=float(board_rows()[row["gpu"]]["board_watts"]),
         hbm_gb_per_s=float(row["hbm_gb_per_s"]),
         host_link_gb_per_s=float(row["host_link_gb_per_s"]),
         usd_per_hour=price,

@@ -22,6 +22,8 @@ __all__ = ["Costs", "Fact", "Moment", "Recommendation", "control_dicts", "costs"
 
 _HARDWARE = {
     "peak_tflops": "peak TFLOP/s",
+    "fp8_tflops": "fp8 peak",
+    "board_watts": "power limit",
     "bf16": "bf16 support",
     "hbm_gb_per_s": "HBM bandwidth",
     "intra_node": "links between GPUs",

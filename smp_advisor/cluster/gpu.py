@@ -1,0 +1,112 @@
+"""Boards by name: what one GPU computes and holds, in and outside the instance table."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from smp_advisor.errors import ClusterError
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.instance import Instance
+
+__all__ = ["Gpu", "board_rows", "gpu", "gpus"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """One board, by its vendor's data sheet.
+
+    Examples
+    --------
+    >>> gpu("A100-80GB").peak_tflops
+    312.0
+    """
+
+    name: str
+    """Model and memory: ``A100-80GB``."""
+    gpu: str
+    """The board as the instance table names it."""
+    gpu_memory_gib: float
+    usable_gpu_memory_gib: float
+    """What the driver reports free to a process before the CUDA context."""
+    peak_tflops: float
+    """Dense 16-bit peak, with fp32 accumulation where that is slower."""
+    fp8_tflops: float
+    """Dense 8-bit peak; 0 where the GPU has none."""
+    bf16: bool
+    hbm_gb_per_s: float
+    nvlink_gb_per_s: float
+    """Per GPU, both directions together; 0 where the board has no NVLink."""
+    pcie_gb_per_s: float
+    """Per GPU, both directions together."""
+    host_link_gb_per_s: float
+    """Host copy, one direction."""
+    board_watts: float
+    """Power limit."""
+
+
+@cache
+def gpus() -> tuple[Gpu, ...]:
+    """Every board of the table; what the instance table says of one is taken from there."""
+    from smp_advisor.cluster.table import instances
+
+    known = {entry.gpu: entry for entry in instances()}
+    return tuple(_gpu(row, known.get(row["gpu"])) for row in board_rows().values())
+
+
+@cache
+def board_rows() -> dict[str, dict[str, str]]:
+    """Rows of the table as they stand, by the board's name in the instance table."""
+    table = (files("smp_advisor.cluster") / "data" / "gpus.csv").read_text(encoding="utf-8")
+    return {row["gpu"]: row for row in csv.DictReader(table.splitlines())}
+
+
+def gpu(name: str) -> Gpu:
+    """Board by its name, however spaces and hyphens are set: ``A100-80GB``, ``NVIDIA A100 80 GB``, ``rtx 4090``.
+
+    Without the memory, a model that comes in one size is found all the same.
+    """
+    wanted = _key(name)
+    table = gpus()
+    exact = [board for board in table if wanted in {_key(board.name), _key(board.gpu)}]
+    if not exact:
+        exact = [board for board in table if _key(board.name.rsplit("-", 1)[0]) == wanted]
+    if len(exact) == 1:
+        return exact[0]
+    near = exact or [board for board in table if board.name in get_close_matches(name, [b.name for b in table], n=3)]
+    hint = ", ".join(board.name for board in near) or "A100-80GB, H100-80GB, L4-24GB"
+    raise ClusterError(f"Unknown GPU {name!r}: known are, for example, {hint}; Cluster.custom(...) takes any figures.")
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"nvidia|geforce|sxm\d?|hbm\w*", "", name.lower()))
+
+
+def _gpu(row: dict[str, str], machine: Instance | None) -> Gpu:
+    def figure(field: str) -> float:
+        if row[field]:
+            return float(row[field])
+        if machine is None:
+            raise ValueError(f"{row['name']} has no {field} and is in no instance")
+        return float(getattr(machine, field))
+
+    return Gpu(
+        name=row["name"],
+        gpu=row["gpu"],
+        gpu_memory_gib=figure("gpu_memory_gib"),
+        usable_gpu_memory_gib=figure("usable_gpu_memory_gib"),
+        peak_tflops=figure("peak_tflops"),
+        fp8_tflops=float(row["fp8_tflops"]),
+        bf16=row["bf16"] == "yes" if machine is None else machine.bf16,
+        hbm_gb_per_s=figure("hbm_gb_per_s"),
+        nvlink_gb_per_s=float(row["nvlink_gb_per_s"]),
+        pcie_gb_per_s=float(row["pcie_gb_per_s"]),
+        host_link_gb_per_s=figure("host_link_gb_per_s"),
+        board_watts=float(row["board_watts"]),
+    )
