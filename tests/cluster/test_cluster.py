@@ -80,7 +80,8 @@ def test_custom_assumes_no_price():
 def test_custom_with_every_figure_assumes_nothing():
     optional = {
         "gpu_memory_gib": 80.0, "fp8_tflops": 0.0, "board_watts": 400.0, "hbm_gb_per_s": 2039.0,
-        "host_memory_gib": 500.0, "host_link_gb_per_s": 20.0, "vcpus": 48, "nvlink": True, "efa": False, "gpudirect_rdma": True, "bf16": True,
+        "host_memory_gib": 500.0, "host_link_gb_per_s": 20.0, "vcpus": 48, "nvlink": True, "efa": False,
+        "gpudirect_rdma": True, "bf16": True,
     }  # fmt: skip
     machine = Cluster.custom(**HARDWARE, **optional).instance
     assert machine.assumed == ()
