@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from smp_advisor.scripts.command_line import declare
 from smp_advisor.scripts.evaluation import evaluate
+from smp_advisor.scripts.known_calls import known_result
 from smp_advisor.scripts.scope import Scope
 from smp_advisor.scripts.trace import Call, Use
 from smp_advisor.scripts.values import (
@@ -18,8 +20,8 @@ from smp_advisor.scripts.values import (
     Mapping,
     Member,
     Operation,
+    Partial,
     Result,
-    StepMark,
     StepOutput,
     Unknown,
     Value,
@@ -30,9 +32,8 @@ from smp_advisor.scripts.values import (
 if TYPE_CHECKING:
     from smp_advisor.scripts.run import Frame, Run
 
-__all__ = ["call", "enter", "step_mark"]
+__all__ = ["call", "enter"]
 
-_LAUNCHERS = ("xmp.spawn", "torch.multiprocessing.spawn", "accelerate.notebook_launcher")
 _CALLED = ("forward", "call", "__call__")
 """What runs when an object of PyTorch, Keras or Python is called."""
 _TENSOR_FUNCTIONS = ("float", "int", "torch.", "math.", "numpy.", "tensorflow.", "horovod.")
@@ -43,7 +44,8 @@ def call(run: Run, frame: Frame, node: ast.Call) -> Value:
     callee = evaluate(run, frame, node.func)
     positional, keywords, unpacks = _arguments(run, frame, node)
     results = []
-    for target in options(callee):
+    for named in options(callee):
+        target, given, preset, hidden = _unwrapped(named)
         event = Call(
             node=node,
             module=frame.module,
@@ -52,9 +54,9 @@ def call(run: Run, frame: Frame, node: ast.Call) -> Value:
             method=node.func.attr if isinstance(node.func, ast.Attribute) else "",
             receiver=_receiver(target),
             function=target if isinstance(target, Function) else None,
-            arguments=positional,
-            keywords=keywords,
-            unpacks=unpacks,
+            arguments=given + positional,
+            keywords=preset | keywords,
+            unpacks=unpacks or hidden,
             guards=tuple(run.guards),
             contexts=tuple(run.contexts),
             loops=tuple(run.loops),
@@ -65,6 +67,19 @@ def call(run: Run, frame: Frame, node: ast.Call) -> Value:
         )
         results.append(_apply(run, frame, event, target))
     return choice(*results)
+
+
+def _unwrapped(target: Value) -> tuple[Value, tuple[Value, ...], dict[str, Value], bool]:
+    """What a ``functools.partial`` calls, and the arguments that it brings along."""
+    arguments: tuple[Value, ...] = ()
+    keywords: dict[str, Value] = {}
+    unpacks = False
+    while isinstance(target, Partial):
+        arguments = target.arguments + arguments
+        keywords = target.keywords | keywords
+        unpacks = unpacks or target.unpacks
+        target = target.of
+    return target, arguments, keywords, unpacks
 
 
 def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
@@ -97,25 +112,6 @@ def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
             returned = choice(*inner.returned) if inner.returned else Constant(None)
     run.results[node] = returned
     return returned
-
-
-def step_mark(value: Value, decorator: ast.expr) -> StepMark | None:
-    """How ``smp.step`` marks a function, where `value` is that decorator or its call."""
-    for option in options(value):
-        if isinstance(option, External) and option.path in ("smp.step", "smptf.step"):
-            return StepMark(decorator, (), option.path == "smptf.step")
-        if isinstance(option, Result) and option.call.name in ("smp.step", "smptf.step"):
-            names = option.call.argument("non_split_inputs", 0)
-            return StepMark(decorator, _texts(names), option.call.name == "smptf.step")
-    return None
-
-
-def _texts(value: Value | None) -> tuple[str, ...] | None:
-    if value is None or (isinstance(value, Constant) and value.value is None):
-        return ()
-    if isinstance(value, Collection) and all(isinstance(item, Constant) for item in value.items):
-        return tuple(str(item.value) for item in value.items if isinstance(item, Constant))
-    return None
 
 
 def _receiver(target: Value) -> Value | None:
@@ -163,12 +159,12 @@ def _apply(run: Run, frame: Frame, event: Call, target: Value) -> Value:
     run.record(event)
     _mutate(event)
     if event.method == "add_argument":
-        _declare(run, event)
+        declare(run, event)
     if _wants_tensors(event):
         for node, value in zip(event.node.args, event.arguments, strict=False):
             how = f"{event.name or frame.module.text(event.node.func)}()"
             run.trace.uses += [Use(node, frame.module, output, how) for output in _outputs_in(value)]
-    return _external(run, event)
+    return known_result(run, frame, event, target)
 
 
 def _follow(run: Run, event: Call, function: Function) -> Value:
@@ -201,24 +197,6 @@ def _outputs_in(value: Value, depth: int = 0) -> list[StepOutput]:
         elif isinstance(option, Result) and option.call.name in ("zip", "list", "tuple", "enumerate"):
             found += [output for argument in option.call.arguments for output in _outputs_in(argument, depth + 1)]
     return found
-
-
-def _external(run: Run, event: Call) -> Value:
-    first = event.arguments[0] if event.arguments else None
-    if event.name in _LAUNCHERS and isinstance(first, Function):
-        enter(run, first, {})
-    if event.name in ("smp.step", "smptf.step") and isinstance(first, Function):
-        mark = step_mark(External(event.name), event.node.func)
-        return Function(first.node, first.module, first.scope, first.owner, mark)
-    if event.name in ("tensorflow.function", "torch.compile", "functools.wraps") and isinstance(first, Function):
-        return first
-    if event.name == "functools.partial" and isinstance(first, Function) and not event.arguments[1:]:
-        return first
-    if event.name in ("dict", "types.SimpleNamespace") and not event.arguments and not event.unpacks:
-        return Mapping(dict(event.keywords))
-    if event.name in ("list", "tuple") and isinstance(first, Collection):
-        return first
-    return Result(event)
 
 
 def _construct(run: Run, event: Call, cls: Class) -> Value:
@@ -282,7 +260,7 @@ def _bind(function: Function, event: Call) -> dict[str, Value]:
     spec = function.node.args
     positional = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
     given: list[Value] = list(event.arguments)
-    if function.owner is not None and not function.static:
+    if function.owner is not None and not function.static and not _takes_no_object(function, positional, len(given)):
         given.insert(0, function.owner)
     bound = dict(zip(positional, given, strict=False))
     if spec.vararg is not None and not event.unpacks:
@@ -300,18 +278,9 @@ def _bind(function: Function, event: Call) -> dict[str, Value]:
     return bound
 
 
-def _declare(run: Run, event: Call) -> None:
-    """An option of argparse: its attribute's name and default."""
-    flags = [value.value for value in event.arguments if isinstance(value, Constant) and isinstance(value.value, str)]
-    destination = event.argument("dest")
-    if isinstance(destination, Constant) and isinstance(destination.value, str):
-        name = destination.value
-    else:
-        long = [flag for flag in flags if flag.startswith("--")] or flags
-        if not long:
-            return
-        name = long[0].lstrip("-").replace("-", "_")
-    run.trace.options.setdefault(name, event)
+def _takes_no_object(function: Function, positional: list[str], given: int) -> bool:
+    """Whether a function of a class is called without the object: what ``smp.step`` makes of it is no method."""
+    return function.step is not None and positional[:1] not in (["self"], ["cls"]) and given >= len(positional)
 
 
 def _mutate(event: Call) -> None:

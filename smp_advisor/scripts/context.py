@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import ast
 
     from smp_advisor.scripts.edits import Edit
+    from smp_advisor.scripts.finding import Severity
     from smp_advisor.scripts.module import Module
     from smp_advisor.scripts.settings import Settings
     from smp_advisor.scripts.trace import Call, Trace
@@ -28,6 +29,10 @@ class Hit:
     node: ast.expr | ast.stmt
     values: dict[str, object] = field(default_factory=dict)
     edits: Iterable[Edit | None] = ()
+    severity: Severity | None = None
+    """Where it is not what the catalogue says: a defect that need not show in this job."""
+    unchanged: str = ""
+    """Why there is no automatic fix here, where the catalogue promises one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

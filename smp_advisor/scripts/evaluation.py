@@ -6,10 +6,10 @@ import ast
 import operator
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.scripts.command_line import field_default, option_of
 from smp_advisor.scripts.scope import Scope
 from smp_advisor.scripts.trace import Guard, Use
 from smp_advisor.scripts.values import (
-    Argument,
     Choice,
     Class,
     Collection,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.scripts.run import Frame, Run
 
-__all__ = ["attribute", "element", "evaluate", "option_of"]
+__all__ = ["attribute", "element", "evaluate"]
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -93,9 +93,8 @@ def evaluate(run: Run, frame: Frame, node: ast.expr | None) -> Value:
     return Unknown()
 
 
-def attribute(run: Run, frame: Frame, owner: Value, node: ast.Attribute) -> Value:
-    """The attribute `node.attr` of one possible owner."""
-    name = node.attr
+def attribute(run: Run, frame: Frame, owner: Value, name: str, node: ast.expr) -> Value:
+    """The attribute `name` of one possible owner, as `node` reads it."""
     if isinstance(owner, External):
         from smp_advisor.scripts.names import canonical
 
@@ -105,9 +104,9 @@ def attribute(run: Run, frame: Frame, owner: Value, node: ast.Attribute) -> Valu
     if isinstance(owner, Instance):
         if name in owner.attributes:
             return owner.attributes[name]
-        return _bound(owner.cls.find(name), owner) or Member(owner, name)
+        return _bound(field_default(owner.cls.find(name)), owner) or Member(owner, name)
     if isinstance(owner, Class):
-        return owner.find(name) or Member(owner, name)
+        return field_default(owner.find(name)) or Member(owner, name)
     if isinstance(owner, StepOutput):
         if name in _TENSOR_ATTRIBUTES:
             run.trace.uses.append(Use(node, frame.module, owner, f".{name}"))
@@ -116,19 +115,6 @@ def attribute(run: Run, frame: Frame, owner: Value, node: ast.Attribute) -> Valu
         return owner.entries[name]
     found = option_of(run, owner, name)
     return found if found is not None else Member(owner, name)
-
-
-def option_of(run: Run, owner: Value, name: str) -> Value | None:
-    """The command-line option `name`, where `owner` is what argparse returned."""
-    if isinstance(owner, Item):
-        owner = owner.owner
-    if not isinstance(owner, Result) or owner.call.method not in ("parse_args", "parse_known_args"):
-        return None
-    declared = run.trace.options.get(name)
-    default = declared.argument("default") if declared is not None else None
-    if declared is not None and default is None and (action := declared.argument("action")) is not None:
-        default = Constant(getattr(action, "value", None) == "store_false")
-    return Argument(name, default or Constant(None))
 
 
 def element(value: Value) -> Value:
@@ -166,7 +152,7 @@ def _constant(_run: Run, _frame: Frame, node: ast.Constant) -> Value:
 
 def _attribute(run: Run, frame: Frame, node: ast.Attribute) -> Value:
     owner = evaluate(run, frame, node.value)
-    return choice(*(attribute(run, frame, option, node) for option in options(owner)))
+    return choice(*(attribute(run, frame, option, node.attr, node) for option in options(owner)))
 
 
 def _subscript(run: Run, frame: Frame, node: ast.Subscript) -> Value:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from smp_advisor.scripts.calling import enter, step_mark
+from smp_advisor.scripts.calling import enter
 from smp_advisor.scripts.evaluation import element, evaluate
 from smp_advisor.scripts.importing import bind_import
+from smp_advisor.scripts.known_calls import step_mark
 from smp_advisor.scripts.scope import Scope
 from smp_advisor.scripts.trace import Guard, Iteration, Store, Use
 from smp_advisor.scripts.values import (
@@ -150,23 +151,35 @@ def _augmented(run: Run, frame: Frame, node: ast.AugAssign) -> None:
 
 
 def _function(run: Run, frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-    mark: StepMark | None = None
-    static = False
-    is_property = False
-    for decorator in node.decorator_list:
-        value = evaluate(run, frame, decorator)
-        mark = mark or step_mark(value, decorator)
-        static = static or (isinstance(value, External) and value.path == "staticmethod")
-        is_property = is_property or (isinstance(value, External) and value.path == "property")
     closure = frame.scope
     while closure.is_class and closure.parent is not None:
         closure = closure.parent
-    function = Function(node, frame.module, closure, step=mark, static=static)
+    function = Function(node, frame.module, closure)
     run.trace.functions.append(function)
+    is_property = False
+    for decorator in reversed(node.decorator_list):
+        value = evaluate(run, frame, decorator)
+        function.step = function.step or step_mark(value, decorator) or _mark_by(run, value, function)
+        name = value.path if isinstance(value, External) else ""
+        function.static = function.static or name == "staticmethod"
+        is_property = is_property or name in ("property", "functools.cached_property")
     if is_property:
         frame.scope.bind(node.name, Unknown())
     else:
         frame.scope.bind(node.name, function)
+
+
+def _mark_by(run: Run, decorator: Value, function: Function) -> StepMark | None:
+    """The mark that a decorator of the script's own puts on a function: ``def step(f): return smp.step(f)``."""
+    for option in options(decorator):
+        if isinstance(option, Function) and option.step is None and run.follows(option):
+            spec = option.node.args
+            names = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
+            returned = enter(run, option, {names[0]: function}) if len(names) == 1 else Unknown()
+            for made in options(returned):
+                if isinstance(made, Function) and made.node is function.node and made.step is not None:
+                    return made.step
+    return None
 
 
 def _class(run: Run, frame: Frame, node: ast.ClassDef) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.scripts.catalogue import catalogue
 from smp_advisor.scripts.context import CHECKS, Context, Hit
 from smp_advisor.scripts.finding import Finding
+from smp_advisor.scripts.reaching import Reaching
 from smp_advisor.scripts.suppression import suppressions
 
 if TYPE_CHECKING:
+    from smp_advisor.scripts.finding import Severity
     from smp_advisor.scripts.module import Module
 
 __all__ = ["judge"]
@@ -23,9 +26,12 @@ def judge(context: Context) -> list[tuple[Finding, Hit]]:
     import smp_advisor.scripts.checks  # noqa: F401 - registers the checks
 
     found: dict[tuple[str, str, int, int], tuple[Finding, Hit]] = {}
+    reaching = Reaching(context)
     for identifier in sorted(CHECKS):
         for hit in CHECKS[identifier](context):
-            finding = _finding(identifier, hit)
+            if reaching.never(hit):
+                continue
+            finding = _conditional(_finding(identifier, hit), reaching.needed(hit))
             found.setdefault((identifier, finding.path, finding.line, finding.column), (finding, hit))
     silenced, comments = _silenced(context)
     kept = [
@@ -39,6 +45,15 @@ def judge(context: Context) -> list[tuple[Finding, Hit]]:
     return kept
 
 
+def _conditional(finding: Finding, needed: str) -> Finding:
+    """An error that only some jobs get to is a warning, which says which."""
+    if not needed:
+        return finding
+    note = f"The job gets here only {needed}."
+    severity: Severity = "warning" if finding.severity == "error" else finding.severity
+    return replace(finding, severity=severity, message=f"{finding.message} {note}")
+
+
 def _finding(identifier: str, hit: Hit) -> Finding:
     text = catalogue()[identifier]
     path, line = hit.module.source.locate(hit.node.lineno)
@@ -46,7 +61,7 @@ def _finding(identifier: str, hit: Hit) -> Finding:
     before = content.encode()[: hit.node.col_offset].decode(errors="ignore")
     return Finding(
         id=identifier,
-        severity=text.severity,
+        severity=hit.severity or text.severity,
         path=path,
         line=line,
         column=len(before) + 1,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 __all__ = ["canonical", "is_optimizer", "is_scheduler"]
 
 _PREFIXES = (
@@ -29,7 +31,11 @@ _PREFIXES = (
     ("transformers.training_args.", "transformers."),
 )
 
-_OPTIMIZER_WORDS = ("adam", "sgd", "lamb", "lion", "adagrad", "adadelta", "rmsprop", "adafactor", "novograd", "rprop")
+_OPTIMIZER_CLASS = re.compile(
+    r"[A-Za-z]*?(?:Adam|ADAM|SGD|Lamb|LAMB|Lars|LARS|Lion|Adagrad|Adadelta|Adafactor|Adamax|Adan|NovoGrad|RMS[Pp]rop"
+    r"|Rprop|Muon|Sophia[GH]?|Shampoo|LBFGS)(?:W|X|_?8bit|_?32bit|ScheduleFree)*"
+)
+"""``FusedAdam``, ``AdamW8bit``, ``PagedLion``; and neither ``Lambda`` nor ``Million``."""
 
 
 def canonical(path: str) -> str:
@@ -45,11 +51,9 @@ def is_optimizer(path: str) -> bool:
     head, _, last = path.rpartition(".")
     if not last[:1].isupper() or head.startswith(("tensorflow", "keras")):
         return False
-    if "lr_scheduler" in head or last.endswith(("LR", "Scheduler", "Config", "Dataset")):
-        return False
-    if head == "torch.optim" and last != "Optimizer":
-        return True
-    return any(word in last.lower() for word in _OPTIMIZER_WORDS)
+    if head == "torch.optim":
+        return last != "Optimizer"
+    return _OPTIMIZER_CLASS.fullmatch(last) is not None
 
 
 def is_scheduler(path: str) -> bool:

@@ -27,6 +27,7 @@ __all__ = [
     "Mapping",
     "Member",
     "Operation",
+    "Partial",
     "Result",
     "StepMark",
     "StepOutput",
@@ -134,6 +135,16 @@ class Function(Value):
     step: StepMark | None = None
     static: bool = False
     home: Class | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Partial(Value):
+    """``functools.partial``: something that is called later, with some arguments given before."""
+
+    of: Value
+    arguments: tuple[Value, ...]
+    keywords: dict[str, Value]
+    unpacks: bool
 
 
 @dataclass(slots=True, eq=False)

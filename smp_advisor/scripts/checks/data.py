@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from smp_advisor.scripts.checks.sizes import samples
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.edits import add_keyword
 from smp_advisor.scripts.queries import constant, mentions, origins, ranks
@@ -14,9 +15,11 @@ from smp_advisor.scripts.values import Argument, Constant, External, Instance, R
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from smp_advisor.scripts.finding import Severity
     from smp_advisor.scripts.trace import Call
 
 LOADERS = ("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader")
+_MAY_NOT_DIVIDE = ", which may not divide into microbatches"
 _SAMPLER = "torch.utils.data.DistributedSampler"
 _SHARDED = ("SplitDataset", "split_dataset_by_node", "Subset", "random_split", "IterableDataset")
 
@@ -48,12 +51,34 @@ def _whole_batches(context: Context) -> Iterator[Hit]:
         if isinstance(call.argument("batch_size", 1), Constant) and constant(batch_size(call)) is None:
             continue
         if not _outside_steps(context, call) and _drops(context, call, given) is False:
-            yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, "drop_last", "True")])
+            rest, severity = _rest(context, call)
+            edits = [add_keyword(call.module, call.node, "drop_last", "True")]
+            yield Hit(call.module, call.node, {"rest": rest}, edits, severity)
     for call in context.trace.named("torch.utils.data.BatchSampler"):
         given = call.argument("drop_last", 2)
         if constant(given) is False and not isinstance(given, Argument):
             edits = [add_keyword(call.module, call.node, "drop_last", "True")] if "drop_last" in call.keywords else []
-            yield Hit(call.module, call.node, {}, edits)
+            yield Hit(call.module, call.node, {"rest": _MAY_NOT_DIVIDE}, edits)
+
+
+def _rest(context: Context, call: Call) -> tuple[str, Severity | None]:
+    """What is known of the last batch; a warning where its size is known and does no harm in this job."""
+    size, sampler = constant(batch_size(call)), call.argument("sampler", 3)
+    if not isinstance(size, int) or size < 1 or _is_given(sampler):
+        return _MAY_NOT_DIVIDE, None
+    left = {count % size for count in samples(call.argument("dataset", 0)) if count is not None}
+    microbatches = context.settings.microbatches
+    harmless = {rest for rest in left if rest % (microbatches or 2) == 0}
+    if not left or harmless != left:
+        return _MAY_NOT_DIVIDE, None
+    held = " or ".join(map(str, sorted(left)))
+    divided = f"microbatches ({microbatches})" if microbatches else "some numbers of microbatches"
+    return f": {held} samples of this data set, which {divided} happens to divide", "warning"
+
+
+def _is_given(value: Value | None) -> bool:
+    """Whether an argument is more than None."""
+    return value is not None and not (isinstance(value, Constant) and value.value is None)
 
 
 def _drops(context: Context, call: Call, given: Value | None) -> bool | None:

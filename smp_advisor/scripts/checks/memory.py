@@ -36,7 +36,9 @@ def _native_checkpointing(context: Context) -> Iterator[Hit]:
     for call in context.trace.named(*_NATIVE):
         if not without_library(call):
             name = call.name.rpartition(".")[2]
-            yield Hit(call.module, call.node, {"call": call.name}, _library_checkpoint(call, name))
+            edits = _library_checkpoint(call, name)
+            # In a function that nothing here calls it does no harm as yet.
+            yield Hit(call.module, call.node, {"call": call.name}, edits, None if call.reached else "warning")
     for call in context.trace.methods("gradient_checkpointing_enable"):
         if call.reached and not without_library(call) and context.wrappings:
             yield Hit(call.module, call.node, {"call": f"{call.method}()"})

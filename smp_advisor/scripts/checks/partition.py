@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from smp_advisor.scripts.module import Module
     from smp_advisor.scripts.trace import Call
 
-_WHOLE_GROUP = ("smp.mp_rank", "smp.mp_size", "smp.get_mp_group", "smp.get_mp_process_group", "smp.mp_barrier")
+_WHOLE_GROUP = ("smp.mp_rank", "smp.mp_size", "smp.get_mp_group", "smp.mp_barrier")
 
 
 @check("SMP114")

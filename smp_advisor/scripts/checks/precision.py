@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.edits import Edit, add_keyword, replace
 from smp_advisor.scripts.names import is_scheduler
-from smp_advisor.scripts.queries import constant, guarded_by, is_wrapped_optimizer, mentions, updates
+from smp_advisor.scripts.queries import constant, guarded_by, is_wrapped_optimizer, mentions, origins, updates
 from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import Constant, options
+from smp_advisor.scripts.values import Constant, Instance, Result, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,8 @@ _SCALES = ("static_loss_scale", "dynamic_loss_scale")
 def _half_precision(context: Context) -> Iterator[Hit]:
     if not context.libraries.smp_torch or not context.settings.fp16 or context.trainer:
         return
+    if _own_half_precision(context):
+        return
     created = context.trace.named("smp.model_creation")
     without = [call for call in created if not call.gives("dtype", 1)]
     for call in without or ([] if created else context.wrappings[:1]):
@@ -36,6 +38,18 @@ def _half_precision(context: Context) -> Iterator[Hit]:
                 add_keyword(call.module, call.node, "static_loss_scale", "None, dynamic_loss_scale=True"),
             ]
             yield Hit(call.module, call.node, {"what": "smp.DistributedOptimizer gets no loss scale"}, edits)
+
+
+def _own_half_precision(context: Context) -> bool:
+    """Whether the script casts and scales by classes of its own, as scripts did before the library could."""
+    for call in (*context.wrappings, *context.trace.named("smp.DistributedOptimizer")):
+        for one in (inner for given in call.arguments[:1] for inner in origins(given)):
+            made = getattr(one.cls.node, "name", "") if isinstance(one, Instance) else ""
+            made = made or (one.call.name.rpartition(".")[2] if isinstance(one, Result) else "")
+            if "fp16" in made.lower() or "half" in made.lower():
+                context.leave_open(call.module, call.node, f"{made} is the script's own half precision (SMP118).")
+                return True
+    return False
 
 
 @check("SMP119")

@@ -1,0 +1,84 @@
+"""How many samples a data set has, where the script or its name tells."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from smp_advisor.scripts.queries import constant, origins
+from smp_advisor.scripts.values import Collection, Function, Instance, Result, Value
+
+__all__ = ["samples"]
+
+_TORCHVISION = "torchvision.datasets."
+_FILLED = ("torch.randn", "torch.rand", "torch.zeros", "torch.ones", "torch.empty")
+_FAKE_SIZE = 1000
+"""Of torchvision's FakeData, unless it is told otherwise."""
+
+
+def samples(dataset: Value | None) -> list[int | None]:
+    """Number of samples for each thing that `dataset` may be; None where it cannot be told."""
+    return [_samples(one) for one in origins(dataset)] if dataset is not None else [None]
+
+
+def _samples(value: Value) -> int | None:
+    if isinstance(value, Collection):
+        return len(value.items)
+    if isinstance(value, Instance):
+        return _of_class(value)
+    if not isinstance(value, Result):
+        return None
+    call = value.call
+    if call.name.startswith(_TORCHVISION):
+        return _of_torchvision(value)
+    if call.name == "torch.utils.data.TensorDataset" and call.arguments:
+        return next((_first_dimension(one) for one in origins(call.arguments[0])), None)
+    if call.name == "range" and len(call.arguments) == 1:
+        return _whole(constant(call.arguments[0]))
+    return None
+
+
+def _of_torchvision(value: Result) -> int | None:
+    call = value.call
+    name = call.name.removeprefix(_TORCHVISION)
+    if name == "FakeData":
+        given = call.argument("size", 0)
+        return _FAKE_SIZE if given is None else _whole(constant(given))
+    known = _sizes()
+    if name in known["train_or_test"]:
+        given = call.argument("train", 1)
+        train = True if given is None else constant(given)
+        return int(known["train_or_test"][name][0 if train else 1]) if isinstance(train, bool) else None
+    if name in known["by_split"]:
+        split = call.argument("split", 1)
+        return known["by_split"][name].get("train" if split is None else constant(split))  # type: ignore[no-any-return]
+    return None
+
+
+def _of_class(instance: Instance) -> int | None:
+    """A literal that ``__len__`` returns."""
+    length = instance.cls.find("__len__")
+    if not isinstance(length, Function) or not isinstance(length.node.body, list) or len(length.node.body) != 1:
+        return None
+    returned = getattr(length.node.body[0], "value", None)
+    return _whole(getattr(returned, "value", None))
+
+
+def _first_dimension(value: Value) -> int | None:
+    if not isinstance(value, Result) or value.call.name not in _FILLED or not value.call.arguments:
+        return None
+    first = value.call.arguments[0]
+    if isinstance(first, Collection) and first.items:
+        first = first.items[0]
+    return _whole(constant(first))
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+@lru_cache(maxsize=1)
+def _sizes() -> dict[str, Any]:
+    return tomllib.loads(files("smp_advisor.scripts").joinpath("data/dataset_sizes.toml").read_text("utf-8"))

@@ -1,0 +1,75 @@
+"""Options of the script: what argparse and Hugging Face's dataclass parser make of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.values import (
+    Argument,
+    Class,
+    Collection,
+    Constant,
+    Item,
+    Result,
+    Unknown,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.run import Run
+    from smp_advisor.scripts.trace import Call
+
+__all__ = ["declare", "field_default", "option_of"]
+
+_INTO_DATACLASSES = ("parse_args_into_dataclasses", "parse_json_file", "parse_yaml_file", "parse_dict")
+
+
+def declare(run: Run, event: Call) -> None:
+    """An option of argparse: its attribute's name and default."""
+    flags = [value.value for value in event.arguments if isinstance(value, Constant) and isinstance(value.value, str)]
+    destination = event.argument("dest")
+    if isinstance(destination, Constant) and isinstance(destination.value, str):
+        name = destination.value
+    else:
+        long = [flag for flag in flags if flag.startswith("--")] or flags
+        if not long:
+            return
+        name = long[0].lstrip("-").replace("-", "_")
+    run.trace.options.setdefault(name, event)
+
+
+def option_of(run: Run, owner: Value, name: str) -> Value | None:
+    """The command-line option `name`, where `owner` is what a parser returned."""
+    position: object = None
+    if isinstance(owner, Item):
+        position = owner.key.value if isinstance(owner.key, Constant) else None
+        owner = owner.owner
+    if not isinstance(owner, Result):
+        return None
+    if owner.call.method in _INTO_DATACLASSES:
+        return Argument(name, _field_of(owner.call, position, name))
+    if owner.call.method not in ("parse_args", "parse_known_args"):
+        return None
+    declared = run.trace.options.get(name)
+    default = declared.argument("default") if declared is not None else None
+    if declared is not None and default is None and (action := declared.argument("action")) is not None:
+        default = Constant(getattr(action, "value", None) == "store_false")
+    return Argument(name, default or Constant(None))
+
+
+def _field_of(call: Call, position: object, name: str) -> Value:
+    """The default of a field of the dataclass that stands at `position` among those the parser was made for."""
+    made = call.receiver.call if isinstance(call.receiver, Result) else None
+    given = made.argument("dataclass_types", 0) if made is not None else None
+    classes = given.items if isinstance(given, Collection) else (given,)
+    if not isinstance(position, int) or position >= len(classes):
+        return Unknown()
+    cls = classes[position]
+    return (field_default(cls.find(name)) if isinstance(cls, Class) else None) or Unknown()
+
+
+def field_default(found: Value | None) -> Value | None:
+    """The value of a class attribute; that of ``dataclasses.field(default=...)`` is its default."""
+    if isinstance(found, Result) and found.call.name in ("dataclasses.field", "pydantic.Field"):
+        return found.call.argument("default") or Unknown()
+    return found

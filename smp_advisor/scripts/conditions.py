@@ -1,0 +1,136 @@
+"""Whether a condition of the script holds: by the job's settings, and by the defaults of its own options."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.scripts.values import Argument, Choice, Constant, External, Member, Operation, Result, Value, options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from smp_advisor.scripts.settings import Settings
+    from smp_advisor.scripts.trace import Call, Guard
+
+__all__ = ["Conditions", "arguments_of"]
+
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "Eq": operator.eq,
+    "NotEq": operator.ne,
+    "Is": operator.eq,
+    "IsNot": operator.ne,
+    "Lt": operator.lt,
+    "LtE": operator.le,
+    "Gt": operator.gt,
+    "GtE": operator.ge,
+}
+_SIZES = {
+    "smp.tp_size": "tensor_parallel_degree",
+    "smp.pp_size": "pipeline_parallel_degree",
+    "smp.num_microbatches": "microbatches",
+}
+_STATES = ("smp.state.", "tsm.state.")
+_UNSEEN = object()
+
+
+@dataclass(slots=True)
+class Conditions:
+    """What is taken for granted when a condition is judged."""
+
+    settings: Settings
+    defaults: bool = False
+    """Whether an option that nothing else tells has its default."""
+    granted: dict[str, bool] = field(default_factory=dict)
+    """Conditions without which the script does not train, by the text of their tests."""
+
+    def off(self, call: Call) -> list[Guard]:
+        """The conditions around `call` that surely keep it from running."""
+        return [guard for guard in call.guards if self.truth_of(guard) is (not guard.holds)]
+
+    def truth_of(self, guard: Guard) -> bool | None:
+        """Whether the test of `guard` is true; None where nothing tells."""
+        known = self.granted.get(ast.dump(guard.test)) if self.granted else None
+        return known if known is not None else self.truth(guard.value)
+
+    def truth(self, value: Value) -> bool | None:
+        """Whether `value` is true; None where nothing tells."""
+        if isinstance(value, Choice):
+            return _agreed(self.truth(option) for option in value.alternatives)
+        if isinstance(value, Operation):
+            if value.operator == "Not":
+                inner = self.truth(value.operands[0])
+                return None if inner is None else not inner
+            if value.operator in ("And", "Or"):
+                return _combined([self.truth(operand) for operand in value.operands], both=value.operator == "And")
+            compare = _COMPARISONS.get(value.operator)
+            if compare is None or len(value.operands) != 2:
+                return None
+            return self._compared(compare, value.operands[0], value.operands[1])
+        found = self.known(value)
+        return None if found is _UNSEEN else bool(found)
+
+    def _compared(self, compare: Callable[[Any, Any], bool], left: Value, right: Value) -> bool | None:
+        one, other = self.known(left), self.known(right)
+        if one is _UNSEEN or other is _UNSEEN:
+            return None
+        try:
+            return bool(compare(one, other))
+        except TypeError:
+            return None
+
+    def known(self, value: Value) -> Any:
+        """The number or text that `value` is, `_UNSEEN` where nothing tells."""
+        if isinstance(value, Constant):
+            return value.value
+        if isinstance(value, Argument):
+            return self._option(value)
+        if isinstance(value, Result):
+            name = value.call.name
+            if name in _SIZES:
+                return self._setting(_SIZES[name])
+            if name in ("int", "bool", "float") and len(value.call.arguments) == 1:
+                return self.known(value.call.arguments[0])
+        if isinstance(value, External) and value.path.startswith(_STATES):
+            return self._setting(value.path.rpartition(".")[2])
+        if isinstance(value, Member) and isinstance(value.owner, External) and value.owner.path.startswith(_STATES):
+            return self._setting(value.name)
+        return _UNSEEN
+
+    def _setting(self, name: str) -> Any:
+        found = getattr(self.settings, name, None)
+        return _UNSEEN if found is None else found
+
+    def _option(self, option: Argument) -> Any:
+        """The option's value: the plan's where it is named like a parameter of the library, else its default."""
+        found = self._setting(option.name)
+        if found is not _UNSEEN or not self.defaults:
+            return found
+        return option.default.value if isinstance(option.default, Constant) else _UNSEEN
+
+
+def arguments_of(value: Value, depth: int = 0) -> set[str]:
+    """Names of the command-line options in a condition."""
+    if isinstance(value, Argument):
+        return {value.name}
+    parts: Iterable[Value] = ()
+    if isinstance(value, Operation) and depth < 6:
+        parts = value.operands
+    elif isinstance(value, Choice) and depth < 6:
+        parts = options(value)
+    return {name for part in parts for name in arguments_of(part, depth + 1)}
+
+
+def _agreed(found: Iterable[bool | None]) -> bool | None:
+    """What all of them say; None where they differ or one does not tell."""
+    distinct = set(found)
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+def _combined(found: list[bool | None], *, both: bool) -> bool | None:
+    """Three-valued ``and`` (`both`) and ``or``."""
+    if (not both) in found:
+        return not both
+    return None if None in found else both

@@ -1,0 +1,146 @@
+"""What calls of Python's own functions, and of those that hand functions on, give back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.values import (
+    Class,
+    Collection,
+    Constant,
+    External,
+    Function,
+    Mapping,
+    Partial,
+    Result,
+    StepMark,
+    Unknown,
+    Value,
+    choice,
+    options,
+)
+
+if TYPE_CHECKING:
+    import ast
+
+    from smp_advisor.scripts.run import Frame, Run
+    from smp_advisor.scripts.trace import Call
+
+__all__ = ["known_result", "step_mark"]
+
+_LAUNCHERS = (
+    "xmp.spawn",
+    "torch.multiprocessing.spawn",
+    "accelerate.notebook_launcher",
+    "torch_xla.launch",
+)
+_NAMESPACES = ("dict", "types.SimpleNamespace", "argparse.Namespace")
+_SAME_FUNCTION = (
+    "tensorflow.function",
+    "tensorflow.autograph.experimental.do_not_convert",
+    "torch.compile",
+    "functools.wraps",
+    "functools.lru_cache",
+    "functools.cache",
+    "torch.no_grad",
+    "torch.distributed.elastic.multiprocessing.errors.record",
+)
+
+
+def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
+    """What the call of something external gives back."""
+    from smp_advisor.scripts.calling import enter
+
+    first = event.arguments[0] if event.arguments else None
+    if event.name in _LAUNCHERS and isinstance(first, Function):
+        enter(run, first, {})
+    mark = step_mark(External(event.name), event.node.func) if event.name else step_mark(target, event.node.func)
+    if mark is not None and isinstance(first, Function):
+        return Function(first.node, first.module, first.scope, first.owner, mark, first.static, first.home)
+    if event.name in _SAME_FUNCTION and isinstance(first, Function):
+        return first
+    if event.name == "functools.partial" and first is not None:
+        return _partial(event, first)
+    if event.name == "getattr" and len(event.arguments) > 1:
+        return _attribute(run, frame, event)
+    if event.name == "setattr" and len(event.arguments) == 3:
+        _set(event)
+    return _container(event, first) or Result(event)
+
+
+def _container(event: Call, first: Value | None) -> Value | None:
+    """Dictionaries, objects made of keywords, and copies of what is known."""
+    if event.name in _NAMESPACES and not event.arguments:
+        return Mapping(dict(event.keywords), complete=not event.unpacks)
+    if event.name == "dict" and isinstance(first, Mapping):
+        return Mapping(first.entries | event.keywords, complete=first.complete and not event.unpacks)
+    if event.name in ("vars", "copy.copy", "copy.deepcopy") and isinstance(first, Mapping):
+        return first if event.name == "vars" else Mapping(dict(first.entries), first.complete)
+    if event.name in ("list", "tuple") and isinstance(first, Collection):
+        return first
+    if isinstance(event.receiver, Mapping) and event.method == "copy":
+        return Mapping(dict(event.receiver.entries), event.receiver.complete)
+    if isinstance(event.receiver, Mapping) and event.method == "get" and isinstance(first, Constant):
+        return _looked_up(event, event.receiver, str(first.value))
+    return None
+
+
+def step_mark(value: Value, decorator: ast.expr) -> StepMark | None:
+    """How ``smp.step`` marks a function, where `value` is that decorator or its call."""
+    for option in options(value):
+        if isinstance(option, External) and option.path in ("smp.step", "smptf.step"):
+            return StepMark(decorator, (), option.path == "smptf.step")
+        if isinstance(option, Result) and option.call.name in ("smp.step", "smptf.step"):
+            names = option.call.argument("non_split_inputs", 0)
+            return StepMark(decorator, _texts(names), option.call.name == "smptf.step")
+        if isinstance(option, Partial):
+            inner = step_mark(option.of, decorator)
+            if inner is not None:
+                return StepMark(decorator, _texts(option.keywords.get("non_split_inputs")), inner.tensorflow)
+    return None
+
+
+def _texts(value: Value | None) -> tuple[str, ...] | None:
+    if value is None or (isinstance(value, Constant) and value.value is None):
+        return ()
+    if isinstance(value, Constant) and isinstance(value.value, str):
+        return (value.value,)
+    if isinstance(value, Collection) and all(isinstance(item, Constant) for item in value.items):
+        return tuple(str(item.value) for item in value.items if isinstance(item, Constant))
+    return None
+
+
+def _partial(event: Call, first: Value) -> Value:
+    called: list[Value] = []
+    for option in options(first):
+        callable_here = isinstance(option, (Function, Class, External, Partial))
+        rest = (event.arguments[1:], dict(event.keywords), event.unpacks)
+        called.append(Partial(option, *rest) if callable_here else Result(event))
+    return choice(*called)
+
+
+def _attribute(run: Run, frame: Frame, event: Call) -> Value:
+    """``getattr(thing, "name")`` and, with a third argument, what else it may be."""
+    from smp_advisor.scripts.evaluation import attribute
+
+    names = [option.value for option in options(event.arguments[1]) if isinstance(option, Constant)]
+    if not names or not all(isinstance(name, str) for name in names):
+        return Result(event)
+    found = [attribute(run, frame, owner, name, event.node) for name in names for owner in options(event.arguments[0])]
+    return choice(*found, *event.arguments[2:3])
+
+
+def _set(event: Call) -> None:
+    name = event.arguments[1]
+    for owner in options(event.arguments[0]):
+        attributes = getattr(owner, "attributes", None)
+        if isinstance(attributes, dict) and isinstance(name, Constant):
+            attributes[str(name.value)] = event.arguments[2]
+
+
+def _looked_up(event: Call, mapping: Mapping, key: str) -> Value:
+    if key in mapping.entries:
+        return mapping.entries[key]
+    if mapping.complete:
+        return event.argument("default", 1) or Constant(None)
+    return Unknown()

@@ -1,0 +1,73 @@
+"""Whether a job gets to the place of a finding: under its plan, and by the defaults of the script's options."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.conditions import Conditions, arguments_of
+from smp_advisor.scripts.values import Argument
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.context import Context, Hit
+    from smp_advisor.scripts.module import Module
+    from smp_advisor.scripts.trace import Call, Guard
+
+__all__ = ["Reaching"]
+
+
+class Reaching:
+    """Judges places of one script."""
+
+    def __init__(self, context: Context) -> None:
+        self._calls: dict[ast.AST, list[Call]] = {}
+        for call in context.trace.calls:
+            self._calls.setdefault(call.node, []).append(call)
+        self._planned = Conditions(context.settings)
+        self._default = Conditions(context.settings, defaults=True, granted=_granted(context))
+
+    def never(self, hit: Hit) -> bool:
+        """Whether the plan keeps the job away from the place: ``if args.tensor_parallel_degree == 1``."""
+        calls = self._around(hit.module, hit.node)
+        return bool(calls) and all(self._planned.off(call) for call in calls)
+
+    def needed(self, hit: Hit) -> str:
+        """What the job has to pass to get to the place: "with --fp16"; empty where it gets there anyway."""
+        calls = self._around(hit.module, hit.node)
+        if not calls or not all(self._default.off(call) for call in calls):
+            return ""
+        return " and ".join(dict.fromkeys(_phrase(guard) for guard in self._default.off(calls[0])))
+
+    def _around(self, module: Module, node: ast.AST) -> list[Call]:
+        """The recorded calls at the place: of the node itself, or of the innermost call that holds it."""
+        found: ast.AST | None = node
+        while found is not None and not isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            if found in self._calls:
+                return self._calls[found]
+            if isinstance(found, ast.stmt):
+                break
+            found = module.parent(found)
+        if isinstance(found, (ast.Expr, ast.Assign, ast.Return, ast.AugAssign)):
+            return next((self._calls[inner] for inner in ast.walk(found) if inner in self._calls), [])
+        return []
+
+
+def _phrase(guard: Guard) -> str:
+    names = [f"--{name}" for name in sorted(arguments_of(guard.value))]
+    if not names:
+        return f"{'where' if guard.holds else 'unless'} {ast.unparse(guard.test)}"
+    plain = isinstance(guard.value, Argument)
+    return f"{('with' if guard.holds else 'without') if plain else 'depending on'} {', '.join(names)}"
+
+
+def _granted(context: Context) -> dict[str, bool]:
+    """Conditions that hold wherever the script trains: a job that trains at all sets their options."""
+    trains = [call for call in context.trace.methods("backward") if call.reached]
+    trains = trains or [call for call in context.trace.methods("train") if call.reached and call.loops == ()]
+    if not trains:
+        return {}
+    shared: dict[str, bool] | None = None
+    for call in trains:
+        here = {ast.dump(guard.test): guard.holds for guard in call.guards}
+        shared = here if shared is None else {test: holds for test, holds in shared.items() if here.get(test) is holds}
+    return shared or {}
