@@ -1,0 +1,103 @@
+"""Models without memory: built on the meta device, or copied from a live one, with fake tensors for parameters."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from smp_advisor.profiling.gpu_kernels import without_initialisation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["build_fake", "build_under_fake", "default_dtype", "fake_copy", "fake_inputs", "fake_mode"]
+
+
+def fake_mode() -> FakeTensorMode:
+    """A mode that lets constants made outside it take part."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """New floating-point tensors are of this type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def build_fake(build: Callable[[], nn.Module], mode: FakeTensorMode, dtype: torch.dtype) -> nn.Module:
+    """Build on the meta device and make its tensors fake.
+
+    Building under the fake mode itself breaks conversions of types, and constructors that look at values.
+    """
+    with default_dtype(dtype), torch.device("meta"), without_initialisation():
+        model = build()
+    return _fakeify(model, mode, dtype)
+
+
+def build_under_fake(build: Callable[[], nn.Module], mode: FakeTensorMode, dtype: torch.dtype) -> nn.Module:
+    """Build with every tensor fake from the beginning: for tensors that no module registers."""
+    with default_dtype(dtype), mode, torch.device("cpu"), without_initialisation():
+        return build()
+
+
+def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: torch.dtype | None) -> nn.Module:
+    """A copy of a live model whose tensors are fake; the model itself is left as it is and takes no more memory."""
+    known: dict[int, Any] = {}
+    for module in model.modules():
+        for tensor in [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]:
+            if isinstance(tensor, Tensor) and id(tensor) not in known:
+                known[id(tensor)] = _fake(tensor, mode, dtype)
+    return copy.deepcopy(model, known)
+
+
+def _fakeify(model: nn.Module, mode: FakeTensorMode, dtype: torch.dtype | None) -> nn.Module:
+    """Every parameter, buffer and plain attribute becomes fake, in place, ties kept."""
+    known: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def convert(tensor: Tensor) -> Tensor:
+        if id(tensor) not in known:
+            known[id(tensor)] = (_fake(tensor, mode, dtype), tensor)
+        return known[id(tensor)][0]
+
+    for module in model.modules():
+        for place in (module._parameters, module._buffers, vars(module)):
+            for name, tensor in list(place.items()):
+                if isinstance(tensor, Tensor):
+                    place[name] = convert(tensor)  # type: ignore[assignment]
+    return model
+
+
+_TRAINING_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def _fake(tensor: Tensor, mode: FakeTensorMode, dtype: torch.dtype | None) -> Tensor:
+    kind = dtype if dtype is not None and tensor.dtype in _TRAINING_TYPES else tensor.dtype
+    with mode:
+        fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device="cpu")
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(fake, requires_grad=tensor.requires_grad)
+    return fake
+
+
+def fake_inputs(inputs: Any, mode: FakeTensorMode, dtype: torch.dtype) -> Any:
+    """Fake tensors of the inputs' shapes, floating-point ones in the training type."""
+    from torch.utils._pytree import tree_map
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        kind = dtype if value.is_floating_point() else value.dtype
+        return torch.empty(value.shape, dtype=kind, device="cpu")
+
+    with mode:
+        return tree_map(convert, inputs)

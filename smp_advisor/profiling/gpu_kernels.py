@@ -1,0 +1,194 @@
+"""A trace on fake CPU tensors that takes the kernels a GPU would.
+
+Without a GPU, PyTorch decomposes attention and dropout into operations that keep other tensors. Here they take the
+operators CUDA would dispatch to, whose shapes are known to fake tensors. Compared with fake CUDA tensors of a CUDA build
+the saved bytes of ten models agree within 0.1 % in bf16.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from smp_advisor.profiling.patching import patched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["gpu_kernels", "without_initialisation"]
+
+_FLASH_MAX_HEAD_DIM = 256
+_ATEN = torch.ops.aten
+
+
+@contextlib.contextmanager
+def gpu_kernels(attention: str, on_attention: Callable[[Tensor, Tensor, Tensor, bool, float], None]) -> Iterator[None]:
+    """Attention, dropout and mask building as on a GPU.
+
+    Parameters
+    ----------
+    attention
+        ``fused``: the flash kernel, or the memory-efficient one where a mask or fp32 forbids it; ``eager``: products and
+        a softmax, as PyTorch 1.x runs it.
+    on_attention
+        Told query, key, value, whether the attention is causal, and its dropout.
+    """
+
+    def attend(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,  # noqa: FBT001, FBT002 - PyTorch's signature
+        scale: float | None = None,
+        enable_gqa: bool = False,  # noqa: ARG001, FBT001, FBT002
+    ) -> Tensor:
+        on_attention(query, key, value, is_causal, dropout_p)
+        kernel = _fused if attention == "fused" and query.ndim == 4 and _on_fake(query) else _eager
+        return kernel(query, key, value, attn_mask, dropout_p, is_causal, scale)
+
+    masking = _loaded("transformers.masking_utils")
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in (
+            (F, "dropout", _dropout),
+            (torch, "dropout", _dropout),
+            (F, "scaled_dot_product_attention", attend),
+            (torch._C._nn, "scaled_dot_product_attention", attend),
+            # It would look at the positions' values to find packed sequences; without, no mask is materialised.
+            (masking, "find_packed_sequence_indices", lambda *_, **__: None),
+        ):
+            stack.enter_context(patched(owner, name, value))
+        yield
+
+
+def _on_fake(tensor: Tensor) -> bool:
+    """Whether the operators of a GPU can run: as shapes only."""
+    return isinstance(tensor, torch._subclasses.FakeTensor) or tensor.is_meta
+
+
+def _loaded(name: str) -> Any:
+    """Module of a package that the traced model has imported, None where it has not."""
+    package = name.split(".", maxsplit=1)[0]
+    if package not in sys.modules:
+        return None
+    try:
+        return importlib.import_module(name)
+    except ImportError:  # older releases
+        return None
+
+
+def _fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool,  # noqa: FBT001
+    scale: float | None,
+) -> Tensor:
+    """The kernel that scaled_dot_product_attention chooses on a recent GPU."""
+    width = query.shape[-1]
+    scale = 1 / math.sqrt(width) if scale is None else scale
+    flash = (
+        mask is None
+        and query.dtype != torch.float32
+        and value.shape[-1] == width
+        and width <= _FLASH_MAX_HEAD_DIM
+    )
+    if not flash:
+        return _efficient(query, key, value, mask, dropout, causal, scale)
+    beyond = -width % 8  # the kernel takes widths in steps of 8
+    if beyond:
+        query, key, value = (F.pad(tensor, (0, beyond)) for tensor in (query, key, value))
+    result: Tensor = _ATEN._scaled_dot_product_flash_attention(query, key, value, dropout, causal, False, scale=scale)[0]
+    return result[..., :width] if beyond else result
+
+
+def _efficient(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool,  # noqa: FBT001
+    scale: float,
+) -> Tensor:
+    """The memory-efficient kernel: it knows no grouped queries and wants an additive mask of aligned rows."""
+    key, value = _for_every_head(query, key, value)
+    bias = mask
+    if mask is not None:
+        bias = mask
+        if mask.dtype == torch.bool:
+            bias = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+        else:
+            bias = mask.to(query.dtype)
+        if bias.shape[-1] % 16:
+            bias = F.pad(bias, (0, -bias.shape[-1] % 16))[..., : mask.shape[-1]]
+        bias = bias.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    result: Tensor = _ATEN._scaled_dot_product_efficient_attention(
+        query, key, value, bias, True, dropout, causal, scale=scale
+    )[0]
+    return result
+
+
+def _for_every_head(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values copied to the heads that share them."""
+    if query.ndim < 3 or key.shape[-3] == query.shape[-3]:
+        return key, value
+    groups = query.shape[-3] // key.shape[-3]
+    return key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+
+
+def _eager(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool,  # noqa: FBT001
+    scale: float | None,
+) -> Tensor:
+    """Attention of products and a softmax, in the type of the query."""
+    key, value = _for_every_head(query, key, value)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = query @ key.transpose(-2, -1) * scale
+    if causal:
+        hidden = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).triu(1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    if mask is not None:
+        scores = scores.masked_fill(mask.logical_not(), float("-inf")) if mask.dtype == torch.bool else scores + mask
+    return _dropout(torch.softmax(scores, dim=-1), dropout) @ value
+
+
+def _dropout(
+    input: Tensor,  # noqa: A002 - PyTorch's signature
+    p: float = 0.5,
+    training: bool = True,  # noqa: FBT001, FBT002
+    inplace: bool = False,  # noqa: FBT001, FBT002
+) -> Tensor:
+    """Dropout by the fused kernel, which keeps a mask of one byte an element."""
+    if not training or p == 0:
+        return input
+    dropped: Tensor = torch.native_dropout(input, p, True)[0]
+    return input.copy_(dropped) if inplace else dropped
+
+
+@contextlib.contextmanager
+def without_initialisation() -> Iterator[None]:
+    """No time is spent on values that nobody looks at; some initialisations could not run on fake tensors."""
+    modules = [torch.nn.init, _loaded("transformers.initialization")]
+    with contextlib.ExitStack() as stack:
+        for module in modules:
+            names = [] if module is None else [n for n in vars(module) if n.endswith("_") and not n.startswith("_")]
+            for name in names:
+                if callable(getattr(module, name)):
+                    stack.enter_context(patched(module, name, lambda tensor, *_, **__: tensor))
+        yield

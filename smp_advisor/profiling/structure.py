@@ -1,0 +1,160 @@
+"""The structure of any module: repeated blocks, tied parameters, its main dimensions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Dimensions", "Stack", "dimensions", "parameter_total", "stacks", "ties"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stack:
+    """A container whose children repeat with a period after a prefix of others."""
+
+    path: str
+    """Of the container, "" for the model itself."""
+    names: tuple[str, ...]
+    """Of its children, in order."""
+    prefix: int
+    """Children before the repetition: a dense layer before the experts', T5's first block with its position bias."""
+    period: int
+    parameters: int
+
+    @property
+    def repeats(self) -> int:
+        """Whole periods."""
+        return (len(self.names) - self.prefix) // self.period
+
+    @property
+    def rest(self) -> int:
+        """Children after the last whole period."""
+        return (len(self.names) - self.prefix) % self.period
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of the children."""
+        return tuple(f"{self.path}.{name}" if self.path else name for name in self.names)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dimensions:
+    """What a person recognises a model by; 0 where it can't be told."""
+
+    hidden: int
+    vocab: int
+    heads: int
+
+
+def stacks(model: nn.Module) -> list[Stack]:
+    """The outermost containers of repeated blocks, in the order they are registered.
+
+    Blocks are equal when class, shapes and types of parameters and buffers, and children are. A container is a
+    ``ModuleList``, a ``Sequential``, or any module with three or more children named by numbers.
+    """
+    found: list[Stack] = []
+    known: dict[int, str] = {}
+
+    def visit(module: nn.Module, path: str) -> None:
+        children = [(name, child) for name, child in module._modules.items() if child is not None]
+        if _is_container(module, [name for name, _ in children]):
+            signatures = [_signature(child, known) for _, child in children]
+            repetition = _repetition(signatures)
+            parameters = parameter_total(child for _, child in children)
+            distinct = len({id(child) for _, child in children}) == len(children)
+            if repetition and parameters and distinct:
+                prefix, period = repetition
+                found.append(
+                    Stack(
+                        path=path,
+                        names=tuple(name for name, _ in children),
+                        prefix=prefix,
+                        period=period,
+                        parameters=parameters,
+                    )
+                )
+                return
+        for name, child in children:
+            visit(child, f"{path}.{name}" if path else name)
+
+    visit(model, "")
+    return found
+
+
+def _is_container(module: nn.Module, names: Sequence[str]) -> bool:
+    if isinstance(module, nn.ModuleList | nn.Sequential):
+        return len(names) >= 2
+    return len(names) >= 3 and all(name.isdigit() for name in names)
+
+
+def _repetition(signatures: Sequence[str]) -> tuple[int, int] | None:
+    """Shortest prefix and smallest period with at least two repeats."""
+    count = len(signatures)
+    for prefix in range(max(1, count // 2)):
+        for period in range(1, (count - prefix) // 2 + 1):
+            if all(signatures[i] == signatures[i - period] for i in range(prefix + period, count)):
+                return prefix, period
+    return None
+
+
+def _signature(module: nn.Module, known: dict[int, str]) -> str:
+    """What makes a module equal to another in cost."""
+    if id(module) in known:
+        return known[id(module)]
+    own = tuple((name, tuple(p.shape), str(p.dtype)) for name, p in module._parameters.items() if p is not None)
+    buffers = tuple((name, tuple(b.shape)) for name, b in module._buffers.items() if b is not None)
+    children = tuple(
+        ("#" if name.isdigit() else name, _signature(child, known))
+        for name, child in module._modules.items()
+        if child is not None
+    )
+    leaf = not module._modules
+    name = type(module).__qualname__
+    # Strides and kernels show in extra_repr; other modules write values there that cost nothing (an index of the layer).
+    extra = module.extra_repr() if leaf and (own or "ool" in name or "psample" in name) else ""
+    text = repr((type(module).__module__, name, own, buffers, children, extra))
+    known[id(module)] = hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
+    return known[id(module)]
+
+
+def parameter_total(modules: Iterator[nn.Module] | Sequence[nn.Module]) -> int:
+    """Parameters of modules together, shared ones once."""
+    seen = {id(p): p.numel() for module in modules for p in module.parameters()}
+    return sum(seen.values())
+
+
+def ties(model: nn.Module) -> tuple[tuple[str, ...], ...]:
+    """Names that stand for one parameter, in groups."""
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names[id(parameter)].append(name)
+    return tuple(tuple(group) for group in names.values() if len(group) > 1)
+
+
+def dimensions(model: nn.Module) -> Dimensions:
+    """Hidden size (most frequent length of a norm's weight), vocabulary (largest embedding) and heads."""
+    widths: Counter[int] = Counter()
+    heads: Counter[int] = Counter()
+    vocab = 0
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if isinstance(weight, nn.Parameter) and weight.ndim == 1 and "orm" in type(module).__name__:
+            widths[weight.numel()] += 1
+        if isinstance(module, nn.Embedding):
+            vocab = max(vocab, module.num_embeddings)
+        for name in ("num_heads", "n_heads", "n_head", "num_attention_heads", "nhead", "heads"):
+            value = getattr(module, name, None)
+            if isinstance(value, int) and 0 < value < 1024:
+                heads[value] += 1
+    return Dimensions(
+        hidden=widths.most_common(1)[0][0] if widths else 0,
+        vocab=vocab,
+        heads=heads.most_common(1)[0][0] if heads else 0,
+    )
