@@ -1,0 +1,254 @@
+"""What a model is called with when nobody says: example inputs from its configuration, its forward and its layers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.subject import task_of
+
+__all__ = ["ExampleInputs", "example_inputs", "filled"]
+
+_IMAGE_SIZE = 224
+_LABELS = frozenset({"labels", "label", "targets", "target", "y", "lm_labels"})
+_SUPPLY = "pass inputs=, a dict or tuple of example tensors, or a function of (batch, sequence) that returns them"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleInputs:
+    """Inputs at any size."""
+
+    make: Callable[[int, int], Any]
+    """Tensors for (batch, sequence): by name or by place; on the meta device unless the user gave them."""
+    has_sequence: bool
+    longest: int
+    """Tokens that a sample may have at most; 0 where there is no limit."""
+    description: str
+    """For people: ``input_ids, labels (inferred)``."""
+    given: bool
+
+
+def example_inputs(model: nn.Module, given: Any = None, *, config: Any = None) -> ExampleInputs:
+    """Inputs the user gave, or inferred ones.
+
+    Parameters
+    ----------
+    given
+        Example tensors by name or by place, or a function of (batch, sequence) that makes them.
+    config
+        The transformers configuration of the model.
+
+    Raises
+    ------
+    ProfileError
+        They can't be inferred; the sentence says what to pass.
+    """
+    if given is not None:
+        return _given(given)
+    config = config if config is not None else getattr(model, "config", None)
+    if hasattr(config, "to_dict") and hasattr(model, "main_input_name"):
+        return _of_transformers(model, config)
+    return _of_module(model)
+
+
+def filled(inputs: Any, vocab: int, *, seed: int = 0) -> Any:
+    """Real values for inputs on the meta device: tokens below `vocab`, normal numbers, everything attended to."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def fill(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.is_meta:
+            return value
+        if value.is_floating_point():
+            return torch.randn(value.shape, generator=generator, dtype=torch.float32).to(value.dtype)
+        if value.dtype == torch.bool:
+            return torch.ones(value.shape, dtype=torch.bool)
+        return torch.randint(0, max(vocab, 1), value.shape, generator=generator, dtype=value.dtype)
+
+    return tree_map(fill, inputs)
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _given(given: Any) -> ExampleInputs:
+    if callable(given):
+        return ExampleInputs(
+            make=given, has_sequence=True, longest=0, description="inputs made by your function", given=True
+        )
+    if isinstance(given, Tensor):
+        given = (given,)
+    if not isinstance(given, Mapping | tuple | list) or not any(isinstance(v, Tensor) for v in tree_leaves(given)):
+        raise ProfileError(f"inputs must hold tensors: {_SUPPLY}.")
+    given = dict(given) if isinstance(given, Mapping) else tuple(given)
+    tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor) and leaf.ndim]
+    batch = tensors[0].shape[0]
+    tokens = [leaf for leaf in tensors if leaf.ndim >= 2 and not leaf.is_floating_point()]
+    sequence = tokens[0].shape[1] if tokens else 0
+
+    def make(new_batch: int, new_sequence: int) -> Any:
+        def resize(value: Any) -> Any:
+            if not isinstance(value, Tensor) or not value.ndim:
+                return value
+            shape = [new_batch if value.shape[0] == batch else value.shape[0], *value.shape[1:]]
+            if sequence and not (value.is_floating_point() and value.ndim > 3):
+                shape[1:] = [new_sequence if size == sequence else size for size in shape[1:]]
+            return torch.empty(shape, dtype=value.dtype, device="meta")
+
+        return tree_map(resize, given)
+
+    names = ", ".join(given) if isinstance(given, dict) else f"{len(given)} tensors"
+    return ExampleInputs(
+        make=make, has_sequence=bool(sequence), longest=0, description=f"{names} (given)", given=True
+    )
+
+
+def _arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(model.forward).parameters)
+    except (TypeError, ValueError):
+        return {}
+
+
+def _own(config: Any, *names: str) -> Any:
+    """First of the names that the configuration, or its text part, has a value for."""
+    parts = [config, *(getattr(config, part, None) for part in ("text_config", "decoder", "encoder", "vision_config"))]
+    for part in parts:
+        for name in names:
+            value = getattr(part, name, None) if part is not None else None
+            if value is not None:
+                return value
+    return None
+
+
+def _of_transformers(model: nn.Module, config: Any) -> ExampleInputs:
+    takes = _arguments(model)
+    main = str(getattr(model, "main_input_name", "input_ids"))
+    task = task_of(type(model), config)
+    if main == "pixel_values" and "input_ids" not in takes:
+        return _image(takes, config)
+    if main in {"input_ids", "pixel_values", "inputs"}:
+        name = "inputs" if main == "inputs" and "input_ids" not in takes else "input_ids"
+        return _tokens(takes, config, name, task)
+    raise ProfileError(
+        f"{type(model).__name__} takes {main}, for which no example can be inferred: {_SUPPLY}."
+    )
+
+
+def _tokens(takes: Mapping[str, Any], config: Any, name: str, task: str) -> ExampleInputs:
+    class_labels = task == "other"
+
+    def make(batch: int, sequence: int) -> dict[str, Any]:
+        inputs: dict[str, Any] = {name: _empty(batch, sequence)}
+        if task == "sequence-to-sequence" and "decoder_input_ids" in takes:
+            inputs["decoder_input_ids"] = _empty(batch, sequence)
+        if "bbox" in takes:
+            inputs["bbox"] = _empty(batch, sequence, 4)
+        if "labels" in takes:
+            inputs["labels"] = _empty(batch) if class_labels else _empty(batch, sequence)
+        if "use_cache" in takes:
+            inputs["use_cache"] = False
+        return inputs
+
+    longest = _longest(config)
+    known = ", ".join(key for key in make(1, 1) if key != "use_cache")
+    return ExampleInputs(
+        make=make, has_sequence=True, longest=longest, description=f"{known} (inferred)", given=False
+    )
+
+
+def _longest(config: Any) -> int:
+    """Positions of a position table; 0 where positions are computed."""
+    value = _own(config, "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
+    if not isinstance(value, int) or value < 8:
+        return 0
+    # RoBERTa and its kin count positions from the padding index on.
+    reserved = 2 if value % 2 == 0 and value % 32 == 2 else 0
+    return value - reserved
+
+
+def _image(takes: Mapping[str, Any], config: Any) -> ExampleInputs:
+    size = _own(config, "image_size", "img_size", "input_size")
+    height, width = _pair(size)
+    channels = _own(config, "num_channels", "in_channels", "in_chans")
+    channels = channels if isinstance(channels, int) else 3
+
+    def make(batch: int, _: int) -> dict[str, Any]:
+        inputs = {"pixel_values": _empty(batch, channels, height, width, dtype=torch.float32)}
+        if "labels" in takes:
+            inputs["labels"] = _empty(batch)
+        return inputs
+
+    return ExampleInputs(
+        make=make,
+        has_sequence=False,
+        longest=0,
+        description=f"pixel_values of {height} x {width}, labels (inferred)",
+        given=False,
+    )
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    if isinstance(size, int) and size > 0:
+        return size, size
+    if isinstance(size, Mapping):
+        size = [size.get("height", _IMAGE_SIZE), size.get("width", _IMAGE_SIZE)]
+    if isinstance(size, list | tuple) and len(size) >= 2:
+        return int(size[-2]), int(size[-1])
+    if isinstance(size, list | tuple) and len(size) == 1:
+        return int(size[0]), int(size[0])
+    return _IMAGE_SIZE, _IMAGE_SIZE
+
+
+def _of_module(model: nn.Module) -> ExampleInputs:
+    """Inputs of a module not from transformers: its first layer says what it takes, its forward what else."""
+    first = next((m for m in model.modules() if isinstance(m, nn.Embedding | nn.Linear | nn.Conv2d | nn.Conv1d)), None)
+    positional = [
+        (name, parameter)
+        for name, parameter in _arguments(model).items()
+        if parameter.kind in {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    ]
+    required = [name for name, parameter in positional if parameter.default is inspect.Parameter.empty]
+    if first is None or not positional or any(name not in _LABELS for name in required[1:]):
+        needs = f" ({', '.join(required)})" if required else ""
+        raise ProfileError(f"What {type(model).__name__}.forward takes{needs} can't be inferred: {_SUPPLY}.")
+    labels = next((name for name, _ in positional[1:] if name in _LABELS), None)
+    name = positional[0][0]
+    return _of_first_layer(model, first, name, labels)
+
+
+def _of_first_layer(model: nn.Module, first: nn.Module, name: str, labels: str | None) -> ExampleInputs:
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+    has_sequence = isinstance(first, nn.Embedding)
+
+    def make(batch: int, sequence: int) -> dict[str, Any]:
+        if isinstance(first, nn.Embedding):
+            inputs = {name: _empty(batch, sequence)}
+        elif isinstance(first, nn.Conv2d):
+            inputs = {name: _empty(batch, first.in_channels, _IMAGE_SIZE, _IMAGE_SIZE, dtype=torch.float32)}
+        elif isinstance(first, nn.Conv1d):
+            inputs = {name: _empty(batch, first.in_channels, sequence, dtype=torch.float32)}
+        else:
+            inputs = {name: _empty(batch, first.in_features, dtype=torch.float32)}  # type: ignore[attr-defined]
+        if labels:
+            inputs[labels] = _empty(batch, sequence) if isinstance(first, nn.Embedding) else _empty(batch)
+        return inputs
+
+    # A second, shorter table holds positions.
+    longest = min((t.num_embeddings for t in tables), default=0) if len(tables) > 1 else 0
+    said = {nn.Embedding: "tokens", nn.Conv2d: f"images of {_IMAGE_SIZE} x {_IMAGE_SIZE}"}.get(type(first), "numbers")
+    return ExampleInputs(
+        make=make,
+        has_sequence=has_sequence or isinstance(first, nn.Conv1d),
+        longest=longest,
+        description=f"{name}: {said}{', ' + labels if labels else ''} (inferred)",
+        given=False,
+    )
+

@@ -1,0 +1,230 @@
+"""What is profiled: a live module, a transformers configuration, or a shape inferred from a parameter count."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from smp_advisor.errors import ProfileError
+from smp_advisor.workload.model import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+__all__ = ["Subject", "Task", "read_subject", "task_of"]
+
+Task = Literal["causal", "masked", "sequence-to-sequence", "image", "other"]
+
+_SUFFIXES: tuple[tuple[str, Task], ...] = (
+    ("ForCausalLM", "causal"),
+    ("LMHeadModel", "causal"),
+    ("ForMaskedLM", "masked"),
+    ("ForConditionalGeneration", "sequence-to-sequence"),
+    ("ForImageClassification", "image"),
+    ("ForImageClassificationWithTeacher", "image"),
+    ("ForMaskedImageModeling", "image"),
+)
+_AUTO_MAPPINGS = (
+    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+    "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+)
+"""Tasks in the order in which a configuration without ``architectures`` is taken to be meant."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model that can be built anew as often as needed, or a live one that is never changed."""
+
+    name: str
+    source: Literal["module", "configuration", "count"]
+    origin: str = ""
+    """How the shape came about, where it was inferred."""
+    module: nn.Module | None = None
+    """The live module; None where there is only a configuration."""
+    config: Any = None
+    """The transformers configuration object, None where there is none."""
+    model_class: Any = None
+    """The transformers class that the configuration is built with."""
+
+    def build(self, *, attention: str | None = None) -> nn.Module:
+        """A new model of a configuration, on the default device and in the default type.
+
+        Parameters
+        ----------
+        attention
+            ``fused`` or ``eager``: the implementation that transformers' own layers run; None leaves theirs.
+        """
+        if self.model_class is None:
+            raise ProfileError(f"{self.name} is a live module and cannot be built anew; it is copied instead.")
+        config = copy.deepcopy(self.config)
+        _prepare(config, attention)
+        model: nn.Module = self.model_class(config)
+        return model
+
+    def with_config(self, config: Any) -> Subject:
+        """The same architecture of another configuration (a scaled one)."""
+        return dataclasses.replace(self, config=config, module=None)
+
+    @property
+    def task(self) -> Task:
+        """What the model is trained for."""
+        return task_of(self.model_class or type(self.module), self.config)
+
+    @property
+    def config_json(self) -> str:
+        """The configuration as JSON text; ``{}`` where there is none."""
+        if self.config is None:
+            return "{}"
+        try:
+            values = json.loads(self.config.to_json_string(use_diff=False))
+        except (TypeError, ValueError, AttributeError):
+            return "{}"
+        values["architectures"] = [(self.model_class or type(self.module)).__name__]
+        return json.dumps(values, sort_keys=True)
+
+
+def task_of(cls: type, config: Any) -> Task:
+    """Task of a model class by its name; an encoder-decoder is one whatever its name."""
+    name = cls.__name__
+    found: Task = next((task for suffix, task in _SUFFIXES if name.endswith(suffix)), "other")
+    if getattr(config, "is_encoder_decoder", False) is True and found in {"causal", "masked"}:
+        return "sequence-to-sequence"
+    return found
+
+
+def read_subject(model: Any) -> Subject:
+    """What the user passed, ready to be built.
+
+    Parameters
+    ----------
+    model
+        A ``torch.nn.Module``; a transformers configuration (object, dict, path of a ``config.json`` or of its folder);
+        a `Model`; a parameter count (``10e9``, ``"10B"``), whose shape is inferred.
+
+    Raises
+    ------
+    ProfileError
+        It is none of these, or transformers cannot build it.
+    """
+    from torch import nn
+
+    if isinstance(model, nn.Module):
+        config = getattr(model, "config", None)
+        config = config if hasattr(config, "to_dict") else None
+        return Subject(
+            name=type(model).__name__,
+            source="module",
+            module=model,
+            config=config,
+            model_class=type(model) if config is not None and type(model).__module__.startswith("transformers.") else None,
+        )
+    if isinstance(model, Model):
+        return _from_values(json.loads(model.config_json), name=model.name, origin=model.note, source=_source(model))
+    if isinstance(model, str | os.PathLike) and _is_path(model):
+        return _from_values(_read(Path(model)), name="", source="configuration")
+    if isinstance(model, str | Real):
+        return read_subject(Model.from_parameters(model if isinstance(model, str) else float(model)))
+    if isinstance(model, dict):
+        return _from_values(model, name="", source="configuration")
+    if hasattr(model, "to_dict") and hasattr(model, "model_type"):
+        return _from_config(model, name="", source="configuration")
+    raise ProfileError(
+        f"A profile takes a torch.nn.Module, a transformers configuration or a parameter count, not "
+        f"{type(model).__name__}."
+    )
+
+
+def _source(model: Model) -> Literal["configuration", "count"]:
+    return "count" if model.origin == "inferred" else "configuration"
+
+
+def _is_path(text: str | os.PathLike[str]) -> bool:
+    return not isinstance(text, str) or text.endswith(".json") or "/" in text or "\\" in text
+
+
+def _read(path: Path) -> dict[str, Any]:
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ProfileError(
+            f"{str(file)!r} cannot be read ({error}): pass the path of a model's config.json; models are not looked up "
+            "by name."
+        ) from None
+    if not isinstance(values, dict):
+        raise ProfileError(f"{file} holds no JSON object: pass the path of a model's config.json.")
+    return values
+
+
+def _from_values(
+    values: Mapping[str, Any], *, name: str, source: Literal["configuration", "count"], origin: str = ""
+) -> Subject:
+    try:
+        from transformers import AutoConfig
+    except ImportError:
+        raise ProfileError(
+            "To build a model from its configuration, transformers is needed: install it, or pass the module itself."
+        ) from None
+    given = {key: value for key, value in values.items() if key not in {"model_type", "auto_map"}}
+    if not values.get("model_type"):
+        raise ProfileError('The configuration names no model_type: add one such as "model_type": "gpt2".')
+    try:
+        config = AutoConfig.for_model(values["model_type"], **given)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ProfileError(f"transformers cannot read this configuration: {_first_line(error)}.") from None
+    return _from_config(config, name=name, source=source, origin=origin)
+
+
+def _from_config(
+    config: Any, *, name: str, source: Literal["configuration", "count"], origin: str = ""
+) -> Subject:
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    wanted = [name for name in (getattr(config, "architectures", None) or []) if isinstance(name, str)]
+    for mapping in _AUTO_MAPPINGS:
+        entry = getattr(modeling_auto, mapping, {}).get(config.model_type)
+        wanted += [entry] if isinstance(entry, str) else list(entry or [])
+    model_class = next((getattr(transformers, name) for name in wanted if hasattr(transformers, name)), None)
+    if model_class is None:
+        raise ProfileError(
+            f"transformers {transformers.__version__} has no model to train for the model type {config.model_type!r}: "
+            "pass the module itself."
+        )
+    if config.model_type == "t5" and getattr(config, "decoder_start_token_id", None) is None:
+        config = copy.deepcopy(config)
+        config.decoder_start_token_id = 0
+    return Subject(
+        name=name or model_class.__name__, source=source, origin=origin, config=config, model_class=model_class
+    )
+
+
+def _prepare(config: Any, attention: str | None) -> None:
+    """The configuration as training runs it: no cache, and the attention asked for."""
+    if attention == "eager":
+        config._attn_implementation = "eager"
+    elif attention == "fused" and getattr(config, "_attn_implementation", None) in {
+        "eager",
+        "flash_attention_2",
+        "flash_attention_3",
+        "flex_attention",
+    }:
+        # transformers takes SDPA where the model has it; the trace gives it the kernel that a GPU would choose.
+        config._attn_implementation = None
+    if getattr(config, "use_cache", None) is True:
+        config.use_cache = False
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
