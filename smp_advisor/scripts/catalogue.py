@@ -6,12 +6,12 @@ import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.finding import Severity
 
-__all__ = ["CheckText", "Section", "catalogue", "sections"]
+__all__ = ["CheckText", "Section", "catalogue", "estimator_page", "estimator_sections", "sections"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,8 +45,39 @@ class Section:
 
 @lru_cache(maxsize=1)
 def sections() -> tuple[Section, ...]:
-    """Every check, by library, in the order of the ids."""
-    data = tomllib.loads(files("smp_advisor.scripts").joinpath("data/checks.toml").read_text("utf-8"))
+    """Every check of a script, by library, in the order of the ids."""
+    return _sections(_data("checks.toml"))
+
+
+@lru_cache(maxsize=1)
+def estimator_sections() -> tuple[Section, ...]:
+    """The checks of an estimator, which `smp_advisor.estimators` makes."""
+    own = _data("estimator_checks.toml")
+    return _sections({**own, "pages": _data("checks.toml")["pages"] | own["pages"]})
+
+
+def estimator_page(identifier: str, library: str | None) -> tuple[str, str]:
+    """Title and address of the page that documents an estimator's check for a library."""
+    own = _data("estimator_checks.toml")
+    key = own["by_library"].get(library, {}).get(identifier)
+    if key is None:
+        return catalogue()[identifier].source_title, catalogue()[identifier].source_url
+    page = (_data("checks.toml")["pages"] | own["pages"])[key]
+    return page["title"], page["url"]
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> dict[str, CheckText]:
+    """Every check by its id."""
+    return {check.id: check for section in (*sections(), *estimator_sections()) for check in section.checks}
+
+
+@lru_cache(maxsize=2)
+def _data(name: str) -> dict[str, Any]:
+    return tomllib.loads(files("smp_advisor.scripts").joinpath(f"data/{name}").read_text("utf-8"))
+
+
+def _sections(data: dict[str, Any]) -> tuple[Section, ...]:
     pages = data["pages"]
     return tuple(
         Section(
@@ -63,9 +94,3 @@ def sections() -> tuple[Section, ...]:
         )
         for section in data["section"]
     )
-
-
-@lru_cache(maxsize=1)
-def catalogue() -> dict[str, CheckText]:
-    """Every check by its id."""
-    return {check.id: check for section in sections() for check in section.checks}

@@ -11,7 +11,7 @@ import tomllib
 from importlib.resources import files
 from pathlib import Path
 
-from smp_advisor.scripts.catalogue import CheckText, sections
+from smp_advisor.scripts.catalogue import CheckText, estimator_sections, sections
 
 __all__ = ["checks_page"]
 
@@ -42,7 +42,7 @@ from the plan. A check speaks only of what it can see; what could not be followe
 def checks_page() -> str:
     """The whole page as Markdown."""
     parts = [_INTRODUCTION]
-    for section in sections():
+    for section in (*sections(), *estimator_sections()):
         parts.append(f"## {section.name}\n\nApplies {section.applies}.\n")
         parts += [_check(check) for check in section.checks]
     return "\n".join([*parts, _published()])
@@ -62,7 +62,7 @@ def _check(check: CheckText) -> str:
 
 def _shown(message: str) -> str:
     """The message with its placeholders as an ellipsis each."""
-    return re.sub(r"\{\w+\}", "…", message)
+    return re.sub(r"\{\w+(:[^{}]*)?\}", "…", message)
 
 
 def _published() -> str:
