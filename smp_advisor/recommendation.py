@@ -14,7 +14,7 @@ from smp_advisor.errors import AdvisorError, JobError, NoPlanFitsError
 from smp_advisor.guidance import explain, nearest_reference, pitfalls
 from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, nothing_fits, why_this_plan
 from smp_advisor.library.check import check_against
-from smp_advisor.library.plan import Plan
+from smp_advisor.library.plan import Plan, plan_fields
 from smp_advisor.library.support import require_supported_instance
 from smp_advisor.search import OBJECTIVES, Objective, search
 from smp_advisor.search.fleet import search_cheapest
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["advise", "read_model"]
 
 _JOB_FIELDS = frozenset(f.name for f in fields(Job))
-_PLAN_FIELDS = frozenset(f.name for f in fields(Plan)) - {"library"}
+_PLAN_FIELDS = plan_fields("smp-v1") - {"library"}
 _SHAPE_FIELDS = frozenset({"family", "layers", "hidden", "heads", "vocab"})
 
 

@@ -4,91 +4,56 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.library.schema import schema
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
     from smp_advisor.library.plan import Plan
 
-__all__ = ["SCRIPT_SETTINGS", "hyperparameters", "parameters", "without_effect"]
-
-SCRIPT_SETTINGS = ("batch_size", "activation_checkpointing")
-"""Fields of a plan that the training script reads; all others are the library's."""
-
-_ALWAYS = ("microbatches", "ddp", "optimize")
-"""Written even at their default: documentation and library disagree on the default of ``optimize``
-(documentation: memory; library: speed), and ddp is needed wherever a replica is smaller than the cluster."""
-
-_WHERE_CHANGED = (
-    "placement_strategy",
-    "prescaled_batch",
-    "shard_optimizer_state",
-    "sharded_data_parallel_degree",
-    "sdp_reduce_bucket_size",
-    "sdp_param_persistence_threshold",
-    "sdp_max_live_parameters",
-    "sdp_hierarchical_allgather",
-    "sdp_gradient_clipping",
-    "fp16",
-    "bf16",
-    "offload_activations",
-    "activation_loading_horizon",
-    "auto_partition",
-    "default_partition",
-    "memory_weight",
-    "delayed_parameter_initialization",
-    "skip_tracing",
-    "ddp_dist_backend",
-    "tensor_parallel_seed",
-)
+__all__ = ["changed", "hyperparameters", "parameters"]
 
 
-def parameters(plan: Plan, *, known: frozenset[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """``mp_parameters`` of a plan.
+def parameters(plan: Plan) -> dict[str, Any]:
+    """Parameters of a plan in the schema's order: those that are always written, and those that differ from default.
 
-    Parameters
-    ----------
-    plan
-        The plan.
-    known
-        Names that exist in the plan's library version.
-    defaults
-        The plan's own field defaults: what equals them is left out, degrees and `_ALWAYS` aside.
+    A parameter that the version does not know is written where it is set, for validation to refuse it by name.
     """
-    # The name pipeline_parallel_degree came with 1.6; before, the same parameter is `partitions`.
-    degree = "pipeline_parallel_degree" if "pipeline_parallel_degree" in known else "partitions"
-    written: dict[str, Any] = {degree: plan.pipeline_parallel_degree}
-    if plan.default_partition is not None:
-        # The SageMaker SDK (2.x) compares default_partition with `partitions` and raises KeyError without it.
-        written["partitions"] = plan.pipeline_parallel_degree
-    if "tensor_parallel_degree" in known or plan.tensor_parallel_degree != 1:
-        written["tensor_parallel_degree"] = plan.tensor_parallel_degree
-    written.update({name: getattr(plan, name) for name in _ALWAYS})
-    if plan.active_microbatches is not None:
-        written["active_microbatches"] = plan.active_microbatches
-    if plan.pipeline_parallel_degree != 1 or plan.pipeline != defaults["pipeline"]:
-        written["pipeline"] = plan.pipeline
-    for name in _WHERE_CHANGED:
-        value = getattr(plan, name)
-        # By type as well: 1 equals True, but the library tells them apart.
-        if value != defaults[name] or type(value) is not type(defaults[name]):
-            written[name] = value
+    from smp_advisor.library.plan import plan_defaults
+
+    defaults = plan_defaults(type(plan))
+    written: dict[str, Any] = {}
+    for parameter in schema(plan.library).parameters:
+        if parameter.key not in defaults:
+            continue
+        value, default = getattr(plan, parameter.key), defaults[parameter.key]
+        always = parameter.emit == "always" and parameter.exists_in(plan.version) and value is not None
+        if always or _differs(value, default):
+            written[parameter.key] = value
     return written
 
 
+def changed(plan: Plan, names: Iterable[str]) -> dict[str, Any]:
+    """Those of some fields that are not at their default."""
+    from smp_advisor.library.plan import plan_defaults
+
+    defaults = plan_defaults(type(plan))
+    return {name: getattr(plan, name) for name in names if _differs(getattr(plan, name), defaults[name])}
+
+
 def hyperparameters(plan: Plan) -> dict[str, Any]:
-    """Script settings of a plan: batch size, checkpointing strategy, precision."""
-    return {
-        "batch_size": plan.batch_size,
-        "activation_checkpointing": plan.activation_checkpointing or "none",
-        "precision": plan.precision,
-    }
+    """Script settings of a plan. Flags travel as 1 and 0: a script's ``type=bool`` reads the text "False" as true."""
+    return {name: _as_argument(getattr(plan, name)) for name in plan.SCRIPT_SETTINGS} | (
+        {"activation_checkpointing": plan.activation_checkpointing or "none"}
+        if "activation_checkpointing" in plan.SCRIPT_SETTINGS
+        else {}
+    )
 
 
-def without_effect(plan: Plan) -> tuple[str, ...]:
-    """Optional fields that are set although nothing in the plan reads them."""
-    unread: list[str] = []
-    if plan.sharded_data_parallel_degree == 1:
-        unread += [name for name in _WHERE_CHANGED if name.startswith("sdp_")]
-    if not plan.offload_activations:
-        unread.append("activation_loading_horizon")
-    return tuple(name for name in unread if getattr(plan, name) is not None)
+def _as_argument(value: Any) -> Any:
+    return int(value) if isinstance(value, bool) else value
+
+
+def _differs(value: Any, default: Any) -> bool:
+    # By type as well: 1 equals True, but the library tells them apart.
+    return value != default or type(value) is not type(default)

@@ -1,42 +1,39 @@
-"""A plan: how the model is run, in the library's own words."""
+"""A plan: how the model is run, in a library's own words."""
 
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import dataclass, fields
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from smp_advisor.errors import PlanError
 from smp_advisor.library import emission, reading
 from smp_advisor.library.schema import schema
-from smp_advisor.library.validation import violations
-from smp_advisor.library.version import require_version
+from smp_advisor.library.validation import setting_violations, violations
+from smp_advisor.library.version import default_version, require_library, require_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.workload.job import Precision
 
-__all__ = ["MAX_PARAMETERS_LENGTH", "Checkpointing", "Plan"]
+__all__ = ["MAX_PARAMETERS_LENGTH", "Checkpointing", "Plan", "plan_defaults", "plan_fields"]
 
 Checkpointing = Literal[False, "each", "contiguous"] | str
 
 MAX_PARAMETERS_LENGTH = 2500
 """Characters of one hyperparameter in SageMaker's CreateTrainingJob; the parameters travel as one, as JSON."""
 
-_STRATEGY = re.compile(r"each|contiguous|group_(?:[2-9]|[1-9][0-9]+)")
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """A model-parallel configuration as plain data: hashable, equal by value.
+    """A training configuration as plain data: hashable, equal by value.
 
-    `parameters` is the exact dictionary for the estimator (``mp_parameters``); `hyperparameters` holds the script's
-    settings. The two are never mixed. A plan that the library version would refuse raises `PlanError`. Settings that
-    cannot have an effect (``sdp_*`` without sharded data parallelism, the loading horizon without offloading) are
-    dropped, so that plans that run alike are equal.
+    ``Plan(library=..., ...)`` makes the plan of that library: one small class each (`smp_advisor.library.plans`), whose
+    fields are the library's own parameters and the settings of the training script, as the library's schema lists
+    them. `parameters` is the exact dictionary for the estimator; `hyperparameters` holds the script's settings; the two
+    are never mixed. A plan that the library version would refuse raises `PlanError`. Settings that cannot have an
+    effect (``sdp_*`` without sharded data parallelism, the loading horizon without offloading) are dropped, so that
+    plans that run alike are equal.
 
     Examples
     --------
@@ -45,59 +42,60 @@ class Plan:
     ... )
     >>> plan.parameters["tensor_parallel_degree"], plan.hyperparameters["batch_size"]
     (4, 40)
+    >>> Plan(library="smp-v2", hybrid_shard_degree=8, batch_size=4).parameters["hybrid_shard_degree"]
+    8
     """
 
-    library: str = "smp-v1"
-    version: str = "1.15.0"
-    """Library version the plan is written for; decides which parameters exist and how they combine."""
-    pipeline_parallel_degree: int = 1
-    tensor_parallel_degree: int = 1
-    sharded_data_parallel_degree: int = 1
-    shard_optimizer_state: bool = False
-    microbatches: int = 1
-    active_microbatches: int | None = None
-    """None: the library's own default, min(pipeline_parallel_degree + 2, microbatches)."""
-    pipeline: Literal["interleaved", "simple"] = "interleaved"
-    optimize: Literal["speed", "memory"] = "speed"
-    placement_strategy: str = "cluster"
-    prescaled_batch: bool = False
-    fp16: bool = False
-    bf16: bool = False
-    ddp: bool | None = None
-    """None is read as True: every plan but one replica on exactly as many GPUs needs it, and that one takes it."""
-    offload_activations: bool = False
-    activation_loading_horizon: int | None = None
-    """None here and below: the library's own default."""
-    auto_partition: bool = True
-    default_partition: int | None = None
-    delayed_parameter_initialization: bool = False
-    skip_tracing: bool = False
-    memory_weight: float | None = None
-    ddp_dist_backend: str | None = None
-    sdp_reduce_bucket_size: int | None = None
-    sdp_param_persistence_threshold: int | None = None
-    sdp_max_live_parameters: int | None = None
-    sdp_hierarchical_allgather: bool | None = None
-    sdp_gradient_clipping: float | None = None
-    tensor_parallel_seed: int | None = None
-    # script settings
-    batch_size: int = 1
-    """Samples the script hands to one step: per GPU, or per tensor-parallel group where `prescaled_batch`."""
-    activation_checkpointing: Checkpointing = False
-    """False, or the strategy of ``smp.set_activation_checkpointing``: each, contiguous, group_N."""
+    __slots__ = ()
+    SCRIPT_SETTINGS: ClassVar[tuple[str, ...]] = ()
+    """Fields that the training script reads; all others but library and version are the library's."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def library(self) -> str:
+            """Library that runs the plan."""
+
+        @property
+        def version(self) -> str:
+            """Library version the plan is written for; decides which parameters exist and how they combine."""
+
+        @property
+        def batch_size(self) -> int:
+            """Samples the script hands to one step."""
+
+        @property
+        def precision(self) -> Precision:
+            """What the training step computes in."""
+
+        def __getattr__(self, name: str) -> Any:
+            """What only some libraries have."""
+
+    def __new__(cls, **settings: Any) -> Plan:
+        """Make the plan of the library named in `settings`; SMP v1's without a name."""
+        if cls is Plan:
+            cls = _plan_type(settings.get("library", "smp-v1"))
+        unknown = settings.keys() - plan_defaults(cls).keys()
+        if unknown:
+            _refuse(cls, sorted(unknown)[0])
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        """Check what is given against the schema of the library version, and drop what has no effect."""
+        own = plan_defaults(type(self))["library"]
+        if self.library != own:
+            raise PlanError(f"library must be {own!r} for {type(self).__name__}, not {self.library!r}.")
         require_version(self.library, self.version)
-        if self.ddp is None:
-            object.__setattr__(self, "ddp", True)
-        _check_script_settings(self.batch_size, self.activation_checkpointing)
-        settings = {name: getattr(self, name) for name in emission.SCRIPT_SETTINGS}
+        self._complete()
+        settings = {name: getattr(self, name) for name in self.SCRIPT_SETTINGS}
+        for violation in setting_violations(settings, library=self.library):
+            raise PlanError(violation.text)
         parameters = self.parameters
         for violation in violations(parameters, version=self.version, library=self.library, settings=settings):
             raise PlanError(violation.text)
         # Dropped only now: a setting without effect must still be one that the library takes.
-        for name in emission.without_effect(self):
-            object.__setattr__(self, name, None)
+        for name in self._without_effect():
+            object.__setattr__(self, name, plan_defaults(type(self))[name])
         length = len(json.dumps(parameters))
         if length > MAX_PARAMETERS_LENGTH:
             raise PlanError(
@@ -105,27 +103,64 @@ class Plan:
                 " hyperparameter: leave settings at their defaults, or pass some with smp.init in the script."
             )
 
-    @property
-    def precision(self) -> Precision:
-        """What the training step computes in."""
-        return "fp16" if self.fp16 else "bf16" if self.bf16 else "fp32"
+    def _complete(self) -> None:
+        """Fill in what follows from other fields."""
 
-    @property
-    def active_in_flight(self) -> int:
-        """Microbatches in the pipeline at a time: `active_microbatches`, or the library's default for it."""
-        if self.active_microbatches is not None:
-            return self.active_microbatches
-        return min(self.pipeline_parallel_degree + 2, self.microbatches)
+    def _without_effect(self) -> tuple[str, ...]:
+        """Fields that nothing in the plan reads."""
+        return ()
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """``mp_parameters``: the library's parameters, exactly as the estimator takes them."""
-        return emission.parameters(self, known=schema(self.library).keys_for(self.version), defaults=_DEFAULTS)
+        """The library's parameters, exactly as the estimator takes them."""
+        return emission.parameters(self)
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """The script's settings: batch size, checkpointing strategy, precision."""
+        """The script's settings: batch size, checkpointing, precision."""
         return emission.hyperparameters(self)
+
+    # What every library's plan answers; the libraries that have the technique say more.
+
+    @property
+    def tensor_parallel_degree(self) -> int:
+        """GPUs that share each layer's matrices."""
+        return 1
+
+    @property
+    def pipeline_parallel_degree(self) -> int:
+        """Consecutive stages the model is cut into."""
+        return 1
+
+    @property
+    def context_parallel_degree(self) -> int:
+        """GPUs that share each sequence."""
+        return 1
+
+    @property
+    def expert_parallel_degree(self) -> int:
+        """GPUs over which the experts of a layer are spread."""
+        return 1
+
+    @property
+    def microbatches(self) -> int:
+        """Pieces `batch_size` is split into."""
+        return 1
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """Batches of `batch_size` before each optimizer step."""
+        return 1
+
+    @property
+    def activation_checkpointing(self) -> Checkpointing:
+        """False, or what is recomputed in the backward pass."""
+        return False
+
+    @property
+    def offload_activations(self) -> bool:
+        """Whether checkpointed activations wait in host memory."""
+        return False
 
     @classmethod
     def from_parameters(
@@ -133,7 +168,7 @@ class Plan:
         parameters: Mapping[str, Any],
         hyperparameters: Mapping[str, Any] | None = None,
         *,
-        version: str = "1.15.0",
+        version: str | None = None,
         library: str = "smp-v1",
     ) -> Plan:
         """Read a plan back: the inverse of `parameters` and `hyperparameters`.
@@ -141,38 +176,75 @@ class Plan:
         Parameters
         ----------
         parameters
-            ``mp_parameters`` of an estimator. What is left out has the library's default, which is off for ``ddp``.
+            As the estimator takes them (``mp_parameters``). What is left out has the library's default, which is off
+            for SMP v1's ``ddp``.
         hyperparameters
             Of the estimator; settings other than a plan's (learning rate, paths) are passed over. Where the batch size
             is not given it is one sample a microbatch; where activation checkpointing is not, it is on (``each``) with
-            ``offload_activations``, which has no effect otherwise, and off without.
+            offloading, which has no effect otherwise, and off without.
         version, library
-            What the parameters are written for.
+            What the parameters are written for; the library's recommended version if not given.
 
         Examples
         --------
         >>> Plan.from_parameters({"partitions": 2, "microbatches": 4, "ddp": True}).pipeline_parallel_degree
         2
+        >>> Plan.from_parameters({"hybrid_shard_degree": 4}, {"batch_size": 2}, library="smp-v2").batch_size
+        2
         """
+        require_library(library)
+        version = default_version(library) if version is None else version
         require_version(library, version)
-        return cls(
-            library=library,
+        kind = _plan_type(library)
+        stated = reading.fields_from(
+            parameters,
+            hyperparameters or {},
             version=version,
-            **reading.fields_from(
-                parameters, hyperparameters or {}, version=version, library=library, plan_fields=frozenset(_DEFAULTS)
-            ),
+            library=library,
+            plan_fields=frozenset(plan_defaults(kind)),
         )
+        return kind(library=library, version=version, **kind._from_reading(stated))
+
+    @classmethod
+    def _from_reading(cls, stated: dict[str, Any]) -> dict[str, Any]:
+        """Fields of what was read, with what its absence means in this library."""
+        return stated
 
 
-_DEFAULTS: Mapping[str, Any] = MappingProxyType({field.name: field.default for field in fields(Plan)})
+def plan_fields(library: str) -> frozenset[str]:
+    """Names of a plan's fields."""
+    return frozenset(plan_defaults(_plan_type(library)))
 
 
-def _check_script_settings(batch_size: object, checkpointing: object) -> None:
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise PlanError(f"batch_size must be a whole number of at least 1, not {batch_size!r}.")
-    if checkpointing is False or (isinstance(checkpointing, str) and _STRATEGY.fullmatch(checkpointing)):
-        return
-    raise PlanError(
-        "activation_checkpointing must be False, 'each', 'contiguous' or 'group_N' with N of at least 2,"
-        f" not {checkpointing!r}."
-    )
+_DEFAULTS: dict[type[Plan], dict[str, Any]] = {}
+
+
+def plan_defaults(kind: type[Plan]) -> dict[str, Any]:
+    """Fields of a kind of plan with their defaults."""
+    found = _DEFAULTS.get(kind)
+    if found is None:
+        stated = fields(kind)  # type: ignore[arg-type]  # each kind of plan is a dataclass
+        found = _DEFAULTS[kind] = {
+            one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in stated
+        }
+    return found
+
+
+def _plan_type(library: Any) -> type[Plan]:
+    from smp_advisor.library.plans import KINDS
+
+    require_library(library)
+    return KINDS[library]
+
+
+def _refuse(kind: type[Plan], name: str) -> None:
+    """Say what is wrong with a keyword that the plan of a library does not have."""
+    from smp_advisor.library.plans import KINDS
+
+    library = plan_defaults(kind)["library"]
+    stated = schema(library)
+    elsewhere = [schema(other).name for other, one in KINDS.items() if name in plan_defaults(one)]
+    near = stated.nearest_field(name, frozenset(plan_defaults(kind)))
+    hint = f"the nearest it has is {near}" if near else "leave it out"
+    known = f"; {' and '.join(elsewhere)} {'have' if len(elsewhere) > 1 else 'has'} it" if elsewhere else ""
+    raise PlanError(f"A plan of {stated.name} has no setting {name!r}{known}: {hint}.")

@@ -1,4 +1,4 @@
-"""Reading the library's dictionary and the script's settings as the fields of a plan."""
+"""Reading a library's dictionary and the script's settings as the fields of a plan."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from smp_advisor.errors import PlanError
-from smp_advisor.library.schema import Schema, schema
+from smp_advisor.library.schema import Parameter, Schema, schema
 from smp_advisor.library.validation import violations
 
 __all__ = ["fields_from"]
+
+_OFF = ("none", "false", "0", "no", "off")
+_ON = ("true", "1", "yes", "on", "each")
 
 
 def fields_from(
@@ -29,7 +32,7 @@ def fields_from(
     for violation in violations(parameters, version=version, library=library):
         raise PlanError(violation.text)
     stated = schema(library)
-    values: dict[str, Any] = {"ddp": False}
+    values: dict[str, Any] = {}
     for key, value in parameters.items():
         if value is None:
             continue
@@ -42,8 +45,21 @@ def fields_from(
                 f"{key}={value!r} is outside what a plan describes: leave it out here, or pass it with"
                 f" smp.init({{{key!r}: {value!r}}}) in the script."
             )
-    values.update(_script_settings(hyperparameters, values))
+    for setting in stated.settings:
+        given = next((name for name in (setting.key, *setting.aliases) if name in hyperparameters), None)
+        if given is not None:
+            values[setting.key] = _setting(setting, hyperparameters[given])
+    precision = _precision(hyperparameters)
+    if precision is not None:  # SMP v1's plans have no such setting: its parameters say it
+        values["precision"] = precision
     return values
+
+
+def _precision(hyperparameters: Mapping[str, Any]) -> Any:
+    """What the script computes in: by its name, or by the flags of AWS's scripts (fp8 beside bf16)."""
+    if "precision" in hyperparameters:
+        return hyperparameters["precision"]
+    return next((name for name in ("fp8", "bf16", "fp16") if str(hyperparameters.get(name)).lower() in _ON), None)
 
 
 def _current_name(stated: Schema, key: str) -> str:
@@ -51,17 +67,14 @@ def _current_name(stated: Schema, key: str) -> str:
     return parameter.alias_of if parameter is not None and parameter.alias_of else key
 
 
-def _script_settings(hyperparameters: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    offloads = values.get("offload_activations", False)
-    checkpointing = hyperparameters.get("activation_checkpointing", "each" if offloads else "none")
-    stated = hyperparameters.get("precision")
-    flagged = "fp16" if values.get("fp16") else "bf16" if values.get("bf16") else "fp32"
-    if stated is not None and stated != flagged:
-        raise PlanError(
-            f"The script's precision is {stated!r} and the library's parameters say {flagged!r}: set fp16 or bf16 in"
-            " the parameters to what the script trains in."
-        )
-    return {
-        "batch_size": hyperparameters.get("batch_size", values.get("microbatches", 1)),
-        "activation_checkpointing": False if checkpointing == "none" else checkpointing,
-    }
+def _setting(setting: Parameter, value: Any) -> Any:
+    """A script's setting as plans hold it: flags travel as 1 and 0 or as text, "none" stands for none."""
+    text = str(value).lower()
+    if setting.key == "activation_checkpointing":
+        # AWS's scripts take a flag here, which checkpoints each layer.
+        return False if text in _OFF else "each" if text in _ON else value
+    if setting.type == "bool" and text in (*_OFF, *_ON):
+        return text in _ON
+    if setting.type == "int" and isinstance(value, str) and value.isdecimal():
+        return int(value)
+    return value

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Parameter", "Schema", "schema"]
 
-_FILES = {"smp-v1": "smp_v1.toml"}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parameter:
@@ -58,6 +56,14 @@ class Parameter:
     deprecated: str | None = None
     """Version from which its newer name should be used."""
     framework: Literal["pytorch", "tensorflow"] = "pytorch"
+    emit: Literal["always", "changed"] = "changed"
+    """Whether a plan writes it even at its default."""
+    aliases: tuple[str, ...] = ()
+    """Other names that AWS's and Hugging Face's scripts give a setting."""
+    pattern: str = ""
+    """Regular expression of what it takes beside `choices`, which are then what a form offers."""
+    accepts: str = ""
+    """What `pattern` means, in words."""
 
     def exists_in(self, version: str) -> bool:
         """Whether the library version takes it."""
@@ -90,6 +96,14 @@ class Schema:
         require_version(self.library, version)
         return tuple(parameter for parameter in self.parameters if parameter.exists_in(version))
 
+    def setting(self, key: str) -> Parameter | None:
+        """Script setting of that name."""
+        return next((setting for setting in self.settings if setting.key == key), None)
+
+    def described(self, key: str) -> Parameter | None:
+        """Parameter or script setting of that name: what a form and a tooltip say about a field of the plan."""
+        return self.parameter(key) or self.setting(key)
+
     def keys_for(self, version: str) -> frozenset[str]:
         """Names that a library version takes."""
         return _keys(self.library, version)
@@ -108,13 +122,18 @@ class Schema:
         for parameter in _aliases(self.library):
             if parameter.key in given and parameter.alias_of not in given:
                 full[str(parameter.alias_of)] = given[parameter.key]
-        if given.get("active_microbatches") is None:
+        if "active_microbatches" in full and given.get("active_microbatches") is None:
             full["active_microbatches"] = min(full["pipeline_parallel_degree"] + 2, full["microbatches"])
         return full
 
     def nearest(self, key: str, version: str) -> str | None:
         """Known name that is most like `key`, for "did you mean"."""
         near = get_close_matches(key, sorted(self.keys_for(version)), n=1, cutoff=0.6)
+        return near[0] if near else None
+
+    def nearest_field(self, name: str, known: frozenset[str]) -> str | None:
+        """Field of a plan that is most like `name`."""
+        near = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
         return near[0] if near else None
 
     def versions_without(self, rule: Rule) -> tuple[str, ...]:
@@ -132,15 +151,15 @@ def schema(library: str = "smp-v1") -> Schema:
     1000000000
     """
     require_library(library)
-    text = (files("smp_advisor.library") / "data" / _FILES[library]).read_text(encoding="utf-8")
-    stated = tomllib.loads(text)
+    file = files("smp_advisor.library") / "data" / f"{library.replace('-', '_')}.toml"
+    stated = tomllib.loads(file.read_text(encoding="utf-8"))
     return Schema(
         library=stated["library"],
         name=stated["name"],
         compiled=stated["compiled"],
-        parameters=tuple(_parameter(entry) for entry in stated["parameter"]),
+        parameters=tuple(_parameter(entry) for entry in stated.get("parameter", ())),
         settings=tuple(_parameter(entry) for entry in stated["setting"]),
-        rules=tuple(_rule(entry) for entry in stated["rule"]),
+        rules=tuple(_rule(entry) for entry in stated.get("rule", ())),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.library.rule import Rule
 
-__all__ = ["Violation", "violations"]
+__all__ = ["Violation", "setting_violations", "violations"]
 
 _TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 _ARTICLE = {"int": "an int", "float": "a float", "bool": "a bool", "str": "a str"}
@@ -74,6 +75,34 @@ def violations(
             continue
         if rule.broken_by(given, effective):
             yield Violation(rule=rule.id, keys=rule.keys, text=_sentence(stated, rule, effective))
+
+
+def setting_violations(settings: Mapping[str, Any], *, library: str) -> Iterator[Violation]:
+    """Yield what is wrong with script settings, each by itself."""
+    stated = schema(library)
+    for key, value in settings.items():
+        setting = stated.setting(key)
+        if setting is None:
+            continue
+        text = _setting_text(setting, value)
+        if text:
+            yield Violation(rule="setting", keys=(key,), text=text)
+
+
+def _setting_text(setting: Parameter, value: object) -> str:
+    if setting.key == "activation_checkpointing":
+        known = re.compile(setting.pattern or "|".join(map(re.escape, setting.choices)))
+        if value is False or (isinstance(value, str) and value != "none" and known.fullmatch(value)):
+            return ""
+        strategies = setting.accepts or " or ".join(("False", *(repr(one) for one in setting.choices if one != "none")))
+        return f"{setting.key} must be {strategies}, not {value!r}."
+    if setting.type == "int" and (type(value) is not int or not _within(setting, value)):
+        return f"{setting.key} must be a whole number of at least {setting.minimum:g}, not {value!r}."
+    if type(value) is not _TYPES[setting.type]:
+        return _type_text(setting, value)
+    if setting.choices and value not in setting.choices:
+        return _choice_text(setting, str(value))
+    return ""
 
 
 def _single(stated: Schema, version: str, key: object, value: object) -> Violation | None:

@@ -6,13 +6,34 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from smp_advisor.errors import PlanError
 
-__all__ = ["Image", "facts", "image", "images", "release", "require_library", "require_version", "versions"]
+__all__ = [
+    "LIBRARIES",
+    "Image",
+    "default_version",
+    "facts",
+    "image",
+    "images",
+    "release",
+    "require_library",
+    "require_version",
+    "versions",
+]
 
-_FILES = {"smp-v1": "smp_v1_versions.toml"}
+_FILES = {
+    "smp-v1": "smp_v1_versions.toml",
+    "smp-v1-tensorflow": "smp_v1_tensorflow_versions.toml",
+    "smp-v2": "smp_v2_versions.toml",
+    "training-compiler": "training_compiler_versions.toml",
+    "ddp": "pytorch_versions.toml",
+    "fsdp": "pytorch_versions.toml",
+}
+
+LIBRARIES = tuple(_FILES)
+"""What a plan can be written for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,8 +43,22 @@ class Image:
     library: str
     version: str
     framework_version: str
-    """PyTorch version, the estimator's ``framework_version``."""
+    """Framework's version, the estimator's ``framework_version``, or its ``pytorch_version`` or ``tensorflow_version``
+    where the estimator is Hugging Face's."""
     py_version: str
+    estimator: Literal["PyTorch", "HuggingFace", "TensorFlow"] = "PyTorch"
+    """Class of SDK 2.x that selects the image."""
+    transformers_version: str = ""
+    """Of Hugging Face's containers."""
+    repository: str = "pytorch-training"
+    account: str = "763104351884"
+    """Registry account in most regions."""
+    tag: str = ""
+    """Of the image, where the SDK can't be relied on for it; else the SDK derives it from the versions."""
+    min_sdk: str = ""
+    """First SDK 2.x release that knows it, empty where any will do."""
+    superseded_by: str = ""
+    """Newer library version that the same image tag holds by now."""
     released: str = ""
     """Day of the library's release (ISO 8601), empty where unknown."""
     note: str = ""
@@ -41,19 +76,26 @@ def release(version: str) -> tuple[int, ...]:
 def facts(library: str) -> dict[str, Any]:
     """Versions, images and instances of a library as its data file states them."""
     require_library(library)
-    return tomllib.loads((files("smp_advisor.library") / "data" / _FILES[library]).read_text(encoding="utf-8"))
+    stated = tomllib.loads((files("smp_advisor.library") / "data" / _FILES[library]).read_text(encoding="utf-8"))
+    return {**stated, "library": library, "name": stated.get("names", {}).get(library, stated.get("name"))}
 
 
 @cache
 def images(library: str) -> tuple[Image, ...]:
     """Image of every version of a library, oldest first."""
-    return tuple(Image(library=library, **entry) for entry in facts(library)["version"])
+    stated = facts(library)
+    return tuple(Image(library=library, **{**stated.get("defaults", {}), **entry}) for entry in stated["version"])
 
 
 @cache
 def versions(library: str) -> tuple[str, ...]:
     """Versions of a library, oldest first."""
     return tuple(entry.version for entry in images(library))
+
+
+def default_version(library: str) -> str:
+    """Version that plans are written for where none is asked for: the one recommended, else the newest."""
+    return str(facts(library).get("recommended", versions(library)[-1]))
 
 
 def image(library: str, version: str) -> Image:
@@ -71,7 +113,7 @@ def image(library: str, version: str) -> Image:
 
 def require_library(library: str) -> None:
     """Raise `PlanError` unless the library is one that plans can be written for."""
-    if library not in _FILES:
+    if library not in LIBRARIES:
         raise PlanError(f"library must be one of {', '.join(_FILES)}, not {library!r}.")
 
 

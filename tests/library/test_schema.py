@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from smp_advisor.errors import PlanError
-from smp_advisor.library import Plan, image, schema, versions, violations
-from smp_advisor.library.emission import SCRIPT_SETTINGS
-from smp_advisor.library.version import images, release
+from smp_advisor.library import image, schema, versions, violations
+from smp_advisor.library.plan import plan_defaults
+from smp_advisor.library.plans import KINDS, SmpV1Plan
+from smp_advisor.library.version import LIBRARIES, default_version, images, release
 
 # fmt: off
 KEYS = frozenset({
@@ -26,6 +27,16 @@ KEYS = frozenset({
 
 TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 SMP = schema("smp-v1")
+SCRIPT_SETTINGS = SmpV1Plan.SCRIPT_SETTINGS
+EVERY_SETTING = [
+    pytest.param(library, parameter, id=f"{library}-{parameter.key}")
+    for library in LIBRARIES
+    for parameter in (*schema(library).parameters, *schema(library).settings)
+]
+EVERY_RULE = [
+    pytest.param(library, rule, id=f"{library}-{rule.id}") for library in LIBRARIES for rule in schema(library).rules
+]
+EVERY_VERSION = [(library, version) for library in LIBRARIES for version in versions(library)]
 
 
 def test_every_parameter_of_the_library_is_there_once():
@@ -34,17 +45,21 @@ def test_every_parameter_of_the_library_is_there_once():
     assert len(keys) == 45
 
 
-def test_every_field_of_a_plan_is_a_parameter_or_a_script_setting():
-    beside = {"library", "version", *SCRIPT_SETTINGS}
-    fields = set(Plan.__dataclass_fields__) - beside
-    assert fields <= set(KEYS)
-    users = {parameter.key for parameter in SMP.parameters if parameter.audience == "user" and not parameter.alias_of}
-    assert users == fields
-    assert {setting.key for setting in SMP.settings} == set(SCRIPT_SETTINGS)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_field_of_a_plan_is_a_parameter_or_a_script_setting(library):
+    stated, kind = schema(library), KINDS[library]
+    beside = {"library", "version", *kind.SCRIPT_SETTINGS}
+    fields = set(plan_defaults(kind)) - beside
+    assert fields <= {parameter.key for parameter in stated.parameters}
+    users = {one.key for one in stated.parameters if one.audience == "user" and not one.alias_of}
+    assert users <= fields
+    assert {setting.key for setting in stated.settings} == set(kind.SCRIPT_SETTINGS)
+    assert plan_defaults(kind)["library"] == library
+    assert plan_defaults(kind)["version"] == default_version(library)
 
 
-@pytest.mark.parametrize("parameter", [*SMP.parameters, *SMP.settings], ids=lambda parameter: parameter.key)
-def test_a_parameter_states_itself_consistently(parameter):
+@pytest.mark.parametrize(("library", "parameter"), EVERY_SETTING)
+def test_a_parameter_states_itself_consistently(library, parameter):
     assert parameter.sources
     assert parameter.title
     assert parameter.doc.endswith(".")
@@ -54,25 +69,25 @@ def test_a_parameter_states_itself_consistently(parameter):
     if parameter.minimum is not None and parameter.default is not None:
         assert parameter.default >= parameter.minimum
     if parameter.alias_of:
-        assert SMP.parameter(parameter.alias_of) is not None
+        assert schema(library).parameter(parameter.alias_of) is not None
 
 
-@pytest.mark.parametrize("rule", SMP.rules, ids=lambda rule: rule.id)
-def test_a_rule_speaks_of_known_settings(rule):
-    known = {*KEYS, *SCRIPT_SETTINGS}
-    assert set(rule.keys) <= known
-    assert rule.script_setting == (not set(SCRIPT_SETTINGS).isdisjoint(rule.keys))
+@pytest.mark.parametrize(("library", "rule"), EVERY_RULE)
+def test_a_rule_speaks_of_known_settings(library, rule):
+    script = set(KINDS[library].SCRIPT_SETTINGS)
+    assert set(rule.keys) <= {*(one.key for one in schema(library).parameters), *script}
+    assert rule.script_setting == (not script.isdisjoint(rule.keys))
     assert not rule.what.endswith(".")
     assert not rule.fix.endswith(".")
 
 
-@pytest.mark.parametrize("version", versions("smp-v1"))
-def test_the_defaults_of_a_version_break_none_of_its_rules(version):
-    defaults = {key: value for key, value in SMP.defaults(version).items() if value is not None}
-    del defaults["partitions"]
-    for key in ("ddp_dist_backend", "ddp_port"):  # their presence is what the rules ask about
-        defaults.pop(key, None)
-    assert list(violations(defaults, version=version)) == []
+@pytest.mark.parametrize(("library", "version"), EVERY_VERSION)
+def test_the_defaults_of_a_version_break_none_of_its_rules(library, version):
+    defaults = {key: value for key, value in schema(library).defaults(version).items() if value is not None}
+    if library == "smp-v1":
+        for key in ("partitions", "ddp_dist_backend", "ddp_port"):  # their presence is what the rules ask about
+            defaults.pop(key, None)
+    assert list(violations(defaults, version=version, library=library)) == []
 
 
 def test_parameters_come_with_their_version_and_go_with_it():
@@ -135,7 +150,7 @@ def test_versions_run_from_1_4_to_1_15_in_order():
 def test_an_unknown_version_is_refused_with_the_known_ones():
     with pytest.raises(PlanError, match=r"SMP v1 has no version '1.16.0': known are 1.4.0, .*, 1.15.0\.$"):
         image("smp-v1", "1.16.0")
-    with pytest.raises(PlanError, match="library must be one of smp-v1, not 'deepspeed'"):
+    with pytest.raises(PlanError, match="library must be one of smp-v1, .*, fsdp, not 'deepspeed'"):
         schema("deepspeed")
 
 

@@ -1,0 +1,55 @@
+"""Plans without a model-parallel library: PyTorch's own DistributedDataParallel and FullyShardedDataParallel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from smp_advisor.library.plan import Checkpointing, Plan
+
+if TYPE_CHECKING:
+    from smp_advisor.workload.job import Precision
+
+__all__ = ["DdpPlan", "FsdpPlan"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DdpPlan(Plan):
+    """A configuration of PyTorch's DistributedDataParallel: a whole replica on each GPU. The version is PyTorch's."""
+
+    SCRIPT_SETTINGS: ClassVar[tuple[str, ...]] = (
+        "batch_size",
+        "gradient_accumulation_steps",
+        "precision",
+        "activation_checkpointing",
+    )
+
+    library: str = "ddp"
+    version: str = "2.5.1"
+    batch_size: int = 1
+    """Samples of one GPU's forward pass."""
+    gradient_accumulation_steps: int = 1
+    precision: Precision = "bf16"
+    activation_checkpointing: Checkpointing = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FsdpPlan(Plan):
+    """A configuration of PyTorch's FullyShardedDataParallel. The version is PyTorch's."""
+
+    SCRIPT_SETTINGS: ClassVar[tuple[str, ...]] = (
+        "batch_size",
+        "gradient_accumulation_steps",
+        "precision",
+        "activation_checkpointing",
+        "sharding_strategy",
+    )
+
+    library: str = "fsdp"
+    version: str = "2.5.1"
+    batch_size: int = 1
+    """Samples of one GPU's forward pass."""
+    gradient_accumulation_steps: int = 1
+    precision: Precision = "bf16"
+    activation_checkpointing: Checkpointing = False
+    sharding_strategy: Literal["full_shard", "shard_grad_op", "hybrid_shard", "_hybrid_shard_zero2"] = "full_shard"
