@@ -71,14 +71,13 @@ class Plan:
         def __getattr__(self, name: str) -> Any:
             """What only some libraries have."""
 
-    def __new__(cls, **settings: Any) -> Plan:
+    def __new__(cls, **settings: Any) -> Plan:  # noqa: PYI034 - the library named decides the class
         """Make the plan of the library named in `settings`; SMP v1's without a name."""
-        if cls is Plan:
-            cls = _plan_type(settings.get("library", "smp-v1"))
-        unknown = settings.keys() - plan_defaults(cls).keys()
+        kind = _plan_type(settings.get("library", "smp-v1")) if cls is Plan else cls
+        unknown = settings.keys() - plan_defaults(kind).keys()
         if unknown:
-            _refuse(cls, sorted(unknown)[0])
-        return super().__new__(cls)
+            _refuse(kind, min(unknown))
+        return object.__new__(kind)
 
     def __post_init__(self) -> None:
         """Check what is given against the schema of the library version, and drop what has no effect."""
@@ -203,11 +202,11 @@ class Plan:
             library=library,
             plan_fields=frozenset(plan_defaults(kind)),
         )
-        return kind(library=library, version=version, **kind._from_reading(stated))
+        return kind(library=library, version=version, **kind.from_reading(stated))
 
     @classmethod
-    def _from_reading(cls, stated: dict[str, Any]) -> dict[str, Any]:
-        """Fields of what was read, with what its absence means in this library."""
+    def from_reading(cls, stated: dict[str, Any]) -> dict[str, Any]:
+        """Fields of a plan of what was read, with what its absence means in this library."""
         return stated
 
 

@@ -56,10 +56,10 @@ def fields_from(
 
 
 def _precision(hyperparameters: Mapping[str, Any]) -> Any:
-    """What the script computes in: by its name, or by the flags of AWS's scripts (fp8 beside bf16)."""
+    """What the script computes in: by its name, or by the flags of AWS's scripts."""
     if "precision" in hyperparameters:
         return hyperparameters["precision"]
-    return next((name for name in ("fp8", "bf16", "fp16") if str(hyperparameters.get(name)).lower() in _ON), None)
+    return next((name for name in ("bf16", "fp16") if str(hyperparameters.get(name)).lower() in _ON), None)
 
 
 def _current_name(stated: Schema, key: str) -> str:

@@ -150,7 +150,7 @@ def test_versions_run_from_1_4_to_1_15_in_order():
 def test_an_unknown_version_is_refused_with_the_known_ones():
     with pytest.raises(PlanError, match=r"SMP v1 has no version '1.16.0': known are 1.4.0, .*, 1.15.0\.$"):
         image("smp-v1", "1.16.0")
-    with pytest.raises(PlanError, match="library must be one of smp-v1, .*, fsdp, not 'deepspeed'"):
+    with pytest.raises(PlanError, match=r"library must be one of smp-v1, .*, fsdp, not 'deepspeed'"):
         schema("deepspeed")
 
 

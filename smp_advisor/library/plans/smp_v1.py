@@ -113,7 +113,7 @@ class SmpV1Plan(Plan):
         }
 
     @classmethod
-    def _from_reading(cls, stated: dict[str, Any]) -> dict[str, Any]:
+    def from_reading(cls, stated: dict[str, Any]) -> dict[str, Any]:
         flagged = "fp16" if stated.get("fp16") else "bf16" if stated.get("bf16") else "fp32"
         precision = stated.pop("precision", flagged)
         if precision != flagged:

@@ -24,6 +24,7 @@ class SmpV2Plan(Plan):
         "batch_size",
         "gradient_accumulation_steps",
         "precision",
+        "fp8",
         "activation_checkpointing",
         "offload_activations",
         "sharding_strategy",
@@ -51,7 +52,8 @@ class SmpV2Plan(Plan):
     """Samples of one data-parallel rank's forward pass; the GPUs of a tensor- or context-parallel group share it."""
     gradient_accumulation_steps: int = 1
     precision: Precision = "bf16"
-    """``fp8`` runs matrix products in fp8 (Transformer Engine) beside bf16."""
+    fp8: bool = False
+    """Matrix products in fp8 (Transformer Engine) beside bf16."""
     activation_checkpointing: Checkpointing = False
     offload_activations: bool = False
     sharding_strategy: Literal["hybrid_shard", "full_shard", "_hybrid_shard_zero2"] = "hybrid_shard"
@@ -67,7 +69,7 @@ class SmpV2Plan(Plan):
         return () if self.offload_activations else ("activation_loading_horizon",)
 
     @classmethod
-    def _from_reading(cls, stated: dict[str, Any]) -> dict[str, Any]:
+    def from_reading(cls, stated: dict[str, Any]) -> dict[str, Any]:
         # The parameter's default is True and has no effect: the script offloads where it is written out.
         offloads = stated.get("offload_activations", stated.get("sm_activation_offloading", False))
         missing = {"offload_activations": offloads, "activation_checkpointing": "each" if offloads else False}
