@@ -1,6 +1,12 @@
 """Mutation operators, one for each rule of the documentation; written from its pages, not from the checker."""
 
-from mutation_operators import compiler, pytorch, tensorflow, version_2  # noqa: F401 - they register themselves
+from mutation_operators import (  # noqa: F401 - they register themselves
+    compiler,
+    pytorch,
+    pytorch_rewritten,
+    tensorflow,
+    version_2,
+)
 from mutation_operators.operator import OPERATORS, Operator, Script
 
 __all__ = ["OPERATORS", "Operator", "Script"]

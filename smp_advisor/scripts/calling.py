@@ -17,6 +17,7 @@ from smp_advisor.scripts.values import (
     External,
     Function,
     Instance,
+    Item,
     Mapping,
     Member,
     Operation,
@@ -51,7 +52,7 @@ def call(run: Run, frame: Frame, node: ast.Call) -> Value:
             module=frame.module,
             order=0,
             name=target.path if isinstance(target, External) else "",
-            method=node.func.attr if isinstance(node.func, ast.Attribute) else "",
+            method=_method(node, target),
             receiver=_receiver(target),
             function=target if isinstance(target, Function) else None,
             arguments=given + positional,
@@ -120,6 +121,12 @@ def _receiver(target: Value) -> Value | None:
     if isinstance(target, Function):
         return target.owner
     return None if isinstance(target, (External, Class)) else target
+
+
+def _method(node: ast.Call, target: Value) -> str:
+    """The method that is called; empty where an attribute holds the object that is: ``self.model(batch)``."""
+    held = isinstance(target, (Instance, Result, Item, StepOutput))
+    return node.func.attr if isinstance(node.func, ast.Attribute) and not held else ""
 
 
 def _arguments(run: Run, frame: Frame, node: ast.Call) -> tuple[tuple[Value, ...], dict[str, Value], bool]:

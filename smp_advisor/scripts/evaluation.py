@@ -7,8 +7,9 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.scripts.command_line import field_default, option_of
+from smp_advisor.scripts.queries import ranks
 from smp_advisor.scripts.scope import Scope
-from smp_advisor.scripts.trace import Guard, Use
+from smp_advisor.scripts.trace import Guard, Selection, Use
 from smp_advisor.scripts.values import (
     Choice,
     Class,
@@ -158,7 +159,15 @@ def _attribute(run: Run, frame: Frame, node: ast.Attribute) -> Value:
 def _subscript(run: Run, frame: Frame, node: ast.Subscript) -> Value:
     owner = evaluate(run, frame, node.value)
     key = evaluate(run, frame, node.slice)
+    if isinstance(key, Operation) and key.operator == ":" and isinstance(node.slice, ast.Slice):
+        _selects(run, frame, node.slice.lower, key.operands[0], by=key.operands[2])
     return choice(*(_item(option, key) for option in options(owner)))
+
+
+def _selects(run: Run, frame: Frame, node: ast.expr | None, value: Value, *, by: Value) -> None:
+    """Note a slice or remainder that a rank decides."""
+    if node is not None and ranks(value) and not (isinstance(by, Constant) and by.value is None):
+        run.trace.selections.append(Selection(node, frame.module, value, tuple(run.functions)))
 
 
 def _item(owner: Value, key: Value) -> Value:
@@ -263,6 +272,10 @@ def _compare(run: Run, frame: Frame, node: ast.Compare) -> Value:
     if not any(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in node.ops):
         for part, value in zip(nodes, values, strict=True):
             _use(run, frame, part, value, "a comparison")
+    if len(values) == 2 and isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
+        for remainder, number, place in ((values[0], values[1], nodes[1]), (values[1], values[0], nodes[0])):
+            if isinstance(remainder, Operation) and remainder.operator == "Mod" and not ranks(remainder):
+                _selects(run, frame, place, number, by=remainder)
     return Operation(type(node.ops[0]).__name__, tuple(values))
 
 

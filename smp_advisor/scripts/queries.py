@@ -91,6 +91,15 @@ _RANKS = frozenset(
     ]
 )
 
+_VARIABLES = {
+    "RANK": "RANK",
+    "OMPI_COMM_WORLD_RANK": "RANK",
+    "PMI_RANK": "RANK",
+    "LOCAL_RANK": "LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
+}
+"""Environment variables in which launchers leave a process's rank."""
+
 
 def origins(value: Value) -> list[Value]:
     """What `value` may be, with methods that return their own object taken away."""
@@ -138,24 +147,38 @@ def ranks(value: Value | None, depth: int = 0) -> set[str]:
     """Names of the rank functions whose results are in `value`."""
     if value is None or depth > 8:
         return set()
-    parts: Iterable[Value] = ()
+    if isinstance(value, Result) and value.call.name in _RANKS:
+        return {value.call.name}
+    variable = _variable(value)
+    if variable:
+        return {f"os.environ.{variable}"}
+    return {name for part in _computed_from(value) for name in ranks(part, depth + 1)}
+
+
+def _computed_from(value: Value) -> Iterable[Value]:
+    """The values that a number is computed from."""
     if isinstance(value, Operation):
-        parts = value.operands
-    elif isinstance(value, Collection):
-        parts = value.items
-    elif isinstance(value, Choice):
-        parts = value.alternatives
-    elif isinstance(value, Item):
-        parts = (value.key,) if value.key is not None else ()
-    elif isinstance(value, Result):
-        if value.call.name in _RANKS:
-            return {value.call.name}
-        if value.call.name in ("int", "str", "float", "hash", "abs") or value.call.method == "format":
-            parts = value.call.arguments
-    found: set[str] = set()
-    for part in parts:
-        found |= ranks(part, depth + 1)
-    return found
+        return value.operands
+    if isinstance(value, Collection):
+        return value.items
+    if isinstance(value, Choice):
+        return value.alternatives
+    if isinstance(value, Item):
+        return (value.key,) if value.key is not None else ()
+    if isinstance(value, Result):
+        computes = value.call.name in ("int", "str", "float", "hash", "abs", "divmod", "max", "min")
+        return value.call.arguments if computes or value.call.method == "format" else ()
+    return ()
+
+
+def _variable(value: Value) -> str:
+    """The rank that is read from the environment: ``os.environ["RANK"]``, ``os.getenv("LOCAL_RANK")``."""
+    key: Value | None = None
+    if isinstance(value, Item) and isinstance(value.owner, External) and value.owner.path == "os.environ":
+        key = value.key
+    elif isinstance(value, Result) and value.call.name in ("os.environ.get", "os.getenv") and value.call.arguments:
+        key = value.call.arguments[0]
+    return _VARIABLES.get(str(constant(key)), "")
 
 
 def is_wrapped_model(value: Value) -> bool:

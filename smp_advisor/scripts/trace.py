@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from smp_advisor.scripts.module import Module
     from smp_advisor.scripts.values import Class, Function, Instance, StepOutput, Value
 
-__all__ = ["Call", "Guard", "Iteration", "Store", "Trace", "Use", "exclusive"]
+__all__ = ["Call", "Guard", "Iteration", "Selection", "Store", "Trace", "Use", "exclusive"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,6 +108,16 @@ class Iteration:
     """Orders of the first and last call inside."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """A part of something, chosen by a number: every so many elements, or those with a remainder."""
+
+    node: ast.expr
+    module: Module
+    by: Value
+    functions: tuple[Function, ...]
+
+
 @dataclass(slots=True, eq=False)
 class Trace:
     """Everything the checks look at."""
@@ -116,6 +126,7 @@ class Trace:
     uses: list[Use] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     iterations: list[Iteration] = field(default_factory=list)
+    selections: list[Selection] = field(default_factory=list)
     options: dict[str, Call] = field(default_factory=dict)
     """Command-line options by their attribute names: the calls that declare them."""
     classes: list[Class] = field(default_factory=list)

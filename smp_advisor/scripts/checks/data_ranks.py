@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.scripts.module import Module
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.scripts.trace import Call, Selection
 
 _SAMPLER = "torch.utils.data.DistributedSampler"
 _SEEDS = frozenset(
@@ -43,11 +43,12 @@ _WEIGHT_SEEDS = frozenset(
         "torch.cuda.manual_seed_all",
     ]
 )
-_WORLD = frozenset({"smp.rank", "torch.distributed.get_rank", "horovod.torch.rank"})
-_NEVER = frozenset({"smp.local_rank", "smp.mp_rank", "smp.pp_rank"})
+_WORLD = frozenset({"smp.rank", "torch.distributed.get_rank", "horovod.torch.rank", "os.environ.RANK"})
+_NEVER = frozenset({"smp.local_rank", "smp.mp_rank", "smp.pp_rank", "os.environ.LOCAL_RANK"})
 _GOOD = frozenset({"smp.dp_rank", "smp.rdp_rank"})
 _WORLD_SIZES = frozenset({"smp.size", "torch.distributed.get_world_size"})
 _SIZES = _WORLD_SIZES | {f"smp.{group}_size" for group in ("dp", "rdp", "mp", "pp", "tp", "local")}
+_PREPARING = ("preprocess", "prepare", "download", "tokenize", "convert", "cache", "save", "write", "log", "export")
 _KEYWORDS = frozenset(["dp_rank", "data_parallel_rank", "shard_index", "shard_id", "shard_rank", "data_rank"])
 
 
@@ -77,10 +78,17 @@ def _shards(call: Call) -> list[tuple[str, Value]]:
         return [("The shard", index)] if index is not None else []
     if call.method == "select" and call.receiver is not None:
         return [("The shard", value) for value in call.arguments]
+    if call.name in ("range", "itertools.islice") and len(call.arguments) > 2:
+        return [("The shard", call.arguments[-3])] if ranks(call.arguments[-1]) or _counts(call.arguments[-1]) else []
     if call.name.endswith("split_dataset_by_node"):
         rank = call.argument("rank", 1)
         return [("The shard", rank)] if rank is not None else []
     return [(name, call.keywords[name]) for name in sorted(_KEYWORDS & call.keywords.keys())]
+
+
+def _counts(value: Value) -> bool:
+    """Whether `value` is a number of processes."""
+    return any(isinstance(one, Result) and one.call.name in _SIZES for one in origins(value))
 
 
 def _sampler(context: Context, call: Call) -> Iterator[Hit]:
@@ -131,7 +139,7 @@ def _judge(context: Context, call: Call, value: Value, what: str, *, sharding: b
     edits: list[Edit] = []
     if node is not call.node and isinstance(node, ast.Call) and rank.startswith("smp.") and right == "smp.dp_rank()":
         edits = [_renamed(call.module, node, "dp_rank")]
-    yield Hit(call.module, node, {"what": what, "rank": f"{rank}()", "right": right}, edits)
+    yield Hit(call.module, node, {"what": what, "rank": _spoken(rank), "right": right}, edits)
 
 
 def _renamed(module: Module, node: ast.Call, name: str) -> Edit:
@@ -180,16 +188,28 @@ def _rank_node(call: Call, rank: str) -> ast.expr | None:
 
 
 def _slices(context: Context) -> Iterator[Hit]:
-    """``files[smp.rank()::smp.size()]``."""
-    for call in context.trace.calls:
-        if call.name not in _NEVER | _WORLD | {"smp.tp_rank", "smp.dp_rank", "smp.rdp_rank"}:
-            continue
-        parent = call.module.parent(call.node)
-        if isinstance(parent, ast.Slice) and parent.lower is call.node and parent.step is not None:
-            rank = _wrong(context, Result(call), sharding=True)
-            if rank is not None:
-                # No fix: the slice's step has to count the same ranks.
-                yield Hit(call.module, call.node, {"what": "The shard", "rank": f"{rank}()", "right": _right(context)})
+    """``files[smp.rank()::smp.size()]``, and ``if number % smp.size() == smp.rank()``."""
+    for selection in context.trace.selections:
+        rank = _wrong(context, selection.by, sharding=True)
+        if rank is not None and not _prepares(selection):
+            # No fix: the count beside it has to be of the same ranks.
+            yield Hit(
+                selection.module,
+                selection.node,
+                {"what": "The shard", "rank": _spoken(rank), "right": _right(context)},
+            )
+
+
+def _prepares(selection: Selection) -> bool:
+    """Whether it divides work that is done once, such as writing files, and not what the model is fed."""
+    names = [getattr(function.node, "name", "").lower() for function in selection.functions[-1:]]
+    return any(word in name for name in names for word in _PREPARING)
+
+
+def _spoken(rank: str) -> str:
+    """The rank as the script writes it."""
+    variable = rank.removeprefix("os.environ.")
+    return f'os.environ["{variable}"]' if variable != rank else f"{rank}()"
 
 
 @check("SMP124")

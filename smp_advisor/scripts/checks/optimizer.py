@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from typing import TYPE_CHECKING
 
 from smp_advisor.scripts.context import Context, Hit, check
@@ -10,13 +11,14 @@ from smp_advisor.scripts.edits import Edit, after_statement
 from smp_advisor.scripts.names import is_optimizer
 from smp_advisor.scripts.queries import is_optimizer_call, origins, updates
 from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import External, Result
+from smp_advisor.scripts.values import Collection, External, Item, Mapping, Operation, Result, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.scripts.trace import Call
 
+_PARAMETERS = ("parameters", "named_parameters")
 _CHECKPOINTING = ("save_checkpoint", "resume_from_checkpoint", "load_state_dict", "local_state_dict")
 
 
@@ -68,10 +70,35 @@ def _optimizer_after_model(context: Context) -> Iterator[Hit]:
     wrappings = context.wrappings
     if not wrappings:
         return
+    plain = [one for wrapping in wrappings for given in wrapping.arguments[:1] for one in origins(given)]
     for call in context.trace.calls:
-        early = is_optimizer(call.name) and call.reached and call.order < wrappings[0].order
-        if early and not any(exclusive(call, wrapping) for wrapping in wrappings):
+        if not is_optimizer(call.name) or not call.reached or any(exclusive(call, one) for one in wrappings):
+            continue
+        early = call.order < wrappings[0].order
+        if early or (call.arguments and _parameters_of(call.arguments[0]) & {id(one) for one in plain}):
             yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]})
+
+
+def _parameters_of(value: Value, depth: int = 0) -> set[int]:
+    """The models whose ``parameters()`` are surely in `value`, by identity."""
+    found: set[int] = set()
+    if isinstance(value, Result) and value.call.method in _PARAMETERS and value.call.receiver is not None:
+        owners = origins(value.call.receiver)
+        return {id(owners[0])} if len(owners) == 1 else found
+    parts: tuple[Value, ...] = ()
+    if isinstance(value, Operation):
+        parts = value.operands
+    elif isinstance(value, Collection):
+        parts = value.items
+    elif isinstance(value, Mapping):
+        parts = tuple(value.entries.values())
+    elif isinstance(value, Item):
+        parts = (value.owner,)
+    elif isinstance(value, Result) and value.call.name in ("list", "tuple", "iter", "filter", "itertools.chain"):
+        parts = value.call.arguments
+    for part in parts if depth < 6 else ():
+        found |= _parameters_of(part, depth + 1)
+    return found
 
 
 @check("SMP128")
@@ -105,12 +132,19 @@ def _definition(call: Call, given: ast.expr) -> ast.expr:
 
 def _repeats(node: ast.expr) -> bool:
     """Whether the list surely holds shared parameters more than once."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _repeats(node.left) or _repeats(node.right) or _overlap(_owners(node.left) + _owners(node.right))
     if isinstance(node, ast.Call):
         named = isinstance(node.func, ast.Name) and node.func.id in ("list", "iter", "tuple")
         duplicates = any(
             keyword.arg == "remove_duplicate" and isinstance(keyword.value, ast.Constant) and not keyword.value.value
             for keyword in node.keywords
         )
+        chained = ast.unparse(node.func) in ("chain", "itertools.chain") and not any(
+            isinstance(argument, ast.Starred) for argument in node.args
+        )
+        if chained and _overlap([owner for argument in node.args for owner in _owners(argument)]):
+            return True
         return duplicates or (named and bool(node.args) and _repeats(node.args[0]))
     if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
         modules = any(_calls(generator.iter, "modules", "named_modules") for generator in node.generators)
@@ -119,6 +153,21 @@ def _repeats(node: ast.expr) -> bool:
             _repeats(generator.iter) for generator in node.generators
         )
     return False
+
+
+def _owners(node: ast.expr) -> list[str]:
+    """What ``parameters()`` is called on, in a list or a sum of lists: ``model`` and ``model.head``."""
+    return [
+        ast.unparse(part.func.value)
+        for part in ast.walk(node)
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "parameters"
+    ]
+
+
+def _overlap(owners: list[str]) -> bool:
+    """Whether one of them is, or lies inside of, another."""
+    ordered = sorted(owners)
+    return any(second == first or second.startswith(f"{first}.") for first, second in itertools.pairwise(ordered))
 
 
 def _calls(node: ast.expr, *names: str) -> bool:

@@ -140,9 +140,13 @@ def _accumulation_under_sharding(context: Context) -> Iterator[Hit]:
 
 def _accumulates(context: Context) -> bool:
     """Whether the optimizer steps only every so many batches."""
+    backwards = [call for call in context.trace.methods("backward") if call.reached and call.loops]
     for call, optimizer in updates(context.trace):
         if not is_wrapped_optimizer(optimizer) or not call.loops:
             continue
+        depth = len(call.loops)
+        if any(len(other.loops) > depth and other.loops[:depth] == call.loops for other in backwards):
+            return True
         for guard in call.guards:
             counts = any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(guard.test))
             if counts or mentions(guard.test, "accumulation"):

@@ -149,7 +149,7 @@ def _device_set(context: Context) -> Iterator[Hit]:
         yield Hit(start.module, start.node, {"what": "The script never sets this process's GPU"}, edits)
     for call in calls:
         device = call.argument("device", 0)
-        wrong = ranks(device) - {"smp.local_rank"}
+        wrong = ranks(device) - {"smp.local_rank", "os.environ.LOCAL_RANK"}
         if device is not None and (wrong or isinstance(device, Constant)):
             edits = [replace(call.module, call.node.args[0], "smp.local_rank()")] if call.node.args else []
             known = call.module.scope.find("smp")
