@@ -5,23 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from smp_advisor.errors import ExportError
+from smp_advisor.export.facts import launch_facts
 
-__all__ = ["base_job_name", "channels", "hyperparameters", "launch_facts", "run_seconds", "s3_uri", "text"]
+__all__ = ["base_job_name", "hyperparameters", "seconds", "text", "whole"]
 
 _RESERVED = ("sagemaker_", "mp_parameters")
-
-
-@cache
-def launch_facts() -> dict[str, Any]:
-    """Limits and options of a training job, as their data file states them."""
-    return tomllib.loads((files("smp_advisor.export") / "data" / "launch.toml").read_text(encoding="utf-8"))
 
 
 def text(name: str, value: object) -> str:
@@ -29,27 +21,6 @@ def text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ExportError(f"{name} must be text, for example a path, not {value!r}.")
     return value
-
-
-def s3_uri(name: str, value: object) -> str:
-    """`value` if it is the S3 URI of a bucket or prefix."""
-    if not isinstance(value, str) or not re.match(r"s3://[^/\s]+", value):
-        raise ExportError(f"{name} must be an S3 URI such as 's3://bucket/prefix', not {value!r}.")
-    return value
-
-
-def channels(data: Mapping[str, str] | str | None) -> dict[str, str]:
-    """Input channels by name: a single URI is the channel ``train``."""
-    if data is None:
-        return {}
-    given: dict[Any, Any] = {"train": data} if isinstance(data, str) else dict(data)
-    longest = launch_facts()["limits"]["channel_characters"]
-    for channel in given:
-        if not isinstance(channel, str) or not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{longest}}}", channel):
-            raise ExportError(
-                f"A channel's name has up to {longest} letters, digits and the signs . - _, unlike {channel!r}."
-            )
-    return {channel: s3_uri(f"data for the channel {channel!r}", uri) for channel, uri in given.items()}
 
 
 def base_job_name(given: object, model_name: str) -> str:
@@ -66,12 +37,16 @@ def base_job_name(given: object, model_name: str) -> str:
     )
 
 
-def run_seconds(value: object) -> int:
-    """`value` if a job may run that long."""
-    longest = launch_facts()["limits"]["run_seconds"]
+def seconds(name: str, value: object, longest: int, in_words: str) -> None:
+    """Refuse a time that is no whole number of seconds up to the longest."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= longest:
-        raise ExportError(f"max_run_seconds must be a whole number from 1 to {longest} (28 days), not {value!r}.")
-    return value
+        raise ExportError(f"{name} must be a whole number of seconds from 1 to {longest} ({in_words}), not {value!r}.")
+
+
+def whole(name: str, value: object, longest: int) -> None:
+    """Refuse what is no whole number from 1 to `longest`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= longest:
+        raise ExportError(f"{name} must be a whole number from 1 to {longest}, not {value!r}.")
 
 
 def hyperparameters(
@@ -115,7 +90,7 @@ def hyperparameters(
     return merged
 
 
-_FREE = frozenset({"max_steps", "checkpoint_every"})
+_FREE = frozenset({"max_steps", "checkpoint_every", "learning_rate"})
 """Settings of the script that follow from no plan."""
 
 

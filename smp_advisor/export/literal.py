@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from smp_advisor.errors import ExportError
 
-__all__ = ["Comment", "comment", "literal", "text_literal"]
+__all__ = ["Call", "Comment", "Expression", "comment", "import_line", "literal", "text_literal"]
 
 _COMMENT_LENGTH = 60
+_LINE_LENGTH = 88
+"""Columns that black allows."""
 
 
 class Comment(str):
     """Text that may stand in a comment: printable, one line, no directive for a formatter or linter."""
 
     __slots__ = ()
+
+
+class Expression(str):
+    """Source of our own that stands for a value: a variable of the cell, never a user's text."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call with keyword arguments."""
+
+    name: str
+    arguments: Mapping[str, object] = field(default_factory=dict)
 
 
 def comment(text: str) -> Comment:
@@ -26,6 +43,21 @@ def comment(text: str) -> Comment:
     printable = "".join(character if character.isprintable() and character != "#" else " " for character in text)
     words = " ".join(printable.split())
     return Comment(words if len(words) <= _COMMENT_LENGTH else words[: _COMMENT_LENGTH - 1].rstrip() + "…")
+
+
+def import_line(module: str, names: Iterable[str]) -> str:
+    """``from module import names``, sorted and wrapped as black wraps.
+
+    Examples
+    --------
+    >>> import_line("smp_advisor", ["advise", "Plan"])
+    'from smp_advisor import Plan, advise'
+    """
+    wanted = sorted(names, key=lambda name: (name.islower(), name))
+    line = f"from {module} import {', '.join(wanted)}"
+    if len(line) <= _LINE_LENGTH:
+        return line
+    return f"from {module} import (\n" + "".join(f"    {name},\n" for name in wanted) + ")"
 
 
 def text_literal(text: str) -> str:
@@ -50,27 +82,37 @@ def literal(value: object, indent: int = 0) -> str:
     Parameters
     ----------
     value
-        None, a boolean, number or string, or a dictionary (with string keys), list or tuple of these.
+        None, a boolean, number or string, a `Call` or `Expression`, or a dictionary (with string keys), list or tuple
+        of these.
     indent
         Columns by which the line that holds the value is indented.
     """
+    if isinstance(value, Expression):
+        return str(value)
     if isinstance(value, str):
         return text_literal(value)
     if value is None or isinstance(value, bool | int):
         return repr(value)
     if isinstance(value, float) and math.isfinite(value):
         return repr(value).replace("e+", "e")
-    inner = " " * (indent + 4)
-    if isinstance(value, Mapping):
-        if not value:
-            return "{}"
-        entries = [f"{inner}{text_literal(str(key))}: {literal(entry, indent + 4)},\n" for key, entry in value.items()]
-        return "{\n" + "".join(entries) + " " * indent + "}"
-    if isinstance(value, list | tuple):
-        if not value:
-            return "[]"
-        entries = [f"{inner}{literal(entry, indent + 4)},\n" for entry in value]
-        return "[\n" + "".join(entries) + " " * indent + "]"
+    if isinstance(value, Call | Mapping | list | tuple):
+        return _nested(value, indent)
     raise ExportError(
         f"{value!r} cannot be written into a cell: use text, finite numbers, True, False, None, lists and dictionaries."
     )
+
+
+def _nested(value: Call | Mapping[str, object] | list[object] | tuple[object, ...], indent: int) -> str:
+    if isinstance(value, Call):
+        opening, closing = f"{value.name}(", ")"
+        entries = [f"{name}={literal(entry, indent + 4)}" for name, entry in value.arguments.items()]
+    elif isinstance(value, Mapping):
+        opening, closing = "{", "}"
+        entries = [f"{text_literal(str(key))}: {literal(entry, indent + 4)}" for key, entry in value.items()]
+    else:
+        opening, closing = "[", "]"
+        entries = [literal(entry, indent + 4) for entry in value]
+    if not entries:
+        return opening + closing
+    inner = " " * (indent + 4)
+    return opening + "\n" + "".join(f"{inner}{entry},\n" for entry in entries) + " " * indent + closing

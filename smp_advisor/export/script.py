@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import Architecture, architecture, configuration, first_library_version
+from smp_advisor.export.describing import describe
 from smp_advisor.export.literal import Comment, comment
 from smp_advisor.export.template import render
 from smp_advisor.library.families import supports_tensor_parallelism
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["SCRIPT_NAME", "builds", "script_cell", "training_script"]
+__all__ = ["SCRIPT_NAME", "builds", "require_writable", "requirements", "script_cell", "training_script"]
 
 SCRIPT_NAME = "train_smp.py"
 """File that the script cell writes, beside the notebook."""
@@ -169,15 +170,9 @@ def _features(plan: Plan) -> dict[str, bool]:
     }
 
 
-def describe(plan: Plan) -> str:
-    words = {
-        "pipeline parallelism": plan.pipeline_parallel_degree > 1,
-        "tensor parallelism": plan.tensor_parallel_degree > 1,
-        "sharded data parallelism": plan.sharded_data_parallel_degree > 1,
-        "optimizer state sharding": plan.shard_optimizer_state,
-    }
-    used = [word for word, on in words.items() if on] or ["data parallelism"]
-    return f"{plan.precision}, {', '.join(used)}"
+def requirements(model: Model, plan: Plan) -> str:  # noqa: ARG001
+    """``requirements.txt`` of the generated script: what its container does not hold."""
+    return f"transformers=={architecture(model).transformers_version}\n"
 
 
 def _delays_initialization(model: Model, cluster: Cluster, plan: Plan) -> bool:

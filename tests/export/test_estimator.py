@@ -96,7 +96,7 @@ def test_no_text_changes_what_a_cell_does(plan, name, script, source_dir, path, 
             script=script,
             source_dir=source_dir,
             data={"train": f"s3://bucket/{path}", "more": "s3://bucket"},
-            checkpoint_s3_uri=f"s3://bucket/{path}",
+            checkpoints=f"s3://bucket/{path}",
             extra_hyperparameters=extra,
         )
 
@@ -137,10 +137,10 @@ def test_no_text_changes_what_a_script_does(name, settings_):
 def test_processes_with_version_3_of_the_sdk_get_one_sentence(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "3.27.0")
     with pytest.raises(RuntimeError) as raised:
-        exec(estimator_cell(*CASES["10 B"].parts), {})
+        exec(estimator_cell(*CASES["10 B"].parts, sdk="v2"), {})
     assert str(raised.value) == (
-        "This cell needs version 2 of the SageMaker Python SDK, installed is 3.27.0: run"
-        ' %pip install "sagemaker>=2.200,<3" and restart the kernel.'
+        "This cell needs version 2 of the SageMaker Python SDK, installed is 3.27.0: export the cell for that one, or"
+        ' run %pip install "sagemaker>=2.243,<3" and restart the kernel.'
     )
 
 
@@ -148,13 +148,13 @@ def test_a_script_that_was_not_written_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.257.7")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RuntimeError, match=r"train_smp\.py is missing: run the cell that writes it first"):
-        exec(estimator_cell(*CASES["10 B"].parts), {})
+        exec(estimator_cell(*CASES["10 B"].parts, sdk="v2"), {})
 
 
 def test_header_says_what_is_launched_and_what_it_costs():
     header = estimator_cell(*CASES["10 B"].parts).split("\nfrom importlib")[0]
     assert "16 x ml.p4d.24xlarge (128 GPUs, about $404.02 an hour)" in header
-    assert '%pip install "sagemaker>=2.200,<3"' in header
+    assert '%pip install "sagemaker>=2.243,<3"' in header
 
 
 def test_script_of_a_model_that_is_code_is_left_to_the_user():
@@ -176,7 +176,7 @@ def test_long_names_of_models_make_valid_job_names():
 
 def test_disk_holds_three_checkpoints():
     case = CASES["pipeline"]
-    cell = estimator_cell(*case.parts, checkpoint_s3_uri="s3://bucket/1")
+    cell = estimator_cell(*case.parts, checkpoints="s3://bucket/1")
     held = 3 * 20 * case.model.parameter_count / 2 / 1e9
     assert estimator_arguments(cell)["volume_size"] >= 100 + held
 
@@ -204,13 +204,12 @@ CUSTOM = Cluster.custom(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"sdk": "v3"}, "AWS documents SMP v1 with version 2 only; use"),
-        ({"sdk": "2"}, 'sdk must be "auto" or "v2"'),
+        ({"sdk": "2"}, 'sdk must be "auto", "v2" or "v3"'),
         ({"cluster": CUSTOM}, "is no SageMaker instance type"),
         ({"cluster": Cluster("ml.p5.48xlarge", 16)}, "cannot use ml.p5.48xlarge"),
         ({"data": "bucket/x"}, "must be an S3 URI"),
         ({"data": {"a b": "s3://bucket"}}, "unlike 'a b'"),
-        ({"checkpoint_s3_uri": "/tmp"}, "checkpoint_s3_uri must be an S3 URI"),
+        ({"checkpoints": "/tmp"}, "checkpoints must be an S3 URI"),
         ({"job_name": "a_b"}, "job_name must be"),
         ({"max_run_seconds": 0}, "max_run_seconds"),
         ({"max_run_seconds": 29 * 86_400}, "28 days"),

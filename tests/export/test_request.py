@@ -343,7 +343,7 @@ def results():
         estimator_cell(
             *parts,
             data={"train": DATA, "validation": "s3://bucket/held-out"},
-            checkpoint_s3_uri="s3://bucket/checkpoints/1",
+            checkpoints="s3://bucket/checkpoints/1",
             job_name="my-run",
             max_run_seconds=3600,
             extra_hyperparameters={"learning_rate": 3e-4, "note": "it's {mine}", "max_steps": 7},

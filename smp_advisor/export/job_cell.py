@@ -1,0 +1,104 @@
+"""The cell that launches a plan, for the version of the SageMaker Python SDK that the kernel has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.export import estimator, trainer
+from smp_advisor.export.describing import describe, hardware, library_name
+from smp_advisor.export.launch import Launch, launch
+from smp_advisor.export.launcher import starts_by_contract
+from smp_advisor.export.literal import Comment, Expression, comment
+from smp_advisor.export.options import JobOptions
+from smp_advisor.export.sdk import REQUIREMENTS, chosen_sdk
+from smp_advisor.export.template import render
+from smp_advisor.library.version import facts
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.library.plan import Plan
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["estimator_cell"]
+
+
+def estimator_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, *, sdk: str = "auto", **options: Any) -> str:
+    """Notebook cell that starts the training job of a plan.
+
+    Parameters
+    ----------
+    model, cluster, job, plan
+        What is trained, where, with which settings, and how it is run.
+    sdk
+        Version of the SageMaker Python SDK to write for: ``"v2"`` (estimators), ``"v3"`` (``ModelTrainer``), or
+        ``"auto"``, the one installed. Version 3 starts SMP v1 and Training Compiler by a contract that AWS documents
+        for version 2 only; the cell says so.
+    options
+        Of the job, see `JobOptions`.
+
+    Raises
+    ------
+    ExportError
+        SageMaker or its SDK would refuse the job, or misread it.
+    """
+    chosen = chosen_sdk(sdk)
+    facts_of_job = launch(model, cluster, job, plan, JobOptions.of(options))
+    said = _head(model, facts_of_job)
+    write = _version_2 if chosen == "v2" else _version_3
+    return write(facts_of_job, said | {"requirement": Comment(f'"{REQUIREMENTS[chosen]}"')})
+
+
+def _head(model: Model, job: Launch) -> dict[str, object]:
+    return {
+        "hardware": Comment(hardware(job.cluster)),
+        "model_name": Comment(f'"{comment(model.name)}"'),
+        "parameters": Comment(f"{model.parameter_count / 1e9:.3g} B parameters"),
+        "library": Comment(library_name(job.plan)),
+        "plan": Comment(describe(job.plan)),
+        "discontinued": Comment(facts(job.plan.library).get("discontinued", "")),
+        "script": job.script,
+        "requirements": job.requirements,
+    }
+
+
+def _flags(job: Launch) -> dict[str, bool]:
+    return {
+        "generated": job.generated,
+        "data": bool(job.inputs),
+        "discontinued": "discontinued" in facts(job.plan.library),
+        "to_be_written": not job.generated and job.options.script is None,
+    }
+
+
+def _version_2(job: Launch, said: dict[str, object]) -> str:
+    values = said | {
+        "imports": Comment("\n".join(estimator.imports(job))),
+        "execution_role": Comment("sagemaker.get_execution_role"),
+        "estimator": estimator.estimator(job),
+        "inputs": estimator.inputs(job),
+    }
+    return render("job_v2.py.in", values=values, flags=_flags(job))
+
+
+def _version_3(job: Launch, said: dict[str, object]) -> str:
+    contract = starts_by_contract(job.plan.library)
+    own_directory = job.options.source_dir is not None
+    packed = [Expression("script.name"), *(["requirements.txt"] if job.generated else [])]
+    values = said | {
+        "imports": Comment("\n".join(trainer.imports(job))),
+        "execution_role": Comment("get_execution_role"),
+        "source_dir": job.options.source_dir or "",
+        "packed": packed,
+        "key_prefix": Comment(job.base_job_name),
+        "training_image": trainer.training_image(job),
+        "trainer": trainer.trainer(job),
+        "inputs": trainer.inputs(job),
+    }
+    flags = _flags(job) | {
+        "contract": contract,
+        "own_directory": own_directory,
+        "own_file": not job.generated and not own_directory,
+        "path": contract or not own_directory,
+    }
+    return render("job_v3.py.in", values=values, flags=flags)

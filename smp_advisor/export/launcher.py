@@ -1,0 +1,99 @@
+"""How the processes of a job are started: MPI, torchrun or torch_xla, and the library's parameters with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import ExportError
+from smp_advisor.export.facts import launch_facts
+from smp_advisor.library.version import release
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.export.launch import Launch
+
+__all__ = ["contract", "distribution", "require_sdk_takes", "starts_by_contract"]
+
+_BY_MPI = frozenset({"smp-v1", "smp-v1-tensorflow"})
+_BY_XLA = frozenset({"training-compiler"})
+_INFO = 20
+_FIRST_XLA_LAUNCHER = "1.11.0"
+"""The SDK refuses pytorchxla for older containers."""
+
+
+def distribution(job: Launch) -> dict[str, Any] | None:
+    """``distribution`` of a version 2 estimator; None where one process runs alone."""
+    library = job.plan.library
+    smp = {"modelparallel": {"enabled": True, "parameters": job.plan.parameters}}
+    if library in _BY_MPI:
+        return {"smdistributed": smp, "mpi": _mpi(job.cluster.instance)}
+    if library == "smp-v2":
+        return {"torch_distributed": {"enabled": True}, "smdistributed": smp}
+    if library in _BY_XLA:
+        return {"pytorchxla": {"enabled": True}} if _several_by_xla(job) else None
+    return {"torch_distributed": {"enabled": True}}
+
+
+def starts_by_contract(library: str) -> bool:
+    """Whether version 3 has no class for the library, so that the container's own launcher has to be told by hand."""
+    return library in _BY_MPI | _BY_XLA
+
+
+def contract(job: Launch) -> dict[str, Any]:
+    """Hyperparameters by which the containers' launcher (sagemaker-training) starts a library.
+
+    These are what version 2 sends; version 3 has no class that sends them.
+    """
+    if job.plan.library in _BY_XLA:
+        told: dict[str, Any] = {"sagemaker_pytorch_xla_multi_worker_enabled": True} if _several_by_xla(job) else {}
+        return told | {
+            "sagemaker_training_compiler_enabled": True,
+            "sagemaker_training_compiler_debug_mode": bool(job.plan.debug),
+        }
+    mpi = _mpi(job.cluster.instance)
+    return {
+        "sagemaker_container_log_level": _INFO,
+        "sagemaker_mpi_enabled": True,
+        "sagemaker_mpi_num_of_processes_per_host": mpi["processes_per_host"],
+        "sagemaker_mpi_custom_mpi_options": mpi.get("custom_mpi_options", ""),
+        "sagemaker_instance_type": job.cluster.instance.name,
+        "sagemaker_distributed_dataparallel_enabled": False,
+        "mp_parameters": job.plan.parameters,
+    }
+
+
+def require_sdk_takes(parameters: Mapping[str, Any]) -> None:
+    """Refuse parameters that the library takes and version 2 of the SDK does not."""
+    accepted = launch_facts()["sdk"]["placement_strategies"]
+    placement = parameters.get("placement_strategy", accepted[0])
+    if placement not in accepted:
+        raise ExportError(
+            f"The SageMaker SDK refuses placement_strategy={placement!r}, though the library takes it: use"
+            f" {' or '.join(accepted)}, or pass it to smp.init in the script."
+        )
+    if "default_partition" in parameters and "partitions" not in parameters:
+        raise ExportError(
+            "The SageMaker SDK needs `partitions` wherever default_partition is given: add it to the plan."
+        )
+
+
+def _several_by_xla(job: Launch) -> bool:
+    if job.processes > 1 and release(job.plan.version) < release(_FIRST_XLA_LAUNCHER):
+        raise ExportError(
+            f"Training Compiler's container of PyTorch {job.plan.version} starts several GPUs by a launcher script of"
+            f" your own only: choose version {_FIRST_XLA_LAUNCHER} or later, or an instance with one GPU."
+        )
+    return job.processes > 1
+
+
+def _mpi(instance: Instance) -> dict[str, Any]:
+    """Launcher options: one process a GPU. The SDK's default flags (btl_vader) must not be repeated."""
+    options = launch_facts()["mpi"]
+    launcher: dict[str, Any] = {"enabled": True, "processes_per_host": instance.gpus}
+    if instance.efa and instance.gpudirect_rdma:
+        launcher["custom_mpi_options"] = options["efa_with_gpudirect_rdma"]
+    elif instance.efa and instance.name in options["efa_without_gpudirect_rdma_on"]:
+        launcher["custom_mpi_options"] = options["efa"]
+    return launcher

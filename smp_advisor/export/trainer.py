@@ -1,0 +1,168 @@
+"""The job as a ModelTrainer of the SageMaker Python SDK, version 3."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.export.launcher import contract, distribution, starts_by_contract
+from smp_advisor.export.literal import Call, Expression, import_line
+from smp_advisor.export.storage import FileSystem
+
+if TYPE_CHECKING:
+    from smp_advisor.export.launch import Launch
+    from smp_advisor.export.storage import Location
+
+__all__ = ["imports", "inputs", "trainer", "training_image"]
+
+_REGION = Expression("session.boto_region_name")
+
+
+def imports(job: Launch) -> list[str]:
+    """Import statements of the cell, sorted."""
+    by_contract = starts_by_contract(job.plan.library)
+    file_systems = any(isinstance(place, FileSystem) for place in job.inputs.values())
+    used = {
+        "sagemaker.core": {"image_uris": True},
+        "sagemaker.core.helper.session_helper": {"Session": True, "get_execution_role": True},
+        "sagemaker.core.shapes": {
+            "CheckpointConfig": job.checkpoint_s3_uri is not None,
+            "FileSystemDataSource": file_systems,
+            "StoppingCondition": True,
+        },
+        "sagemaker.core.training.configs": {
+            "Compute": True,
+            "InputData": bool(job.inputs),
+            "Networking": bool(job.options.subnets),
+            "SourceCode": not by_contract,
+        },
+        "sagemaker.train": {"ModelTrainer": True},
+        "sagemaker.train.distributed": {"SMP": job.plan.library == "smp-v2", "Torchrun": not by_contract},
+    }
+    chosen = {module: [name for name, wanted in names.items() if wanted] for module, names in used.items()}
+    return [import_line(module, names) for module, names in chosen.items() if names]
+
+
+def training_image(job: Launch) -> Call:
+    """Lookup of the container's address: version 3 does not choose it by the framework's version."""
+    container = job.container
+    library = job.plan.library
+    place: dict[str, Any] = {"region": _REGION}
+    versions: dict[str, Any] = {"py_version": container.py_version, "instance_type": job.cluster.instance.name}
+    if library == "smp-v2":
+        # Both keys, with or without parameters, choose the library's own image.
+        chosen = {"torch_distributed": {"enabled": True}, "smdistributed": {"modelparallel": {"enabled": True}}}
+        framework = {"framework": "pytorch", "framework_version": container.framework_version}
+        return Call("image_uris.get_training_image_uri", place | framework | versions | {"distribution": chosen})
+    if library == "training-compiler":
+        framework = {"framework": "pytorch", "framework_version": container.framework_version}
+        if container.transformers_version:
+            framework = {
+                "framework": "huggingface",
+                "framework_version": container.transformers_version,
+                "pytorch_version": container.framework_version,
+            }
+        # Any true value selects the compiler's image.
+        return Call("image_uris.get_training_image_uri", place | framework | versions | {"compiler_config": True})
+    name = "tensorflow" if library == "smp-v1-tensorflow" else "pytorch"
+    framework = {"framework": name, "version": container.framework_version}
+    return Call("image_uris.retrieve", framework | place | versions | {"image_scope": "training"})
+
+
+def trainer(job: Launch) -> Call:
+    """The ModelTrainer, in the variables of the cell: ``role``, ``session``, ``training_image``, ``source_dir``."""
+    options = job.options
+    arguments: dict[str, Any] = {
+        "sagemaker_session": Expression("session"),
+        "role": Expression("role"),
+        "training_image": Expression("training_image"),
+    }
+    hyperparameters = {name: _as_text(value) for name, value in job.hyperparameters.items()}
+    if starts_by_contract(job.plan.library):
+        hyperparameters |= {
+            "sagemaker_program": job.script if job.options.source_dir else Expression("script.name"),
+            "sagemaker_submit_directory": Expression("source_uri"),
+            "sagemaker_region": _REGION,
+            **contract(job),
+        }
+    else:
+        arguments |= {"source_code": _source_code(job), "distributed": _torchrun(job)}
+    arguments |= {"compute": _compute(job), "hyperparameters": hyperparameters}
+    stopping = {"max_runtime_in_seconds": options.max_run_seconds}
+    if options.spot:
+        stopping["max_wait_time_in_seconds"] = options.spot_wait_seconds
+    arguments["stopping_condition"] = Call("StoppingCondition", stopping)
+    if job.checkpoint_s3_uri is not None:
+        place = {"s3_uri": job.checkpoint_s3_uri, "local_path": "/opt/ml/checkpoints"}
+        arguments["checkpoint_config"] = Call("CheckpointConfig", place)
+    if options.subnets:
+        network = {"subnets": list(options.subnets), "security_group_ids": list(options.security_group_ids)}
+        arguments["networking"] = Call("Networking", network)
+    arguments["base_job_name"] = job.base_job_name
+    return Call("ModelTrainer", arguments)
+
+
+def inputs(job: Launch) -> list[Call]:
+    """``input_data_config`` of ``trainer.train``."""
+    return [
+        Call("InputData", {"channel_name": name, "data_source": _input(place)}) for name, place in job.inputs.items()
+    ]
+
+
+def _as_text(value: object) -> object:
+    """Text that would be read as something else: the container decodes JSON, and version 3 sends text as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        json.loads(value)
+    except ValueError:
+        return value
+    return json.dumps(value)
+
+
+def _source_code(job: Launch) -> Call:
+    if job.options.source_dir is not None:
+        return Call("SourceCode", {"source_dir": job.options.source_dir, "entry_script": job.script})
+    code: dict[str, Any] = {
+        "source_dir": Expression("str(source_dir)"),
+        "entry_script": Expression("script.name"),
+    }
+    if job.generated:
+        code["requirements"] = "requirements.txt"
+    return Call("SourceCode", code)
+
+
+def _torchrun(job: Launch) -> Call:
+    arguments: dict[str, Any] = {"process_count_per_node": job.cluster.instance.gpus}
+    launched = distribution(job) or {}
+    if "smdistributed" in launched:
+        arguments["smp"] = Call("SMP", job.plan.parameters)
+    return Call("Torchrun", arguments)
+
+
+def _compute(job: Launch) -> Call:
+    options = job.options
+    arguments: dict[str, Any] = {
+        "instance_type": job.cluster.instance.name,
+        "instance_count": job.cluster.nodes,
+        "volume_size_in_gb": job.volume_gb,
+    }
+    if options.spot:
+        arguments["enable_managed_spot_training"] = True
+    if options.keep_alive_seconds is not None:
+        arguments["keep_alive_period_in_seconds"] = options.keep_alive_seconds
+    return Call("Compute", arguments)
+
+
+def _input(place: Location) -> object:
+    if not isinstance(place, FileSystem):
+        return place
+    return Call(
+        "FileSystemDataSource",
+        {
+            "file_system_id": place.identity,
+            "file_system_access_mode": "rw" if place.writable else "ro",
+            "file_system_type": "FSxLustre",
+            "directory_path": place.directory,
+        },
+    )
