@@ -114,6 +114,7 @@ class SmpV1Plan(Plan):
 
     @classmethod
     def from_reading(cls, stated: dict[str, Any]) -> dict[str, Any]:
+        """As `Plan.from_reading`: ddp is off unless stated, and precision is a flag of the library."""
         flagged = "fp16" if stated.get("fp16") else "bf16" if stated.get("bf16") else "fp32"
         precision = stated.pop("precision", flagged)
         if precision != flagged:

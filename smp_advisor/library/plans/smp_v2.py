@@ -70,6 +70,7 @@ class SmpV2Plan(Plan):
 
     @classmethod
     def from_reading(cls, stated: dict[str, Any]) -> dict[str, Any]:
+        """As `Plan.from_reading`: checkpointing goes with offloading, which has no effect without."""
         # The parameter's default is True and has no effect: the script offloads where it is written out.
         offloads = stated.get("offload_activations", stated.get("sm_activation_offloading", False))
         missing = {"offload_activations": offloads, "activation_checkpointing": "each" if offloads else False}
