@@ -98,6 +98,15 @@ def _attention_seconds(block: Block, layout: Layout, world: World, instance: Ins
     return total
 
 
+def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floats:
+    """Turning a block's quantised weights into the compute type, once for every pass, shape (n,)."""
+    recipe = layout.recipe
+    if recipe.frozen_bytes is None or recipe.frozen_bytes >= recipe.compute_bytes:
+        return np.zeros(len(layout))
+    moved = (recipe.frozen_bytes + recipe.compute_bytes) * block.parameters / layout.tensor_parallel_degree
+    return moved / _bandwidth(instance)
+
+
 def block_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> BlockSeconds:
     """One microbatch through one block.
 
@@ -115,10 +124,13 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
     elements = whole + (block.split_traffic_elements + unfused) / tp
     moved = elements * world.bytes_per_element * world.microbatch_tokens / _bandwidth(instance)
     launch = constant("time.launch_seconds_per_block")
+    unpacking = _unpacking_seconds(block, layout, instance)
+    # A frozen weight has no gradient of its own: one product in the backward pass instead of two.
+    passes = 1.0 if block.adapter_parameters else 2.0
     again = 2.5 / gpu_constant("attention_backward_share", instance.gpu) if job.attention == "fused" else 2.0
     return BlockSeconds(
-        forward=np.maximum(products + attention + moved, launch),
-        backward=np.maximum(2 * (products + moved) + again * attention, 2 * launch),
+        forward=np.maximum(products + unpacking + attention + moved, launch),
+        backward=np.maximum(passes * products + unpacking + 2 * moved + again * attention, 2 * launch),
         core_attention=attention,
     )
 
@@ -136,7 +148,8 @@ def head_seconds(
     dense = 2 * rows * model.head.extra_matmul_parameters / (peak_flops(instance, job) * 0.5)
     # Logits are read and written about four times in fp32: copy, softmax, loss, gradient.
     passes = 4 * 4 * rows * columns / _bandwidth(instance)
-    return product + dense + passes, 2 * (product + dense + passes)
+    backward = (1 if job.adapter is not None else 2) * (product + dense) + 2 * passes
+    return product + dense + passes, backward
 
 
 def model_flops_per_sample(model: Model, sequence_length: int) -> float:
@@ -150,7 +163,9 @@ def model_flops_per_sample(model: Model, sequence_length: int) -> float:
         block = group.block
         matrices = sum(m.inputs * m.outputs * m.weights_per_token for m in block.matmuls)
         scores = sum(2 * a.heads * a.head_dim * a.keys_per_query(sequence_length) for a in block.attentions)
-        forward += group.count * sequence_length * (2 * matrices + 2 * scores)
+        # Half of the backward pass is gradients of weights, which frozen ones do not have.
+        products = 2 * matrices * (2 / 3 if block.adapter_parameters else 1)
+        forward += group.count * sequence_length * (products + 2 * scores)
     rows = sequence_length if model.head.per_token else 1
     if model.head.kind != "none":
         forward += 2 * rows * (model.shape.hidden * model.head.outputs + model.head.extra_matmul_parameters)

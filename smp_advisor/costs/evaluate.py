@@ -76,8 +76,14 @@ def _kinds_bytes(
     ]
 
 
+def _trained(model: Model, job: Job) -> Model:
+    """Model as the job trains it: whole, or frozen under an adapter."""
+    return model if job.adapter is None else job.adapter.applied_to(model)
+
+
 def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> MemoryColumns:
     """Peak memory of n plans."""
+    model = _trained(model, job)
     usable = cluster.instance.usable_gpu_memory_gib * GIB
     peak, margin, host = np.zeros(len(layout)), np.zeros(len(layout)), np.zeros(len(layout))
     for degree, rows in _by_pipeline_degree(layout):
@@ -99,6 +105,7 @@ def fit_probability(margin: float) -> float:
 
 def seconds_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> dict[str, Floats]:
     """Step time of n plans by part (the fields of `StepTime`), arrays of shape (n,)."""
+    model = _trained(model, job)
     result = {name: np.zeros(len(layout)) for name in _TIME_PARTS}
     for degree, rows in _by_pipeline_degree(layout):
         part = layout.take(rows)
@@ -126,6 +133,7 @@ def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan
     if not plans:
         return []
     layout = Layout.of(plans, job)
+    model = _trained(model, job)
     seconds = seconds_columns(model, cluster, job, layout)
     result: list[Estimate | None] = [None] * len(plans)
     for degree, rows in _by_pipeline_degree(layout):

@@ -88,10 +88,23 @@ def _buffer_bytes(model: Model, layout: Layout, world: World, local: LocalParame
         ],
         axis=0,
     )
-    units = element * (layout.prefetched_units * block + local.root)
-    gradients = layout.recipe.reduced_bytes * np.maximum(block, local.root)
+    units = layout.recipe.gathered_bytes * layout.prefetched_units * block + element * local.root
+    frozen = layout.recipe.frozen_bytes is not None
+    # The gradients of an adapter are reduced in one go.
+    reduced = local.adapters if frozen else np.maximum(block, local.root)
+    gradients = layout.recipe.reduced_bytes * reduced
     gathered = np.where(layout.prefetched_units > 0, units + gradients, bounded)
-    return np.where(layout.shard_level >= 3, np.where(world.shards > 1, gathered, 0.0), bucket)
+    buffers = np.where(layout.shard_level >= 3, np.where(world.shards > 1, gathered, 0.0), bucket)
+    return buffers + _dequantized_bytes(model, layout)
+
+
+def _dequantized_bytes(model: Model, layout: Layout) -> Floats:
+    """The largest quantised product in the compute type, into which its weight is turned for every use."""
+    recipe = layout.recipe
+    if recipe.frozen_bytes is None or recipe.frozen_bytes >= recipe.compute_bytes:
+        return np.zeros(len(layout))
+    largest = max(m.inputs * m.outputs for group in model.groups for m in group.block.matmuls)
+    return recipe.compute_bytes * largest / layout.tensor_parallel_degree
 
 
 def memory_error_bytes(by_category: dict[str, Floats], shards: Floats, activation_band: float) -> Floats:

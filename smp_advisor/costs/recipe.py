@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from smp_advisor.workload.optimizer import OPTIMIZERS
 
 if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
 
-__all__ = ["Recipe", "amp", "fully_sharded", "smp_v1"]
+__all__ = ["Recipe", "amp", "deepspeed", "fully_sharded", "megatron", "over_frozen", "pure", "smp_v1"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +39,14 @@ class Recipe:
     """16-bit casts of the weights that autocast keeps during forward and backward pass."""
     step_bytes: float = 0.0
     """Temporaries of the optimizer's step, a parameter it updates (a ``foreach`` optimizer takes one whole copy)."""
+    frozen_bytes: float | None = None
+    """A weight of the frozen products under an adapter, scales included; None where every parameter is trained. The
+    other figures are then those of the adapter's parameters."""
+
+    @property
+    def gathered_bytes(self) -> float:
+        """Element of parameters gathered for use: quantised ones travel as they are stored."""
+        return float(self.compute_bytes) if self.frozen_bytes is None else min(self.frozen_bytes, self.compute_bytes)
 
     @property
     def total_bytes(self) -> float:
@@ -44,6 +54,14 @@ class Recipe:
         return (
             self.parameter_bytes + self.gradient_bytes + self.moment_bytes + self.copy_bytes + self.extra_gradient_bytes
         )
+
+
+def over_frozen(recipe: Recipe, job: Job) -> Recipe:
+    """Recipe of a job's adapter: its parameters are kept as `recipe` says, the frozen ones once."""
+    if job.adapter is None:
+        return recipe
+    frozen = job.adapter.base_bytes_per_parameter if job.adapter.quantized else float(recipe.compute_bytes)
+    return replace(recipe, frozen_bytes=frozen)
 
 
 def smp_v1(job: Job) -> Recipe:
@@ -94,4 +112,50 @@ def fully_sharded(job: Job) -> Recipe:
         moment_bytes=job.moment_bytes,
         copy_bytes=0,
         reduced_bytes=2 if half else 4,
+    )
+
+
+def megatron(job: Job) -> Recipe:
+    """Megatron-LM with gradients accumulated in fp32: 2 + 4 + 4 + 8 = 18 bytes with Adam.
+
+    Source: Megatron-LM, ``core/optimizer/distrib_optimizer.md`` (table of theoretical memory).
+    """
+    return Recipe(
+        compute_bytes=2,
+        parameter_bytes=2,
+        gradient_bytes=4,
+        moment_bytes=job.moment_bytes,
+        copy_bytes=4,
+        reduced_bytes=4,
+    )
+
+
+def deepspeed(job: Job, *, fp32_accumulation: bool = False) -> Recipe:
+    """DeepSpeed ZeRO: 2 + 2 + 12 = 16 bytes with Adam, of which ZeRO-1 divides the 12 (Rajbhandari et al. 2020).
+
+    Parameters
+    ----------
+    fp32_accumulation
+        Whether gradients are accumulated in fp32 beside the 16-bit ones, as its BF16_Optimizer does.
+    """
+    return Recipe(
+        compute_bytes=2,
+        parameter_bytes=2,
+        gradient_bytes=2,
+        moment_bytes=job.moment_bytes,
+        copy_bytes=4,
+        reduced_bytes=4 if fp32_accumulation else 2,
+        extra_gradient_bytes=4 if fp32_accumulation else 0,
+    )
+
+
+def pure(job: Job, *, fp32_state: bool = False) -> Recipe:
+    """Everything in 16 bits, optimizer state too unless `fp32_state`: 2 + 2 + 4 = 8 bytes with Adam."""
+    return Recipe(
+        compute_bytes=2,
+        parameter_bytes=2,
+        gradient_bytes=2,
+        moment_bytes=OPTIMIZERS[job.optimizer].moment_bytes(4.0 if fp32_state else 2.0),
+        copy_bytes=0,
+        reduced_bytes=2,
     )

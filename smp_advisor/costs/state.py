@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["LocalParameters", "local_parameters", "owned_parameters", "state_bytes", "vocabulary_shards"]
+__all__ = [
+    "LocalParameters",
+    "local_parameters",
+    "owned_parameters",
+    "state_bytes",
+    "trained_parameters",
+    "vocabulary_shards",
+]
 
 
 def vocabulary_shards(model: Model, layout: Layout) -> Floats:
@@ -44,6 +51,8 @@ class LocalParameters:
     """Of a mixture of experts; divided by expert and tensor parallelism, contained in neither of the others."""
     root: Floats
     """Embedding, final norm and head: what belongs to no block; contained in the first two."""
+    adapters: Floats
+    """Parameters of an adapter, divided like what they stand beside; contained in none of the others."""
 
     @property
     def total(self) -> Floats:
@@ -80,7 +89,26 @@ def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParamet
         replicated=replicated + around + np.where(shards > 1, 0.0, divided),
         experts=expert_parameters / (tp * layout.expert_parallel_degree),
         root=around + divided,
+        adapters=float(sum(block.adapter_parameters * count for block, count in blocks)) / tp,
     )
+
+
+def trained_parameters(local: LocalParameters, layout: Layout) -> LocalParameters:
+    """Parameters that have gradients: all of them, or only the adapters'."""
+    if layout.recipe.frozen_bytes is None:
+        return local
+    nothing = np.zeros(len(layout))
+    return LocalParameters(split=local.adapters, replicated=nothing, experts=nothing, root=nothing, adapters=nothing)
+
+
+def _frozen_bytes(local: LocalParameters, layout: Layout, world: World) -> Floats:
+    """Frozen parameters: the blocks' products in their own width, what surrounds them in the compute type."""
+    recipe = layout.recipe
+    if recipe.frozen_bytes is None:
+        return np.zeros(len(layout))
+    # Norms and biases count as products here: they are a thousandth of a block.
+    total = recipe.frozen_bytes * (local.total - local.root) + recipe.compute_bytes * local.root
+    return np.where(layout.shard_level >= 3, total / world.shards, total)
 
 
 def _expert_shards(layout: Layout, world: World) -> Floats:
@@ -94,16 +122,19 @@ def owned_parameters(local: LocalParameters, layout: Layout, world: World) -> Fl
     Modules that tensor parallelism leaves whole could be divided over the whole data-parallel group; that is not
     documented, so it is not counted on.
     """
-    return (local.split + local.replicated) / world.shards + local.experts / _expert_shards(layout, world)
+    trained = trained_parameters(local, layout)
+    return (trained.split + trained.replicated) / world.shards + trained.experts / _expert_shards(layout, world)
 
 
 def state_bytes(local: LocalParameters, layout: Layout, world: World) -> dict[str, Floats]:
     """Parameters, gradients, optimizer state and fp32 copies, bytes by category, shape (n,) each."""
     recipe, level = layout.recipe, layout.shard_level
     owned = owned_parameters(local, layout, world)
-    whole = local.total
+    whole = trained_parameters(local, layout).total
     return {
-        "parameters": recipe.parameter_bytes * np.where(level >= 3, owned, whole) + recipe.cast_bytes * whole,
+        "parameters": _frozen_bytes(local, layout, world)
+        + recipe.parameter_bytes * np.where(level >= 3, owned, whole)
+        + recipe.cast_bytes * whole,
         "gradients": recipe.gradient_bytes * np.where(level >= 2, owned, whole) + recipe.extra_gradient_bytes * whole,
         "optimizer_state": recipe.moment_bytes * owned,
         "fp32_copies": recipe.copy_bytes * owned,

@@ -18,7 +18,7 @@ from smp_advisor.costs.compute import block_seconds, head_seconds
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.partition import stage_kinds
 from smp_advisor.costs.pipeline import makespan_slots
-from smp_advisor.costs.state import local_parameters, owned_parameters, vocabulary_shards
+from smp_advisor.costs.state import local_parameters, owned_parameters, trained_parameters, vocabulary_shards
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -211,12 +211,13 @@ def _data_parallel(
     wide = np.where(
         layout.spread_placement | layout.pipeline_outermost, 1, np.clip(world.gpus_per_node // tp, 1, degree)
     )
-    split = local.split + local.experts
+    trained = trained_parameters(local, layout)
+    split = trained.split + trained.experts
     last = passes.backward + passes.recomputation
 
     def over_groups(collective: object, element: float) -> Floats:
         return collective(cluster, element * split, reduction, stride) + collective(  # type: ignore[operator, no-any-return]
-            cluster, element * local.replicated, dp, wide
+            cluster, element * trained.replicated, dp, wide
         )
 
     reduced = over_groups(all_reduce_seconds, recipe.reduced_bytes)
@@ -229,11 +230,12 @@ def _data_parallel(
     # One gather a block: every one of them pays the start of a collective.
     blocks, neighbours = model.layer_count, tp
     whole = local.total
-    gather = blocks * all_gather_seconds(cluster, recipe.compute_bytes * whole / blocks, world.shards, neighbours)
-    scatter = blocks * all_gather_seconds(cluster, recipe.reduced_bytes * whole / blocks, world.shards, neighbours)
+    gather = blocks * all_gather_seconds(cluster, recipe.gathered_bytes * whole / blocks, world.shards, neighbours)
+    gradients = recipe.reduced_bytes * trained.total
+    scatter = blocks * all_gather_seconds(cluster, gradients / blocks, world.shards, neighbours)
     across = all_reduce_seconds(
         cluster,
-        recipe.reduced_bytes * whole / world.shards,
+        gradients / world.shards,
         np.maximum(reduction // world.shards, 1),
         world.shards * neighbours,
     )

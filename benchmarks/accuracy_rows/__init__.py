@@ -1,0 +1,1 @@
+"""Measured runs, read from tables and compared with what the cost model predicts."""

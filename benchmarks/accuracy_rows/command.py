@@ -1,0 +1,39 @@
+"""The command line of the accuracy benchmark."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .judge import figures, judge
+from .report import lines
+from .residuals import write_residuals
+from .table import TableError, read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Score tables of measured runs; 2 where a file is none."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables", nargs="+", type=Path, metavar="CSV", help="tables of measured runs, of any kind")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument("--residuals", type=Path, metavar="CSV", help="also write every scored row with its prediction")
+    chosen = parser.parse_args(arguments)
+    try:
+        tables = [read_table(path) for path in chosen.tables]
+    except TableError as error:
+        print(error, file=sys.stderr)
+        return 2
+    judged = judge(tables)
+    if chosen.residuals is not None:
+        write_residuals(judged, chosen.residuals)
+    result = figures(judged)
+    print(json.dumps(result, indent=2) if chosen.json else "\n".join(lines(result)))
+    return 0

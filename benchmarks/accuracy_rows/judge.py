@@ -1,0 +1,265 @@
+"""Every table's rows against the predictions, and what comes of them in figures."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import AdvisorError
+
+from . import predict
+from .arithmetic import errors, log_error, quantile, rate
+from .known_good import known_good_run
+from .max_batch import largest_batch
+from .plans import run_of
+from .sweeps import sweeps
+from .table import SkippedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .plans import Run
+    from .sweeps import Sweep
+    from .table import Row, Table
+
+__all__ = ["Judged", "Scored", "figures", "judge"]
+
+_CLASSES = {"allocated": "memory_allocated", "reserved": "memory_total", "total": "memory_total"}
+_LIKELY = 0.5
+_SURE = 0.95
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One row with its prediction."""
+
+    row: Row
+    run: Run | None
+    predicted: float
+    measured: float
+    terms: dict[str, float] = field(default_factory=dict)
+    """Parts of the prediction."""
+
+    @property
+    def error(self) -> float:
+        """Natural logarithm of predicted over measured."""
+        return log_error(self.predicted, self.measured)
+
+    @property
+    def parallelism(self) -> str:
+        """Kind of parallelism: what divides the model, and what divides its state."""
+        if self.run is None:
+            return "none"
+        layout = self.run.layout
+        degrees = {
+            "TP": layout.tensor_parallel_degree,
+            "PP": layout.pipeline_parallel_degree,
+            "CP": layout.context_parallel_degree,
+            "EP": layout.expert_parallel_degree,
+        }
+        divided = [name for name, degree in degrees.items() if degree[0] > 1]
+        level = int(layout.shard_level[0])
+        group = self.run.cluster.gpus // (
+            int(layout.tensor_parallel_degree[0]) * int(layout.pipeline_parallel_degree[0])
+        )
+        if level and group > 1:
+            hybrid = " hybrid" if int(layout.shard_degree[0]) else ""
+            divided.append(f"ZeRO-{level}{hybrid}")
+        elif group > 1:
+            divided.append("DP")
+        if self.run.job.adapter is not None:
+            divided.append("QLoRA" if self.run.job.adapter.quantized else "LoRA")
+        return "+".join(divided) or "none"
+
+
+@dataclass
+class Judged:
+    """Everything that was scored."""
+
+    scored: dict[str, list[Scored]] = field(default_factory=lambda: defaultdict(list))
+    """Rows by figure: ``memory_allocated``, ``memory_total``, ``step_time_a100_h100``, ``step_time_other``,
+    ``max_batch``, and per-stage rows under ``per_stage_…``."""
+    skipped: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """Reasons by figure."""
+    ran: dict[tuple[object, ...], tuple[Row, float]] = field(default_factory=dict)
+    """Configurations that ran and the probability that they fit, each once."""
+    ran_out: dict[tuple[object, ...], tuple[Row, float]] = field(default_factory=dict)
+    """Configurations that ran out of memory, each once."""
+    sweeps: list[Sweep] = field(default_factory=list)
+
+
+def judge(tables: Iterable[Table]) -> Judged:
+    """Score some tables."""
+    judged = Judged()
+    by_kind: dict[str, Callable[[Judged, Row], None]] = {
+        "memory": _memory_row,
+        "throughput": _throughput_row,
+        "known_good": _known_good_row,
+        "max_batch": _max_batch_row,
+    }
+    for table in tables:
+        for row in table.rows:
+            if row.judged:
+                by_kind[table.kind](judged, row)
+    timed = [*judged.scored["step_time_a100_h100"], *judged.scored["step_time_other"], *judged.scored["assumed"]]
+    judged.sweeps = sweeps((one.row, one.run, one.predicted, one.measured) for one in timed if one.run is not None)
+    return judged
+
+
+def _memory_row(judged: Judged, row: Row) -> None:
+    figure = _CLASSES.get(row.text("mem_class"))
+    per_stage = row.text("plan_kind") == "per-stage"
+    if not row.scorable and not per_stage:
+        return
+    measured = row.number("memory_gib_per_gpu")
+    scores = figure is not None and measured is not None
+    if per_stage:
+        figure = f"per_stage_{figure}" if scores else None
+    try:
+        run = run_of(row)
+        if not per_stage:
+            _fit(judged, row, run)
+        if scores and figure is not None and measured is not None:
+            prediction = predict.memory(run)
+            predicted = prediction.of_class(row.text("mem_class"))
+            judged.scored[figure].append(Scored(row, run, predicted, measured, prediction.terms))
+    except (SkippedError, AdvisorError) as reason:
+        # A row whose memory is not scored was to be judged for its fit all the same.
+        judged.skipped[figure or "fit"][str(reason)] += 1
+
+
+def _throughput_row(judged: Judged, row: Row) -> None:
+    per_stage = row.text("plan_kind") == "per-stage"
+    if not row.scorable and not per_stage:
+        return
+    figure = _time_figure(row, per_stage=per_stage)
+    timed = bool(row.number("step_time_s") or row.number("tokens_per_s_per_gpu"))
+    try:
+        run = run_of(row)
+        if not per_stage:
+            _fit(judged, row, run)
+        if timed:
+            terms = predict.step_seconds(run)
+            judged.scored[figure].append(Scored(row, run, sum(terms.values()), _measured_seconds(row, run), terms))
+    except (SkippedError, AdvisorError) as reason:
+        judged.skipped[figure if timed else "fit"][str(reason)] += 1
+
+
+def _time_figure(row: Row, *, per_stage: bool) -> str:
+    if per_stage:
+        return "per_stage_step_time"
+    if not row.text("gpu").startswith(("a100", "h100")):
+        return "step_time_other"
+    return "step_time_a100_h100" if row.text("network_known") == "yes" else "assumed"
+
+
+def _measured_seconds(row: Row, run: Run) -> float:
+    seconds = row.number("step_time_s")
+    if seconds:
+        return seconds
+    layout = run.layout
+    replicas = run.cluster.gpus // int(
+        layout.tensor_parallel_degree[0] * layout.pipeline_parallel_degree[0] * layout.context_parallel_degree[0]
+    )
+    tokens = int(layout.batch_samples[0]) * replicas * run.model.sequence_length(run.job.sequence_length)
+    return tokens / ((row.number("tokens_per_s_per_gpu") or 0.0) * run.cluster.gpus)
+
+
+def _fit(judged: Judged, row: Row, run: Run) -> None:
+    outcome = row.text("outcome")
+    found = judged.ran_out if outcome == "oom" else judged.ran
+    if run.identity not in found:
+        found[run.identity] = (row, predict.fits(run))
+
+
+def _known_good_row(judged: Judged, row: Row) -> None:
+    try:
+        _fit(judged, row, known_good_run(row))
+    except (SkippedError, AdvisorError) as reason:
+        judged.skipped["fit"][str(reason)] += 1
+
+
+def _max_batch_row(judged: Judged, row: Row) -> None:
+    measured = row.number("max_batch_per_gpu_native")
+    if measured is None:
+        return
+    try:
+        judged.scored["max_batch"].append(Scored(row, None, largest_batch(row), measured))
+    except (SkippedError, AdvisorError) as reason:
+        judged.skipped["max_batch"][str(reason)] += 1
+
+
+def figures(judged: Judged) -> dict[str, Any]:
+    """The scores as plain data; errors are fractions (natural logarithms of predicted over measured)."""
+    result: dict[str, Any] = {}
+    for name in ("memory_allocated", "memory_total", "step_time_a100_h100", "step_time_other"):
+        result[name] = _error_figures(judged, name)
+    ran, out = list(judged.ran.values()), list(judged.ran_out.values())
+    false, missed = _rate(ran, fits=False), _rate(out, fits=True)
+    result["fit"] = {
+        "ran": len(ran),
+        "false_oom_rate": false["share"],
+        "oom": len(out),
+        "missed_oom_rate": missed["share"],
+        "false_oom": false,
+        "missed_oom": missed,
+        "false_oom_at_search_margin": _rate(ran, fits=False, threshold=_SURE),
+        "missed_oom_at_search_margin": _rate(out, fits=True, threshold=_SURE),
+        "skipped": sum(judged.skipped["fit"].values()),
+        "skipped_by_reason": dict(judged.skipped["fit"]),
+    }
+    taus = [sweep.kendall_tau for sweep in judged.sweeps if sweep.kendall_tau is not None]
+    regrets = [sweep.regret for sweep in judged.sweeps]
+    result["ranking"] = {
+        "sweeps": len(judged.sweeps),
+        "kendall_tau_median": quantile(taus, 0.5) if taus else None,
+        "regret_median": quantile(regrets, 0.5) if regrets else None,
+        "each": [
+            {"plans": one.plans, "kendall_tau": one.kendall_tau, "regret": one.regret, "fixed": one.fixed}
+            for one in judged.sweeps
+        ],
+    }
+    factors = [max(one.predicted / one.measured, one.measured / one.predicted) for one in judged.scored["max_batch"]]
+    result["max_batch"] = {
+        "rows": len(factors),
+        "skipped": sum(judged.skipped["max_batch"].values()),
+        "median_factor": quantile(factors, 0.5) if factors else None,
+        "p90_factor": quantile(factors, 0.9) if factors else None,
+        "bias": errors([one.error for one in judged.scored["max_batch"]]).bias,
+        "skipped_by_reason": dict(judged.skipped["max_batch"]),
+        "by_gpu": _by(judged.scored["max_batch"], lambda one: one.row.text("gpu")),
+        "by_model": _by(judged.scored["max_batch"], lambda one: one.row.text("model")),
+    }
+    result["extra"] = {
+        "step_time_a100_h100_network_assumed": _error_figures(judged, "assumed"),
+        **{name: _error_figures(judged, name) for name in sorted(judged.scored) if name.startswith("per_stage_")},
+    }
+    return result
+
+
+def _rate(cases: list[tuple[Row, float]], *, fits: bool, threshold: float = _LIKELY) -> dict[str, Any]:
+    """Share of the cases that are predicted (not) to fit with at least the probability `threshold`."""
+    hits = sum((probability >= threshold) == fits for _, probability in cases)
+    return asdict(rate(hits, len(cases)))
+
+
+def _error_figures(judged: Judged, name: str) -> dict[str, Any]:
+    scored, skipped = judged.scored[name], judged.skipped[name]
+    return {
+        **asdict(errors([one.error for one in scored])),
+        "skipped": sum(skipped.values()),
+        "skipped_by_reason": dict(skipped),
+        "by_gpu": _by(scored, lambda one: one.row.text("gpu")),
+        "by_parallelism": _by(scored, lambda one: one.parallelism),
+        "by_quality": _by(scored, lambda one: one.row.text("quality")),
+        "by_network_known": _by(scored, lambda one: one.row.text("network_known") or "not given"),
+        "by_precision": _by(scored, lambda one: one.row.text("precision_class") or "not given"),
+    }
+
+
+def _by(scored: list[Scored], key: Callable[[Scored], str]) -> dict[str, Any]:
+    groups: dict[str, list[float]] = defaultdict(list)
+    for one in scored:
+        groups[key(one)].append(one.error)
+    return {name: asdict(errors(values)) for name, values in sorted(groups.items())}

@@ -1,0 +1,120 @@
+"""Configurations published as working on SageMaker: they must be predicted to fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.costs.layout import Layout
+from smp_advisor.costs.recipe import fully_sharded, megatron, over_frozen, pure, smp_v1
+from smp_advisor.errors import AdvisorError
+from smp_advisor.workload import Adapter, Job
+
+from .machines import instance_cluster_of
+from .models import model_of
+from .optimizers import keeping
+from .plans import PREFETCHED_UNITS, Run
+from .table import SkippedError
+
+if TYPE_CHECKING:
+    from smp_advisor.costs.recipe import Recipe
+
+    from .table import Row
+
+__all__ = ["known_good_run"]
+
+
+def known_good_run(row: Row) -> Run:
+    """Configuration of a row of the table of configurations published as working."""
+    cluster = instance_cluster_of(row, nodes=row.integer("instances") or 1)
+    sequence = row.integer("seq")
+    if not sequence:
+        raise SkippedError("sequence length not given")
+    precision = row.text("precision") or "bf16"
+    first = row.text("smp_version") == "1"
+    try:
+        job = Job(
+            sequence_length=sequence,
+            precision="fp16" if precision.startswith("fp16") else "fp32" if precision.startswith("fp32") else "bf16",
+            fp8=precision.startswith("fp8"),
+            optimizer=keeping(row).optimizer,
+            # PyTorch 1.x, on which SMP v1 runs, has no fused attention unless the script brings it.
+            attention="fused" if row.text("attention").startswith("flash") or not first else "eager",
+            adapter=_adapter(row),
+        )
+        model = model_of(row)
+        recipe = over_frozen(_recipe(row, job, first=first), job)
+        layout = Layout.of_columns(recipe, **_columns(row, cluster.gpus, first=first))
+    except AdvisorError as error:
+        raise SkippedError(f"job that cannot be expressed: {error}") from error
+    return Run(model, cluster, job, layout)
+
+
+def _adapter(row: Row) -> Adapter | None:
+    peft = row.text("peft")
+    if not peft:
+        return None
+    return Adapter(rank=16, base_bits=4 if "4bit" in peft else 8 if "8bit" in peft else 16)
+
+
+def _recipe(row: Row, job: Job, *, first: bool) -> Recipe:
+    if job.adapter is not None:
+        return pure(job)
+    if first:
+        return smp_v1(job)
+    if _level(row) == 3:
+        return fully_sharded(job)
+    return megatron(job)
+
+
+def _level(row: Row) -> int:
+    """Sharding: the degree of sharded data parallelism is of everything unless the optimizer's state is named."""
+    if row.flag("shard_optimizer_state"):
+        return 1
+    if (row.integer("sharded_data_parallel_degree") or 0) > 1:
+        return 3
+    # Megatron's and NeMo's recipes train with the distributed optimizer.
+    return 1 if row.text("smp_version").startswith("nemo") else 0
+
+
+def _columns(row: Row, gpus: int, *, first: bool) -> dict[str, int | bool]:
+    tensor = row.integer("tensor_parallel_degree") or 1
+    pipeline = row.integer("pipeline_parallel_degree") or 1
+    context = row.integer("context_parallel_degree") or 1
+    if gpus % (tensor * pipeline * context):
+        raise SkippedError("parallel degrees do not divide the number of GPUs")
+    replicas = gpus // (tensor * pipeline * context)
+    group, degree = replicas * context, row.integer("sharded_data_parallel_degree") or 0
+    batch, whole = row.integer("train_batch_size_per_gpu_or_rdp"), row.integer("global_batch")
+    if batch is None and not whole:
+        raise SkippedError("batch not given")
+    microbatches = row.integer("microbatches") or 1
+    if batch is None:
+        microbatches = batch = max(1, round((whole or 0) / replicas))
+    elif first:
+        # Unscaled, every rank of a tensor-parallel group brings a batch and the group processes them together.
+        together = tensor if row.flag("prescaled_batch") is False else 1
+        batch *= together
+    else:
+        # The batch is that of one microbatch; what the global batch has more is accumulated.
+        microbatches = max(microbatches, round(whole / (replicas * batch))) if whole else microbatches
+        batch *= microbatches
+    level = _level(row)
+    active = row.integer("active_microbatches") or min(pipeline + 2, microbatches)
+    return {
+        "tensor_parallel_degree": tensor,
+        "sequence_parallel": tensor > 1 and not first,
+        "pipeline_parallel_degree": pipeline,
+        "context_parallel_degree": context,
+        "expert_parallel_degree": row.integer("expert_parallel_degree") or 1,
+        "shard_level": level,
+        "shard_degree": degree if level and 1 < degree < group and group % degree == 0 else 0,
+        "prefetched_units": PREFETCHED_UNITS if level == 3 and not first else 0,
+        "batch_samples": batch,
+        "microbatches": microbatches,
+        "active_microbatches": active,
+        "depth_bounds_activations": not first,
+        "checkpoint_layers": int(bool(row.flag("activation_checkpointing"))),
+        "offload_activations": bool(row.flag("activation_offloading")),
+        "activation_loading_horizon": row.integer("activation_loading_horizon") or 4,
+        "pipeline_outermost": not first,
+    }

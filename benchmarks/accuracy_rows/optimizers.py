@@ -1,0 +1,58 @@
+"""What the optimizer column says of bytes: the optimizer's state, and how gradients are kept."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from smp_advisor.workload.optimizer import OptimizerName
+
+    from .table import Row
+
+__all__ = ["Keeping", "keeping"]
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What a run keeps beside its parameters."""
+
+    optimizer: OptimizerName
+    state_bits: int | None
+    """Of a moment, where the column says it."""
+    gradient_bits: int | None
+    """Of an accumulated gradient, where the column says it."""
+    fp32_beside: bool
+    """Whether fp32 gradients are accumulated beside 16-bit ones."""
+    master_gradients: bool
+    """Whether fp32 copies of parameters and of gradients are kept (20 bytes a parameter with Adam)."""
+
+
+def keeping(row: Row) -> Keeping:
+    """Read the optimizer column; an empty one means Adam."""
+    text = row.text("optimizer")
+    return Keeping(
+        optimizer=_optimizer(text),
+        state_bits=_bits(text, r"states?"),
+        gradient_bits=_bits(text, r"grad(?:ient)?s?"),
+        fp32_beside="bf16_optimizer" in text or "+4 b/param" in text,
+        master_gradients="20 b/param" in text or "main grad" in text,
+    )
+
+
+def _optimizer(text: str) -> OptimizerName:
+    if "adafactor" in text:
+        return "adafactor"
+    if "adam" in text or not text:
+        return "adam-8bit" if re.search(r"8[- ]?bit", text) else "adam"
+    if "lion" in text:
+        return "lion"
+    if "sgd" in text:
+        return "sgd" if "momentum" in text else "plain-sgd"
+    return "adam"
+
+
+def _bits(text: str, of: str) -> int | None:
+    found = re.search(rf"(bf16|fp16|fp32)\s+{of}\b", text)
+    return None if found is None else (32 if found.group(1) == "fp32" else 16)

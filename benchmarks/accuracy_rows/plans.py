@@ -1,0 +1,220 @@
+"""From a measured run's columns to what the cost model evaluates: model, cluster, job and layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from smp_advisor.costs.layout import Layout
+from smp_advisor.costs.recipe import amp, deepspeed, fully_sharded, megatron, over_frozen, pure, smp_v1
+from smp_advisor.errors import AdvisorError
+from smp_advisor.workload import Adapter, Job
+
+from .machines import cluster_of
+from .models import model_of
+from .optimizers import keeping
+from .table import SkippedError
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster import Cluster
+    from smp_advisor.costs.recipe import Recipe
+    from smp_advisor.workload import Model
+
+    from .optimizers import Keeping
+    from .table import Row
+
+__all__ = ["Degrees", "Run", "degrees_of", "run_of"]
+
+_LEVELS = {"": 0, "none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "hybrid": 3}
+_RECOMPUTE = {"": 0, "none": 0, "full": 1, "selective-attention": 0}
+PREFETCHED_UNITS = 2
+"""FSDP's and ZeRO-3's habit: the running unit and the next one are gathered."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One configuration, ready to be evaluated."""
+
+    model: Model
+    cluster: Cluster
+    job: Job
+    layout: Layout
+    stage: int | None = None
+    """The pipeline stage whose memory was measured, None for the largest."""
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What makes two rows the same configuration, whichever stage or table they are of."""
+        columns = tuple(sorted((name, value.item()) for name, value in vars(self.layout).items() if name != "recipe"))
+        return self.model, self.cluster, self.job, self.layout.recipe, columns
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """Parallel degrees and batches of a row, what is missing inferred from the rest."""
+
+    tensor: int
+    pipeline: int
+    context: int
+    replicas: int
+    micro_batch: int
+    microbatches: int
+    chunks: int
+
+
+def degrees_of(row: Row, gpus: int, gpus_per_node: int) -> Degrees:
+    """Degrees of a row.
+
+    A missing tensor-parallel degree is the part of the model-parallel size that one node holds, and the rest is the
+    pipeline's. A missing microbatch is one sample in a pipeline (the usual choice), else the replica's whole batch.
+    """
+    context, replicas = row.integer("cp") or 1, row.integer("dp")
+    tensor, pipeline = row.integer("tp"), row.integer("pp")
+    if tensor is None or pipeline is None:
+        if not replicas:
+            raise SkippedError("parallel degrees not given")
+        size = gpus // (replicas * context)
+        tensor = tensor or (size // pipeline if pipeline else min(size, gpus_per_node))
+        pipeline = pipeline or size // max(tensor, 1)
+    replicas = replicas or gpus // (tensor * pipeline * context)
+    if tensor * pipeline * context * replicas != gpus:
+        raise SkippedError("parallel degrees do not make the number of GPUs")
+    micro, count, whole = row.integer("micro_batch"), row.integer("num_microbatches"), row.integer("global_batch")
+    each = whole / replicas if whole else None
+    if micro is None:
+        if each is None:
+            raise SkippedError("batch not given")
+        micro = max(1, round(each / count)) if count else (1 if pipeline > 1 else max(1, round(each)))
+    if count is None:
+        count = max(1, round(each / micro)) if each else 1
+    return Degrees(tensor, pipeline, context, replicas, micro, count, row.integer("vpp") or 1)
+
+
+def run_of(row: Row) -> Run:
+    """Configuration of a row of the tables of throughput and of memory."""
+    cluster = cluster_of(row)
+    degrees = degrees_of(row, cluster.gpus, cluster.gpus_per_node)
+    kept = keeping(row)
+    job = _job(row, kept)
+    try:
+        recipe = over_frozen(_recipe(row, job, kept, degrees), job)
+        layout = Layout.of_columns(recipe, **_columns(row, degrees))
+    except ValueError as error:
+        raise SkippedError(f"plan that cannot be expressed: {error}") from error
+    model = model_of(row)
+    if degrees.pipeline * degrees.chunks > model.layer_count:
+        raise SkippedError("more pipeline stages than layers")
+    stage = _stage(row, degrees.pipeline)
+    return Run(model, cluster, job, layout, stage)
+
+
+def _job(row: Row, kept: Keeping) -> Job:
+    precision = row.text("precision_class") or row.text("precision")
+    sequence = row.integer("seq")
+    if not sequence:
+        raise SkippedError("sequence length not given")
+    try:
+        return Job(
+            sequence_length=sequence,
+            precision="fp32" if precision.startswith("fp32") else "fp16" if precision.startswith("fp16") else "bf16",
+            fp8=precision.startswith("fp8"),
+            optimizer=kept.optimizer,
+            attention="eager" if row.text("attention_class").startswith("eager") else "fused",
+            adapter=_adapter(row),
+        )
+    except AdvisorError as error:
+        raise SkippedError(f"job that cannot be expressed: {error}") from error
+
+
+def _adapter(row: Row) -> Adapter | None:
+    quantized = row.text("precision_class") == "quantized-base"
+    if row.text("family") != "lora" and not quantized:
+        return None
+    if not quantized:
+        return Adapter()
+    precision = row.text("precision")
+    return Adapter(
+        base_bits=8 if "int8" in precision or "8bit" in precision else 4, double_quantization="dq" in precision
+    )
+
+
+def _recipe(row: Row, job: Job, kept: Keeping, degrees: Degrees) -> Recipe:
+    """Bytes a parameter of the kind of run.
+
+    Without any division of model or state a run is plain PyTorch (autocast); fully sharded it is FSDP, or ZeRO-3 where
+    model parallelism is beside; the rest are Megatron's and DeepSpeed's optimizers over 16-bit parameters. What the
+    optimizer column says of gradients comes first.
+    """
+    precision, level = row.text("precision_class"), _level(row)
+    if precision == "fp32":
+        return amp(job)
+    if precision.endswith("pure") or job.adapter is not None:
+        return pure(job, fp32_state=kept.state_bits == 32)
+    if kept.master_gradients:
+        return smp_v1(job)
+    if kept.fp32_beside:
+        return deepspeed(job, fp32_accumulation=True)
+    if kept.gradient_bits == 32:
+        return megatron(job)
+    if kept.gradient_bits == 16:
+        return deepspeed(job)
+    return _habitual_recipe(job, level, parallel=degrees.tensor > 1 or degrees.pipeline > 1)
+
+
+def _habitual_recipe(job: Job, level: int, *, parallel: bool) -> Recipe:
+    """What the libraries do that divide a model and its state this way, where the optimizer column says nothing."""
+    if level >= 2 and not parallel:
+        return fully_sharded(job)
+    if level == 3:
+        return deepspeed(job)
+    if level == 0 and not parallel:
+        return amp(job)
+    if job.precision == "bf16" and parallel:
+        return megatron(job)
+    return deepspeed(job) if level else smp_v1(job)
+
+
+def _level(row: Row) -> int:
+    name = row.text("shard_class")
+    if name not in _LEVELS:
+        raise SkippedError(f"sharding {name!r}")
+    return _LEVELS[name]
+
+
+def _columns(row: Row, degrees: Degrees) -> dict[str, int | bool]:
+    recompute = row.text("recompute_class")
+    if recompute not in _RECOMPUTE:
+        raise SkippedError(f"recomputation {recompute!r}")
+    level = _level(row)
+    group = degrees.replicas * degrees.context
+    degree = row.integer("shard_degree") or 0
+    # Flash attention and sequence parallelism came into Megatron-LM together, with selective recomputation (2022).
+    modern = row.text("attention_class").startswith("flash") or recompute == "selective-attention"
+    return {
+        "tensor_parallel_degree": degrees.tensor,
+        "sequence_parallel": degrees.tensor > 1 and modern,
+        "pipeline_parallel_degree": degrees.pipeline,
+        "virtual_stages": degrees.chunks,
+        "context_parallel_degree": degrees.context,
+        "expert_parallel_degree": row.integer("ep") or 1,
+        "shard_level": level,
+        "shard_degree": degree if level and 1 < degree < group and group % degree == 0 else 0,
+        "prefetched_units": PREFETCHED_UNITS if level == 3 else 0,
+        "batch_samples": degrees.micro_batch * degrees.microbatches,
+        "microbatches": degrees.microbatches,
+        "active_microbatches": degrees.microbatches,
+        "depth_bounds_activations": True,
+        "checkpoint_layers": _RECOMPUTE[recompute],
+        "selective_recomputation": recompute == "selective-attention",
+        "offload_activations": "activation" in row.text("offload"),
+        "pipeline_outermost": True,
+    }
+
+
+def _stage(row: Row, stages: int) -> int | None:
+    """Stage of ``pp stage 3 of 8 (...)``; None where the row is of all of them."""
+    words = row.text("rank_or_stage").split()
+    if words[:2] != ["pp", "stage"] or len(words) < 5:
+        return None
+    stage = int(words[2])
+    return stage if stage < stages else None

@@ -1,0 +1,64 @@
+"""What the cost model says of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from smp_advisor.costs.activations import block_saved_bytes
+from smp_advisor.costs.evaluate import fit_probability, memory_columns, seconds_columns
+from smp_advisor.costs.memory import GIB, stage_bytes
+from smp_advisor.costs.partition import stages
+from smp_advisor.costs.world import World
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .plans import Run
+
+__all__ = ["MemoryPrediction", "fits", "memory", "step_seconds"]
+
+_NOT_ALLOCATED = ("allocator_reserve", "context")
+
+
+@dataclass(frozen=True)
+class MemoryPrediction:
+    """Peak memory of one GPU of a stage, GiB."""
+
+    allocated_gib: float
+    reserved_gib: float
+    total_gib: float
+    terms: dict[str, float]
+
+    def of_class(self, name: str) -> float:
+        """Figure that a `mem_class` stands for."""
+        return {"allocated": self.allocated_gib, "reserved": self.reserved_gib, "total": self.total_gib}[name]
+
+
+def memory(run: Run) -> MemoryPrediction:
+    """Memory of the run's measured stage, or of the one that needs the most."""
+    model = run.model if run.job.adapter is None else run.job.adapter.applied_to(run.model)
+    world = World.of(model, run.cluster, run.job, run.layout)
+    saved = tuple(block_saved_bytes(g.block, run.layout, world, run.job) for g in model.groups)
+    every = stages(model, int(run.layout.pipeline_parallel_degree[0]))
+    wanted = every if run.stage is None else (every[run.stage],)
+    found = [_prediction(stage_bytes(model, run.layout, world, stage, saved)) for stage in wanted]
+    return max(found, key=lambda one: one.total_gib)
+
+
+def _prediction(by_category: dict[str, np.ndarray]) -> MemoryPrediction:
+    terms = {name: float(values[0]) / GIB for name, values in by_category.items()}
+    allocated = sum(value for name, value in terms.items() if name not in _NOT_ALLOCATED)
+    reserved = allocated + terms["allocator_reserve"]
+    return MemoryPrediction(allocated, reserved, reserved + terms["context"], terms)
+
+
+def fits(run: Run) -> float:
+    """Probability that the run fits."""
+    return fit_probability(float(memory_columns(run.model, run.cluster, run.job, run.layout).margin[0]))
+
+
+def step_seconds(run: Run) -> dict[str, float]:
+    """Parts of the step time."""
+    columns = seconds_columns(run.model, run.cluster, run.job, run.layout)
+    return {name: float(values[0]) for name, values in columns.items()}

@@ -1,0 +1,40 @@
+"""Every scored row with its prediction, as a table for looking into."""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .judge import Judged
+
+__all__ = ["write_residuals"]
+
+_COLUMNS = (
+    "id", "model", "family", "gpu", "gpus", "tp", "pp", "dp", "vpp", "cp", "shard_class", "shard_degree", "micro_batch",
+    "num_microbatches", "seq", "recompute_class", "attention_class", "precision_class", "optimizer", "framework",
+    "quality", "network_known", "rank_or_stage", "mem_class",
+)  # fmt: skip
+
+
+def write_residuals(judged: Judged, path: Path) -> None:
+    """Write rows of (figure, predicted, measured, error, columns of the row, terms of the prediction)."""
+    terms = sorted({name for rows in judged.scored.values() for one in rows for name in one.terms})
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["figure", "predicted", "measured", "error", "parallelism", *_COLUMNS, *terms])
+        for figure, rows in judged.scored.items():
+            for one in rows:
+                writer.writerow(
+                    [
+                        figure,
+                        f"{one.predicted:.4g}",
+                        f"{one.measured:.4g}",
+                        f"{one.error:+.4f}",
+                        one.parallelism,
+                        *(one.row.values.get(column, "") for column in _COLUMNS),
+                        *(f"{one.terms[name]:.4g}" if name in one.terms else "" for name in terms),
+                    ]
+                )

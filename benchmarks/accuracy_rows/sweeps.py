@@ -1,0 +1,58 @@
+"""Sweeps: the same training measured under several plans."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from .arithmetic import kendall_tau, regret
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .plans import Run
+    from .table import Row
+
+__all__ = ["Sweep", "sweeps"]
+
+_LEAST_PLANS = 3
+# What the people who ran a sweep hold fixed. All rows of one sweep do the same work on the same machine.
+_FIXED = (
+    "family", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "gpu", "gpus", "gpus_per_node",
+    "intra_node", "inter_node_gbps", "framework", "precision_class", "attention_class", "optimizer", "global_batch",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One sweep and how well its plans are ranked."""
+
+    fixed: dict[str, str]
+    plans: int
+    kendall_tau: float | None
+    """None where all measured or all predicted times are equal."""
+    regret: float
+
+
+def sweeps(timed: Iterable[tuple[Row, Run, float, float]]) -> list[Sweep]:
+    """Sweeps of at least three plans among rows of (row, run, predicted seconds, measured seconds) a step.
+
+    Of a plan that was measured more than once the median counts.
+    """
+    groups: dict[tuple[str, ...], dict[tuple[object, ...], list[tuple[float, float]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for row, run, predicted, measured in timed:
+        key = tuple(row.text(column) for column in _FIXED)
+        groups[key][run.identity].append((predicted, measured))
+    found = []
+    for key, plans in groups.items():
+        if len(plans) < _LEAST_PLANS:
+            continue
+        predictions = [pairs[0][0] for pairs in plans.values()]
+        medians = [median(pair[1] for pair in pairs) for pairs in plans.values()]
+        fixed = dict(zip(_FIXED, key, strict=True))
+        found.append(Sweep(fixed, len(plans), kendall_tau(predictions, medians), regret(predictions, medians)))
+    return found

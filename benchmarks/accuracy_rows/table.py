@@ -1,0 +1,106 @@
+"""Tables of measured runs: which kind a file is, its rows, and which of them are scored."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["Row", "SkippedError", "Table", "TableError", "TableKind", "read_table"]
+
+TableKind = Literal["throughput", "memory", "known_good", "max_batch"]
+
+# A kind is recognised by columns that only it has; the file's name says nothing.
+_SIGNATURES: dict[TableKind, frozenset[str]] = {
+    "throughput": frozenset({"step_time_s", "tokens_per_s_per_gpu", "plan_kind"}),
+    "memory": frozenset({"rank_or_stage", "memory_gib_per_gpu", "mem_class", "plan_kind"}),
+    "known_good": frozenset({"sharded_data_parallel_degree", "instances", "batch_semantics"}),
+    "max_batch": frozenset({"max_batch_per_gpu_native", "instance_type"}),
+}
+
+_EMPTY = frozenset({"", "null", "none given", "n/a", "-"})
+
+
+class TableError(Exception):
+    """A file that is not a table of measured runs."""
+
+
+class SkippedError(Exception):
+    """A row that cannot be expressed; the message is the reason it is counted under."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table, its columns read by type. What is empty or absent is None."""
+
+    values: Mapping[str, str]
+
+    def text(self, column: str) -> str:
+        """Text of a column in lower case; empty where there is none."""
+        value = (self.values.get(column) or "").strip()
+        return "" if value.lower() in _EMPTY else value.lower()
+
+    def number(self, column: str) -> float | None:
+        """Number of a column."""
+        text = self.text(column)
+        if not text:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            return None
+        return value if math.isfinite(value) else None
+
+    def integer(self, column: str) -> int | None:
+        """Whole number of a column."""
+        value = self.number(column)
+        return None if value is None else round(value)
+
+    def flag(self, column: str) -> bool | None:
+        """Whether a column says yes; None where it says nothing."""
+        text = self.text(column)
+        if not text:
+            return None
+        return text.split()[0].strip(",;()") in {"true", "yes", "on", "1", "each", "full"}
+
+    @property
+    def scorable(self) -> bool:
+        """Whether the row is judged and has one plan for all stages."""
+        return self.judged and self.text("plan_kind") in {"", "uniform"}
+
+    @property
+    def judged(self) -> bool:
+        """Whether the row is verified and complete but for one small inference at most."""
+        return self.text("verified") == "yes" and self.text("quality") in {"a", "b"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """One file."""
+
+    path: Path
+    kind: TableKind
+    rows: tuple[Row, ...]
+
+
+def read_table(path: Path) -> Table:
+    """Read one file; its kind follows from its columns."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            columns = frozenset(reader.fieldnames or ())
+            rows = tuple(Row({key: value or "" for key, value in row.items() if key}) for row in reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TableError(f"{path} cannot be read as a CSV table: {error}.") from error
+    for kind, signature in _SIGNATURES.items():
+        if signature <= columns:
+            return Table(path, kind, rows)
+    raise TableError(
+        f"{path} is no table of measured runs: it has the columns of none of {', '.join(_SIGNATURES)} "
+        "(see the README beside the published measurements)."
+    )
