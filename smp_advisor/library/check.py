@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import PlanError
-from smp_advisor.library import world
+from smp_advisor.library import smp_v1_check, smp_v2_check, world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,34 +34,33 @@ def mismatches(plan: Plan, cluster: Cluster, model: Model | None = None, job: Jo
     except PlanError as error:
         yield str(error)
         return
-    yield from _cluster(plan, cluster, replicas)
-    if model is not None:
-        yield from _model(plan, model, job)
-    if job is not None:
-        yield from _job(plan, cluster, job)
-
-
-def _cluster(plan: Plan, cluster: Cluster, replicas: int) -> Iterator[str]:
-    if not plan.ddp and replicas > 1:
-        yield (
-            f"ddp is off, but the cluster's {cluster.gpus} GPUs hold {replicas} replicas of the model: set ddp to True."
-        )
-    shards = plan.sharded_data_parallel_degree
-    if replicas % shards:
-        # Ranks of a tensor-parallel group hold different slices, so shards are spread over replicas only.
-        divided = "data-parallel degree" if plan.tensor_parallel_degree == 1 else "reduced data-parallel degree"
-        yield (
-            f"sharded_data_parallel_degree ({shards}) must divide the {divided}, which is {replicas} on {cluster.gpus}"
-            f" GPUs: set it to {_nearest_divisor(replicas, shards)}."
-        )
-    if plan.bf16 and not cluster.instance.bf16:
+    if plan.precision == "bf16" and not cluster.instance.bf16:
         yield (
             f"{cluster.instance.name} ({cluster.instance.gpu_label}) does not compute in bf16: use fp16, or an instance"
             " with A100 GPUs such as ml.p4d.24xlarge."
         )
+    match plan.library:
+        case "smp-v1":
+            yield from smp_v1_check.cluster_mismatches(plan, cluster, replicas)
+        case "smp-v1-tensorflow" if not plan.horovod and replicas > 1:
+            yield (
+                f"horovod is off, but the cluster's {cluster.gpus} GPUs hold {replicas} replicas of the model: set"
+                " horovod to True."
+            )
+        case "smp-v2":
+            yield from smp_v2_check.cluster_mismatches(plan, cluster)
+    if model is not None:
+        yield from _divided(plan, model)
+        if plan.library == "smp-v1":
+            yield from smp_v1_check.model_mismatches(plan, model, job)
+        elif plan.library == "smp-v2":
+            yield from smp_v2_check.model_mismatches(plan, model, job)
+    if job is not None:
+        yield from _job(plan, cluster, job)
 
 
-def _model(plan: Plan, model: Model, job: Job | None) -> Iterator[str]:
+def _divided(plan: Plan, model: Model) -> Iterator[str]:
+    """What tensor and pipeline parallelism divide must be divisible."""
     shape, degree = model.shape, plan.tensor_parallel_degree
     for name, size in (
         ("attention heads", shape.heads),
@@ -71,37 +70,36 @@ def _model(plan: Plan, model: Model, job: Job | None) -> Iterator[str]:
         if size % degree:
             yield (
                 f"tensor_parallel_degree ({degree}) must divide the model's {name} ({size}), else the library leaves"
-                f" those layers undivided: set it to {_nearest_divisor(size, degree)}."
+                f" those layers undivided: set it to {world.nearest_divisor(size, degree)}."
             )
     if shape.kv_heads % degree and degree % shape.kv_heads:
         yield (
             f"tensor_parallel_degree ({degree}) must divide the model's key-value heads ({shape.kv_heads}) or be a"
-            f" multiple of them: set it to {_nearest_divisor(shape.kv_heads, degree)}."
+            f" multiple of them: set it to {world.nearest_divisor(shape.kv_heads, degree)}."
         )
     if plan.pipeline_parallel_degree > model.layer_count:
+        name = "partitions" if plan.library == "smp-v1-tensorflow" else "pipeline_parallel_degree"
         yield (
-            f"pipeline_parallel_degree ({plan.pipeline_parallel_degree}) cannot exceed the model's {model.layer_count}"
+            f"{name} ({plan.pipeline_parallel_degree}) cannot exceed the model's {model.layer_count}"
             f" blocks: set it to {model.layer_count} or less."
         )
-    if job is not None and plan.prescaled_batch:
-        length = model.sequence_length(job.sequence_length)
-        if length % degree:
-            yield (
-                f"With prescaled_batch the sequence length ({length}) must be a multiple of tensor_parallel_degree"
-                f" ({degree}): use {length // degree * degree or degree} tokens, or turn prescaled_batch off."
-            )
 
 
 def _job(plan: Plan, cluster: Cluster, job: Job) -> Iterator[str]:
     if job.precision != plan.precision:
         flag = "neither fp16 nor bf16" if job.precision == "fp32" else f"{job.precision}=True"
+        remedy = flag if plan.library == "smp-v1" else f"precision={job.precision!r}"
         yield (
-            f"The job trains in {job.precision} and the plan in {plan.precision}: give the plan {flag}, or change the"
+            f"The job trains in {job.precision} and the plan in {plan.precision}: give the plan {remedy}, or change the"
             " job."
         )
+    fp8 = plan.library == "smp-v2" and plan.fp8
+    if job.fp8 != fp8:
+        has, lacks = ("plan", "job") if fp8 else ("job", "plan")
+        yield f"The {has} runs matrix products in fp8 and the {lacks} does not: set fp8 to the same value in both."
     batch = world.global_batch_size(plan, cluster)
     if job.global_batch_size is not None and batch != job.global_batch_size:
-        copies = world.replicas(plan, cluster)
+        copies = world.replicas(plan, cluster) * plan.gradient_accumulation_steps
         wanted, rest = divmod(job.global_batch_size, copies)
         remedy = (
             f"set batch_size to {wanted}"
@@ -112,8 +110,3 @@ def _job(plan: Plan, cluster: Cluster, job: Job) -> Iterator[str]:
             f"The plan's global batch is {batch} samples (batch_size {plan.batch_size} x {copies}) and the job asks for"
             f" {job.global_batch_size}: {remedy}."
         )
-
-
-def _nearest_divisor(number: int, wanted: int) -> int:
-    """Return the divisor of `number` nearest to `wanted`, the larger of two equally near."""
-    return min(world.divisors(number), key=lambda one: (abs(one - wanted), -one))

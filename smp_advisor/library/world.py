@@ -1,8 +1,8 @@
 """How a plan divides the GPUs of a cluster into groups, and the batch that follows.
 
-SMP v1 runs tensor parallelism across data-parallel ranks: the world is divided by the pipeline degree first, which
-gives the data-parallel degree, and that by the tensor degree, which gives the reduced data-parallel degree (ranking
-mechanism, SageMaker developer guide).
+World = pipeline x tensor x context x replicas. SMP v1 runs tensor parallelism across data-parallel ranks: the world is
+divided by the pipeline degree first, which gives the data-parallel degree, and that by the tensor degree, which gives
+the reduced data-parallel degree (ranking mechanism, SageMaker developer guide).
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ __all__ = [
     "divisors",
     "global_batch_size",
     "model_parallel_degree",
+    "nearest_divisor",
     "reduced_data_parallel_degree",
     "replicas",
     "samples_per_microbatch",
     "samples_per_tensor_parallel_group",
+    "shard_degree",
     "world_size",
 ]
 
@@ -35,14 +37,19 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // one for one in small)})
 
 
+def nearest_divisor(number: int, wanted: int) -> int:
+    """Return the divisor of `number` nearest to `wanted`, the larger of two equally near."""
+    return min(divisors(number), key=lambda one: (abs(one - wanted), -one))
+
+
 def world_size(cluster: Cluster) -> int:
     """Processes of the job: one for each GPU of the cluster."""
     return cluster.gpus
 
 
 def model_parallel_degree(plan: Plan) -> int:
-    """GPUs that hold one replica of the model together: pipeline degree x tensor degree."""
-    return plan.pipeline_parallel_degree * plan.tensor_parallel_degree
+    """GPUs that work on one batch together: pipeline degree x tensor degree x context degree."""
+    return plan.pipeline_parallel_degree * plan.tensor_parallel_degree * plan.context_parallel_degree
 
 
 def data_parallel_degree(plan: Plan, cluster: Cluster) -> int:
@@ -52,15 +59,44 @@ def data_parallel_degree(plan: Plan, cluster: Cluster) -> int:
 
 
 def reduced_data_parallel_degree(plan: Plan, cluster: Cluster) -> int:
-    """Replicas of the model: data-parallel degree / tensor degree."""
-    return data_parallel_degree(plan, cluster) // plan.tensor_parallel_degree
+    """Groups of GPUs that see different samples: data-parallel degree / (tensor degree x context degree)."""
+    return data_parallel_degree(plan, cluster) // (plan.tensor_parallel_degree * plan.context_parallel_degree)
 
 
 def replicas(plan: Plan, cluster: Cluster) -> int:
-    """How many batches of `batch_size` one step consumes: rdp with `prescaled_batch`, dp without."""
-    if plan.prescaled_batch:
-        return reduced_data_parallel_degree(plan, cluster)
-    return data_parallel_degree(plan, cluster)
+    """How many batches of `batch_size` one forward pass consumes.
+
+    SMP v1: rdp with `prescaled_batch`, dp without. SMP v2 shares a batch in each tensor- and context-parallel group.
+    """
+    if plan.library == "smp-v1" and not plan.prescaled_batch:
+        return data_parallel_degree(plan, cluster)
+    return reduced_data_parallel_degree(plan, cluster)
+
+
+def shard_degree(plan: Plan, cluster: Cluster) -> int:
+    """GPUs over which parameters, gradients and optimizer state are sharded, 1 for none.
+
+    SMP v2 reads a `hybrid_shard_degree` of 0 as all GPUs that tensor parallelism leaves (parameter reference: with
+    tensor parallelism the largest possible, without it native FSDP, here FULL_SHARD). FSDP's hybrid strategies shard
+    within a node.
+
+    Examples
+    --------
+    >>> from smp_advisor.cluster import Cluster
+    >>> from smp_advisor.library import Plan
+    >>> shard_degree(Plan(library="smp-v2", tensor_parallel_degree=2), Cluster("ml.p4d.24xlarge", 2))
+    8
+    """
+    match plan.library:
+        case "smp-v1":
+            return int(plan.sharded_data_parallel_degree)
+        case "smp-v2":
+            left = cluster.gpus // (plan.tensor_parallel_degree * plan.expert_parallel_degree)
+            return int(plan.hybrid_shard_degree or left)
+        case "fsdp":
+            return min(cluster.gpus_per_node, cluster.gpus) if "hybrid" in plan.sharding_strategy else cluster.gpus
+        case _:
+            return 1
 
 
 def global_batch_size(plan: Plan, cluster: Cluster) -> int:
@@ -79,7 +115,7 @@ def global_batch_size(plan: Plan, cluster: Cluster) -> int:
     >>> global_batch_size(plan, Cluster("ml.p4d.24xlarge", 16))
     1280
     """
-    return replicas(plan, cluster) * plan.batch_size
+    return replicas(plan, cluster) * plan.batch_size * plan.gradient_accumulation_steps
 
 
 def samples_per_tensor_parallel_group(plan: Plan) -> int:
@@ -87,7 +123,9 @@ def samples_per_tensor_parallel_group(plan: Plan) -> int:
 
     Without `prescaled_batch` the library gathers the ranks' batches, so the group still works on all of them.
     """
-    return plan.batch_size if plan.prescaled_batch else plan.tensor_parallel_degree * plan.batch_size
+    if plan.library == "smp-v1" and not plan.prescaled_batch:
+        return plan.tensor_parallel_degree * plan.batch_size
+    return plan.batch_size
 
 
 def samples_per_microbatch(plan: Plan) -> int:
@@ -99,8 +137,17 @@ def _require_whole_replicas(plan: Plan, cluster: Cluster) -> None:
     per_replica = model_parallel_degree(plan)
     if cluster.gpus % per_replica:
         nodes = math.lcm(per_replica, cluster.gpus_per_node) // cluster.gpus_per_node
+        degrees = {name: getattr(plan, name) for name in _DEGREES[plan.library]}
+        product = f"{' x '.join(map(str, degrees.values()))} = {per_replica}" if len(degrees) > 1 else f"{per_replica}"
         raise PlanError(
-            f"The cluster's {cluster.gpus} GPUs are not a multiple of pipeline_parallel_degree x tensor_parallel_degree"
-            f" ({plan.pipeline_parallel_degree} x {plan.tensor_parallel_degree} = {per_replica}): choose degrees whose"
-            f" product divides {cluster.gpus}, or a multiple of {nodes} nodes."
+            f"The cluster's {cluster.gpus} GPUs are not a multiple of {' x '.join(degrees)}"
+            f" ({product}): choose degrees whose product divides {cluster.gpus}, or a multiple of {nodes} nodes."
         )
+
+
+_DEGREES = {
+    "smp-v1": ("pipeline_parallel_degree", "tensor_parallel_degree"),
+    "smp-v1-tensorflow": ("partitions",),
+    "smp-v2": ("tensor_parallel_degree", "context_parallel_degree"),
+}
+"""Degrees that make up the GPUs of one batch, as each library calls them."""
