@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from smp_advisor.scripts.finding import Finding, Severity
     from smp_advisor.scripts.report import Report
 
-__all__ = ["as_html"]
+__all__ = ["CODE_BOX", "as_html"]
 
 _GROUPS: tuple[tuple[Severity, str, str], ...] = (
     ("error", "Will fail, hang or train wrongly", "var(--jp-error-color1, #b3261e)"),
@@ -19,7 +19,7 @@ _GROUPS: tuple[tuple[Severity, str, str], ...] = (
     ("info", "Worth knowing", "var(--jp-info-color1, #00618a)"),
 )
 _CODE = "font-family:var(--jp-code-font-family, monospace);font-size:var(--jp-code-font-size, 13px)"
-_BOX = (
+CODE_BOX = (
     f"{_CODE};white-space:pre;overflow-x:auto;margin:4px 0;padding:4px 8px;"
     "background:var(--jp-layout-color2, rgba(127,127,127,.12))"
 )
@@ -55,12 +55,12 @@ def _finding(finding: Finding, *, opened: bool) -> str:
     if finding.fix is not None:
         fix = (
             f'<details><summary style="cursor:pointer">Fix: {escape(finding.fix.description)}</summary>'
-            f'<pre style="{_BOX}">{escape(finding.fix.diff)}</pre></details>'
+            f'<pre style="{CODE_BOX}">{escape(finding.fix.diff)}</pre></details>'
         )
     return (
         f'<details{" open" if opened else ""} style="margin:4px 0 4px 16px"><summary style="cursor:pointer">'
         f"<code>{finding.id}</code> {escape(finding.message)} <small><code>{place}</code></small></summary>"
-        f'<div style="margin-left:16px"><pre style="{_BOX}">{code}</pre>'
+        f'<div style="margin-left:16px"><pre style="{CODE_BOX}">{code}</pre>'
         f"<p>{escape(finding.consequence)} <strong>Instead:</strong> {escape(finding.remedy)}</p>"
         f'<p><a href="{escape(finding.source_url, quote=True)}" target="_blank" rel="noopener">'
         f"{escape(finding.source_title)}</a></p>{fix}</div></details>"

@@ -1,0 +1,295 @@
+"""Read what configures a training job, say what will go wrong with it, and put it right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.estimators.cells import follow
+from smp_advisor.estimators.checks import CHECKS, Case
+from smp_advisor.estimators.corrections import corrected_text
+from smp_advisor.estimators.documents import Document, open_document
+from smp_advisor.estimators.readback import read_back
+from smp_advisor.estimators.report import EstimatorReport, Reading
+from smp_advisor.estimators.sources import configuration_of_recipe, configurations_of_cell
+from smp_advisor.estimators.sources.recipe import yaml_table
+from smp_advisor.scripts.catalogue import catalogue, estimator_page
+from smp_advisor.scripts.edits import parses
+from smp_advisor.scripts.finding import Finding, Fix, Unresolved
+from smp_advisor.scripts.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.estimators.checks import Hit
+    from smp_advisor.estimators.configuration import Configuration
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["check_estimator", "looks_like_estimator"]
+
+_ROUNDS = 40
+
+
+def check_estimator(
+    source: str | Path | Mapping[str, Any],
+    *,
+    model: Model | None = None,
+    job: Job | None = None,
+    variables: Mapping[str, Any] | None = None,
+    min_fit_probability: float = 0.95,
+) -> EstimatorReport:
+    r"""Find what is wrong with a training job's configuration before the cluster is paid for.
+
+    Nothing of it is run. What could not be read is listed, never guessed.
+
+    Parameters
+    ----------
+    source
+        The text of a cell with an estimator (SDK 2.x: ``PyTorch``, ``TensorFlow``, ``HuggingFace``) or a
+        ``ModelTrainer`` (3.x), of the dictionary alone (``distribution``, ``smp_options``, ``mp_parameters``; Python
+        or JSON), of a HyperPod recipe (YAML) or a CreateTrainingJob request; the path of a file with one of these; or
+        the dictionary itself.
+    model
+        What is trained, for the checks of memory; else the shape that the hyperparameters give, where they do.
+    job
+        Sequence length and precision; else what the hyperparameters give.
+    variables
+        Plain data that names of the cell stand for where the cell does not assign them.
+    min_fit_probability
+        Changes are proposed that fit with at least this probability.
+
+    Returns
+    -------
+    EstimatorReport
+        The findings (a sequence of `Finding`), with `plan`, `cluster`, `corrected` and `diff`.
+
+    Raises
+    ------
+    AdvisorError
+        One sentence: there is nothing that configures a job.
+
+    Examples
+    --------
+    >>> report = check_estimator({"partitions": 2, "microbatchs": 4, "ddp": True})
+    >>> [finding.id for finding in report], report.plan
+    (['EST501'], None)
+    """
+    document = open_document(source)
+    given = {"model": model, "job": job}
+    cases = _cases(document, variables, given, min_fit_probability)
+    found = [(case, hit) for case in cases for check in CHECKS for hit in check(case)]
+    corrected = _corrected(document, variables, given, min_fit_probability)
+    findings = _findings(document, found)
+    return EstimatorReport(
+        findings,
+        tuple(_unresolved(document, cases)),
+        document.source.path,
+        tuple(_reading(document, case) for case in cases),
+        document.pasted,
+        corrected,
+    )
+
+
+def looks_like_estimator(source: str) -> bool:
+    """Whether a text configures a job: an estimator, a trainer, a request, a recipe or a dictionary of parameters."""
+    try:
+        return bool(_configurations(open_document(source), None))
+    except AdvisorError:
+        return False
+
+
+def _configurations(document: Document, variables: Mapping[str, Any] | None) -> list[Configuration]:
+    if document.dialect == "yaml":
+        return [configuration_of_recipe(yaml_table(document.source.text))]
+    followed = follow(document.source, variables, json=document.dialect == "json")
+    found = configurations_of_cell(followed)
+    if found:
+        return found
+    if followed.stopped is not None:
+        line, why = followed.stopped
+        raise AdvisorError(f"Line {line} of {document.source.path} is the last that is read, {why}: no estimator is made.")
+    raise AdvisorError(
+        "Nothing in it configures a training job: paste the cell with the estimator or ModelTrainer, the distribution"
+        " or smp_options dictionary, a HyperPod recipe or a CreateTrainingJob request."
+    )
+
+
+def _cases(
+    document: Document, variables: Mapping[str, Any] | None, given: dict[str, Any], min_fit_probability: float
+) -> list[Case]:
+    found = _configurations(document, variables)
+    # A notebook often trains a first time without the libraries: that job is no one's mistake.
+    telling = [one for one in found if one.library not in (None, "ddp")] or found
+    return [Case(one, read_back(one, **given), min_fit_probability) for one in telling]
+
+
+def _reading(document: Document, case: Case) -> Reading:
+    back = case.back
+    span = case.configuration.span
+    line = 1 if span is None else _place(document.source, span.start)[0]
+    return Reading(
+        title=case.configuration.title,
+        line=document.source.locate(line)[1],
+        library=case.configuration.library,
+        plan=back.plan,
+        cluster=back.cluster,
+        job=back.job,
+        model=back.model,
+        estimate=_estimate(case),
+        inferred=back.inferred,
+        open=back.open,
+    )
+
+
+def _estimate(case: Case) -> Estimate | None:
+    from smp_advisor.estimators.checks.memory import estimate_of
+
+    return estimate_of(case)
+
+
+def _findings(document: Document, found: list[tuple[Case, Hit]]) -> tuple[Finding, ...]:
+    made: dict[tuple[Any, ...], Finding] = {}
+    for case, hit in found:
+        text = catalogue()[hit.id]
+        start = hit.span.start if hit.span is not None else 0
+        line, column = _place(document.source, start)
+        path, located = document.source.locate(line)
+        title, url = estimator_page(hit.id, case.configuration.library)
+        finding = Finding(
+            id=hit.id,
+            severity=hit.severity or text.severity,
+            path=path,
+            line=located,
+            column=column,
+            text=document.source.line(line),
+            message=text.message.format_map(hit.values),
+            consequence=text.consequence.format_map(hit.values),
+            remedy=text.remedy.format_map(hit.values),
+            source_title=title,
+            source_url=url,
+            fix=_fix(document, case, hit),
+        )
+        made.setdefault((finding.id, path, located, finding.message), finding)
+    order = {"error": 0, "warning": 1, "info": 2}
+    return tuple(sorted(made.values(), key=lambda one: (one.path, one.line, order[one.severity], one.id)))
+
+
+def _place(source: Source, offset: int) -> tuple[int, int]:
+    """Line and column, from 1, of a character."""
+    starts = source.starts()
+    line = max(number for number, start in enumerate(starts, 1) if start <= max(0, offset))
+    return line, offset - starts[line - 1] + 1
+
+
+def _fix(document: Document, case: Case, hit: Hit) -> Fix | None:
+    description = catalogue()[hit.id].fix
+    if not hit.changes or not description or not document.correctable:
+        return None
+    changed = corrected_text(document.source.text, document.dialect, case.configuration, hit.changes)
+    if changed is None or changed == document.source.text or not _readable(document, changed):
+        return None
+    text = _as_pasted(document, changed)
+    if text is None:
+        return None
+    report = EstimatorReport((), (), document.source.path, (), document.pasted, text)
+    return Fix(description=description, diff=report.diff, source=text)
+
+
+def _readable(document: Document, text: str) -> bool:
+    return document.dialect != "python" or parses(text)
+
+
+def _corrected(
+    document: Document, variables: Mapping[str, Any] | None, given: dict[str, Any], min_fit_probability: float
+) -> str:
+    """The text with all safe changes made, round by round, since one change can show the next."""
+    if not document.correctable:
+        return document.pasted
+    text = document.source.text
+    for _ in range(_ROUNDS):
+        current = Document(_with_text(document.source, text), document.dialect, text)
+        better = _round(current, variables, given, min_fit_probability)
+        if better is None:
+            break
+        text = better
+    return _as_pasted(document, text) or document.pasted
+
+
+def _round(
+    document: Document, variables: Mapping[str, Any] | None, given: dict[str, Any], min_fit_probability: float
+) -> str | None:
+    """The text with the first change that leaves fewer errors and warnings."""
+    try:
+        before = _defects(_cases(document, variables, given, min_fit_probability))
+    except AdvisorError:
+        return None
+    for case, hit in before:
+        if not hit.changes:
+            continue
+        changed = corrected_text(document.source.text, document.dialect, case.configuration, hit.changes)
+        if changed is None or changed == document.source.text or not _readable(document, changed):
+            continue
+        candidate = Document(_with_text(document.source, changed), document.dialect, changed)
+        try:
+            after = _defects(_cases(candidate, variables, given, min_fit_probability))
+        except AdvisorError:
+            continue
+        if _weight(after) < _weight(before):
+            return changed
+    return None
+
+
+def _defects(cases: list[Case]) -> list[tuple[Case, Hit]]:
+    """What a change can mend; memory is estimated once, for the report."""
+    return [(case, hit) for case in cases for check in CHECKS[:6] for hit in check(case)]
+
+
+def _weight(found: list[tuple[Case, Hit]]) -> tuple[int, int, int]:
+    """Names and types count first: what they hide shows only once they are right."""
+    errors = sum((hit.severity or catalogue()[hit.id].severity) == "error" for _, hit in found)
+    return sum(hit.id == "EST501" for _, hit in found), errors, len(found)
+
+
+def _with_text(source: Source, text: str) -> Source:
+    return Source(source.path, text, source.file)
+
+
+def _as_pasted(document: Document, text: str) -> str | None:
+    """The changed text with the magics that were blanked out for reading put back; None where it cannot be."""
+    if document.source.text.rstrip("\n") == document.pasted.rstrip("\n"):
+        ending = "\n" if document.pasted.endswith("\n") else ""
+        return text.rstrip("\n") + ending
+    # Only whole lines differ, those with magics: they are found again by their blanked form.
+    blanked, pasted = document.source.text.split("\n"), document.pasted.split("\n")
+    if len(blanked) > len(pasted):
+        blanked = blanked[len(blanked) - len(pasted) - (blanked[-1] == "" and pasted[-1] != "") :]
+    original = {one: two for one, two in zip(blanked, pasted, strict=False) if one != two}
+    lines = text.split("\n")
+    if document.source.text.startswith("# %%smp_check"):
+        lines = lines[1:]
+    restored = "\n".join(original.get(line, line) for line in lines)
+    return restored.rstrip("\n") + ("\n" if document.pasted.endswith("\n") else "")
+
+
+def _unresolved(document: Document, cases: list[Case]) -> list[Unresolved]:
+    """What could not be read, and what was inferred, in the order of the text."""
+    notes: dict[tuple[int, str], Unresolved] = {}
+    for case in cases:
+        for gap in case.configuration.gaps:
+            if gap.name.startswith("sagemaker_"):
+                continue
+            start = gap.span.start if gap.span is not None else (case.configuration.span.start if case.configuration.span else 0)
+            path, line = document.source.locate(_place(document.source, start)[0])
+            what = f"{gap.name} is not known: {gap.why}. Checks that need it say nothing."
+            notes.setdefault((line, what), Unresolved(path=path, line=line, what=what))
+        span = case.configuration.span
+        path, line = document.source.locate(_place(document.source, span.start if span else 0)[0])
+        for sentence in case.back.open:
+            notes.setdefault((line, sentence), Unresolved(path=path, line=line, what=sentence))
+        if not case.configuration.sure:
+            what = f"{case.configuration.title} is made only under a condition that reading cannot decide."
+            notes.setdefault((line, what), Unresolved(path=path, line=line, what=what))
+    return list(notes.values())

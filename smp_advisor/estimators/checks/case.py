@@ -1,0 +1,123 @@
+"""What a check of an estimator gets to look at, and how it says what it found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from smp_advisor.cluster.table import instance as known_instance
+from smp_advisor.errors import AdvisorError
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.estimators.configuration import Configuration
+    from smp_advisor.estimators.readback import ReadBack
+    from smp_advisor.estimators.values import Span, Table
+    from smp_advisor.scripts.finding import Severity
+
+__all__ = ["Case", "Change", "Hit"]
+
+SDK_2 = "estimator"
+SDK_3 = "model trainer"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change to the text: an entry set, taken out or renamed."""
+
+    table: Table
+    key: str
+    value: Any = None
+    action: Literal["set", "remove", "rename"] = "set"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hit:
+    """One thing that is wrong, with what the message's braces stand for and what would mend it."""
+
+    id: str
+    span: Span | None
+    values: dict[str, Any] = field(default_factory=dict)
+    severity: Severity | None = None
+    """None: the check's own."""
+    changes: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One configuration with what it was read into."""
+
+    configuration: Configuration
+    back: ReadBack
+    min_fit_probability: float = 0.95
+
+    @property
+    def library(self) -> str:
+        """Which library it configures; empty where none is known."""
+        return self.configuration.library or ""
+
+    @property
+    def instance(self) -> Instance | None:
+        """The instance, where its type is known."""
+        kind = self.configuration.get("instance_type")
+        try:
+            return known_instance(kind) if isinstance(kind, str) else None
+        except AdvisorError:
+            return None
+
+    @property
+    def nodes(self) -> int | None:
+        """Instances; None where not known."""
+        count = self.configuration.get("instance_count")
+        return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else None
+
+    @property
+    def processes(self) -> int | None:
+        """Processes of one node: as stated, else one a GPU."""
+        stated = self.configuration.get("processes_per_host")
+        if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0:
+            return stated
+        if self.configuration.unknown("processes_per_host"):
+            return None
+        return self.instance.gpus if self.instance is not None else None
+
+    @property
+    def world(self) -> int | None:
+        """Processes of the whole job."""
+        return None if self.nodes is None or self.processes is None else self.nodes * self.processes
+
+    def parameter(self, *names: str) -> int | None:
+        """A degree among the parameters; 1 where it is not given, None where it is not readable."""
+        for name in names:
+            if name in self.configuration.parameters:
+                value = self.configuration.parameters[name].value
+                return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+        if self.configuration.unknown("parameters", *names):
+            return None
+        return 1
+
+    def change(self, name: str, value: Any) -> tuple[Change, ...]:
+        """The change that sets a parameter, where there is a place for it."""
+        stated = self.configuration.parameters.get(name)
+        table = stated.table if stated is not None else self.configuration.tables.get("parameters")
+        if table is None:
+            return ()
+        return (Change(table, stated.key if stated is not None else name, value),)
+
+    def setting_change(self, name: str, value: Any) -> tuple[Change, ...]:
+        """The change that sets something other than a parameter."""
+        stated = self.configuration.settings.get(name)
+        if stated is None or stated.table is None or stated.key not in stated.table.entries:
+            return ()
+        return (Change(stated.table, stated.key, value),)
+
+    def span_of(self, *names: str) -> Span | None:
+        """Where the first of these parameters or settings that is there stands; else the whole configuration."""
+        for name in names:
+            stated = self.configuration.parameters.get(name) or self.configuration.settings.get(name)
+            if stated is not None and stated.span is not None:
+                return stated.span
+        parameters = self.configuration.tables.get("parameters")
+        if names and parameters is not None and parameters.span is not None:
+            return parameters.span
+        return self.configuration.span

@@ -1,0 +1,139 @@
+"""EST506: the container image and the instance."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.cluster.table import instance as known_instance
+from smp_advisor.errors import AdvisorError
+from smp_advisor.estimators.checks.case import SDK_2, Case, Change, Hit
+from smp_advisor.estimators.images import is_version, known_pairs, library_version
+from smp_advisor.library.schema import schema
+from smp_advisor.library.support import nearest_supported, require_supported_instance
+from smp_advisor.library.version import release
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["image"]
+
+_LOCAL = ("local", "local_gpu")
+
+
+@cache
+def _facts() -> dict[str, Any]:
+    return tomllib.loads((files("smp_advisor.estimators") / "data" / "images.toml").read_text(encoding="utf-8"))
+
+
+def image(case: Case) -> Iterator[Hit]:
+    """EST506: versions that have an image, and an instance that the library can use."""
+    if not case.library.startswith("smp-") and case.library != "training-compiler":
+        return
+    yield from _versions(case)
+    yield from _instance(case)
+
+
+def _versions(case: Case) -> Iterator[Hit]:
+    configuration = case.configuration
+    library, name = case.library, schema(case.library).name
+    stated, python = configuration.get("framework_version"), configuration.get("py_version")
+    if configuration.framework == "huggingface" and library == "smp-v2" and configuration.form == SDK_2:
+        yield _hit(
+            case,
+            ("transformers_version", "framework_version"),
+            "The HuggingFace estimator is combined with SMP v2",
+            "The SDK takes the transformers version for the library's and raises ValueError",
+            "Use the PyTorch estimator, and install transformers by requirements.txt",
+        )
+        return
+    tensorflow_compiler = library == "training-compiler" and configuration.framework == "tensorflow"
+    if not isinstance(stated, str) or tensorflow_compiler or "tensorflow_version" in configuration.settings:
+        return
+    if configuration.get("image_uri") is not None and "framework_version" in configuration.settings:
+        pass  # an image of AWS's own by its name: its versions are read from it
+    known = python if isinstance(python, str) else None
+    if _has_image(library, stated, known, short=library != "smp-v2"):
+        return
+    pair = _nearest_pair(library, stated)
+    shown = f"framework version {stated}" + (f" and {known}" if known else "")
+    changes = case.setting_change("framework_version", pair[0]) + case.setting_change("py_version", pair[1])
+    if configuration.settings["framework_version"].key == "image_uri" or configuration.framework == "huggingface":
+        changes = ()
+    yield _hit(
+        case,
+        ("framework_version", "py_version", "image_uri"),
+        f"{name} has no image with {shown}",
+        "The SDK raises ValueError, or the job starts in an image without the library and fails at its import",
+        f'The nearest is framework_version="{pair[0]}", py_version="{pair[1]}"',
+        changes,
+    )
+
+
+def _has_image(library: str, framework: str, python: str | None, *, short: bool) -> bool:
+    """Whether the pair is in AWS's tables; short versions where the SDK resolves them."""
+    if not is_version(framework) or (framework.count(".") == 1 and not short):
+        return False
+    if library_version(library, framework, python) is not None:
+        return True
+    others = _facts()["pair"]
+    return any(
+        one["library"] == library
+        and (one["framework_version"] == framework or one["framework_version"].startswith(f"{framework}."))
+        and (python is None or python in one["py_versions"])
+        for one in others
+    )
+
+
+def _nearest_pair(library: str, framework: str) -> tuple[str, str]:
+    """Image with the nearest framework version, the newer of two."""
+    pairs = known_pairs(library)
+    if not is_version(framework):
+        return pairs[-1]
+
+    def distance(pair: tuple[str, str]) -> tuple[int, int, int]:
+        wanted, there = (*release(framework), 0, 0)[:3], (*release(pair[0]), 0, 0)[:3]
+        gaps = [abs(one - other) for one, other in zip(wanted, there, strict=True)]
+        return gaps[0], gaps[1], gaps[2]
+
+    best = min(distance(pair) for pair in pairs)
+    return [pair for pair in pairs if distance(pair) == best][-1]
+
+
+def _instance(case: Case) -> Iterator[Hit]:
+    kind = case.configuration.get("instance_type")
+    if not isinstance(kind, str) or kind in _LOCAL:
+        return
+    consequence = "The SDK lets most of them pass: the job starts and fails, or trains on CPUs"
+    try:
+        machine = known_instance(kind)
+    except AdvisorError as error:
+        # Hardware that the table lacks may exist; a misspelt one does not.
+        yield _hit(case, ("instance_type",), str(error).rstrip("."), "No such instance can be started", "Correct its name")
+        return
+    try:
+        require_supported_instance(case.library, machine)
+    except AdvisorError as error:
+        problem, _, _ = str(error).rstrip(".").partition("; ")
+        near = nearest_supported(case.library, machine)
+        yield _hit(
+            case,
+            ("instance_type",),
+            problem,
+            consequence,
+            f"The nearest that it can use is {near.name} ({near.gpus} x {near.gpu_label})",
+            case.setting_change("instance_type", near.name) if case.configuration.form != "recipe" else (),
+        )
+
+
+def _hit(
+    case: Case, names: tuple[str, ...], what: str, consequence: str, remedy: str, changes: tuple[Change, ...] = ()
+) -> Hit:
+    return Hit(
+        id="EST506",
+        span=case.span_of(*names),
+        values={"what": what, "consequence": consequence, "remedy": remedy},
+        changes=changes,
+    )

@@ -1,0 +1,160 @@
+"""EST501, EST505, EST509: the library's parameters by themselves and together."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.estimators.checks.case import SDK_2, Case, Change, Hit
+from smp_advisor.estimators.checks.mending import mended
+from smp_advisor.estimators.readback import script_settings
+from smp_advisor.library.plan import MAX_PARAMETERS_LENGTH
+from smp_advisor.library.schema import schema
+from smp_advisor.library.validation import Violation, violations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["length", "library_parameters"]
+
+_SINGLE = ("unknown", "version", "type", "range", "choice")
+_REFUSED = "The SDK sends the job; the library refuses the combination on every rank, once the cluster has started"
+
+
+def library_parameters(case: Case) -> Iterator[Hit]:
+    """EST501 and EST505: what the library takes, and what needs or excludes what."""
+    configuration = case.configuration
+    if configuration.library in (None, "training-compiler", "ddp", "fsdp"):
+        yield from _exclusive(case)
+        return
+    given = configuration.values()
+    settings = _settings(case)
+    library, version = case.library, case.back.version
+    for violation in violations(given, version=version, library=library, settings=settings or None):
+        if _in_doubt(case, violation, settings):
+            continue
+        changes = _changes(case, given, violation)
+        sentence = violation.text.rstrip(".")
+        problem, _, remedy = sentence.partition(": ")
+        identifier = "EST501" if violation.rule in _SINGLE else "EST505"
+        values = {
+            "what": problem,
+            "remedy": _capital(remedy) if remedy else "Use a value that the library takes",
+            "consequence": _REFUSED,
+        }
+        yield Hit(id=identifier, span=case.span_of(*violation.keys), values=values, changes=changes)
+    yield from _exclusive(case)
+    yield from _default_partition(case, given)
+
+
+def _settings(case: Case) -> dict[str, Any]:
+    """The script's settings with defaults for those not given; empty where none is."""
+    given = script_settings(case.configuration)
+    if not given:
+        return {}
+    return {one.key: one.default for one in schema(case.library).settings} | given
+
+
+def _in_doubt(case: Case, violation: Violation, settings: dict[str, Any]) -> bool:
+    """Whether it may hold only because something is not readable, or not given."""
+    configuration = case.configuration
+    if configuration.unknown(*violation.keys):
+        return True
+    given = script_settings(configuration)
+    if any(key in settings and key not in given for key in violation.keys):
+        return True
+    whole = not configuration.unknown("parameters")
+    return not whole and not all(key in configuration.parameters for key in violation.keys)
+
+
+def _changes(case: Case, given: dict[str, Any], violation: Violation) -> tuple[Change, ...]:
+    found: list[Change] = []
+    for key, value, renamed in mended(given, violation, version=case.back.version, library=case.library):
+        stated = case.configuration.parameters.get(key)
+        table = stated.table if stated is not None else case.configuration.tables.get("parameters")
+        if table is None:
+            return ()
+        if renamed:
+            found.append(Change(table, key, renamed, "rename"))
+        elif value is None:
+            found.append(Change(table, key, None, "remove"))
+        else:
+            found.append(Change(table, key, value))
+    return tuple(found)
+
+
+def _exclusive(case: Case) -> Iterator[Hit]:
+    """What the SDK takes only one of."""
+    configuration = case.configuration
+    with_model = "modelparallel" in configuration.tables
+    if with_model and configuration.get("dataparallel") is True:
+        yield Hit(
+            id="EST505",
+            span=case.span_of("dataparallel"),
+            values={
+                "what": "smdistributed holds modelparallel and dataparallel",
+                "consequence": "The SDK raises ValueError: it takes one smdistributed strategy",
+                "remedy": "Keep modelparallel, which replicates the model where GPUs are left over",
+            },
+            changes=_removal(case, "smdistributed", "dataparallel"),
+        )
+    if configuration.get("compiler"):
+        if with_model or configuration.get("dataparallel") is True:
+            yield Hit(
+                id="EST505",
+                span=case.span_of("modelparallel", "dataparallel", "compiler"),
+                values={
+                    "what": "Training Compiler is combined with smdistributed",
+                    "consequence": "The SDK raises ValueError when the estimator is made",
+                    "remedy": "Use one or the other",
+                },
+            )
+    elif configuration.get("pytorchxla") is True and configuration.form == SDK_2 and not configuration.unknown("compiler_config"):
+        yield Hit(
+            id="EST505",
+            span=case.span_of("pytorchxla"),
+            values={
+                "what": "pytorchxla is on without compiler_config",
+                "consequence": "The SDK raises ValueError when the estimator is made",
+                "remedy": "Pass compiler_config=TrainingCompilerConfig(), or take pytorchxla out",
+            },
+            changes=_removal(case, "distribution", "pytorchxla"),
+        )
+
+
+def _removal(case: Case, table: str, key: str) -> tuple[Change, ...]:
+    found = case.configuration.tables.get(table)
+    return () if found is None or key not in found.entries else (Change(found, key, None, "remove"),)
+
+
+def _default_partition(case: Case, given: dict[str, Any]) -> Iterator[Hit]:
+    """The SDK compares default_partition with ``partitions`` and knows no other name for it."""
+    if case.configuration.form != SDK_2 or not case.library.startswith("smp-v1"):
+        return
+    if "default_partition" in given and given["default_partition"] is not None and "partitions" not in given:
+        if case.configuration.unknown("parameters", "partitions"):
+            return
+        yield Hit(
+            id="EST505",
+            span=case.span_of("default_partition"),
+            values={
+                "what": "default_partition is given without partitions, the only name of the degree that the SDK knows",
+                "consequence": "The SDK raises KeyError: 'partitions' at fit()",
+                "remedy": "Give partitions the value of pipeline_parallel_degree",
+            },
+            changes=case.change("partitions", given.get("pipeline_parallel_degree", 1)),
+        )
+
+
+def length(case: Case) -> Iterator[Hit]:
+    """EST509: all parameters travel as one hyperparameter."""
+    try:
+        taken = len(json.dumps(case.configuration.values()))
+    except (TypeError, ValueError):
+        return
+    if taken > MAX_PARAMETERS_LENGTH:
+        yield Hit(id="EST509", span=case.span_of("parameters"), values={"length": taken, "most": MAX_PARAMETERS_LENGTH})
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,184 @@
+"""Changes to a configuration made in its own text, so that formatting and comments stay."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.estimators.values import Scalar, Span, Table
+from smp_advisor.scripts.edits import Edit, applied, complete
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from smp_advisor.estimators.checks import Change
+    from smp_advisor.estimators.configuration import Configuration
+    from smp_advisor.estimators.documents import Dialect
+
+__all__ = ["corrected_text"]
+
+_SCIENTIFIC = re.compile(r"[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]+")
+
+
+def corrected_text(text: str, dialect: Dialect, configuration: Configuration, changes: Iterable[Change]) -> str | None:
+    """The text with the changes made; None where one of them has no place, or two are in each other's way."""
+    embedded, own = [], []
+    for change in changes:
+        (embedded if _is_embedded(configuration, change) else own).append(change)
+    edits: list[Edit | None] = [edit for change in own for edit in _edits(text, dialect, change, configuration)]
+    edits += _in_json_text(text, dialect, configuration, embedded)
+    distinct = list(dict.fromkeys(edits))
+    known = complete(distinct)
+    if not known:
+        return None
+    return applied(text, known)
+
+
+def _is_embedded(configuration: Configuration, change: Change) -> bool:
+    """Whether it is a change to parameters that stand in the text as JSON."""
+    return configuration.embedded is not None and change.table is configuration.tables.get("parameters")
+
+
+def _in_json_text(text: str, dialect: Dialect, configuration: Configuration, changes: list[Change]) -> list[Edit | None]:
+    """One new JSON text with all changes to what it holds."""
+    stated = configuration.embedded
+    if not changes or stated is None:
+        return []
+    data = configuration.values()
+    for change in changes:
+        if change.action == "remove":
+            data.pop(change.key, None)
+        elif change.action == "rename":
+            data = {change.value if key == change.key else key: value for key, value in data.items()}
+        else:
+            data[change.key] = change.value
+    entry = stated.table.entries.get(stated.key) if stated.table is not None else None
+    span = _editable(text, entry.value if entry is not None else None, entry.value_span if entry is not None else None)
+    return [None if span is None else Edit(span.start, span.end, literal(json.dumps(data), dialect, text))]
+
+
+def _edits(text: str, dialect: Dialect, change: Change, configuration: Configuration) -> list[Edit | None]:
+    entry = change.table.entries.get(change.key)
+    if entry is None:
+        return _addition(text, dialect, change) if change.action == "set" else [None]
+    if change.action == "remove":
+        return [_removal(text, change.table, change.key)]
+    if change.action == "rename":
+        if entry.key_span is not None:
+            return [Edit(entry.key_span.start, entry.key_span.end, literal(change.value, dialect, text))]
+        if entry.span is None or not re.match(rf"{re.escape(change.key)}\s*=", text[entry.span.start :]):
+            return [None]
+        return [Edit(entry.span.start, entry.span.start + len(change.key), change.value)]
+    shared = isinstance(entry.value, Scalar) and _shared(configuration, change.table, change.key, entry.value)
+    span = _editable(text, None if shared else entry.value, entry.value_span)
+    if span is None:
+        return [None]
+    new = literal(change.value, dialect, text)
+    old = text[span.start : span.end]
+    if dialect == "python" and isinstance(change.value, int) and _SCIENTIFIC.fullmatch(old) and int(float(old)) == change.value:
+        new = f"int({old})"  # as people write what has many zeros
+    return [Edit(span.start, span.end, new)]
+
+
+def _editable(text: str, value: Any, written: Span | None) -> Span | None:
+    """Where a new value goes: the literal, wherever it is assigned; else the expression behind the key."""
+    if isinstance(value, Scalar) and value.span is not None and _is_literal(text[value.span.start : value.span.end]):
+        return value.span
+    return written
+
+
+def _is_literal(text: str) -> bool:
+    return re.fullmatch(r"-?[\w.+-]+|[rbfu]?(\"[^\"\n]*\"|'[^'\n]*')", text, re.IGNORECASE) is not None
+
+
+def _shared(configuration: Configuration, table: Table, key: str, value: Scalar) -> bool:
+    """Whether another setting comes from the same literal."""
+    if value.span is None:
+        return False
+    places = 0
+    for other in (*configuration.tables.values(),):
+        for name, entry in other.entries.items():
+            inner = entry.value
+            if isinstance(inner, Scalar) and inner.span == value.span and not (other is table and name == key):
+                places += entry.span != table.entries[key].span
+    return places > 0
+
+
+def literal(value: Any, dialect: Dialect, text: str = "") -> str:
+    """`value` as it is written in the text's language, with the quotes that the text prefers."""
+    if dialect in ("json", "yaml"):
+        return json.dumps(value)
+    if isinstance(value, str):
+        shown = repr(value)
+        double = text.count('"') >= text.count("'")
+        return json.dumps(value, ensure_ascii=False) if double and "\\" not in shown and '"' not in value else shown
+    if isinstance(value, dict):
+        inner = ", ".join(f"{literal(key, dialect, text)}: {literal(one, dialect, text)}" for key, one in value.items())
+        return f"{{{inner}}}"
+    return repr(value)
+
+
+def _addition(text: str, dialect: Dialect, change: Change) -> list[Edit | None]:
+    """A new entry at the end of a dictionary or call that is written out."""
+    span = change.table.span
+    if span is None or dialect == "yaml" or span.end > len(text) or text[span.end - 1] not in "})":
+        return [None]
+    brace = text[span.end - 1] == "}"
+    if brace != (text[span.start] == "{"):
+        return [None]
+    value = literal(change.value, dialect, text)
+    new = f"{literal(change.key, dialect, text)}: {value}" if brace else f"{change.key}={value}"
+    spans = [entry.span for entry in change.table.entries.values() if entry.span is not None]
+    inside = [one for one in spans if span.start <= one.start and one.end <= span.end]
+    if not inside:
+        opening = text.find("{" if brace else "(", span.start) + 1
+        return [Edit(opening, opening, new) if not text[opening : span.end - 1].strip() else None]
+    return _after(text, max(inside, key=lambda one: one.end), span.end - 1, new)
+
+
+def _after(text: str, last: Span, closing: int, new: str) -> list[Edit | None]:
+    """Behind the last entry, in its style: on a line of its own where the entries are, below its comment."""
+    rest = _code(text[last.end : closing])
+    line_start = text.rfind("\n", 0, last.start) + 1
+    indent = text[line_start : last.start]
+    own_lines = not indent.strip() and "\n" in text[last.end : closing]
+    newline = "\r\n" if "\r\n" in text else "\n"
+    if rest.replace(",", "").strip():
+        # Something that is no entry follows, such as **more: the new one goes in front of the last.
+        return [Edit(last.start, last.start, f"{new},{newline}{indent}" if own_lines else f"{new}, ")]
+    comma = rest.find(",")
+    if not own_lines:
+        place = last.end + comma + 1 if comma >= 0 else last.end
+        return [Edit(place, place, f" {new}," if comma >= 0 else f", {new}")]
+    # A trailing comment belongs to the entry before it.
+    line_end = text.find("\n", last.end + max(comma, 0))
+    line_end -= text[line_end - 1] == "\r"
+    added = Edit(line_end, line_end, f"{newline}{indent}{new},")
+    return [added] if comma >= 0 else [Edit(last.end, last.end, ","), added]
+
+
+def _removal(text: str, table: Table, key: str) -> Edit | None:
+    """Take an entry out, with its comma, and its line where it has one to itself."""
+    entry = table.entries[key]
+    span, around = entry.span, table.span
+    if span is None or around is None or not (around.start <= span.start and span.end <= around.end):
+        return None
+    line_start = text.rfind("\n", 0, span.start) + 1
+    line_end = text.find("\n", span.end)
+    line_end = len(text) if line_end < 0 else line_end
+    before, after = text[line_start : span.start], text[span.end : line_end]
+    code = _code(after)
+    if not before.strip() and re.fullmatch(r"\s*,?\s*", code) and line_end < around.end:
+        return Edit(line_start, line_end + 1, "")
+    following = re.match(r"\s*,[ \t]*", text[span.end : around.end])
+    if following is not None:
+        return Edit(span.start, span.end + following.end(), "")
+    preceding = re.search(r",\s*$", text[around.start : span.start])
+    start = span.start if preceding is None else around.start + preceding.start()
+    return Edit(start, span.end, "")
+
+
+def _code(text: str) -> str:
+    """`text` with comments blanked, character by character."""
+    return "\n".join(line.partition("#")[0].ljust(len(line)) for line in text.split("\n"))

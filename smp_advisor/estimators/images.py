@@ -1,0 +1,73 @@
+"""Which library version a framework version, or an image's name, stands for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from smp_advisor.library.version import images, release
+
+__all__ = ["ImageName", "image_name", "is_version", "known_pairs", "library_version"]
+
+_TAG = re.compile(
+    r"(?:^|/)(?P<repository>[a-z0-9._-]+):(?P<framework>[0-9]+(?:\.[0-9]+){1,2})"
+    r"(?:-transformers(?P<transformers>[0-9.]+))?-gpu-(?P<python>py[0-9]+)"
+)
+_REPOSITORIES = {
+    "smdistributed-modelparallel": ("smp-v2", "pytorch"),
+    "pytorch-trcomp-training": ("training-compiler", "pytorch"),
+    "huggingface-pytorch-trcomp-training": ("training-compiler", "huggingface"),
+    "huggingface-tensorflow-trcomp-training": ("training-compiler", "huggingface"),
+    "pytorch-training": (None, "pytorch"),
+    "huggingface-pytorch-training": (None, "huggingface"),
+    "tensorflow-training": (None, "tensorflow"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageName:
+    """What the name of one of AWS's training images says."""
+
+    library: str | None
+    framework: str
+    framework_version: str
+    py_version: str
+    transformers_version: str | None
+
+
+def image_name(uri: object) -> ImageName | None:
+    """Read the name of an image; None for images that are not AWS's own."""
+    match = _TAG.search(uri) if isinstance(uri, str) else None
+    if match is None or match["repository"] not in _REPOSITORIES:
+        return None
+    library, framework = _REPOSITORIES[match["repository"]]
+    return ImageName(library, framework, match["framework"], match["python"], match["transformers"])
+
+
+def is_version(text: object) -> bool:
+    """Whether it is a version: "2.4.1", "1.12"."""
+    return isinstance(text, str) and re.fullmatch(r"[0-9]+(\.[0-9]+){0,3}", text) is not None
+
+
+def known_pairs(library: str) -> list[tuple[str, str]]:
+    """(framework version, Python version) of every image of a library, oldest first."""
+    return sorted(
+        {(one.framework_version, one.py_version) for one in images(library)}, key=lambda pair: release(pair[0])
+    )
+
+
+def library_version(library: str, framework_version: object, py_version: object = None) -> str | None:
+    """Newest version of the library that the framework's image holds; None where there is no such image.
+
+    A short version ("1.12") is the newest of its patch releases, as the SDK takes it.
+    """
+    if not isinstance(framework_version, str) or not is_version(framework_version):
+        return None
+    held = [one for one in images(library) if one.framework_version == framework_version]
+    if not held and framework_version.count(".") == 1:
+        near = [one for one in images(library) if one.framework_version.startswith(f"{framework_version}.")]
+        newest = max((release(one.framework_version) for one in near), default=None)
+        held = [one for one in near if release(one.framework_version) == newest]
+    if py_version is not None:
+        held = [one for one in held if one.py_version == py_version]
+    return max((one.version for one in held), key=release, default=None)

@@ -1,0 +1,217 @@
+"""From a configuration to what the advisor works with: plan, cluster, job and model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.errors import AdvisorError
+from smp_advisor.estimators.images import library_version
+from smp_advisor.library.plan import Plan
+from smp_advisor.library.schema import schema
+from smp_advisor.library.version import default_version
+from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH, Job
+from smp_advisor.workload.model import Model
+
+if TYPE_CHECKING:
+    from smp_advisor.estimators.configuration import Configuration
+
+__all__ = ["ReadBack", "read_back", "script_settings"]
+
+_BATCH = ("batch_size", "train_batch_size", "per_device_train_batch_size", "per_gpu_train_batch_size")
+_SEQUENCE = ("sequence_length", "max_context_width", "block_size", "max_seq_length", "max_sequence_length")
+_FAMILIES = {"llama": "llama", "mixtral": "mixtral", "mistral": "mistral", "gpt_neox": "gpt_neox", "gptj": "gptj"}
+_SHAPE = {
+    "layers": ("num_layers", "num_hidden_layers", "n_layer"),
+    "hidden": ("hidden_width", "hidden_size", "n_embd"),
+    "heads": ("num_heads", "num_attention_heads", "n_head"),
+    "vocab": ("vocab_size",),
+    "kv_heads": ("num_key_value_heads",),
+    "ffn": ("llama_intermediate_size", "intermediate_size"),
+    "max_positions": ("max_context_width",),
+    "experts": ("num_local_experts",),
+    "experts_per_token": ("num_experts_per_tok",),
+}
+"""Fields of a shape, under the names that AWS's samples and recipes give them as hyperparameters."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadBack:
+    """What a configuration amounts to; None where it cannot be said, with the reason in `open`."""
+
+    plan: Plan | None = None
+    cluster: Cluster | None = None
+    job: Job | None = None
+    model: Model | None = None
+    version: str = ""
+    """Library version that the parameters are read for."""
+    inferred: tuple[str, ...] = ()
+    """What nobody wrote down and was taken to be so, a sentence each."""
+    open: tuple[str, ...] = field(default=())
+    """What could not be said, a sentence each."""
+
+
+def read_back(configuration: Configuration, *, model: Model | None = None, job: Job | None = None) -> ReadBack:
+    """Read a configuration into a plan, and what else it tells."""
+    inferred: list[str] = []
+    left_open: list[str] = []
+    library = configuration.library
+    version = _version(configuration, inferred) if library else ""
+    settings = script_settings(configuration, inferred)
+    plan = _plan(configuration, version, settings, left_open)
+    cluster = _cluster(configuration, left_open)
+    read_model = model or _model(configuration, inferred)
+    read_job = job or _job(configuration, plan, read_model, inferred)
+    if plan is not None and read_job is not None and read_job.precision != plan.precision and job is None:
+        read_job = replace(read_job, precision=plan.precision)
+    return ReadBack(
+        plan=plan,
+        cluster=cluster,
+        job=read_job,
+        model=read_model,
+        version=version,
+        inferred=tuple(inferred),
+        open=tuple(left_open),
+    )
+
+
+def _version(configuration: Configuration, inferred: list[str]) -> str:
+    """Library version of the image that the framework's version selects."""
+    library = str(configuration.library)
+    stated, python = configuration.get("framework_version"), configuration.get("py_version")
+    found = library_version(library, stated, python) or library_version(library, stated)
+    if found is not None:
+        return found
+    chosen = default_version(library)
+    name = schema(library).name
+    why = "the framework version is not given" if stated is None else f"no image of it has framework version {stated!r}"
+    inferred.append(f"{name} {chosen}, because {why}.")
+    return chosen
+
+
+def script_settings(configuration: Configuration, inferred: list[str] | None = None) -> dict[str, Any]:
+    """The script's settings under a plan's names, from hyperparameters as AWS's samples and recipes name them."""
+    library = configuration.library or "smp-v1"
+    given = {name: stated.value for name, stated in configuration.hyperparameters.items()}
+    known = {one.key for one in schema(library).settings}
+    found = {name: value for name, value in given.items() if name in known}
+    if "batch_size" in known and "batch_size" not in found:
+        for name in _BATCH:
+            if name in given:
+                found["batch_size"] = given[name]
+                if inferred is not None:
+                    inferred.append(f"The batch size is the hyperparameter {name}.")
+                break
+    strategy = given.get("activation_strategy")
+    if _on(given.get("activation_checkpointing")) and isinstance(strategy, str) and library == "smp-v1":
+        found["activation_checkpointing"] = strategy
+    if library == "smp-v2" and "delayed_param" in given:
+        found["delayed_parameter_initialization"] = _on(given["delayed_param"])
+    if "precision" in known and "precision" not in found:
+        flagged = [name for name in ("bf16", "fp16") if _on(given.get(name))]
+        if len(flagged) == 1:
+            found["precision"] = flagged[0]
+    if "precision" in given and library == "smp-v1":
+        found["precision"] = given["precision"]
+    return {name: _whole(value) for name, value in found.items()}
+
+
+def _on(value: Any) -> bool:
+    return str(value).lower() in ("1", "true", "yes", "on")
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+def _plan(configuration: Configuration, version: str, settings: dict[str, Any], left_open: list[str]) -> Plan | None:
+    library = configuration.library
+    if library is None:
+        left_open.append(
+            f"{configuration.title} uses no library that a plan is written for: neither smdistributed.modelparallel nor"
+            " Training Compiler."
+        )
+        return None
+    wanting = [gap for gap in configuration.gaps if _concerns_plan(configuration, gap.name)]
+    if wanting:
+        left_open.append(f"No plan: {wanting[0].name} is not known, {wanting[0].why}.")
+        return None
+    parameters = configuration.values()
+    if library == "training-compiler":
+        parameters = {"enabled": bool(configuration.get("compiler", default=True))}
+        if isinstance(configuration.get("compiler_debug"), bool):
+            parameters["debug"] = configuration.get("compiler_debug")
+    try:
+        return Plan.from_parameters(parameters, settings, version=version, library=library)
+    except AdvisorError as error:
+        left_open.append(f"No plan: {error}")
+        return None
+
+
+def _concerns_plan(configuration: Configuration, name: str) -> bool:
+    """Whether a setting that is not known would change the plan."""
+    if name in ("parameters", "modelparallel", "distribution", "distributed", "smdistributed"):
+        return True
+    stated = schema(configuration.library or "smp-v1")
+    return any(one.key == name for one in stated.parameters)
+
+
+def _cluster(configuration: Configuration, left_open: list[str]) -> Cluster | None:
+    kind, count = configuration.get("instance_type"), configuration.get("instance_count", 1)
+    if not isinstance(kind, str):
+        return None
+    if isinstance(count, bool) or not isinstance(count, int):
+        return None
+    try:
+        return Cluster(kind, count)
+    except AdvisorError as error:
+        left_open.append(f"No cluster: {error}")
+        return None
+
+
+def _job(configuration: Configuration, plan: Plan | None, model: Model | None, inferred: list[str]) -> Job | None:
+    length = next((value for name in _SEQUENCE if (value := _number(configuration, name))), None)
+    if length is None:
+        length = DEFAULT_SEQUENCE_LENGTH
+        if model is not None:
+            inferred.append(f"A sequence length of {length:,} tokens, because none is given.")
+    fused = configuration.library in ("smp-v2", "fsdp", "ddp")
+    try:
+        return Job(
+            sequence_length=length,
+            precision=plan.precision if plan is not None else "bf16" if fused else "fp16",
+            attention="fused" if fused else "eager",
+        )
+    except AdvisorError:
+        return None
+
+
+def _number(configuration: Configuration, name: str) -> int | None:
+    stated = configuration.hyperparameters.get(name)
+    value = _whole(stated.value) if stated is not None else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _model(configuration: Configuration, inferred: list[str]) -> Model | None:
+    """The model whose shape the hyperparameters give, as AWS's samples and recipes do."""
+    shape = {
+        field: next((value for name in names if (value := _number(configuration, name))), None)
+        for field, names in _SHAPE.items()
+    }
+    if not (shape["layers"] and shape["hidden"] and shape["heads"]):
+        return None
+    stated = configuration.hyperparameters.get("model_type")
+    kind = str(stated.value).lower() if stated is not None else ""
+    family = next((name for prefix, name in _FAMILIES.items() if kind.startswith(prefix)), "gpt2")
+    if family not in ("mixtral",):
+        shape["experts"] = shape["experts_per_token"] = None
+    if family not in ("llama", "mistral", "mixtral"):
+        shape["kv_heads"] = None
+    try:
+        found = Model.from_shape(family=family, **{field: value for field, value in shape.items() if value is not None})
+    except (AdvisorError, TypeError):
+        return None
+    said = f"of the kind {family}" + ("" if stated is not None else ", because no model_type is given")
+    inferred.append(f"The model is {found.summary.rstrip('.')}: the hyperparameters' shape, {said}.")
+    return found

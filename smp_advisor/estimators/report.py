@@ -1,0 +1,97 @@
+"""What a check of an estimator answers: the findings, and what the configuration amounts to."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.report import Report
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.library.plan import Plan
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["EstimatorReport", "Reading"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """One job of the text, and what it was read into."""
+
+    title: str
+    """``PyTorch(...)``."""
+    line: int
+    library: str | None
+    plan: Plan | None
+    cluster: Cluster | None
+    job: Job | None
+    model: Model | None
+    estimate: Estimate | None
+    """What the plan costs, where model and cluster are known."""
+    inferred: tuple[str, ...]
+    """What nobody wrote down and was taken to be so."""
+    open: tuple[str, ...]
+    """What could not be said."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EstimatorReport(Report):
+    """Findings in the order of the text, the plan they are about, and the text without the defects."""
+
+    readings: tuple[Reading, ...] = ()
+    text: str = field(default="", repr=False)
+    """The text that was read."""
+    corrected: str = field(default="", repr=False)
+    """The text with every safe change made; the text itself where there is none."""
+
+    @property
+    def main(self) -> Reading | None:
+        """The job that the report is about: the first that reads into a plan, else the first."""
+        return next((one for one in self.readings if one.plan is not None), next(iter(self.readings), None))
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan; None where it cannot be said, `main.open` says why."""
+        return self.main.plan if self.main is not None else None
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """Instances the job runs on."""
+        return self.main.cluster if self.main is not None else None
+
+    @property
+    def job(self) -> Job | None:
+        """Sequence length and precision."""
+        return self.main.job if self.main is not None else None
+
+    @property
+    def model(self) -> Model | None:
+        """The model, as given or as its shape stands in the hyperparameters."""
+        return self.main.model if self.main is not None else None
+
+    @property
+    def diff(self) -> str:
+        """Unified diff from the text to the corrected one; empty where nothing changes."""
+        if self.corrected == self.text:
+            return ""
+        lines = difflib.unified_diff(
+            self.text.splitlines(keepends=True),
+            self.corrected.splitlines(keepends=True),
+            f"a/{self.path}",
+            f"b/{self.path}",
+        )
+        return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+    def __str__(self) -> str:
+        from smp_advisor.estimators.text import as_text
+
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        from smp_advisor.estimators.html import as_html
+
+        return as_html(self)

@@ -1,0 +1,80 @@
+"""Estimators, trainers and dictionaries in a cell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.estimators.configuration import Configuration
+from smp_advisor.estimators.sources.distribution import (
+    choose_library,
+    looks_like_parameters,
+    read_distribution,
+    read_model_parallel,
+    read_options,
+)
+from smp_advisor.estimators.sources.estimator import ESTIMATORS, configuration_of_estimator
+from smp_advisor.estimators.sources.request import configuration_of_request, looks_like_request
+from smp_advisor.estimators.sources.trainer import configuration_of_trainer
+from smp_advisor.estimators.values import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.estimators.cells import Followed
+    from smp_advisor.estimators.values import Value
+
+__all__ = ["configurations_of_cell"]
+
+_OPTIONS = ("smp_options", "mp_parameters", "smp_parameters", "distribution", "request")
+
+
+def configurations_of_cell(followed: Followed) -> list[Configuration]:
+    """Every job that the cell would start, in order; else the dictionaries that configure one."""
+    found = []
+    for made in followed.made:
+        if made.name in ESTIMATORS:
+            found.append(configuration_of_estimator(made))
+        elif made.name == "ModelTrainer":
+            found.append(configuration_of_trainer(made))
+        elif made.name == "create_training_job":
+            found.append(configuration_of_request(made.table()))
+    if found:
+        return found
+    if isinstance(followed.last, Table):
+        alone = configuration_of_dictionary(followed.last)
+        return [alone] if alone is not None else []
+    made_of = (configuration_of_dictionary(table) for table in _dictionaries(followed.names))
+    return [one for one in made_of if one is not None][:1]
+
+
+def _dictionaries(names: dict[str, Value]) -> Iterator[Table]:
+    """The cell's dictionaries, those with a telling name first, then the largest view of the job."""
+    tables = {name: value for name, value in names.items() if isinstance(value, Table)}
+    for name in _OPTIONS:
+        if name in tables:
+            yield tables.pop(name)
+    yield from reversed(tables.values())
+
+
+def configuration_of_dictionary(table: Table) -> Configuration | None:
+    """A job's dictionary: a request, a ``distribution``, ``smp_options`` or the parameters themselves."""
+    if looks_like_request(table):
+        return configuration_of_request(table)
+    configuration = Configuration("parameters", "The dictionary", table.span)
+    if "distribution" in table.entries:
+        configuration.tables["estimator"] = table
+        read_distribution(configuration, table.get("distribution"))
+        for name in ("instance_type", "instance_count", "framework_version", "py_version"):
+            configuration.take(table, name)
+    elif "smdistributed" in table.entries:
+        read_distribution(configuration, table)
+    elif "modelparallel" in table.entries:
+        read_model_parallel(configuration, table)
+    elif isinstance(table.get("parameters"), Table):
+        read_options(configuration, table)
+    elif looks_like_parameters(table):
+        configuration.take_all(table, configuration.parameters, group="parameters")
+    else:
+        return None
+    configuration.library = choose_library(configuration, configuration.get("framework_version"), None)
+    return configuration

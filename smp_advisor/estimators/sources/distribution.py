@@ -1,0 +1,131 @@
+"""How a job is launched: the ``distribution`` dictionary, or the part of it that was pasted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.estimators.configuration import Gap, Setting
+from smp_advisor.estimators.values import Scalar, Table, Unknown, Value
+from smp_advisor.library.schema import schema
+from smp_advisor.library.version import release
+
+if TYPE_CHECKING:
+    from smp_advisor.estimators.configuration import Configuration
+
+__all__ = ["choose_library", "looks_like_parameters", "read_distribution", "read_model_parallel", "version_2_keys"]
+
+_LAUNCHERS = ("mpi", "torch_distributed", "pytorchxla", "pytorchddp", "parameter_server", "multi_worker_mirrored_strategy")
+
+
+def read_distribution(configuration: Configuration, value: Value | None) -> None:
+    """Note what a ``distribution`` says."""
+    if value is None:
+        return
+    if not isinstance(value, Table):
+        why = value.why if isinstance(value, Unknown) else "it is known only when it runs"
+        configuration.gaps.append(Gap("distribution", why, getattr(value, "span", None)))
+        return
+    configuration.tables["distribution"] = value
+    if value.open:
+        configuration.gaps.append(Gap("distribution", value.open, value.span))
+    for launcher in _LAUNCHERS:
+        inner = value.get(launcher)
+        if isinstance(inner, Table):
+            configuration.tables[launcher] = inner
+            configuration.take(inner, "enabled", launcher)
+            if launcher == "mpi":
+                configuration.take(inner, "processes_per_host")
+                configuration.take(inner, "custom_mpi_options")
+        elif inner is not None:
+            configuration.gaps.append(Gap(launcher, "it is no dictionary", value.entries[launcher].span))
+    smdistributed = value.get("smdistributed")
+    if isinstance(smdistributed, Table):
+        configuration.tables["smdistributed"] = smdistributed
+        span = value.entries["smdistributed"].span
+        configuration.settings["smdistributed"] = Setting(value=True, span=span, table=value, key="smdistributed")
+        read_model_parallel(configuration, smdistributed)
+        data_parallel = smdistributed.get("dataparallel")
+        if isinstance(data_parallel, Table):
+            configuration.take(data_parallel, "enabled", "dataparallel")
+    elif smdistributed is not None:
+        configuration.gaps.append(Gap("smdistributed", "it is no dictionary", value.entries["smdistributed"].span))
+
+
+def read_model_parallel(configuration: Configuration, table: Table) -> None:
+    """Note what stands under ``modelparallel`` of a table."""
+    options = table.get("modelparallel")
+    if options is None:
+        return
+    if not isinstance(options, Table):
+        why = options.why if isinstance(options, Unknown) else "it is no dictionary"
+        configuration.gaps.append(Gap("modelparallel", why, table.entries["modelparallel"].span))
+        return
+    read_options(configuration, options)
+
+
+def read_options(configuration: Configuration, options: Table) -> None:
+    """Note ``{"enabled": True, "parameters": {...}}``."""
+    configuration.tables["modelparallel"] = options
+    configuration.take(options, "enabled", "modelparallel")
+    parameters = options.get("parameters")
+    if isinstance(parameters, Table):
+        configuration.take_all(parameters, configuration.parameters, group="parameters")
+    elif isinstance(parameters, Scalar) and isinstance(parameters.value, str):
+        why = f"they are in the file {parameters.value!r}: paste what it holds"
+        configuration.gaps.append(Gap("parameters", why, options.entries["parameters"].span))
+    elif parameters is not None:
+        why = parameters.why if isinstance(parameters, Unknown) else "they are known only when it runs"
+        configuration.gaps.append(Gap("parameters", why, options.entries["parameters"].span))
+    elif options.open:
+        configuration.gaps.append(Gap("parameters", options.open, options.span))
+
+
+def version_2_keys() -> frozenset[str]:
+    """Parameters that only version 2 of the library has."""
+    return frozenset(one.key for one in schema("smp-v2").parameters) - _version_1_keys()
+
+
+def _version_1_keys() -> frozenset[str]:
+    return frozenset(one.key for one in schema("smp-v1").parameters)
+
+
+def looks_like_parameters(table: Table) -> bool:
+    """Whether a dictionary holds the library's parameters: most of its keys are some version's."""
+    known = _version_1_keys() | version_2_keys()
+    keys = [key for key in table.entries if isinstance(key, str)]
+    return bool(keys) and 2 * sum(key in known for key in keys) >= len(keys)
+
+
+def choose_library(configuration: Configuration, framework_version: object, image_library: str | None) -> str | None:
+    """Which library the job runs: from how it is launched, then its image, then its parameters."""
+    if configuration.get("compiler"):
+        return "training-compiler"
+    if image_library:
+        return image_library
+    shown = "modelparallel" in configuration.tables or configuration.parameters or "parameters" in configuration.tables
+    if not shown:
+        # Started by torchrun and no library: what the script does with it shows in its own settings, if at all.
+        if not configuration.get("torch_distributed"):
+            return None
+        return "fsdp" if "sharding_strategy" in configuration.hyperparameters else "ddp"
+    if configuration.framework == "tensorflow":
+        return "smp-v1-tensorflow"
+    if isinstance(framework_version, str):
+        first = framework_version.partition(".")[0]
+        if first.isdigit():
+            # AWS names 1.15.0 with PyTorch 2.0.0; every other image from 2.0 on is version 2's.
+            newer = int(first) >= 2
+            v1_launch = bool(configuration.get("mpi")) and not configuration.get("torch_distributed")
+            old_keys = configuration.parameters.keys() & (_version_1_keys() - {one.key for one in schema("smp-v2").parameters})
+            return "smp-v2" if newer and not (v1_launch and old_keys and release_2_0(framework_version)) else "smp-v1"
+    if configuration.get("torch_distributed") and not configuration.get("mpi"):
+        return "smp-v2"
+    return "smp-v2" if configuration.parameters.keys() & version_2_keys() else "smp-v1"
+
+
+def release_2_0(framework_version: str) -> bool:
+    """Whether it is PyTorch 2.0, the one that AWS's table names for both versions of the library."""
+    try:
+        return release(framework_version)[:2] == (2, 0)
+    except ValueError:
+        return False

@@ -1,0 +1,100 @@
+"""Estimators of the SageMaker Python SDK 2.x."""
+
+from __future__ import annotations
+
+from smp_advisor.estimators.configuration import Configuration, Gap, Setting
+from smp_advisor.estimators.images import image_name
+from smp_advisor.estimators.sources.distribution import choose_library, read_distribution
+from smp_advisor.estimators.values import Made, Scalar, Table, Unknown, Value
+
+__all__ = ["ESTIMATORS", "configuration_of_estimator", "read_image"]
+
+ESTIMATORS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "HuggingFace": "huggingface", "Estimator": "pytorch"}
+"""Classes and the framework of each."""
+
+_TAKEN = (
+    "instance_type",
+    "instance_count",
+    "framework_version",
+    "py_version",
+    "transformers_version",
+    "pytorch_version",
+    "tensorflow_version",
+    "image_uri",
+    "debugger_hook_config",
+    "disable_profiler",
+    "entry_point",
+    "use_spot_instances",
+)
+_OLDER_NAMES = {"train_instance_type": "instance_type", "train_instance_count": "instance_count"}
+
+
+def configuration_of_estimator(made: Made) -> Configuration:
+    """What ``PyTorch(...)``, ``TensorFlow(...)`` or ``HuggingFace(...)`` says."""
+    call = made.table()
+    configuration = Configuration(
+        "estimator", f"{made.name}(...)", made.span, framework=ESTIMATORS[made.name], sure=made.sure
+    )
+    configuration.tables["estimator"] = call
+    for name in _TAKEN:
+        configuration.take(call, name)
+    for older, name in _OLDER_NAMES.items():
+        if older in call.entries:
+            configuration.take(call, older, name)
+    # An object there means that it is on: DebuggerHookConfig(...), or rules.
+    hook = call.get("debugger_hook_config")
+    if isinstance(hook, Made):
+        configuration.gaps = [gap for gap in configuration.gaps if gap.name != "debugger_hook_config"]
+        configuration.settings["debugger_hook_config"] = Setting(
+            value=True, span=call.entries["debugger_hook_config"].span, table=call, key="debugger_hook_config"
+        )
+    _compiler(configuration, call)
+    read_distribution(configuration, call.get("distribution") or call.get("distributions"))
+    given = call.get("hyperparameters")
+    if isinstance(given, Table):
+        configuration.take_all(given, configuration.hyperparameters, group="hyperparameters")
+    elif given is not None:
+        why = given.why if isinstance(given, Unknown) else "they are known only when it runs"
+        configuration.gaps.append(Gap("hyperparameters", why, call.entries["hyperparameters"].span))
+    named = read_image(configuration)
+    if configuration.framework == "huggingface" and "tensorflow_version" in configuration.settings:
+        configuration.settings.setdefault("framework_version", configuration.settings["tensorflow_version"])
+    elif configuration.framework == "huggingface" and "pytorch_version" in configuration.settings:
+        configuration.settings.setdefault("framework_version", configuration.settings["pytorch_version"])
+    configuration.library = choose_library(configuration, configuration.get("framework_version"), named)
+    return configuration
+
+
+def read_image(configuration: Configuration) -> str | None:
+    """Fill in what the image's name says; the library where it tells."""
+    stated = configuration.settings.get("image_uri")
+    named = image_name(stated.value) if stated is not None else None
+    if stated is None or named is None:
+        if stated is not None and stated.value is not None:
+            configuration.gaps.append(Gap("framework_version", "the image is not one of AWS's own", stated.span))
+        return None
+    configuration.framework = named.framework
+    for name, value in (
+        ("framework_version", named.framework_version),
+        ("py_version", named.py_version),
+        ("transformers_version", named.transformers_version),
+    ):
+        if value is not None and name not in configuration.settings:
+            configuration.settings[name] = Setting(value, stated.span)
+    return named.library
+
+
+def _compiler(configuration: Configuration, call: Table) -> None:
+    given: Value | None = call.get("compiler_config")
+    if given is None or (isinstance(given, Scalar) and not given.value):
+        return
+    entry = call.entries["compiler_config"]
+    if isinstance(given, Made) and given.name == "TrainingCompilerConfig":
+        enabled, debug = given.get("enabled", 0), given.get("debug", 1)
+        on = not (isinstance(enabled, Scalar) and enabled.value is False)
+        configuration.settings["compiler"] = Setting(on, entry.span, call, "compiler_config")
+        if isinstance(debug, Scalar):
+            configuration.settings["compiler_debug"] = Setting(debug.value, entry.span, given.table(), "debug")
+    else:
+        why = given.why if isinstance(given, Unknown) else "it is no TrainingCompilerConfig(...)"
+        configuration.gaps.append(Gap("compiler_config", why, entry.span))

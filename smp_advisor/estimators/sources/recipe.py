@@ -1,0 +1,216 @@
+"""HyperPod recipes: YAML, read without making any object but plain data."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.estimators.configuration import Configuration, Gap, Setting
+from smp_advisor.estimators.values import Entry, Listing, Scalar, Span, Table, Unknown, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["configuration_of_recipe", "looks_like_recipe", "yaml_table"]
+
+_LARGEST = 200_000
+_DEEPEST = 40
+_REFERENCE = re.compile(r"\$\{([^{}]*)\}")
+_PARAMETERS = {
+    "shard_degree": "hybrid_shard_degree",
+    "tensor_model_parallel_degree": "tensor_parallel_degree",
+    "expert_model_parallel_degree": "expert_parallel_degree",
+    "context_parallel_degree": "context_parallel_degree",
+    "activation_loading_horizon": "activation_loading_horizon",
+}
+"""Names of a recipe and those of the library."""
+_SETTINGS = (
+    "train_batch_size",
+    "activation_checkpointing",
+    "offload_activations",
+    "delayed_param",
+    "sharding_strategy",
+    "fp8",
+)
+_SHAPE = {
+    "num_hidden_layers": "num_layers",
+    "hidden_size": "hidden_width",
+    "num_attention_heads": "num_heads",
+    "num_key_value_heads": "num_key_value_heads",
+    "intermediate_size": "intermediate_size",
+    "vocab_size": "vocab_size",
+    "max_context_width": "max_context_width",
+    "model_type": "model_type",
+    "num_local_experts": "num_local_experts",
+    "num_experts_per_tok": "num_experts_per_tok",
+}
+_WRAPPERS = ("recipes", "training_config", "recipe")
+
+
+def looks_like_recipe(table: Table) -> bool:
+    """Whether a mapping is a recipe: it has a trainer and a model."""
+    inner = _unwrapped(table)
+    return isinstance(inner.get("trainer"), Table) and isinstance(inner.get("model"), Table)
+
+
+def yaml_table(text: str) -> Table:
+    """Read YAML text as a table with places.
+
+    Raises
+    ------
+    AdvisorError
+        Where it is not YAML of plain data, or no mapping.
+    """
+    if len(text) > _LARGEST:
+        raise AdvisorError(f"The text is longer than {_LARGEST:,} characters, which no recipe is.")
+    try:
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            value = _value(node, loader.construct_object, 0) if node is not None else None
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        raise AdvisorError(f"The recipe is no YAML{where} ({problem}): paste the whole file.") from None
+    if not isinstance(value, Table):
+        raise AdvisorError("The text is no recipe: a recipe is a mapping with trainer and model.")
+    return value
+
+
+def _value(node: yaml.Node, construct: Callable[..., Any], depth: int) -> Value:
+    if depth > _DEEPEST:
+        raise yaml.YAMLError  # an alias to what holds it, or a text made to be slow
+    span = Span(node.start_mark.index, node.end_mark.index)
+    if isinstance(node, yaml.MappingNode):
+        table = Table({}, span)
+        for key, inner in node.value:
+            value = _value(inner, construct, depth + 1)
+            name = construct(key, deep=True) if isinstance(key, yaml.ScalarNode) else None
+            value_span = Span(inner.start_mark.index, inner.end_mark.index)
+            key_span = Span(key.start_mark.index, key.end_mark.index)
+            table.entries[name] = Entry(value, Span(key_span.start, value_span.end), value_span, key_span)
+        return table
+    if isinstance(node, yaml.SequenceNode):
+        return Listing([_value(inner, construct, depth + 1) for inner in node.value], span)
+    return Scalar(construct(node), span)
+
+
+def configuration_of_recipe(table: Table) -> Configuration:
+    """What a recipe says: SMP v2's parameters under the recipe's names."""
+    recipe = _unwrapped(table)
+    configuration = Configuration("recipe", "The recipe", recipe.span)
+    trainer, model = recipe.get("trainer"), recipe.get("model")
+    if not isinstance(trainer, Table) or not isinstance(model, Table):
+        raise AdvisorError("The text is no recipe: a recipe is a mapping with trainer and model.")
+    _resolve(recipe)
+    configuration.tables |= {"trainer": trainer, "model": model}
+    configuration.take(trainer, "devices", "processes_per_host")
+    configuration.take(trainer, "num_nodes", "instance_count")
+    configuration.take(table, "instance_type")
+    _instance(configuration)
+    for key, name in _PARAMETERS.items():
+        _move(configuration, configuration.parameters, model, key, name)
+    for name in ("hybrid_shard_degree", "tensor_parallel_degree", "context_parallel_degree", "expert_parallel_degree"):
+        if name in configuration.parameters and configuration.parameters[name].value is None:
+            del configuration.parameters[name]
+    for key in _SETTINGS:
+        _move(configuration, configuration.hyperparameters, model, key, key)
+    for key, name in _SHAPE.items():
+        _move(configuration, configuration.hyperparameters, model, key, name)
+    precision = trainer.entries.get("precision")
+    if precision is not None and isinstance(precision.value, Scalar):
+        text = str(precision.value.value).removesuffix("-mixed")
+        configuration.hyperparameters["precision"] = Setting(
+            {"16": "fp16", "32": "fp32"}.get(text, text), precision.span, trainer, "precision"
+        )
+    _peft(configuration, model)
+    used = recipe.get("use_smp_model")
+    uses = isinstance(used, Scalar) and used.value is True
+    configuration.library = "smp-v2" if uses or used is None else "fsdp"
+    if configuration.library == "smp-v2":
+        configuration.settings["modelparallel"] = Setting(value=True, span=recipe.span)
+        configuration.settings["torch_distributed"] = Setting(value=True, span=recipe.span)
+    else:
+        configuration.parameters.clear()
+    return configuration
+
+
+def _move(configuration: Configuration, into: dict[str, Setting], table: Table, key: str, name: str) -> None:
+    entry = table.entries.get(key)
+    if entry is None:
+        return
+    if isinstance(entry.value, Scalar):
+        if entry.value.value is not None:
+            into[name] = Setting(entry.value.value, entry.span, table, key)
+    else:
+        why = entry.value.why if isinstance(entry.value, Unknown) else "it is no single value"
+        configuration.gaps.append(Gap(name, why, entry.span))
+
+
+def _peft(configuration: Configuration, model: Table) -> None:
+    peft = model.get("peft")
+    kind = peft.get("peft_type") if isinstance(peft, Table) else None
+    if isinstance(kind, Scalar) and kind.value is not None and isinstance(peft, Table):
+        configuration.settings["adapter"] = Setting(str(kind.value), peft.entries["peft_type"].span, peft, "peft_type")
+        rank = peft.get("rank")
+        if isinstance(rank, Scalar) and isinstance(rank.value, int):
+            configuration.settings["adapter_rank"] = Setting(rank.value, peft.entries["rank"].span, peft, "rank")
+
+
+def _instance(configuration: Configuration) -> None:
+    """HyperPod names instances without ``ml.``."""
+    stated = configuration.settings.get("instance_type")
+    if stated is not None and isinstance(stated.value, str) and not stated.value.startswith("ml."):
+        configuration.settings["instance_type"] = Setting(f"ml.{stated.value}", stated.span, stated.table, stated.key)
+
+
+def _unwrapped(table: Table) -> Table:
+    for name in _WRAPPERS:
+        inner = table.get(name)
+        if isinstance(inner, Table):
+            return _unwrapped(inner)
+    return table
+
+
+def _resolve(recipe: Table) -> None:
+    """Put what ``${.sibling}`` and ``${recipes.trainer.precision}`` refer to in their places."""
+
+    def visit(table: Table, depth: int) -> None:
+        for entry in table.entries.values():
+            if isinstance(entry.value, Table) and depth < _DEEPEST:
+                visit(entry.value, depth + 1)
+            elif isinstance(entry.value, Scalar) and isinstance(entry.value.value, str):
+                entry.value = _referred(recipe, table, entry.value)
+
+    visit(recipe, 0)
+
+
+def _referred(recipe: Table, table: Table, value: Scalar) -> Value:
+    match = _REFERENCE.fullmatch(str(value.value).strip())
+    if match is None:
+        held = _REFERENCE.search(str(value.value))
+        return value if held is None else Unknown(f"it refers to {held.group(0)}", value.span)
+    seen: set[str] = set()
+    path, home = match.group(1), table
+    while path not in seen:
+        seen.add(path)
+        owner: Value | None = home if path.startswith(".") else recipe
+        parts = path.removeprefix(".").split(".")
+        if not path.startswith(".") and parts[0] in _WRAPPERS:
+            parts = parts[1:]
+        for part in parts[:-1]:
+            owner = owner.get(part) if isinstance(owner, Table) else None
+        found = owner.get(parts[-1]) if isinstance(owner, Table) else None
+        if not isinstance(found, Scalar):
+            break
+        again = _REFERENCE.fullmatch(str(found.value).strip())
+        if again is None:
+            return Scalar(found.value, value.span)
+        path, home = again.group(1), owner if isinstance(owner, Table) else recipe
+    return Unknown(f"it refers to {match.group(0)}", value.span)
