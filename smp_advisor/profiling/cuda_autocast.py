@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["cuda_autocast"]
+__all__ = ["cuda_autocast_rules"]
 
 _IN_FP32 = (
     "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor "
@@ -32,11 +32,8 @@ _LOW = (torch.bfloat16, torch.float16)
 
 
 @contextlib.contextmanager
-def cuda_autocast(dtype: torch.dtype = torch.bfloat16) -> Iterator[None]:
-    """Autocast on the CPU as on a GPU.
-
-    The rules hold for the whole process while the block runs.
-    """
+def cuda_autocast_rules() -> Iterator[None]:
+    """``torch.autocast("cpu")`` follows CUDA's rules within the block, in the whole process."""
     library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
@@ -49,8 +46,7 @@ def cuda_autocast(dtype: torch.dtype = torch.bfloat16) -> Iterator[None]:
                 operator = _operator(name)
                 if operator is not None:
                     library.impl(name, _with_fp32_result(operator), "AutocastCPU", allow_override=True)
-        with torch.autocast("cpu", dtype=dtype):
-            yield
+        yield
     finally:
         library._destroy()
 

@@ -41,7 +41,7 @@ def build_fake(build: Callable[[], nn.Module], mode: FakeTensorMode, dtype: torc
     """
     with default_dtype(dtype), torch.device("meta"), without_initialisation():
         model = build()
-    return _fakeify(model, mode, dtype)
+    return _fakeify(model, mode, None)
 
 
 def build_under_fake(build: Callable[[], nn.Module], mode: FakeTensorMode, dtype: torch.dtype) -> nn.Module:

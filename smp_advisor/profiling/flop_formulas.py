@@ -14,17 +14,29 @@ if TYPE_CHECKING:
 __all__ = ["flop_formulas"]
 
 
+_ATTENTIONS = (
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+)
+
+
 @cache
 def flop_formulas() -> dict[Any, Callable[..., int]]:
-    """Formula by operator: PyTorch's and those missing there (without them a mixture of experts counts 9x too few)."""
+    """Formula by operator: PyTorch's and those missing there (without them a mixture of experts counts 9x too few).
+
+    Attention has its own, since older releases refuse grouped queries.
+    """
     aten = torch.ops.aten
     formulas: dict[Any, Callable[..., int]] = dict(flop_counter.flop_registry)
     wrap = flop_counter.shape_wrapper
     if hasattr(aten, "_grouped_mm"):
         formulas.setdefault(aten._grouped_mm, wrap(_grouped_product))
-    if hasattr(aten, "_scaled_dot_product_flash_attention_for_cpu"):
-        formulas.setdefault(aten._scaled_dot_product_flash_attention_for_cpu, wrap(_attention))
-        formulas.setdefault(aten._scaled_dot_product_flash_attention_for_cpu_backward, wrap(_attention_backward))
+    for name in _ATTENTIONS:
+        if hasattr(aten, name):
+            formulas[getattr(aten, name)] = wrap(_attention)
+            formulas[getattr(aten, f"{name}_backward")] = wrap(_attention_backward)
     return formulas
 
 
@@ -40,8 +52,12 @@ def _grouped_product(a: Any, b: Any, *_: Any, **__: Any) -> int:
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    return int(flop_counter.sdpa_flop_count(query, key, value))
+    """Scores and their product with the values, full square."""
+    batch, heads, rows, width = query
+    return int(2 * batch * heads * rows * key[-2] * (width + value[-1]))
 
 
-def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    return int(flop_counter.sdpa_backward_flop_count(gradient, query, key, value))
+def _attention_backward(_: Any, query: Any, key: Any, value: Any, *__: Any, **___: Any) -> int:
+    """Scores again, gradients of query and key from those of the scores; gradients of scores and value."""
+    batch, heads, rows, width = query
+    return int(2 * batch * heads * rows * key[-2] * (3 * width + 2 * value[-1]))

@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import math
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -56,6 +56,7 @@ def gpu_kernels(attention: str, on_attention: Callable[[Tensor, Tensor, Tensor, 
         return kernel(query, key, value, attn_mask, dropout_p, is_causal, scale)
 
     masking = _loaded("transformers.masking_utils")
+    experts = _loaded("transformers.integrations.moe")
     with contextlib.ExitStack() as stack:
         for owner, name, value in (
             (F, "dropout", _dropout),
@@ -64,6 +65,7 @@ def gpu_kernels(attention: str, on_attention: Callable[[Tensor, Tensor, Tensor, 
             (torch._C._nn, "scaled_dot_product_attention", attend),
             # It would look at the positions' values to find packed sequences; without, no mask is materialised.
             (masking, "find_packed_sequence_indices", lambda *_, **__: None),
+            (experts, "_grouped_mm", _grouped_product(getattr(experts, "_grouped_mm", None))),
         ):
             stack.enter_context(patched(owner, name, value))
         yield
@@ -179,6 +181,38 @@ def _dropout(
         return input
     dropped: Tensor = torch.native_dropout(input, p, True)[0]
     return input.copy_(dropped) if inplace else dropped
+
+
+def _grouped_product(original: Any) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Products of rows grouped by expert; PyTorch's operator knows fake tensors of one type only, and not every release."""
+
+    def product(input: Tensor, weight: Tensor, offs: Tensor) -> Tensor:  # noqa: A002 - transformers' signature
+        if not _on_fake(input):
+            result: Tensor = original(input, weight, offs)
+            return result
+        return cast("Tensor", _GroupedProduct.apply(input.to(weight.dtype), weight))  # type: ignore[no-untyped-call]
+
+    return product
+
+
+class _GroupedProduct(torch.autograd.Function):
+    """Shapes, saved tensors and FLOPs of a grouped product: each row meets the weight of one expert."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        return rows @ weight[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, Tensor | None]:
+        rows, weight = ctx.saved_tensors
+        (gradient,) = gradients
+        of_rows = gradient @ weight[0].transpose(-2, -1) if ctx.needs_input_grad[0] else None
+        of_weight = None
+        if ctx.needs_input_grad[1]:
+            of_weight = torch.empty_like(weight)
+            of_weight[0] = rows.transpose(-2, -1) @ gradient
+        return of_rows, of_weight
 
 
 @contextlib.contextmanager

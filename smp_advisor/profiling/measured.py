@@ -71,14 +71,13 @@ class Attending:
     value_dim: int
     causal: bool
     dropout: bool
-    flops: Polynomial = field(default_factory=Polynomial)
-    """Of its forward pass, full square."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
     """A stretch of a step's timeline: how live memory moves between its ends."""
 
+    phase: Literal["forward", "backward"]
     change_bytes: Polynomial
     """Live bytes at its end less those at its start."""
     rise_bytes: Polynomial
@@ -107,6 +106,8 @@ class BlockProfile:
     backward_flops: Polynomial
     products: tuple[Product, ...] = ()
     attentions: tuple[Attending, ...] = ()
+    attention_flops: Polynomial = field(default_factory=Polynomial)
+    """Forward FLOPs of products between activations, full square."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,6 +155,8 @@ class Profile:
     """The same with every block checkpointed; None where blocks cannot be checkpointed alone."""
     forward_flops: Polynomial
     backward_flops: Polynomial
+    input_bytes: Polynomial = field(default_factory=Polynomial)
+    """Of the tensors that the model is called with."""
     timeline: tuple[Segment, ...] = ()
     """Of forward and backward pass, in order, gradients freed between steps."""
     checkpointed_timeline: tuple[Segment, ...] = ()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.cuda_autocast import cuda_autocast
+from smp_advisor.profiling.cuda_autocast import cuda_autocast_rules
 from smp_advisor.profiling.gpu_kernels import gpu_kernels
 from smp_advisor.profiling.watch import Watch, storage_key
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.profiling.watch import BlockMeasure, Stretch
 
-__all__ = ["StepMeasure", "call_model", "loss_of", "measure_step"]
+__all__ = ["StepMeasure", "call_model", "checkpointed", "loss_of", "measure_step"]
 
 Inputs = Mapping[str, Any] | Sequence[Any]
 
@@ -96,8 +96,10 @@ def measure_step(
     with contextlib.ExitStack() as stack:
         stack.enter_context(watch)
         stack.enter_context(gpu_kernels(attention, watch.on_attention))
+        if precision == "amp":  # until the backward pass has ended: it may recompute
+            stack.enter_context(cuda_autocast_rules())
         if checkpointing:
-            stack.enter_context(_checkpointed(model, blocks))
+            stack.enter_context(checkpointed(model, blocks))
         stack.enter_context(_marks(model, blocks, watch))
         for _ in range(steps):
             loss = None
@@ -106,7 +108,7 @@ def measure_step(
             watch.flops.clear()
             keep.clear()
             resident = watch.live_bytes
-            autocast = cuda_autocast() if precision == "amp" else contextlib.nullcontext()
+            autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "amp")
             with torch.autograd.graph.saved_tensors_hooks(keep.pack, _unpack), autocast:
                 output = call_model(model, inputs)
                 loss = loss_of(output)
@@ -260,7 +262,7 @@ def _leaving(watch: Watch, path: str) -> Callable[..., None]:
 
 
 @contextlib.contextmanager
-def _checkpointed(model: nn.Module, blocks: Sequence[str]) -> Iterator[None]:
+def checkpointed(model: nn.Module, blocks: Sequence[str], *, preserve_rng_state: bool = False) -> Iterator[None]:
     """Each block is recomputed in the backward pass (torch.utils.checkpoint, not reentrant)."""
     from torch.utils.checkpoint import checkpoint
 
@@ -271,7 +273,9 @@ def _checkpointed(model: nn.Module, blocks: Sequence[str]) -> Iterator[None]:
             original = module.forward
 
             def forward(*arguments: Any, _original: Any = original, **keywords: Any) -> Any:
-                return checkpoint(_original, *arguments, use_reentrant=False, preserve_rng_state=False, **keywords)
+                return checkpoint(
+                    _original, *arguments, use_reentrant=False, preserve_rng_state=preserve_rng_state, **keywords
+                )
 
             changed.append((module, vars(module).get("forward")))
             module.forward = forward  # type: ignore[method-assign]

@@ -32,13 +32,13 @@ _SUFFIXES: tuple[tuple[str, Task], ...] = (
     ("ForImageClassificationWithTeacher", "image"),
     ("ForMaskedImageModeling", "image"),
 )
-_AUTO_MAPPINGS = (
-    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
-    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
-    "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
-    "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
-)
-"""Tasks in the order in which a configuration without ``architectures`` is taken to be meant."""
+_MAPPINGS = {
+    "causal": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "sequence-to-sequence": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "masked": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+    "image": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+}
+"""transformers' own tables of classes by ``model_type``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,8 +192,11 @@ def _from_config(
     from transformers.models.auto import modeling_auto
 
     wanted = [name for name in (getattr(config, "architectures", None) or []) if isinstance(name, str)]
-    for mapping in _AUTO_MAPPINGS:
-        entry = getattr(modeling_auto, mapping, {}).get(config.model_type)
+    # BERT's configuration also builds a decoder, BART's also a masked model: what they were made for comes first.
+    first = "sequence-to-sequence" if getattr(config, "is_encoder_decoder", False) is True else "masked"
+    last = "causal" if getattr(config, "is_decoder", False) is not True else ""
+    for task in sorted(_MAPPINGS, key=lambda task: (task != first, task == last)):
+        entry = getattr(modeling_auto, _MAPPINGS[task], {}).get(config.model_type)
         wanted += [entry] if isinstance(entry, str) else list(entry or [])
     model_class = next((getattr(transformers, name) for name in wanted if hasattr(transformers, name)), None)
     if model_class is None:

@@ -98,6 +98,7 @@ class Watch(TorchDispatchMode):
         self._start_bytes = 0
         self._stretch_peak = 0
         self._formulas = flop_formulas()
+        self._sizes = {name: tensor.numel() for name, tensor in parameters.items()}
         self._weights: dict[int, str] = {}
         for name, tensor in parameters.items():
             key = storage_key(tensor)
@@ -202,7 +203,8 @@ class Watch(TorchDispatchMode):
             shape = operand.shape
             if "conv" in str(packet):  # [outputs, inputs / groups, kernel...]
                 return ProductMeasure(name, operand.numel() // shape[0], shape[0], 1, flops)
+            inputs, outputs = shape[-2], shape[-1]
             if operand is operands[0] and len(operands) > 1:  # the weight stands on the left: transposed
-                return ProductMeasure(name, shape[-1], shape[-2], shape[0] if len(shape) > 2 else 1, flops)
-            return ProductMeasure(name, shape[-2], shape[-1], shape[0] if len(shape) > 2 else 1, flops)
+                inputs, outputs = outputs, inputs
+            return ProductMeasure(name, inputs, outputs, max(1, self._sizes[name] // (inputs * outputs)), flops)
         return None

@@ -1,0 +1,47 @@
+"""What the optimizer's step takes beyond what is resident."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from smp_advisor.profiling.fake import fake_mode
+from smp_advisor.profiling.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from smp_advisor.profiling.recipe import Recipe
+
+__all__ = ["make_optimizer", "optimizer_rise_bytes"]
+
+
+def make_optimizer(parameters: Sequence[nn.Parameter], name: str, *, foreach: bool = True) -> torch.optim.Optimizer:
+    """AdamW, or SGD with momentum; `foreach` is what PyTorch runs on a GPU unless told otherwise."""
+    if name == "sgd":
+        return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, foreach=foreach)
+    return torch.optim.AdamW(parameters, lr=1e-3, foreach=foreach)
+
+
+def optimizer_rise_bytes(model: nn.Module, name: str, recipe: Recipe, *, foreach: bool = True) -> int:
+    """Temporaries of a steady-state step over the model's trainable parameters, by fake tensors of their shapes."""
+    shapes = [tuple(p.shape) for p in model.parameters() if p.requires_grad]
+    if not shapes:
+        return 0
+    # The fp16 wrapper steps on its fp32 master copies.
+    dtype = torch.float32 if recipe.copy_bytes or recipe.parameter_bytes == 4 else torch.bfloat16
+    with fake_mode():
+        parameters = [nn.Parameter(torch.empty(shape, dtype=dtype)) for shape in shapes]
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
+        watch = Watch({})
+        watch.hold([*parameters, *(p.grad for p in parameters)])
+        optimizer = make_optimizer(parameters, name, foreach=foreach)
+        with watch:
+            optimizer.step()
+            watch.restart("optimizer")
+            resident = watch.live_bytes
+            optimizer.step()
+    return watch.peak_bytes - resident

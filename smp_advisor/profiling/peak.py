@@ -1,0 +1,98 @@
+"""The peak of a training step on one GPU, composed of what a profile knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from smp_advisor.profiling.recipe import recipe
+
+if TYPE_CHECKING:
+    from smp_advisor.profiling.measured import Profile
+
+__all__ = ["PeakMemory", "peak_memory"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeakMemory:
+    """Bytes of a steady-state step (optimizer state resident) at its highest point, without allocator and context."""
+
+    phase: Literal["forward", "backward", "optimizer"]
+    parameters_bytes: int
+    optimizer_state_bytes: int
+    """Moments and fp32 copies."""
+    gradients_bytes: int
+    """Of all parameters, at the end of the backward pass."""
+    activations_bytes: int
+    """Kept by autograd at the end of the forward pass."""
+    loss_bytes: int
+    """Logits and the loss's temporaries beyond them, at the start of the backward pass."""
+    optimizer_step_bytes: int
+    """Temporaries of the optimizer's step."""
+    passes_bytes: int
+    """Peak of the forward and backward pass alone."""
+    peak_bytes: int
+
+    @property
+    def peak_gib(self) -> float:
+        """`peak_bytes` in GiB."""
+        return self.peak_bytes / 2**30
+
+
+def peak_memory(
+    profile: Profile,
+    batch: int,
+    sequence: int = 1,
+    *,
+    checkpointing: bool = False,
+    persistent_gradients: bool = False,
+) -> PeakMemory:
+    """Walk the profile's timeline at a size.
+
+    With gradients freed between steps, the peak of a transformer is ``P + O + max(A + 8bsV, G + one block)`` in fp32
+    loss precision: either at the start of the backward pass, with all activations, or at its end, with all gradients.
+    The timeline holds every point between.
+
+    Parameters
+    ----------
+    persistent_gradients
+        Whether gradients stay allocated between steps (buckets of data-parallel libraries, SMP): they then add to the
+        highest point of the pass.
+    """
+    held = recipe(profile.precision)
+    timeline = profile.checkpointed_timeline if checkpointing else profile.timeline
+    parameters = held.parameter_bytes * profile.parameter_count + profile.buffer_bytes
+    state = held.state_bytes(profile.optimizer) * profile.trainable_parameter_count
+    resident = parameters + state + profile.input_bytes(batch, sequence)
+    gradients = profile.gradient_bytes
+    saved = profile.activation_bytes(batch, sequence, checkpointing=checkpointing)
+
+    live = 0
+    phase: Literal["forward", "backward", "optimizer"] = "forward"
+    highest = first_backward = 0
+    for segment in timeline:
+        top = live + segment.rise_bytes(batch, sequence)
+        if segment.phase == "backward" and not first_backward:
+            first_backward = top
+        if persistent_gradients:
+            top += gradients
+        if top > highest:
+            highest, phase = top, segment.phase
+        live += segment.change_bytes(batch, sequence)
+    if not timeline:  # no timeline could be fitted: the closed form, without the loss
+        highest, phase = saved + (gradients if persistent_gradients else 0), "backward"
+    passes = resident + highest
+    step = gradients + profile.optimizer_rise_bytes
+    if step > highest:
+        highest, phase = step, "optimizer"
+    return PeakMemory(
+        phase=phase,
+        parameters_bytes=parameters,
+        optimizer_state_bytes=state,
+        gradients_bytes=gradients,
+        activations_bytes=saved,
+        loss_bytes=max(0, first_backward - saved),
+        optimizer_step_bytes=profile.optimizer_rise_bytes,
+        passes_bytes=passes,
+        peak_bytes=resident + highest,
+    )

@@ -1,0 +1,87 @@
+"""Profiles as plain data: equal parts are written once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.profiling.measured import (
+    Agreement,
+    Attending,
+    BlockProfile,
+    Product,
+    Profile,
+    Provenance,
+    Segment,
+)
+from smp_advisor.profiling.polynomial import Polynomial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["profile_as_dict", "profile_from_dict"]
+
+_SHARED = ("blocks", "timeline", "checkpointed_timeline")
+"""Fields in which most entries are equal."""
+_STAGES = ("scaled", "local", "rehearsal")
+_POLYNOMIAL = "polynomial"
+
+
+def profile_as_dict(profile: Profile) -> dict[str, Any]:
+    """Plain data, ready for JSON."""
+    result: dict[str, Any] = {}
+    for entry in dataclasses.fields(profile):
+        value = getattr(profile, entry.name)
+        if entry.name in _SHARED:
+            distinct = list(dict.fromkeys(value))
+            places = {part: place for place, part in enumerate(distinct)}
+            result[entry.name] = {"kinds": [_plain(part) for part in distinct], "order": [places[part] for part in value]}
+        elif entry.name in _STAGES:
+            result[entry.name] = value.as_dict() if hasattr(value, "as_dict") else value
+        else:
+            result[entry.name] = _plain(value)
+    return result
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Polynomial):
+        return {_POLYNOMIAL: value.as_list()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {entry.name: _plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value
+
+
+def profile_from_dict(values: Mapping[str, Any]) -> Profile:
+    """Profile of `profile_as_dict`, also after a way through JSON."""
+    given = dict(values)
+    given["blocks"] = _expanded(given["blocks"], _block)
+    for name in ("timeline", "checkpointed_timeline"):
+        given[name] = _expanded(given[name], lambda part: Segment(**_polynomials(part)))
+    given["provenance"] = tuple(Provenance(**part) for part in given["provenance"])
+    given["agreements"] = tuple(Agreement(**part) for part in given["agreements"])
+    for name in ("tied", "versions"):
+        given[name] = tuple(tuple(part) for part in given[name])
+    given["warnings"] = tuple(given["warnings"])
+    return Profile(**_polynomials(given))
+
+
+def _expanded(shared: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Any]) -> tuple[Any, ...]:
+    kinds = [read(part) for part in shared["kinds"]]
+    order: Sequence[int] = shared["order"]
+    return tuple(kinds[place] for place in order)
+
+
+def _block(values: Mapping[str, Any]) -> BlockProfile:
+    given = _polynomials(values)
+    given["products"] = tuple(Product(**_polynomials(part)) for part in given["products"])
+    given["attentions"] = tuple(Attending(**part) for part in given["attentions"])
+    return BlockProfile(**given)
+
+
+def _polynomials(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: Polynomial.from_list(value[_POLYNOMIAL]) if isinstance(value, dict) and _POLYNOMIAL in value else value
+        for name, value in values.items()
+    }

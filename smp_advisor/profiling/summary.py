@@ -1,0 +1,90 @@
+"""A profile in a few lines, for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.profiling.recipe import RECIPES
+from smp_advisor.workload.counts import format_count
+
+if TYPE_CHECKING:
+    from smp_advisor.profiling.measured import Profile
+
+__all__ = ["rows", "summary"]
+
+_GIB = 2**30
+
+
+def summary(profile: Profile) -> str:
+    """Figures with the method that gave each."""
+    width = max(len(label) for label, _ in rows(profile))
+    lines = [f"Profile of {profile.name}"]
+    lines += [f"  {label:<{width}}  {text}" for label, text in rows(profile)]
+    lines += [f"  Note: {warning}" for warning in profile.warnings]
+    lines += [str(stage) for stage in (profile.scaled, profile.local, profile.rehearsal) if stage is not None]
+    return "\n".join(lines)
+
+
+def rows(profile: Profile) -> list[tuple[str, str]]:
+    """Labels and texts: parameters, blocks, activations, FLOPs, peak, how it was obtained."""
+    batch, sequence = profile.batch, profile.sequence
+    size = f"batch {batch}, {sequence:,} tokens" if profile.has_sequence else f"batch {batch}"
+    peak = profile.peak_memory(batch, sequence)
+    found = [
+        ("Parameters", _parameters(profile)),
+        ("Blocks", _blocks(profile)),
+        ("Settings", f"{RECIPES[profile.precision].label}, {profile.attention} attention, {profile.optimizer}; {size}"),
+        ("Inputs", profile.inputs),
+        ("Activations", _activations(profile)),
+        (
+            "FLOPs",
+            f"{profile.forward_flops(batch, sequence) / 1e12:.4g} T forward, "
+            f"{profile.backward_flops(batch, sequence) / 1e12:.4g} T backward",
+        ),
+        (
+            "Peak, one GPU",
+            f"{peak.peak_bytes / _GIB:.2f} GiB in the {peak.phase} "
+            f"{'step' if peak.phase == 'optimizer' else 'pass'}, before the allocator's reserve and CUDA's context",
+        ),
+    ]
+    found += [
+        (f"{one.figure[:1].upper()}{one.figure[1:]}:", f"{one.method}, {one.confidence}" + (f" ({one.note})" if one.note else ""))
+        for one in profile.provenance
+        if one.figure != "inputs"
+    ]
+    checks = [one for one in profile.agreements if one.measured]
+    if checks:
+        worst = max(checks, key=lambda one: abs(one.ratio - 1))
+        found.append(
+            (
+                "Checked",
+                f"{len(checks)} figures against the full trace and an unseen size, the worst {100 * (worst.ratio - 1):+.4f} %",
+            )
+        )
+    found.append(("Took", f"{profile.seconds:.1f} s, {profile.operations:,} operations"))
+    return found
+
+
+def _parameters(profile: Profile) -> str:
+    text = f"{format_count(profile.parameter_count)} ({profile.parameter_count:,})"
+    if profile.trainable_parameter_count != profile.parameter_count:
+        text += f", {format_count(profile.trainable_parameter_count)} to be trained"
+    if profile.tied:
+        text += "; tied: " + "; ".join(" = ".join(group) for group in profile.tied[:2])
+    return text
+
+
+def _blocks(profile: Profile) -> str:
+    kinds: dict[tuple[str, int], int] = {}
+    for block in profile.blocks:
+        key = (block.kind, block.parameters)
+        kinds[key] = kinds.get(key, 0) + 1
+    return ", ".join(f"{count} x {kind} of {format_count(size)}" for (kind, size), count in kinds.items()) or "none repeat"
+
+
+def _activations(profile: Profile) -> str:
+    batch, sequence = profile.batch, profile.sequence
+    text = f"{profile.activation_bytes(batch, sequence) / _GIB:.3f} GiB"
+    if profile.checkpointed_bytes is not None:
+        text += f", {profile.activation_bytes(batch, sequence, checkpointing=True) / _GIB:.3f} GiB with checkpointing"
+    return text
