@@ -77,13 +77,15 @@ def _resident_checkpoints(model: Model, layout: Layout, world: World, stage: Sta
     """Checkpointed inputs on the GPU and in host memory, bytes per GPU.
 
     Offloading moves out the inputs of microbatches that are not running; `activation_loading_horizon` of them are
-    back on the GPU. Assumption: the inputs of the running microbatch stay on the GPU.
+    back on the GPU. Assumption: the inputs of the running microbatch stay on the GPU, except where `offload_running`
+    says otherwise: there no more than `activation_loading_horizon` layers' inputs are (SMP v2, parameter reference).
     """
     one = _checkpoint_bytes(model, layout, world, stage)
     everything = one * in_flight(layout, stage.index)
     units = np.maximum(np.ceil(stage.layers / np.maximum(unit_layers(layout, stage), 1)), 1)
-    back = np.minimum(everything - one, layout.activation_loading_horizon * one / units)
-    on_gpu = np.where(layout.offload_activations, one + back, everything)
+    loaded = layout.activation_loading_horizon * one / units
+    kept = np.where(layout.offload_running, np.minimum(one, loaded), one + np.minimum(everything - one, loaded))
+    on_gpu = np.where(layout.offload_activations, kept, everything)
     return on_gpu, everything - on_gpu
 
 

@@ -132,7 +132,7 @@ def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan
         check_against(plan, cluster, model, job)
     if not plans:
         return []
-    layout = Layout.of(plans, job)
+    layout = Layout.of(plans, job, cluster)
     model = _trained(model, job)
     seconds = seconds_columns(model, cluster, job, layout)
     result: list[Estimate | None] = [None] * len(plans)

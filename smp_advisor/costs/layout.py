@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.recipe import Recipe
     from smp_advisor.library.plan import Checkpointing, Plan
     from smp_advisor.workload.job import Job
@@ -67,6 +68,8 @@ class Layout:
     """GPUs that share the tokens of a sample."""
     expert_parallel_degree: Ints
     """GPUs of a data-parallel group that share the experts of a layer."""
+    experts_beside_shards: Bools
+    """Whether expert parallelism multiplies the GPUs of a shard group (SMP v2) rather than dividing them."""
     shard_level: Ints
     """What data parallelism divides: 0 nothing, 1 optimizer state (ZeRO-1, ``shard_optimizer_state``), 2 also
     gradients (ZeRO-2), 3 also parameters (ZeRO-3, FSDP, sharded data parallelism)."""
@@ -88,6 +91,9 @@ class Layout:
     selective_recomputation: Bools
     """Whether the core of eager attention (scores, softmax, dropout) is recomputed."""
     offload_activations: Bools
+    offload_running: Bools
+    """Whether offloading also moves the inputs of the microbatch that runs (SMP v2), `activation_loading_horizon` of
+    them aside; else those stay on the GPU."""
     activation_loading_horizon: Ints
     split_checkpoints: Bools
     """Whether checkpointed inputs are divided over tensor parallelism (``optimize="memory"``)."""
@@ -140,11 +146,17 @@ class Layout:
         )
 
     @classmethod
-    def of(cls, plans: Sequence[Plan], job: Job) -> Layout:
-        """Columns of some plans of one library."""
+    def of(cls, plans: Sequence[Plan], job: Job, cluster: Cluster | None = None) -> Layout:
+        """Columns of some plans of one library.
+
+        Parameters
+        ----------
+        cluster
+            Where the plans run: what sharding that follows the nodes needs to know (FSDP's hybrid strategies).
+        """
         from smp_advisor.costs.translation import layout_of
 
-        return layout_of(plans, job)
+        return layout_of(plans, job, cluster)
 
 
 COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(Layout) if f.name != "recipe")

@@ -113,7 +113,8 @@ def _frozen_bytes(local: LocalParameters, layout: Layout, world: World) -> Float
 
 def _expert_shards(layout: Layout, world: World) -> Floats:
     """Shards of an expert's state: expert parallelism has divided the experts over part of the group already."""
-    return np.where(layout.shard_level > 0, np.maximum(world.shards / layout.expert_parallel_degree, 1), 1.0)
+    within = np.maximum(world.shards / layout.expert_parallel_degree, 1)
+    return np.where(layout.shard_level > 0, np.where(layout.experts_beside_shards, world.shards, within), 1.0)
 
 
 def owned_parameters(local: LocalParameters, layout: Layout, world: World) -> Floats:

@@ -6,19 +6,35 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.costs.layout import Layout, checkpoint_layers, sharded_default
 from smp_advisor.costs.recipe import smp_v1
+from smp_advisor.costs.translation_replicated import replicated, smp_v1_tensorflow
+from smp_advisor.costs.translation_sharded import fsdp, smp_v2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.library.plan import Plan
     from smp_advisor.workload.job import Job
 
 __all__ = ["layout_of"]
 
 
-def layout_of(plans: Sequence[Plan], job: Job) -> Layout:
+def layout_of(plans: Sequence[Plan], job: Job, cluster: Cluster | None = None) -> Layout:
     """Columns of some plans, all of one library."""
-    return _smp_v1(plans, job)
+    libraries = {plan.library for plan in plans}
+    if len(libraries) > 1:
+        raise ValueError(f"plans of different libraries do not go into one layout: {', '.join(sorted(libraries))}")
+    match libraries.pop() if libraries else "smp-v1":
+        case "smp-v2":
+            return smp_v2(plans, job, cluster)
+        case "fsdp":
+            return fsdp(plans, job, cluster)
+        case "ddp" | "training-compiler":
+            return replicated(plans, job)
+        case "smp-v1-tensorflow":
+            return smp_v1_tensorflow(plans, job)
+        case _:
+            return _smp_v1(plans, job)
 
 
 def _smp_v1(plans: Sequence[Plan], job: Job) -> Layout:
