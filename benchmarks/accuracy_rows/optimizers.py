@@ -27,6 +27,8 @@ class Keeping:
     """Whether fp32 gradients are accumulated beside 16-bit ones."""
     master_gradients: bool
     """Whether fp32 copies of parameters and of gradients are kept (20 bytes a parameter with Adam)."""
+    deepspeed: bool
+    """Whether DeepSpeed's optimizer runs."""
 
 
 def keeping(row: Row) -> Keeping:
@@ -38,6 +40,7 @@ def keeping(row: Row) -> Keeping:
         gradient_bits=_bits(text, r"grad(?:ient)?s?"),
         fp32_beside="bf16_optimizer" in text or "+4 b/param" in text,
         master_gradients="20 b/param" in text or "main grad" in text,
+        deepspeed="deepspeed" in text,
     )
 
 

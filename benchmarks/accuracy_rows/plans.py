@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs.layout import Layout
-from smp_advisor.costs.recipe import amp, deepspeed, fully_sharded, megatron, over_frozen, pure, smp_v1
+from smp_advisor.costs.recipe import amp, deepspeed, fully_sharded, megatron, megatron_fp16, over_frozen, pure
 from smp_advisor.errors import AdvisorError
 from smp_advisor.workload import Adapter, Job
 
@@ -151,13 +151,13 @@ def _recipe(row: Row, job: Job, kept: Keeping, degrees: Degrees) -> Recipe:
     if precision.endswith("pure") or job.adapter is not None:
         return pure(job, fp32_state=kept.state_bits == 32)
     if kept.master_gradients:
-        return smp_v1(job)
+        return megatron_fp16(job)
     if kept.fp32_beside:
         return deepspeed(job, fp32_accumulation=True)
     if kept.gradient_bits == 32:
         return megatron(job)
-    if kept.gradient_bits == 16:
-        return deepspeed(job)
+    if kept.gradient_bits == 16 or kept.deepspeed:
+        return deepspeed(job, zero=level > 0)
     return _habitual_recipe(job, level, parallel=degrees.tensor > 1 or degrees.pipeline > 1)
 
 
@@ -171,7 +171,7 @@ def _habitual_recipe(job: Job, level: int, *, parallel: bool) -> Recipe:
         return amp(job)
     if job.precision == "bf16" and parallel:
         return megatron(job)
-    return deepspeed(job) if level else smp_v1(job)
+    return deepspeed(job) if level else megatron_fp16(job)
 
 
 def _level(row: Row) -> int:

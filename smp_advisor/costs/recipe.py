@@ -10,7 +10,7 @@ from smp_advisor.workload.optimizer import OPTIMIZERS
 if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
 
-__all__ = ["Recipe", "amp", "deepspeed", "fully_sharded", "megatron", "over_frozen", "pure", "smp_v1"]
+__all__ = ["Recipe", "amp", "deepspeed", "fully_sharded", "megatron", "megatron_fp16", "over_frozen", "pure", "smp_v1"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,22 +130,35 @@ def megatron(job: Job) -> Recipe:
     )
 
 
-def deepspeed(job: Job, *, fp32_accumulation: bool = False) -> Recipe:
-    """DeepSpeed ZeRO: 2 + 2 + 12 = 16 bytes with Adam, of which ZeRO-1 divides the 12 (Rajbhandari et al. 2020).
+def megatron_fp16(job: Job) -> Recipe:
+    """Megatron-LM in fp16 without its distributed optimizer: the 20 bytes of SMP v1 and DDP's buckets, 22 in all.
+
+    The buckets are a second copy of the 16-bit gradients, also with a single replica.
+    """
+    return replace(smp_v1(job), extra_gradient_bytes=2)
+
+
+def deepspeed(job: Job, *, zero: bool = True, fp32_accumulation: bool = False) -> Recipe:
+    """DeepSpeed: 2 + 2 + 12 bytes with Adam (Rajbhandari et al. 2020, arXiv 1910.02054), and its step's own gradients.
 
     Parameters
     ----------
+    zero
+        Whether ZeRO's optimizer runs, which holds the fp32 gradients of its partition beside the state; the one without
+        makes them for the step.
     fp32_accumulation
         Whether gradients are accumulated in fp32 beside the 16-bit ones, as its BF16_Optimizer does.
     """
+    held = zero and not fp32_accumulation
     return Recipe(
         compute_bytes=2,
         parameter_bytes=2,
         gradient_bytes=2,
         moment_bytes=job.moment_bytes,
-        copy_bytes=4,
+        copy_bytes=8 if held else 4,
         reduced_bytes=4 if fp32_accumulation else 2,
-        extra_gradient_bytes=4 if fp32_accumulation else 0,
+        extra_gradient_bytes=6 if fp32_accumulation else 0,
+        step_bytes=2 if held else 4,
     )
 
 

@@ -138,8 +138,11 @@ def _adapted(adapter: Adapter, block: Block) -> Block:
     products that read the same tensor, and a copy behind dropout for every pair.
     """
     saved, pairs = block.saved, _pairs(adapter, block)
-    replicated = saved.replicated_elements - saved.weight_replicated_elements
-    split = saved.split_elements - saved.weight_split_elements + sum(adapter.rank * pair.chosen for pair in pairs)
+    # The product with a quantised weight is a function of its own, which keeps its input whether or not it needs it.
+    unneeded = 0.0 if adapter.quantized else 1.0
+    replicated = saved.replicated_elements - unneeded * saved.weight_replicated_elements
+    split = saved.split_elements - unneeded * saved.weight_split_elements
+    split += sum(adapter.rank * pair.chosen for pair in pairs)
     # Dropout gives every pair a tensor of its own. Without it they share what they read, and what the fused attention
     # or the encoder keeps anyway costs nothing.
     kept = pairs if adapter.dropout else tuple({pair.source: pair for pair in pairs}.values())
