@@ -123,3 +123,76 @@ def preprocess_alone(script: Script) -> Iterator[str]:
 @operator("compiler", "not together with smdistributed", "training-compiler-enable-pytorch")
 def with_smdistributed(script: Script) -> Iterator[str]:
     yield script.text.replace("import torch\n", "import torch\nimport smdistributed.modelparallel.torch as smp\n", 1)
+
+
+@operator("compiler", "padding='max_length', a static shape", C)
+def pad_by_a_condition(script: Script) -> Iterator[str]:
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.keyword) and node.arg == "padding" and ast.unparse(node.value) == "'max_length'":
+            yield script.on_top('PADDING = "longest"', (node.value, "PADDING"))
+            yield script.swap((node.value, '"max_length" if len([]) else "longest"'))
+
+
+@operator("compiler", "avoid explicit evaluations such as item()", C)
+def other_evaluations_every_step(script: Script) -> Iterator[str]:
+    for call in _updates(script):
+        statement = script.statement(call)
+        for line in ("total = float(loss)", "value = loss.detach().cpu().numpy()", "history = [loss.tolist()]"):
+            yield script.swap((statement, f"{script.source(statement)}\n{line}"))
+
+
+@operator("compiler", "avoid logging tensors", C)
+def log_every_step(script: Script) -> Iterator[str]:
+    for call in _updates(script):
+        statement = script.statement(call)
+        logged = f'{script.source(statement)}\nlogging.info(f"loss {{loss}}")'
+        yield script.on_top("import logging", (statement, logged))
+        yield script.swap((statement, f'{script.source(statement)}\nprint(f"loss {{loss}}")'))
+
+
+@operator("compiler", "XLA devices instead of CUDA", C)
+def cuda_in_other_words(script: Script) -> Iterator[str]:
+    for call in script.calls("xm.xla_device"):
+        yield script.swap((call, '"cuda"'))
+        yield script.swap((call, 'torch.device("cuda:0" if True else "cpu")'))
+
+
+@operator("compiler", "save by xm.save", C)
+def torch_save_by_an_alias(script: Script) -> Iterator[str]:
+    for call in script.calls("xm.save"):
+        yield script.on_top("from torch import save", (call.func, "save"))
+
+
+@operator("compiler", "a checkpoint once in a while", C)
+def save_every_step(script: Script) -> Iterator[str]:
+    for call in _updates(script):
+        statement = script.statement(call)
+        yield script.swap((statement, f'{script.source(statement)}\nxm.save(model.state_dict(), "last.pt")'))
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.keyword) and node.arg in ("logging_steps", "save_steps"):
+            yield script.swap((node.value, "1"))
+
+
+@operator("compiler", "gradients are gathered from all workers", "training-compiler-troubleshooting")
+def update_by_a_helper(script: Script) -> Iterator[str]:
+    for call in script.calls("xm.optimizer_step"):
+        if "_mp_fn" in script.text and call.args:
+            helper = "\ndef update(optimizer):\n    optimizer.step()\n"
+            yield script.on_top(helper, (call, f"update({script.source(call.args[0])})"))
+
+
+@operator("compiler", "drop the last partial batch, a second shape", "training-compiler-troubleshooting")
+def last_batch_kept(script: Script) -> Iterator[str]:
+    for call in script.calls("DataLoader", "TrainingArguments"):
+        for name in ("drop_last", "dataloader_drop_last"):
+            given = keyword_of(call, name)
+            if given is not None and ast.unparse(given.value) == "True":
+                yield script.swap((given.value, "False"))
+
+
+@operator("compiler", "tune the workers that preprocess the data", C)
+def one_worker(script: Script) -> Iterator[str]:
+    for call in script.calls("map"):
+        given = keyword_of(call, "num_proc")
+        if given is not None:
+            yield script.swap((given.value, "None"))

@@ -46,6 +46,12 @@ class Script:
             data = data[:start] + new.replace("\n", "\n" + indent).encode() + data[end:]
         return data.decode()
 
+    def on_top(self, text: str, *changes: tuple[ast.AST | tuple[int, int], str]) -> str:
+        """`text` after the last import on the top level, and the changes made."""
+        imports = [node for node in self.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        end = self.span(imports[-1])[1]
+        return self.swap(((end, end), "\n" + text), *changes)
+
     def without(self, statement: ast.stmt) -> str:
         return self.swap((statement, "pass"))
 

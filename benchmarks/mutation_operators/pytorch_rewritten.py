@@ -26,13 +26,6 @@ def _before(script: Script, node: ast.AST, line: str, *changes: tuple[ast.AST, s
     return script.swap(((start, start), line + "\n"), *changes)
 
 
-def _on_top(script: Script, text: str, *changes: tuple[ast.AST, str]) -> str:
-    """`text` after the last import on the top level, and the changes made."""
-    imports = [node for node in script.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    end = script.span(imports[-1])[1]
-    return script.swap(((end, end), "\n" + text), *changes)
-
-
 def _reading_ranks(script: Script) -> list[ast.expr]:
     return [
         given.value
@@ -56,7 +49,7 @@ def drop_last_by_a_name(script: Script) -> Iterator[str]:
     for call in script.calls("DataLoader"):
         given = keyword_of(call, "drop_last")
         if given is not None and ast.unparse(given.value) == "True":
-            yield _on_top(script, "WHOLE_BATCHES = False", (given.value, "WHOLE_BATCHES"))
+            yield script.on_top("WHOLE_BATCHES = False", (given.value, "WHOLE_BATCHES"))
 
 
 @operator("torch", "set drop_last=True in DataLoader", P, PIPELINE)
@@ -66,7 +59,7 @@ def loader_made_by_partial(script: Script) -> Iterator[str]:
         if given is not None and call.args and not any(keyword.arg is None for keyword in call.keywords):
             kept = [f"{k.arg}={script.source(k.value)}" for k in call.keywords if k is not given]
             made = f"functools.partial({script.source(call.func)}, {', '.join(kept)})({script.source(call.args[0])})"
-            yield _on_top(script, "import functools", (call, made))
+            yield script.on_top("import functools", (call, made))
 
 
 @operator("torch", "the batch size is divisible by the number of microbatches", T, PIPELINE)
@@ -74,7 +67,7 @@ def indivisible_batch_by_a_name(script: Script) -> Iterator[str]:
     for call in script.calls("DataLoader"):
         given = keyword_of(call, "batch_size")
         if given is not None and isinstance(given.value, ast.Constant):
-            yield _on_top(script, "BATCH = 2 * 16 + 1", (given.value, "BATCH"))
+            yield script.on_top("BATCH = 2 * 16 + 1", (given.value, "BATCH"))
 
 
 @operator("torch", "a shard of the data is indexed by smp.dp_rank()", T, PIPELINE)
@@ -86,7 +79,7 @@ def shard_by_a_variable(script: Script) -> Iterator[str]:
 @operator("torch", "a shard of the data is indexed by smp.dp_rank()", T, PIPELINE)
 def shard_by_a_helper(script: Script) -> Iterator[str]:
     for rank in _reading_ranks(script):
-        yield _on_top(script, "\ndef process_number():\n    return smp.local_rank()\n", (rank, "process_number()"))
+        yield script.on_top("\ndef process_number():\n    return smp.local_rank()\n", (rank, "process_number()"))
 
 
 @operator("torch", "a shard of the data is indexed by smp.dp_rank()", T, PIPELINE)
@@ -110,8 +103,8 @@ def shard_by_torch_distributed(script: Script) -> Iterator[str]:
 @operator("torch", "a shard of the data is indexed by smp.dp_rank()", T, PIPELINE)
 def shard_by_the_environment(script: Script) -> Iterator[str]:
     for rank in _reading_ranks(script):
-        yield _on_top(script, "import os", (rank, 'int(os.environ["OMPI_COMM_WORLD_RANK"])'))
-        yield _on_top(script, "import os", (rank, 'int(os.environ.get("LOCAL_RANK", 0))'))
+        yield script.on_top("import os", (rank, 'int(os.environ["OMPI_COMM_WORLD_RANK"])'))
+        yield script.on_top("import os", (rank, 'int(os.environ.get("LOCAL_RANK", 0))'))
 
 
 @operator("torch", "shards are counted by the data-parallel size", T, PIPELINE)
@@ -151,7 +144,7 @@ def seed_of_numpy_by_global_rank(script: Script) -> Iterator[str]:
     for call in script.calls("smp.init"):
         statement = script.statement(call)
         source = script.source(statement)
-        yield _on_top(script, "import numpy", (statement, f"{source}\nnumpy.random.seed(7 + smp.rank())"))
+        yield script.on_top("import numpy", (statement, f"{source}\nnumpy.random.seed(7 + smp.rank())"))
 
 
 @operator("torch", "replace torch.Tensor.backward with DistributedModel.backward", P, PIPELINE)
@@ -159,7 +152,7 @@ def loss_backward_in_a_helper(script: Script) -> Iterator[str]:
     for call in script.calls("backward"):
         if len(call.args) == 1 and any(call in ast.walk(step) for step in script.steps()):
             helper = "\ndef propagate(value):\n    value.backward(retain_graph=True)\n"
-            yield _on_top(script, helper, (call, f"propagate({script.source(call.args[0])})"))
+            yield script.on_top(helper, (call, f"propagate({script.source(call.args[0])})"))
 
 
 @operator("torch", "put the forward and backward logic in a step function", P, PIPELINE)
@@ -241,14 +234,14 @@ def native_checkpointing_by_an_alias(script: Script) -> Iterator[str]:
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "model" and call.args and not call.keywords:
                 arguments = ", ".join(script.source(a) for a in [call.func, *call.args])
                 alias = "from torch.utils.checkpoint import checkpoint as remember"
-                yield _on_top(script, alias, (call, f"remember({arguments}, use_reentrant=False)"))
+                yield script.on_top(alias, (call, f"remember({arguments}, use_reentrant=False)"))
 
 
 @operator("torch", "DistributedDataParallel is not supported", P, PIPELINE)
 def torch_ddp_around(script: Script) -> Iterator[str]:
     for call in script.calls("smp.DistributedModel"):
         alias = "from torch.nn.parallel import DistributedDataParallel as DDP"
-        yield _on_top(script, alias, (call, f"DDP({script.source(call)}, device_ids=[smp.local_rank()])"))
+        yield script.on_top(alias, (call, f"DDP({script.source(call)}, device_ids=[smp.local_rank()])"))
         yield script.swap((call, f"torch.nn.DataParallel({script.source(call)})"))
 
 
@@ -262,7 +255,7 @@ def traced_model(script: Script) -> Iterator[str]:
 @operator("torch", "smp.amp.GradScaler instead of torch's", P, PIPELINE)
 def scaler_by_an_alias(script: Script) -> Iterator[str]:
     for call in script.calls("smp.amp.GradScaler"):
-        yield _on_top(script, "from torch.cuda.amp import GradScaler", (call.func, "GradScaler"))
+        yield script.on_top("from torch.cuda.amp import GradScaler", (call.func, "GradScaler"))
         yield script.swap((call, 'torch.amp.GradScaler("cuda")'))
 
 
@@ -343,7 +336,7 @@ def tensor_parallelism_off(script: Script) -> Iterator[str]:
 def one_seed_by_a_name(script: Script) -> Iterator[str]:
     for call in script.calls("torch.manual_seed"):
         if "dp_rank()" in ast.unparse(call):
-            yield _on_top(script, "SEED = 1234", (call.args[0], "SEED"))
+            yield script.on_top("SEED = 1234", (call.args[0], "SEED"))
 
 
 @operator("torch", "with tensor parallelism checkpoints are saved at rdp_rank 0", T, TENSOR, needs="tensor_parallel")
@@ -419,7 +412,7 @@ def scheduler_by_a_name(script: Script) -> Iterator[str]:
 def clip_by_an_alias(script: Script) -> Iterator[str]:
     for call in script.calls("clip_master_grads"):
         clipped = f"clip(model.parameters(), max_norm={script.source(call.args[0])})"
-        yield _on_top(script, "from torch.nn.utils import clip_grad_norm_ as clip", (call, clipped))
+        yield script.on_top("from torch.nn.utils import clip_grad_norm_ as clip", (call, clipped))
 
 
 @operator("torch", "accumulated gradients need backward_passes_per_step", "smd_model_parallel_pytorch", SHARDED)
@@ -458,7 +451,7 @@ def strict_arguments_in_a_helper(script: Script) -> Iterator[str]:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple) and not call.args:
             helper = "\ndef options_of(reader):\n    return reader.parse_args()\n"
             first = script.source(statement.targets[0].elts[0])
-            yield _on_top(script, helper, (statement, f"{first} = options_of({script.source(call.func.value)})"))
+            yield script.on_top(helper, (statement, f"{first} = options_of({script.source(call.func.value)})"))
 
 
 @operator(

@@ -112,3 +112,93 @@ def split_what_has_no_batch(script: Script) -> Iterator[str]:
         for decorator in function.decorator_list:
             if isinstance(decorator, ast.Call) and keyword_of(decorator, "non_split_inputs") is not None:
                 yield script.swap((decorator, "smp.step"))
+
+
+@operator("tensorflow", "set drop_remainder=True in Dataset.batch", F, PIPELINE)
+def remainder_kept_by_a_name(script: Script) -> Iterator[str]:
+    for call in script.calls("batch"):
+        given = keyword_of(call, "drop_remainder")
+        if given is not None:
+            yield script.swap((given.value, "False"))
+            yield script.on_top("KEEP_ALL = True", (given.value, "not KEEP_ALL"))
+
+
+@operator("tensorflow", "the batch size is divisible by the number of microbatches", F, PIPELINE)
+def indivisible_batch(script: Script) -> Iterator[str]:
+    for call in script.calls("batch"):
+        if keyword_of(call, "drop_remainder") is not None and isinstance(call.args[0], ast.Constant):
+            yield script.swap((call.args[0], "33"))
+            yield script.on_top("BATCH = 33", (call.args[0], "BATCH"))
+
+
+@operator("tensorflow", "a shard is indexed by smp.dp_rank()", "model-parallel-customize-tips-pitfalls", PIPELINE)
+def shard_in_other_words(script: Script) -> Iterator[str]:
+    for call in script.calls("shard"):
+        if len(call.args) == 2 and "dp_rank" in ast.unparse(call.args[1]):
+            yield script.swap((call.args[1], "smp.mp_rank()"))
+            yield script.swap((call.args[1], "smp.local_rank()"))
+            yield script.on_top("\ndef number():\n    return smp.rank()\n", (call.args[1], "number()"))
+
+
+@operator("tensorflow", "seed random operations of the data pipeline with smp.dp_rank()", F, PIPELINE)
+def one_seed_for_all(script: Script) -> Iterator[str]:
+    for call in script.calls("shuffle"):
+        given = keyword_of(call, "seed")
+        if given is not None and "dp_rank" in ast.unparse(given) and "shard(" not in script.text:
+            yield script.swap((given.value, "1234"))
+
+
+@operator("tensorflow", "update the weights outside of the step function", F, PIPELINE)
+def update_inside_the_step(script: Script) -> Iterator[str]:
+    for function in script.steps():
+        for returned in ast.walk(function):
+            if isinstance(returned, ast.Return) and "optimizer" in script.text:
+                name = "self.optimizer" if "self.optimizer" in script.text else "optimizer"
+                line = f"{name}.apply_gradients(zip(grads, []))"
+                yield script.swap((returned, f"grads = []\n{line}\n{script.source(returned)}"))
+
+
+@operator("tensorflow", "post-process what the step returns", F, PIPELINE)
+def step_output_as_a_number(script: Script) -> Iterator[str]:
+    for call in script.calls("reduce_mean"):
+        if isinstance(call.func, ast.Attribute) and not call.args and isinstance(script.parent(call), ast.Return):
+            yield script.swap((call, f"float({script.source(call.func.value)})"))
+            yield script.swap((call, f"tf.reduce_mean({script.source(call.func.value)})"))
+
+
+@operator("tensorflow", "import and initialize the library with smp.init", F, PIPELINE)
+def init_too_late(script: Script) -> Iterator[str]:
+    for call in script.calls("smp.init"):
+        statement = script.statement(call)
+        yield script.swap((statement, f"print(smp.rank())\n{script.source(statement)}"))
+
+
+@operator("tensorflow", "the job passes --mp_parameters to the script", F, PIPELINE)
+def strict_arguments(script: Script) -> Iterator[str]:
+    for call in script.calls("parse_known_args"):
+        statement = script.statement(call)
+        strict = f"{script.source(call.func.value)}.parse_args()"
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple):
+            yield script.swap((statement, f"{script.source(statement.targets[0].elts[0])} = {strict}"))
+
+
+@operator("tensorflow", "return only the tensors that are needed", F, PIPELINE)
+def unused_outputs(script: Script) -> Iterator[str]:
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.ClassDef) and any("DistributedModel" in ast.unparse(base) for base in node.bases):
+            for method in node.body:
+                returns = [part for part in ast.walk(method) if isinstance(part, ast.Return)]
+                if isinstance(method, ast.FunctionDef) and method.name == "call" and len(returns) == 1:
+                    for call in script.calls("model"):
+                        statement = script.statement(call)
+                        if isinstance(statement, ast.Assign) and statement.value is call:
+                            value = returns[0].value
+                            target = script.source(statement.targets[0])
+                            yield script.swap(
+                                (value, f"{script.source(value)}, {method.args.args[1].arg}"),
+                                (call, f"{script.source(call)}[0]"),
+                            )
+                            yield script.swap(
+                                (value, f"{script.source(value)}, {method.args.args[1].arg}"),
+                                (statement.targets[0], f"{target}, _"),
+                            )

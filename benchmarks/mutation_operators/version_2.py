@@ -110,3 +110,94 @@ def strict_arguments(script: Script) -> Iterator[str]:
             yield script.swap((script.parent(call), strict))
         else:
             yield script.swap((call, strict))
+
+
+@operator("v2", "tsm.init() comes before the library's other calls", V2, {"hybrid_shard_degree": 4})
+def init_too_late(script: Script) -> Iterator[str]:
+    for call in script.calls("tsm.init"):
+        statement = script.statement(call)
+        source = script.source(statement)
+        for wrap in script.calls("FSDP", "FullyShardedDataParallel", "tsm.transform"):
+            later = script.statement(wrap)
+            if script.block(later) is script.block(statement):
+                yield script.swap((statement, "pass"), (later, f"{script.source(later)}\n{source}"))
+                break
+
+
+@operator("v2", "tensor parallelism needs tsm.transform", V2, TENSOR, needs="transform(")
+def transformed_and_thrown_away(script: Script) -> Iterator[str]:
+    for call in script.calls("tsm.transform"):
+        statement = script.statement(call)
+        if isinstance(statement, ast.Assign) and isinstance(call.args[0], ast.Name):
+            yield script.swap((statement, f"transformed = {script.source(call)}"))
+
+
+@operator("v2", "the model is wrapped by FSDP", V2, {"hybrid_shard_degree": 4})
+def wrapped_and_thrown_away(script: Script) -> Iterator[str]:
+    for call in script.calls("FSDP", "FullyShardedDataParallel"):
+        statement = script.statement(call)
+        if isinstance(statement, ast.Assign) and call.args and isinstance(call.args[0], ast.Name):
+            yield script.swap((statement, f"sharded = {script.source(call)}"))
+
+
+@operator("v2", "the optimizer is built after FSDP", V2, {"hybrid_shard_degree": 4})
+def optimizer_of_the_plain_model(script: Script) -> Iterator[str]:
+    for call in script.calls("FSDP", "FullyShardedDataParallel"):
+        statement = script.statement(call)
+        if isinstance(statement, ast.Assign) and call.args:
+            inner = script.source(call.args[0])
+            made = f"early = torch.optim.AdamW({inner}.parameters(), lr=1e-4)"
+            text = script.swap((statement, f"{made}\n{script.source(statement)}"))
+            again = Script(text)
+            for later in again.calls("AdamW", "Adam", "SGD"):
+                if again.source(later).startswith("torch.optim") and "early" not in again.source(
+                    again.statement(later)
+                ):
+                    yield again.swap((later, "early"))
+                    break
+
+
+@operator("v2", "DistributedDataParallel does not shard", V2, {"hybrid_shard_degree": 4})
+def replicated_instead(script: Script) -> Iterator[str]:
+    for call in script.calls("FSDP", "FullyShardedDataParallel"):
+        if call.args:
+            yield script.swap((call, f"torch.nn.parallel.DistributedDataParallel({script.source(call.args[0])})"))
+
+
+@operator("v2", "the names of version 1 do not exist in version 2", V2, {"hybrid_shard_degree": 4})
+def step_of_version_1(script: Script) -> Iterator[str]:
+    yield script.text.replace(
+        "import torch.sagemaker as tsm\n",
+        "import torch.sagemaker as tsm\nfrom smdistributed.modelparallel import torch as smp\n",
+        1,
+    )
+
+
+@operator("v2", "parameters of version 1 are unknown to version 2", V2, {"hybrid_shard_degree": 4})
+def microbatches(script: Script) -> Iterator[str]:
+    for call in script.calls("tsm.init"):
+        if not call.args:
+            yield script.swap((call, 'tsm.init({"microbatches": 4, "hybrid_shard_degree": 4})'))
+            yield script.swap((call, 'tsm.init({"pipeline_parallel_degree": 2})'))
+
+
+@operator("v2", "DeepSpeed is not part of version 2", "model-parallel-release-notes", {"hybrid_shard_degree": 4})
+def deepspeed(script: Script) -> Iterator[str]:
+    for call in script.calls("FSDP", "FullyShardedDataParallel"):
+        statement = script.statement(call)
+        if isinstance(statement, ast.Assign) and call.args:
+            line = f"model, optimizer, _, _ = deepspeed.initialize(model={script.source(call.args[0])})"
+            text = script.swap((statement, line))
+            yield text.replace("import torch\n", "import deepspeed\nimport torch\n", 1)
+
+
+@operator(
+    "v2",
+    "offloading needs activation checkpointing",
+    "model-parallel-core-features-v2-pytorch-activation-offloading",
+    {"sm_activation_offloading": True},
+    needs="offload_wrapper(",
+)
+def no_checkpointing(script: Script) -> Iterator[str]:
+    for call in script.calls("apply_activation_checkpointing"):
+        yield script.without(script.statement(call)).replace("checkpoint_wrapper", "offload_wrapper")

@@ -267,7 +267,7 @@ def _bind(function: Function, event: Call) -> dict[str, Value]:
     spec = function.node.args
     positional = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
     given: list[Value] = list(event.arguments)
-    if function.owner is not None and not function.static and not _takes_no_object(function, positional, len(given)):
+    if function.owner is not None and not function.static and not _takes_no_object(positional, len(given)):
         given.insert(0, function.owner)
     bound = dict(zip(positional, given, strict=False))
     if spec.vararg is not None and not event.unpacks:
@@ -285,9 +285,9 @@ def _bind(function: Function, event: Call) -> dict[str, Value]:
     return bound
 
 
-def _takes_no_object(function: Function, positional: list[str], given: int) -> bool:
+def _takes_no_object(positional: list[str], given: int) -> bool:
     """Whether a function of a class is called without the object: what ``smp.step`` makes of it is no method."""
-    return function.step is not None and positional[:1] not in (["self"], ["cls"]) and given >= len(positional)
+    return positional[:1] not in (["self"], ["cls"]) and 0 < len(positional) <= given
 
 
 def _mutate(event: Call) -> None:

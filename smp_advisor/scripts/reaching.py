@@ -57,7 +57,9 @@ def _phrase(guard: Guard) -> str:
     if not names:
         return f"{'where' if guard.holds else 'unless'} {ast.unparse(guard.test)}"
     plain = isinstance(guard.value, Argument)
-    return f"{('with' if guard.holds else 'without') if plain else 'depending on'} {', '.join(names)}"
+    if not plain:
+        return f"by the value of {', '.join(names)}"
+    return f"{'with' if guard.holds else 'without'} {names[0]}"
 
 
 def _granted(context: Context) -> dict[str, bool]:

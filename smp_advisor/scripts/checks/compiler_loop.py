@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _LOADERS = ("pl.MpDeviceLoader", "pl.ParallelLoader")
 _SYNCS = ("xm.reduce_gradients", "xm.all_reduce", "xm.optimizer_step")
+_SHOWING = ("print", "float", "xm.master_print", "tqdm.tqdm.write")
+_LOGGING = ("info", "debug", "warning", "error", "add_scalar", "set_postfix", "set_description", "log")
 _OFTEN = 10
 """Steps: logging or saving at least this rarely is not worth a word."""
 
@@ -56,11 +58,17 @@ def _static_padding(context: Context) -> Iterator[Hit]:
         return
     for call in context.trace.calls:
         given = call.argument("padding")
-        dynamic = constant(given) in (True, "longest") and constant(given) is not None and constant(given) != 1.5
-        text = call.module.text(call.node.func).lower()
-        if given is not None and dynamic and "token" in text:
-            edits = [add_keyword(call.module, call.node, "padding", '"max_length"')]
-            yield Hit(call.module, call.node, {"padding": repr(constant(given))}, edits)
+        known = [constant(option) for option in options(given)] if given is not None else []
+        dynamic = next((value for value in known if value is True or value == "longest"), None)
+        if dynamic is not None and _tokenizes(call):
+            edits = [add_keyword(call.module, call.node, "padding", '"max_length"')] if len(known) == 1 else []
+            yield Hit(call.module, call.node, {"padding": repr(dynamic)}, edits)
+
+
+def _tokenizes(call: Call) -> bool:
+    """Whether the call pads text: of a tokenizer, by its name or by what else it is told."""
+    text = call.module.text(call.node.func).lower()
+    return "token" in text or bool({"truncation", "max_length", "return_tensors"} & call.keywords.keys())
 
 
 @check("STC402")
@@ -73,7 +81,7 @@ def _evaluations(context: Context) -> Iterator[Hit]:
         if not call.loops or call.loops[-1] not in loops or _now_and_then(call) or _elsewhere(context, call):
             continue
         reads = call.method in ("item", "tolist", "numpy") and not call.name and call.receiver is not None
-        shows = call.name in ("print", "float", "xm.master_print") and any(
+        shows = (call.name in _SHOWING or call.name.startswith("logging.") or call.method in _LOGGING) and any(
             _holds(argument, loss) for argument in call.arguments for loss in losses
         )
         if reads or shows:
@@ -103,8 +111,8 @@ def _device(context: Context) -> Iterator[Hit]:
         if _elsewhere(context, call):
             continue
         moved = call.method == "cuda" and not call.name and call.receiver is not None
-        texts = [constant(value) for value in (*call.arguments[:1], call.keywords.get("device"))]
-        named = any(isinstance(text, str) and (text == "cuda" or text.startswith("cuda:")) for text in texts)
+        places = [value for value in (*call.arguments[:1], call.keywords.get("device")) if value is not None]
+        named = any(_is_cuda(option) for value in places for option in options(value))
         if moved:
             yield Hit(call.module, call.node, {"text": call.module.text(call.node)})
         elif named and (call.name == "torch.device" or call.method == "to" or "device" in call.keywords):
@@ -116,6 +124,14 @@ def _device(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, {"text": call.module.text(call.node)}, edits)
 
 
+def _is_cuda(value: Value) -> bool:
+    """``"cuda"``, ``"cuda:0"`` or a text that begins so."""
+    if isinstance(value, Operation) and value.operator == "format" and value.operands:
+        value = value.operands[0]
+    text = constant(value)
+    return isinstance(text, str) and (text == "cuda" or text.startswith("cuda:"))
+
+
 @check("STC404")
 def _marked_steps(context: Context) -> Iterator[Hit]:
     if not context.libraries.xla or not context.trace.imported("torch_xla"):
@@ -124,10 +140,11 @@ def _marked_steps(context: Context) -> Iterator[Hit]:
     barriers = [
         call for call in context.trace.named("xm.optimizer_step") if constant(call.argument("barrier", 1)) is True
     ]
-    if marks or barriers or context.trace.named(*_LOADERS):
+    if barriers or context.trace.named(*_LOADERS) or any(not mark.reached for mark in marks):
         return
+    marked = {loop for mark in marks for loop in mark.loops}
     for call in _updates(context):
-        if call.loops and call.reached:
+        if call.loops and call.reached and not marked & set(call.loops):
             statement = call.module.statement(call.node)
             edits = [after_statement(call.module, statement, "xm.mark_step()")] if statement and _xm(call) else []
             yield Hit(call.module, call.node, {}, edits if call.discarded else [])
@@ -245,8 +262,16 @@ def _parallel_preprocessing(context: Context) -> Iterator[Hit]:
     if not context.libraries.xla:
         return
     for call in context.trace.methods("map"):
-        if call.receiver is not None and _is_hub_dataset(call.receiver) and not call.gives("num_proc"):
+        if (
+            call.receiver is not None
+            and _is_hub_dataset(call.receiver)
+            and (not call.gives("num_proc") or _is_none(call.argument("num_proc")))
+        ):
             yield Hit(call.module, call.node)
+
+
+def _is_none(value: Value | None) -> bool:
+    return isinstance(value, Constant) and value.value is None
 
 
 def _is_hub_dataset(value: Value, depth: int = 0) -> bool:
@@ -274,3 +299,8 @@ def _whole_batches(context: Context) -> Iterator[Hit]:
         sampled = call.argument("batch_sampler", 4) is not None
         if (given is None and not call.unpacks and not sampled) or constant(given) is False:
             yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, "drop_last", "True")])
+    for call in context.trace.calls:
+        asked = call.argument("dataloader_drop_last")
+        if asked is not None and constant(asked) is False and call.name.endswith("TrainingArguments"):
+            name = "dataloader_drop_last"
+            yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, name, "True")])

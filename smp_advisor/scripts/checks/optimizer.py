@@ -11,7 +11,7 @@ from smp_advisor.scripts.edits import Edit, after_statement
 from smp_advisor.scripts.names import is_optimizer
 from smp_advisor.scripts.queries import is_optimizer_call, origins, updates
 from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import Collection, External, Item, Mapping, Operation, Result, Value
+from smp_advisor.scripts.values import Collection, External, Item, Mapping, Operation, Result, Value, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +37,22 @@ def _optimizer_wrapped(context: Context) -> Iterator[Hit]:
             if call.node not in seen and not any(exclusive(step, other) for other in _wrappings(context)):
                 seen.add(call.node)
                 yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]}, _wrap(context, call))
+    if not seen and not _wrappings(context) and not updates(context.trace):
+        for call in _handed_on(context):
+            yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]}, _wrap(context, call))
+
+
+def _handed_on(context: Context) -> list[Call]:
+    """Optimizers of the wrapped model that the script hands to a class of its own, which steps them out of sight."""
+    given = [
+        one
+        for call in context.trace.calls
+        if call.function is not None and call.reached
+        for value in call.bound.values()
+        for one in options(value)
+    ]
+    made = [call for call in context.trace.calls if is_optimizer(call.name) and call.reached and context.wrappings]
+    return [call for call in made if any(isinstance(one, Result) and one.call is call for one in given)]
 
 
 def _wrappings(context: Context) -> list[Call]:

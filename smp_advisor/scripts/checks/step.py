@@ -63,6 +63,10 @@ def _updates_inside(context: Context) -> Iterator[Hit]:
             yield Hit(
                 call.module, call.node, {"what": "The update runs inside of the function decorated with smp.step"}
             )
+    for call in context.trace.methods("apply_gradients"):
+        if call.step is not None and call.step.step is not None and call.step.step.tensorflow:
+            what = "The update runs inside of the function decorated with smp.step"
+            yield Hit(call.module, call.node, {"what": what})
 
 
 def _tensorflow_models(context: Context) -> list[Call]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.edits import Edit, before_statement, replace
 from smp_advisor.scripts.names import is_optimizer
-from smp_advisor.scripts.queries import constant, is_plain_model, origins
+from smp_advisor.scripts.queries import constant, is_plain_model, mentions, origins
 from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import Mapping, Result, Value, options
+from smp_advisor.scripts.values import Mapping, Result, Unknown, Value, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +23,9 @@ FSDP = (
     "torch.distributed._composable.fsdp.fully_shard",
 )
 _V1_PARAMETERS = ("microbatches", "partitions", "pipeline_parallel_degree", "prescaled_batch", "active_microbatches")
+_REPLICATING = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.DataParallel")
+_SWITCHES = ("smp", "tsm", "parallel", "degree", "tp_", "transform", "sagemaker")
+"""Words of conditions that decide whether a script uses the library at all, or which process does what."""
 _ANY_TIME = ("tsm.init", "tsm.logger", "tsm.utils", "tsm.distributed.fsdp.checkpoint")
 """Parts of the library that need no initialization."""
 
@@ -33,10 +36,11 @@ def _initialized(context: Context) -> Iterator[Hit]:
         return
     calls = [call for call in context.trace.each("tsm.") if call.reached and not call.name.startswith(_ANY_TIME)]
     starts = [call for call in context.trace.named("tsm.init") if call.reached]
-    if starts and calls and calls[0].order < starts[0].order:
-        yield Hit(calls[0].module, calls[0].node, {})
+    wraps = [call for call in context.trace.named(*FSDP) if call.reached]
+    first = min((*calls[:1], *wraps[:1]), key=lambda call: call.order, default=None)
+    if starts and first is not None and first.order < starts[0].order:
+        yield Hit(first.module, first.node, {})
     elif not starts:
-        wraps = [call for call in context.trace.named(*FSDP) if call.reached]
         for call in (calls or wraps)[:1]:
             yield Hit(call.module, call.node, {}, _start(call))
 
@@ -67,9 +71,39 @@ def _transformed(context: Context) -> Iterator[Hit]:
             wraps[0].node,
             {"what": f"No tsm.transform before FSDP, with {used[0]} parallelism planned"},
         )
+    for call in wraps if transforms else ():
+        if call.order > transforms[0].order and _untransformed(call):
+            yield Hit(
+                call.module, call.node, {"what": "FSDP wraps the model that went into tsm.transform, not its result"}
+            )
+            return
+    yield from _branches_without(context, transforms)
     for call in transforms:
         if wraps and call.reached and call.order > wraps[0].order and not exclusive(call, wraps[0]):
             yield Hit(call.module, call.node, {"what": "tsm.transform comes after FSDP has cut the model"})
+
+
+def _untransformed(wrap: Call) -> bool:
+    """Whether the model that FSDP is given is surely one that nothing has transformed."""
+    given = wrap.argument("module", 0)
+    found = [inner for one in origins(given) for inner in _inside_wrappers(one)] if given is not None else []
+    return bool(found) and all(is_plain_model(one) for one in found)
+
+
+def _branches_without(context: Context, transforms: list[Call]) -> Iterator[Hit]:
+    """The other side of a condition under which the model is transformed, unless it turns the library off."""
+    for module in context.trace.modules:
+        inside = {call.node for call in transforms if call.module is module}
+        for node in module.all(ast.If) if inside else ():
+            if not node.orelse or mentions(node.test, *_SWITCHES):
+                continue
+            sides = [
+                any(part in inside for statement in side for part in ast.walk(statement))
+                for side in (node.body, node.orelse)
+            ]
+            if sides[0] != sides[1]:
+                left = node.orelse[0] if sides[0] else node.body[0]
+                yield Hit(module, left, {"what": "The model is not transformed in this branch, and is in the other"})
 
 
 @check("SMP303")
@@ -77,21 +111,41 @@ def _sharded_before_optimizer(context: Context) -> Iterator[Hit]:
     if not context.libraries.smp_v2:
         return
     wraps = [call for call in context.trace.named(*FSDP) if call.reached]
+    backwards = [call for call in context.trace.methods("backward") if call.reached and not call.arguments]
+    forwards = [
+        call
+        for call in context.trace.calls
+        if call.reached and not call.method and call.receiver is not None and _is_plain(call)
+    ]
     if not wraps:
-        backwards = [call for call in context.trace.methods("backward") if call.reached and not call.arguments]
-        forwards = [
-            call
-            for call in context.trace.calls
-            if call.reached and not call.method and call.receiver is not None and _is_plain(call)
-        ]
+        for call in context.trace.named(*_REPLICATING) if backwards else ():
+            yield Hit(call.module, call.node, {"what": f"{call.name.rpartition('.')[2]} wraps the model, and not FSDP"})
+            return
         if backwards and forwards:
             call = forwards[0]
             yield Hit(call.module, call.node, {"what": "The model is not wrapped by FullyShardedDataParallel"})
         return
+    for call in forwards if backwards else ():
+        if _left_behind(call, wraps):
+            yield Hit(call.module, call.node, {"what": "The model that runs here is not the one that FSDP returned"})
+            break
     for call in context.trace.calls:
         if is_optimizer(call.name) and call.reached and call.order < wraps[0].order and not exclusive(call, wraps[0]):
             what = f"{call.name.rpartition('.')[2]} is built before the model is wrapped by FSDP"
             yield Hit(call.module, call.node, {"what": what})
+
+
+def _left_behind(forward: Call, wraps: list[Call]) -> bool:
+    """Whether the model that is called is what FSDP was given; ``fully_shard`` changes it in place."""
+    given = [
+        one
+        for wrap in wraps
+        if not wrap.name.endswith("fully_shard") and wrap.order < forward.order
+        for value in wrap.arguments[:1]
+        for one in origins(value)
+    ]
+    called = [inner for one in origins(forward.receiver or Unknown()) for inner in _inside_wrappers(one)]
+    return bool(called) and all(any(one is other for other in given) for one in called)
 
 
 def _is_plain(call: Call) -> bool:
