@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs.layout import Layout
@@ -66,7 +66,8 @@ def degrees_of(row: Row, gpus: int, gpus_per_node: int) -> Degrees:
     """Degrees of a row.
 
     A missing tensor-parallel degree is the part of the model-parallel size that one node holds, and the rest is the
-    pipeline's. A missing microbatch is one sample in a pipeline (the usual choice), else the replica's whole batch.
+    pipeline's. A missing microbatch is the replica's whole batch without a pipeline. In one it is a sample, as in
+    Megatron-LM's runs, or with fully sharded stages, which is PyTorch's own pipeline, one of as many as stages.
     """
     context, replicas = row.integer("cp") or 1, row.integer("dp")
     tensor, pipeline = row.integer("tp"), row.integer("pp")
@@ -84,7 +85,9 @@ def degrees_of(row: Row, gpus: int, gpus_per_node: int) -> Degrees:
     if micro is None:
         if each is None:
             raise SkippedError("batch not given")
-        micro = max(1, round(each / count)) if count else (1 if pipeline > 1 else max(1, round(each)))
+        if count is None and pipeline > 1:
+            count = pipeline if _level(row) == 3 else max(1, round(each))
+        micro = max(1, round(each / (count or 1)))
     if count is None:
         count = max(1, round(each / micro)) if each else 1
     return Degrees(tensor, pipeline, context, replicas, micro, count, row.integer("vpp") or 1)
@@ -98,6 +101,8 @@ def run_of(row: Row) -> Run:
     job = _job(row, kept)
     try:
         recipe = over_frozen(_recipe(row, job, kept, degrees), job)
+        if _keeps_gathered(row, degrees):
+            recipe = replace(recipe, extra_gradient_bytes=4)
         layout = Layout.of_columns(recipe, **_columns(row, degrees))
     except ValueError as error:
         raise SkippedError(f"plan that cannot be expressed: {error}") from error
@@ -163,10 +168,8 @@ def _recipe(row: Row, job: Job, kept: Keeping, degrees: Degrees) -> Recipe:
 
 def _habitual_recipe(job: Job, level: int, *, parallel: bool) -> Recipe:
     """What the libraries do that divide a model and its state this way, where the optimizer column says nothing."""
-    if level >= 2 and not parallel:
+    if level >= 2 and not (parallel and job.precision == "fp16"):
         return fully_sharded(job)
-    if level == 3:
-        return deepspeed(job)
     if level == 0 and not parallel:
         return amp(job)
     if job.precision == "bf16" and parallel:
@@ -179,6 +182,19 @@ def _level(row: Row) -> int:
     if name not in _LEVELS:
         raise SkippedError(f"sharding {name!r}")
     return _LEVELS[name]
+
+
+def _keeps_gathered(row: Row, degrees: Degrees) -> bool:
+    """Whether a fully sharded pipeline stage stays gathered, with its gradients in fp32, until its last microbatch.
+
+    Gathering anew for every microbatch would cost more than the pipeline saves (torchtitan, ``parallelize_llama``).
+    """
+    return _level(row) == 3 and degrees.pipeline > 1
+
+
+def _gathered_units(row: Row, degrees: Degrees) -> int:
+    layers = row.integer("layers")
+    return -(-layers // degrees.pipeline) if layers and _keeps_gathered(row, degrees) else PREFETCHED_UNITS
 
 
 def _columns(row: Row, degrees: Degrees) -> dict[str, int | bool]:
@@ -199,7 +215,7 @@ def _columns(row: Row, degrees: Degrees) -> dict[str, int | bool]:
         "expert_parallel_degree": row.integer("ep") or 1,
         "shard_level": level,
         "shard_degree": degree if level and 1 < degree < group and group % degree == 0 else 0,
-        "prefetched_units": PREFETCHED_UNITS if level == 3 else 0,
+        "prefetched_units": _gathered_units(row, degrees) if level == 3 else 0,
         "batch_samples": degrees.micro_batch * degrees.microbatches,
         "microbatches": degrees.microbatches,
         "active_microbatches": degrees.microbatches,
