@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 from functools import cache, lru_cache
 from pathlib import Path
@@ -78,7 +79,8 @@ def _patterns() -> tuple[tuple[str, _Named], ...]:
 
 
 def _named(name: str) -> _Named | None:
-    return next((named for pattern, named in _patterns() if pattern in name), None)
+    # At the start of a word: "albert-base" is no "bert-base".
+    return next((named for pattern, named in _patterns() if re.search(rf"(?<![a-z]){re.escape(pattern)}", name)), None)
 
 
 @lru_cache(maxsize=4096)

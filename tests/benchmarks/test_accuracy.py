@@ -1,0 +1,372 @@
+"""The accuracy benchmark: its arithmetic, its reading of rows, and what it leaves out."""
+
+import csv
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.accuracy_rows.arithmetic import errors, kendall_tau, quantile, rate, regret
+from benchmarks.accuracy_rows.command import main
+from benchmarks.accuracy_rows.judge import figures, judge
+from benchmarks.accuracy_rows.known_good import known_good_run
+from benchmarks.accuracy_rows.models import model_of
+from benchmarks.accuracy_rows.optimizers import keeping
+from benchmarks.accuracy_rows.plans import run_of
+from benchmarks.accuracy_rows.table import Row, SkippedError, TableError, read_table
+
+GPT = {
+    "verified": "yes", "quality": "A", "plan_kind": "uniform", "recompute_class": "full", "shard_class": "zero1",
+    "attention_class": "eager-assumed", "precision_class": "fp16-mixed", "model": "GPT", "family": "gpt",
+    "layers": "24", "hidden": "2048", "heads": "16", "kv_heads": "16", "ffn": "8192", "vocab": "50304",
+    "tied_embeddings": "1", "seq": "2048", "gpu": "A100-80GB", "gpus": "16", "nodes": "2", "tp": "2", "pp": "2",
+    "dp": "4", "shard_degree": "4", "micro_batch": "2", "num_microbatches": "8", "global_batch": "64",
+    "inter_node_gbps": "400", "gpus_per_node": "8", "intra_node": "nvlink", "network_known": "yes", "outcome": "fits",
+    "optimizer": "Adam", "framework": "Megatron",
+}  # fmt: skip
+TIMED = GPT | {"step_time_s": "10", "tokens_per_s_per_gpu": ""}
+MEASURED = GPT | {"memory_gib_per_gpu": "20", "mem_class": "total", "rank_or_stage": ""}
+
+
+def row(base=GPT, **changes):
+    return Row(base | {name: str(value) for name, value in changes.items()})
+
+
+def table(folder, name, rows):
+    columns = list(dict.fromkeys(column for one in rows for column in one))
+    path = folder / name
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def score(folder, *tables):
+    return judge([read_table(table(folder, f"{number}.csv", rows)) for number, rows in enumerate(tables)])
+
+
+# --- arithmetic -------------------------------------------------------------------------------------------------------
+
+
+@given(values=st.lists(st.floats(-5, 5), min_size=1, max_size=30), share=st.floats(0, 1))
+def test_quantiles_are_numpy_s(values, share):
+    np = pytest.importorskip("numpy")
+    assert quantile(values, share) == pytest.approx(float(np.quantile(values, share)), abs=1e-9)
+
+
+def test_errors_count_both_directions_alike_and_bias_keeps_the_sign():
+    found = errors([math.log(2), -math.log(2), math.log(1.1)])
+    assert (found.rows, found.median) == (3, pytest.approx(math.log(2)))
+    assert found.bias == pytest.approx(math.log(1.1))
+    assert errors([]).median is None
+
+
+def test_the_wilson_interval_as_published():
+    # Newcombe 1998, table I: 81 of 263, and 0 of 20.
+    found = rate(81, 263)
+    assert (round(found.low, 4), round(found.high, 4)) == (0.2553, 0.3662)
+    found = rate(0, 20)
+    assert (found.low, round(found.high, 4)) == (0, 0.1611)
+    assert rate(0, 0).share is None
+
+
+@given(measured=st.lists(st.floats(1, 100), min_size=2, max_size=12, unique=True))
+def test_tau_of_the_same_order_is_one_and_of_the_reverse_minus_one(measured):
+    assert kendall_tau([2 * one for one in measured], measured) == 1
+    assert kendall_tau([-one for one in measured], measured) == -1
+
+
+def test_tau_with_ties_and_without_any_difference():
+    # tau-b of one pair tied in the prediction: 2 concordant of sqrt(2 x 3).
+    assert kendall_tau([1, 1, 2], [1, 2, 3]) == pytest.approx(2 / math.sqrt(6))
+    assert kendall_tau([1, 1], [1, 2]) is None
+
+
+def test_regret_is_what_the_choice_costs_over_the_best():
+    assert regret([1, 2, 3], [12, 10, 30]) == pytest.approx(0.2)
+    assert regret([2, 1, 3], [12, 10, 30]) == 0
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_s_kind_follows_from_its_columns(tmp_path):
+    assert read_table(table(tmp_path, "a", [TIMED])).kind == "throughput"
+    assert read_table(table(tmp_path, "b", [MEASURED])).kind == "memory"
+
+
+def test_another_file_is_refused(tmp_path, capsys):
+    path = table(tmp_path, "c.csv", [{"a": 1}])
+    with pytest.raises(TableError, match="no table of measured runs"):
+        read_table(path)
+    assert main([str(path)]) == 2
+    assert "c.csv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "figure"),
+    [
+        ({"verified": "no"}, None),
+        ({"quality": "C"}, None),
+        ({"plan_kind": "incomplete"}, None),
+        ({"mem_class": "unknown"}, None),
+        ({"mem_class": "allocated"}, "memory_allocated"),
+        ({"mem_class": "reserved", "quality": "B"}, "memory_total"),
+        ({"plan_kind": "per-stage"}, "per_stage_memory_total"),
+    ],
+)
+def test_which_rows_of_memory_are_scored(tmp_path, changes, figure):
+    judged = score(tmp_path, [MEASURED | changes])
+    assert [name for name, rows in judged.scored.items() if rows] == ([figure] if figure else [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "figure"),
+    [
+        ({}, "step_time_a100_h100"),
+        ({"gpu": "H100-80GB"}, "step_time_a100_h100"),
+        ({"network_known": "assumed"}, "assumed"),
+        ({"gpu": "V100-32GB", "network_known": "assumed"}, "step_time_other"),
+        ({"gpu": "B200-180GB"}, "step_time_other"),
+    ],
+)
+def test_which_figure_a_time_counts_for(tmp_path, changes, figure):
+    judged = score(tmp_path, [TIMED | changes])
+    assert [name for name, rows in judged.scored.items() if rows] == [figure]
+
+
+def test_a_time_follows_from_tokens_a_second():
+    # 64 samples of 2048 tokens on 16 GPUs.
+    timed = TIMED | {"step_time_s": "", "tokens_per_s_per_gpu": "4096"}
+    assert score_one(timed).measured == pytest.approx(2)
+
+
+def score_one(timed):
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        (one,) = score(Path(folder), [timed]).scored["step_time_a100_h100"]
+    return one
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"gpu": "abacus"}, "unknown GPU"),
+        ({"seq": ""}, "sequence length"),
+        ({"tp": "3"}, "parallel degrees"),
+        ({"recompute_class": "selective-other"}, "recomputation"),
+        ({"layers": "", "hidden": ""}, "number of parameters"),
+        ({"layers": "1"}, "more pipeline stages"),
+    ],
+)
+def test_a_row_that_cannot_be_expressed_is_counted_under_its_reason(tmp_path, changes, reason):
+    judged = score(tmp_path, [TIMED | changes])
+    (reasons,) = judged.skipped.values()
+    ((found, count),) = reasons.items()
+    assert reason in found
+    assert count == 1
+
+
+def test_nothing_of_a_measurement_decides_what_is_skipped_or_predicted(tmp_path):
+    one, other = (
+        score(tmp_path, [TIMED | {"step_time_s": seconds, "mfu": seconds, "memory_gib_per_gpu": seconds}])
+        for seconds in ("0.001", "100000")
+    )
+    predictions = [judged.scored["step_time_a100_h100"][0].predicted for judged in (one, other)]
+    assert predictions[0] == predictions[1]
+
+
+def test_what_identifies_or_explains_a_row_is_not_read(tmp_path):
+    said = {
+        "id": "x", "source": "y", "locator": "z", "note": "micro batch 7", "other": "FSDP 8, CP 4",
+        "interconnect": "slow", "framework": "w", "how_measured": "v",
+    }  # fmt: skip
+    one, other = (score(tmp_path, [TIMED | changes]).scored["step_time_a100_h100"][0] for changes in ({}, said))
+    assert one.run == other.run or one.run.identity == other.run.identity
+    assert one.predicted == other.predicted
+
+
+# --- mapping ----------------------------------------------------------------------------------------------------------
+
+
+def test_degrees_and_sharding():
+    layout = run_of(row(vpp=3, tp=4, dp=2, shard_degree=2)).layout
+    found = {name: getattr(layout, name)[0] for name in ("tensor_parallel_degree", "virtual_stages", "shard_level")}
+    assert found == {"tensor_parallel_degree": 4, "virtual_stages": 3, "shard_level": 1}
+    assert layout.shard_degree[0] == 0  # the whole group
+    assert run_of(row(shard_degree=2)).layout.shard_degree[0] == 2
+
+
+def test_missing_degrees_follow_from_the_others():
+    run = run_of(row(gpus=2160, gpus_per_node=8, nodes=270, dp=15, tp="", pp="", global_batch=2430, layers=90,
+                     micro_batch="", num_microbatches=""))  # fmt: skip
+    layout = run.layout
+    assert (layout.tensor_parallel_degree[0], layout.pipeline_parallel_degree[0]) == (8, 18)
+    assert (layout.microbatches[0], layout.batch_samples[0]) == (162, 162)
+
+
+def test_hardware():
+    machine = run_of(row(gpu="L4-24GB", intra_node="pcie", inter_node_gbps=100)).cluster
+    assert (machine.nodes, machine.gpus_per_node, machine.instance.nvlink) == (2, 8, False)
+    assert machine.instance.inter_node_gbps == 100
+
+
+@pytest.mark.parametrize(
+    ("changes", "total"),
+    [
+        ({"optimizer": "Adam, fp16 grad accumulation"}, 20),
+        ({"optimizer": "AdamW fp32 grad accumulation", "precision_class": "bf16-mixed"}, 18),
+        ({"optimizer": "Adam (20 B/param: fp16 p+g, fp32 master, fp32 main grad, m, v)", "shard_class": "none"}, 22),
+        ({"precision_class": "bf16-pure", "optimizer": "AdamW (bf16 states)"}, 8),
+        ({"precision_class": "bf16-pure", "optimizer": "Adam8bit"}, 6),
+        ({"precision_class": "fp32", "optimizer": "AdamW"}, 16),
+        ({"precision_class": "bf16-mixed", "shard_class": "zero3", "tp": "1", "pp": "1", "dp": "16"}, 16),
+    ],
+)
+def test_bytes_a_parameter(changes, total):
+    assert run_of(row(**changes)).layout.recipe.total_bytes == total
+
+
+@pytest.mark.parametrize(
+    ("text", "optimizer"),
+    [
+        ("", "adam"),
+        ("decoupled AdamW/LionW per yaml", "adam"),
+        ("AdamW8bit (bf16 states)", "adam-8bit"),
+        ("Adafactor", "adafactor"),
+        ("Lion", "lion"),
+        ("SGD (fp16)", "plain-sgd"),
+        ("SGD with momentum", "sgd"),
+    ],
+)
+def test_optimizers_by_their_text(text, optimizer):
+    assert keeping(row(optimizer=text)).optimizer == optimizer
+
+
+def test_adapters_over_a_base_whose_family_no_column_names():
+    llama = {
+        "family": "lora", "params_b": "6.738", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008,
+        "vocab": 32000, "tied_embeddings": 0, "precision_class": "bf16-pure",
+    }  # fmt: skip
+    run = run_of(row(**llama))
+    assert run.model.family == "llama"
+    assert not run.job.adapter.quantized
+    quantized = run_of(row(**llama | {"precision_class": "quantized-base", "precision": "bnb.nf4-dq"})).job.adapter
+    assert (quantized.base_bits, quantized.double_quantization) == (4, True)
+
+
+def test_models_by_shape_count_and_name():
+    assert model_of(row()).parameter_count == pytest.approx(1.316e9, rel=0.01)
+    assert model_of(row(family="lora", layers="", hidden="", heads="", params_b=40)).parameter_count == pytest.approx(
+        40e9, rel=0.03
+    )
+    empty = dict.fromkeys(GPT, "")
+    assert model_of(Row(empty | {"model": "distilgpt2"})).parameter_count == 81_912_576
+    sparse = empty | {"layers": "32", "hidden": "4096", "heads": "32", "kv_heads": "8", "ffn": "14336"}
+    mixtral = model_of(Row(sparse | {"vocab": "32000", "model": "Hugging Face Mixtral 7b"}))
+    assert mixtral.parameter_count == 46_702_792_704
+    mistral = model_of(Row(sparse | {"vocab": "32000", "family": "llama", "model": "Mistral 7b"}))
+    assert mistral.parameter_count == pytest.approx(7.24e9, rel=0.01)
+
+
+def test_albert_s_blocks_share_their_weights():
+    albert = model_of(
+        Row({"model": "albert-base-v2", "layers": "12", "hidden": "768", "heads": "12", "vocab": "30000"})
+    )
+    assert albert.layer_count == 12
+    assert albert.parameter_count == pytest.approx(11.7e6, rel=0.05)  # as its card says
+
+
+def test_known_good_rows():
+    aws = {
+        "instance_type": "ml.p4d.24xlarge", "instances": "16", "gpu": "A100-40GB", "smp_version": "1", "params_b": "10",
+        "vocab": "50000", "seq": "512", "tensor_parallel_degree": "4", "shard_optimizer_state": "True",
+        "prescaled_batch": "True", "activation_checkpointing": "each transformer layer", "microbatches": "1",
+        "train_batch_size_per_gpu_or_rdp": "40",
+    }  # fmt: skip
+    layout = known_good_run(Row(aws)).layout
+    assert (layout.batch_samples[0], layout.shard_level[0], layout.checkpoint_layers[0]) == (40, 1, 1)
+    unscaled = known_good_run(Row(aws | {"prescaled_batch": "False"})).layout
+    assert unscaled.batch_samples[0] == 160
+    sharded = known_good_run(
+        Row(
+            aws
+            | {"smp_version": "2", "shard_optimizer_state": "", "sharded_data_parallel_degree": "32", "peft": "lora"}
+        )
+    )
+    assert (sharded.layout.shard_level[0], sharded.job.adapter.rank) == (3, 16)
+    with pytest.raises(SkippedError, match="sequence length"):
+        known_good_run(Row(aws | {"seq": ""}))
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_has_three_plans_of_one_training(tmp_path):
+    plans = [
+        {"tp": "2", "pp": "2", "dp": "4", "step_time_s": "10"},
+        {"tp": "1", "pp": "2", "dp": "8", "num_microbatches": "4", "step_time_s": "9"},
+        {"tp": "8", "pp": "1", "dp": "2", "num_microbatches": "16", "step_time_s": "12"},
+    ]
+    rows = [TIMED | plan for plan in plans]
+    assert [sweep.plans for sweep in score(tmp_path, rows).sweeps] == [3]
+    assert not score(tmp_path, rows[:2]).sweeps
+    assert not score(tmp_path, [*rows[:2], rows[2] | {"global_batch": "128"}]).sweeps
+    again = rows[0] | {"step_time_s": "11"}  # one plan measured twice is one plan
+    assert [sweep.plans for sweep in score(tmp_path, [*rows, again]).sweeps] == [3]
+
+
+def test_a_configuration_of_two_tables_is_one_fit_decision(tmp_path):
+    judged = score(tmp_path, [MEASURED], [TIMED], [MEASURED | {"outcome": "OOM", "micro_batch": "4"}])
+    assert (len(judged.ran), len(judged.ran_out)) == (1, 1)
+
+
+def test_one_stage_is_compared_with_that_stage(tmp_path):
+    rows = [MEASURED | {"rank_or_stage": f"pp stage {stage} of 2 (max over 4 ranks)"} for stage in (0, 1)]
+    judged = score(tmp_path, rows)
+    first, last = judged.scored["memory_total"]
+    assert first.terms["logits"] == 0 < last.terms["logits"]
+    assert len(judged.ran) == 1
+
+
+def test_largest_batches(tmp_path):
+    batch = {
+        "verified": "yes", "quality": "A", "model": "gpt2", "layers": "12", "hidden": "768", "heads": "12",
+        "vocab": "50257", "task": "masked/causal LM on x", "instance_type": "ml.g4dn.2xlarge", "gpu": "T4-16GB",
+        "seq": "512", "precision": "float16 AMP", "max_batch_per_gpu_native": "12",
+    }  # fmt: skip
+    judged = score(tmp_path, [batch, batch | {"max_batch_per_gpu_native": ""}, batch | {"seq": "128"}])
+    short, long = judged.scored["max_batch"][1], judged.scored["max_batch"][0]
+    assert 3 < long.predicted < short.predicted < 200
+
+
+def test_the_report_and_the_json(tmp_path, capsys):
+    paths = [
+        str(table(tmp_path, "t.csv", [TIMED, TIMED | {"gpu": "abacus"}])),
+        str(table(tmp_path, "m.csv", [MEASURED, MEASURED | {"mem_class": "allocated"}])),
+    ]
+    assert main(paths) == 0
+    printed = capsys.readouterr().out
+    assert "Step time, A100 and H100" in printed
+    assert "unknown GPU abacus" in printed
+    assert main([*paths, "--json", "--residuals", str(tmp_path / "rows.csv")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    for name in ("memory_allocated", "memory_total", "step_time_a100_h100", "step_time_other"):
+        assert {"rows", "skipped", "median", "p90"} <= set(found[name])
+    assert found["memory_total"]["rows"] == 1
+    assert {"ran", "false_oom_rate", "oom", "missed_oom_rate"} <= set(found["fit"])
+    assert {"sweeps", "kendall_tau_median", "regret_median"} <= set(found["ranking"])
+    assert {"rows", "median_factor"} <= set(found["max_batch"])
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == 3
+
+
+def test_no_rows_at_all_is_a_result_too(tmp_path):
+    found = figures(score(tmp_path, [TIMED | {"verified": "no"}]))
+    assert found["step_time_a100_h100"]["rows"] == 0
+    assert found["ranking"] == {"sweeps": 0, "kendall_tau_median": None, "regret_median": None, "each": []}
