@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.costs import Estimate, estimate, estimate_many
+    from smp_advisor.estimators import check_estimator
     from smp_advisor.library import Plan
     from smp_advisor.notebook import Advisor
     from smp_advisor.recommendation import advise
@@ -37,6 +38,7 @@ __all__ = [
     "__version__",
     "adapt_script",
     "advise",
+    "check_estimator",
     "check_script",
     "errors",
     "estimate",
@@ -55,6 +57,7 @@ _HOMES = {
     "Plan": "library",
     "adapt_script": "scripts.adapt",
     "advise": "recommendation",
+    "check_estimator": "estimators",
     "check_script": "scripts",
     "estimate": "costs",
     "estimate_many": "costs",

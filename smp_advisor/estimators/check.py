@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
@@ -85,11 +86,12 @@ def check_estimator(
     findings = _findings(document, found)
     return EstimatorReport(
         findings,
-        tuple(_unresolved(document, cases)),
+        tuple(_unresolved(document, cases, findings)),
         document.source.path,
         tuple(_reading(document, case) for case in cases),
         document.pasted,
         corrected,
+        _mended(document, corrected, variables, given, min_fit_probability),
     )
 
 
@@ -110,7 +112,9 @@ def _configurations(document: Document, variables: Mapping[str, Any] | None) -> 
         return found
     if followed.stopped is not None:
         line, why = followed.stopped
-        raise AdvisorError(f"Line {line} of {document.source.path} is the last that is read, {why}: no estimator is made.")
+        raise AdvisorError(
+            f"Line {line} of {document.source.path} is the last that is read, {why}: no estimator is made."
+        )
     raise AdvisorError(
         "Nothing in it configures a training job: paste the cell with the estimator or ModelTrainer, the distribution"
         " or smp_options dictionary, a HyperPod recipe or a CreateTrainingJob request."
@@ -124,6 +128,21 @@ def _cases(
     # A notebook often trains a first time without the libraries: that job is no one's mistake.
     telling = [one for one in found if one.library not in (None, "ddp")] or found
     return [Case(one, read_back(one, **given), min_fit_probability) for one in telling]
+
+
+def _mended(
+    document: Document,
+    corrected: str,
+    variables: Mapping[str, Any] | None,
+    given: dict[str, Any],
+    min_fit_probability: float,
+) -> Reading | None:
+    """What the corrected text says, where it is another."""
+    if corrected == document.pasted:
+        return None
+    better = replace(open_document(corrected), dialect=document.dialect)
+    readings = [_reading(better, case) for case in _cases(better, variables, given, min_fit_probability)]
+    return next((one for one in readings if one.plan is not None), readings[0])
 
 
 def _reading(document: Document, case: Case) -> Reading:
@@ -274,22 +293,25 @@ def _as_pasted(document: Document, text: str) -> str | None:
     return restored.rstrip("\n") + ("\n" if document.pasted.endswith("\n") else "")
 
 
-def _unresolved(document: Document, cases: list[Case]) -> list[Unresolved]:
-    """What could not be read, and what was inferred, in the order of the text."""
+def _unresolved(document: Document, cases: list[Case], findings: tuple[Finding, ...]) -> list[Unresolved]:
+    """What could not be read, in the order of the text."""
     notes: dict[tuple[int, str], Unresolved] = {}
+    said = [finding.message.rstrip(".") for finding in findings]
+
+    def note(start: int, what: str) -> None:
+        path, line = document.source.locate(_place(document.source, start)[0])
+        notes.setdefault((line, what), Unresolved(path=path, line=line, what=what))
+
     for case in cases:
-        for gap in case.configuration.gaps:
-            if gap.name.startswith("sagemaker_"):
-                continue
-            start = gap.span.start if gap.span is not None else (case.configuration.span.start if case.configuration.span else 0)
-            path, line = document.source.locate(_place(document.source, start)[0])
-            what = f"{gap.name} is not known: {gap.why}. Checks that need it say nothing."
-            notes.setdefault((line, what), Unresolved(path=path, line=line, what=what))
-        span = case.configuration.span
-        path, line = document.source.locate(_place(document.source, span.start if span else 0)[0])
+        configuration = case.configuration
+        home = configuration.span.start if configuration.span is not None else 0
+        for gap in configuration.gaps:
+            if not gap.name.startswith("sagemaker_"):
+                start = gap.span.start if gap.span is not None else home
+                note(start, f"{gap.name} is not known: {gap.why}. Checks that need it say nothing.")
         for sentence in case.back.open:
-            notes.setdefault((line, sentence), Unresolved(path=path, line=line, what=sentence))
-        if not case.configuration.sure:
-            what = f"{case.configuration.title} is made only under a condition that reading cannot decide."
-            notes.setdefault((line, what), Unresolved(path=path, line=line, what=what))
+            if not any(one in sentence for one in said):  # a finding says it already
+                note(home, sentence)
+        if not configuration.sure:
+            note(home, f"{configuration.title} is made only under a condition that reading cannot decide.")
     return list(notes.values())

@@ -23,7 +23,8 @@ _SCIENTIFIC = re.compile(r"[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]+")
 
 def corrected_text(text: str, dialect: Dialect, configuration: Configuration, changes: Iterable[Change]) -> str | None:
     """The text with the changes made; None where one of them has no place, or two are in each other's way."""
-    embedded, own = [], []
+    embedded: list[Change] = []
+    own: list[Change] = []
     for change in changes:
         (embedded if _is_embedded(configuration, change) else own).append(change)
     edits: list[Edit | None] = [edit for change in own for edit in _edits(text, dialect, change, configuration)]
@@ -40,7 +41,9 @@ def _is_embedded(configuration: Configuration, change: Change) -> bool:
     return configuration.embedded is not None and change.table is configuration.tables.get("parameters")
 
 
-def _in_json_text(text: str, dialect: Dialect, configuration: Configuration, changes: list[Change]) -> list[Edit | None]:
+def _in_json_text(
+    text: str, dialect: Dialect, configuration: Configuration, changes: list[Change]
+) -> list[Edit | None]:
     """One new JSON text with all changes to what it holds."""
     stated = configuration.embedded
     if not changes or stated is None:
@@ -76,7 +79,12 @@ def _edits(text: str, dialect: Dialect, change: Change, configuration: Configura
         return [None]
     new = literal(change.value, dialect, text)
     old = text[span.start : span.end]
-    if dialect == "python" and isinstance(change.value, int) and _SCIENTIFIC.fullmatch(old) and int(float(old)) == change.value:
+    if (
+        dialect == "python"
+        and isinstance(change.value, int)
+        and _SCIENTIFIC.fullmatch(old)
+        and int(float(old)) == change.value
+    ):
         new = f"int({old})"  # as people write what has many zeros
     return [Edit(span.start, span.end, new)]
 

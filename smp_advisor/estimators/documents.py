@@ -69,7 +69,9 @@ def _of_object(data: dict[Any, Any]) -> Document:
     try:
         text = pprint.pformat(data, sort_dicts=False, width=100)
     except Exception as error:  # noqa: BLE001 - whatever an object of someone else's does in its repr
-        raise AdvisorError(f"The dictionary holds what cannot be shown ({type(error).__name__}): pass plain data.") from None
+        raise AdvisorError(
+            f"The dictionary holds what cannot be shown ({type(error).__name__}): pass plain data."
+        ) from None
     return Document(Source("<dictionary>", text), "python", text)
 
 

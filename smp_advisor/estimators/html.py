@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from smp_advisor.estimators.text import lines
+from smp_advisor.estimators.text import described, lines
 from smp_advisor.scripts.html import CODE_BOX
 from smp_advisor.scripts.html import as_html as findings_html
 
@@ -22,6 +22,7 @@ def as_html(report: EstimatorReport) -> str:
     if report.diff:
         diff = (
             '<details open><summary style="cursor:pointer"><strong>Corrected</strong></summary>'
-            f'<pre style="{CODE_BOX}">{escape(report.diff)}</pre></details>'
+            f'<pre style="{CODE_BOX}">{escape(report.diff)}</pre>'
+            f"<p>{escape(described(report.mended)) if report.mended is not None else ''}</p></details>"
         )
     return f'<div class="smp-advisor-estimator">{read}{findings_html(report)}{diff}</div>'

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
 from smp_advisor.library.version import images, release
 
-__all__ = ["ImageName", "image_name", "is_version", "known_pairs", "library_version"]
+__all__ = ["ImageName", "image_name", "is_version", "known_pairs", "library_version", "version_of_older_pair"]
 
 _TAG = re.compile(
     r"(?:^|/)(?P<repository>[a-z0-9._-]+):(?P<framework>[0-9]+(?:\.[0-9]+){1,2})"
@@ -71,3 +75,20 @@ def library_version(library: str, framework_version: object, py_version: object 
     if py_version is not None:
         held = [one for one in held if one.py_version == py_version]
     return max((one.version for one in held), key=release, default=None)
+
+
+def version_of_older_pair(library: str, framework_version: str, py_version: str | None) -> str | None:
+    """Version that a pair is read as which holds the library and is in none of its tables."""
+    for pair in _other_pairs():
+        fits = pair["framework_version"] == framework_version or pair["framework_version"].startswith(
+            f"{framework_version}."
+        )
+        if pair["library"] == library and fits and (py_version is None or py_version in pair["py_versions"]):
+            return str(pair["read_as"])
+    return None
+
+
+@cache
+def _other_pairs() -> tuple[dict[str, Any], ...]:
+    text = (files("smp_advisor.estimators") / "data" / "images.toml").read_text(encoding="utf-8")
+    return tuple(tomllib.loads(text)["pair"])

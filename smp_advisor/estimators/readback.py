@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.images import library_version
+from smp_advisor.estimators.images import is_version, library_version, version_of_older_pair
 from smp_advisor.library.plan import Plan
 from smp_advisor.library.schema import schema
-from smp_advisor.library.version import default_version
+from smp_advisor.library.version import default_version, release
+from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH, Job
 from smp_advisor.workload.model import Model
 
@@ -21,7 +22,14 @@ __all__ = ["ReadBack", "read_back", "script_settings"]
 
 _BATCH = ("batch_size", "train_batch_size", "per_device_train_batch_size", "per_gpu_train_batch_size")
 _SEQUENCE = ("sequence_length", "max_context_width", "block_size", "max_seq_length", "max_sequence_length")
-_FAMILIES = {"llama": "llama", "mixtral": "mixtral", "mistral": "mistral", "gpt_neox": "gpt_neox", "gptj": "gptj"}
+_FAMILIES = {
+    "llama": "llama",
+    "mixtral": "mixtral",
+    "mistral": "mistral",
+    "gpt_neox": "gpt_neox",
+    "gptj": "gptj",
+    "gpt2": "gpt2",
+}
 _SHAPE = {
     "layers": ("num_layers", "num_hidden_layers", "n_layer"),
     "hidden": ("hidden_width", "hidden_size", "n_embd"),
@@ -46,6 +54,8 @@ class ReadBack:
     model: Model | None = None
     version: str = ""
     """Library version that the parameters are read for."""
+    given: frozenset[str] = frozenset()
+    """Script settings that are written down; the plan's others are the least that a script can do."""
     inferred: tuple[str, ...] = ()
     """What nobody wrote down and was taken to be so, a sentence each."""
     open: tuple[str, ...] = field(default=())
@@ -71,6 +81,7 @@ def read_back(configuration: Configuration, *, model: Model | None = None, job: 
         job=read_job,
         model=read_model,
         version=version,
+        given=frozenset(settings),
         inferred=tuple(inferred),
         open=tuple(left_open),
     )
@@ -83,8 +94,18 @@ def _version(configuration: Configuration, inferred: list[str]) -> str:
     found = library_version(library, stated, python) or library_version(library, stated)
     if found is not None:
         return found
-    chosen = default_version(library)
     name = schema(library).name
+    older = (
+        version_of_older_pair(library, stated, python if isinstance(python, str) else None)
+        if is_version(stated)
+        else None
+    )
+    if older is not None:
+        inferred.append(
+            f"{name} {older}, the nearest version that is known to the image of framework version {stated}."
+        )
+        return older
+    chosen = default_version(library)
     why = "the framework version is not given" if stated is None else f"no image of it has framework version {stated!r}"
     inferred.append(f"{name} {chosen}, because {why}.")
     return chosen
@@ -128,10 +149,15 @@ def _whole(value: Any) -> Any:
 def _plan(configuration: Configuration, version: str, settings: dict[str, Any], left_open: list[str]) -> Plan | None:
     library = configuration.library
     if library is None:
-        left_open.append(
-            f"{configuration.title} uses no library that a plan is written for: neither smdistributed.modelparallel nor"
-            " Training Compiler."
+        uses = (
+            "says nothing of use_smp_model: NeMo's own recipes and those for Trainium are not described by a plan"
+            if configuration.form == "recipe"
+            else "uses no library that a plan is written for: neither smdistributed.modelparallel nor Training Compiler"
         )
+        left_open.append(f"{configuration.title} {uses}.")
+        return None
+    if library == "training-compiler" and _on_tensorflow(configuration):
+        left_open.append("No plan: Training Compiler with TensorFlow is read and not described by a plan.")
         return None
     wanting = [gap for gap in configuration.gaps if _concerns_plan(configuration, gap.name)]
     if wanting:
@@ -142,11 +168,18 @@ def _plan(configuration: Configuration, version: str, settings: dict[str, Any], 
         parameters = {"enabled": bool(configuration.get("compiler", default=True))}
         if isinstance(configuration.get("compiler_debug"), bool):
             parameters["debug"] = configuration.get("compiler_debug")
+    microbatches = parameters.get("microbatches")
+    if "batch_size" not in settings and isinstance(microbatches, int):
+        settings = {"batch_size": microbatches, **settings}
     try:
         return Plan.from_parameters(parameters, settings, version=version, library=library)
     except AdvisorError as error:
         left_open.append(f"No plan: {error}")
         return None
+
+
+def _on_tensorflow(configuration: Configuration) -> bool:
+    return configuration.framework == "tensorflow" or "tensorflow_version" in configuration.settings
 
 
 def _concerns_plan(configuration: Configuration, name: str) -> bool:
@@ -177,14 +210,28 @@ def _job(configuration: Configuration, plan: Plan | None, model: Model | None, i
         if model is not None:
             inferred.append(f"A sequence length of {length:,} tokens, because none is given.")
     fused = configuration.library in ("smp-v2", "fsdp", "ddp")
+    if plan is not None and plan.library == "smp-v1":
+        # Its FlashAttention came with 1.13.0: whether the script uses it is not seen, so the leaner is assumed.
+        fused = release(plan.version) >= release("1.13.0")
     try:
         return Job(
             sequence_length=length,
             precision=plan.precision if plan is not None else "bf16" if fused else "fp16",
+            fp8=bool(getattr(plan, "fp8", False)),
             attention="fused" if fused else "eager",
+            adapter=_adapter(configuration, inferred),
         )
     except AdvisorError:
         return None
+
+
+def _adapter(configuration: Configuration, inferred: list[str]) -> Adapter | None:
+    """The low-rank adapter that a recipe trains, where it does."""
+    kind = configuration.get("adapter")
+    if not isinstance(kind, str) or "lora" not in kind.lower():
+        return None
+    inferred.append("The adapter is beside the query and value projections, because the recipe does not say where.")
+    return Adapter(rank=configuration.get("adapter_rank", 8), base_bits=4 if "4bit" in kind.lower() else 16)
 
 
 def _number(configuration: Configuration, name: str) -> int | None:
@@ -195,16 +242,18 @@ def _number(configuration: Configuration, name: str) -> int | None:
 
 def _model(configuration: Configuration, inferred: list[str]) -> Model | None:
     """The model whose shape the hyperparameters give, as AWS's samples and recipes do."""
-    shape = {
+    shape: dict[str, Any] = {
         field: next((value for name in names if (value := _number(configuration, name))), None)
         for field, names in _SHAPE.items()
     }
     if not (shape["layers"] and shape["hidden"] and shape["heads"]):
         return None
     stated = configuration.hyperparameters.get("model_type")
-    kind = str(stated.value).lower() if stated is not None else ""
-    family = next((name for prefix, name in _FAMILIES.items() if kind.startswith(prefix)), "gpt2")
-    if family not in ("mixtral",):
+    kind = str(stated.value).lower() if stated is not None else "gpt2"
+    family = next((name for prefix, name in _FAMILIES.items() if kind.startswith(prefix)), None)
+    if family is None:
+        return None  # its blocks are of a kind that a shape does not tell
+    if family != "mixtral":
         shape["experts"] = shape["experts_per_token"] = None
     if family not in ("llama", "mistral", "mixtral"):
         shape["kv_heads"] = None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from smp_advisor.errors import AdvisorError
 from smp_advisor.scripts.report import Report
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.estimators.comparison import Comparison
     from smp_advisor.library.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -47,6 +49,8 @@ class EstimatorReport(Report):
     """The text that was read."""
     corrected: str = field(default="", repr=False)
     """The text with every safe change made; the text itself where there is none."""
+    mended: Reading | None = None
+    """What the corrected text is read into, where something was corrected."""
 
     @property
     def main(self) -> Reading | None:
@@ -72,6 +76,44 @@ class EstimatorReport(Report):
     def model(self) -> Model | None:
         """The model, as given or as its shape stands in the hyperparameters."""
         return self.main.model if self.main is not None else None
+
+    def recommended(self, model: Any = None, **settings: Any) -> Comparison:
+        """From this plan to the one that `smp_advisor.advise` recommends for the same model, cluster and job.
+
+        Parameters
+        ----------
+        model
+            As for `advise`, where the text does not tell; else the model of the report.
+        **settings
+            For `advise`: `objective`, `min_fit_probability`, `library` (that of the plan, where it is not given), ...
+
+        Raises
+        ------
+        AdvisorError
+            Where the plan, its cluster or the model is not known, or nothing fits.
+        """
+        from smp_advisor.estimators.comparison import compare
+        from smp_advisor.recommendation import advise, read_model
+
+        main = self.main
+        if (main is None or main.plan is None) and self.mended is not None:
+            main = self.mended
+        if main is None or main.plan is None or main.cluster is None or main.job is None:
+            raise AdvisorError("There is no plan on a known cluster to compare with: the report says what is missing.")
+        if model is None and main.model is None:
+            raise AdvisorError("The text does not say what is trained: pass a model, for example recommended('10B').")
+        trained = main.model if model is None else read_model(model, sequence_length=main.job.sequence_length)
+        settings = {"library": main.plan.library, **settings}
+        advice = advise(trained, main.cluster, main.job, **settings)
+        return compare(
+            advice.model,
+            main.plan,
+            advice.plan,
+            cluster=main.cluster,
+            job=main.job,
+            recommended_cluster=advice.cluster,
+            recommended_job=advice.job,
+        )
 
     @property
     def diff(self) -> str:

@@ -49,7 +49,7 @@ def _made(plan: Plan, cluster: Cluster, technique: str, **changes: Any) -> Itera
 
 def larger(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
     """Changes that save memory, the smallest intervention first."""
-    yield from _made(plan, cluster, "activation checkpointing", activation_checkpointing="each")
+    yield from _made(plan, cluster, "checkpointing", activation_checkpointing="each")
     if plan.library == "smp-v1" and not plan.shard_optimizer_state and plan.sharded_data_parallel_degree == 1:
         yield from _made(plan, cluster, "optimizer state sharding", shard_optimizer_state=True)
     for divided in (2, 4, 8):
@@ -65,9 +65,7 @@ def larger(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
         degree = plan.tensor_parallel_degree * factor
         if degree <= cluster.gpus_per_node:
             yield from _made(plan, cluster, "tensor parallelism", tensor_parallel_degree=degree)
-    yield from _made(
-        plan, cluster, "offloading", activation_checkpointing="each", offload_activations=True
-    )
+    yield from _made(plan, cluster, "offloading", activation_checkpointing="each", offload_activations=True)
     for factor in (2, 4, 8):
         degree = plan.pipeline_parallel_degree * factor
         name = "partitions" if plan.library == "smp-v1-tensorflow" else "pipeline_parallel_degree"

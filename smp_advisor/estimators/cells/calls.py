@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import json
-import math
-import posixpath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from smp_advisor.estimators.cells.expressions import element_values, evaluate, shown, truth, unpack
+from smp_advisor.estimators.cells.expressions import element_values, evaluate, shown, unpack
+from smp_advisor.estimators.cells.functions import FUNCTIONS
 from smp_advisor.estimators.cells.state import MAX_DEPTH, MAX_ITEMS
 from smp_advisor.estimators.values import (
     Entry,
@@ -26,15 +24,16 @@ from smp_advisor.estimators.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from smp_advisor.estimators.cells.state import Scopes, State
 
 __all__ = ["call"]
 
 _TEXT_METHODS = frozenset(
-    "lower upper strip lstrip rstrip split rsplit replace startswith endswith format join partition rpartition title"
-    " removeprefix removesuffix count find isdigit capitalize".split()
+    {
+        *("lower", "upper", "title", "strip", "lstrip", "rstrip", "removeprefix", "removesuffix", "replace"),
+        *("split", "rsplit", "partition", "rpartition", "join", "format"),
+        *("startswith", "endswith", "count", "find", "isdigit"),
+    }
 )
 
 
@@ -47,8 +46,8 @@ def call(state: State, scopes: Scopes, node: ast.Call) -> Value:
     if isinstance(callee, Method):
         return _method(state, node, callee, positional, keywords, gap)
     if isinstance(callee, External):
-        if not gap and callee.path in _FUNCTIONS:
-            found = _FUNCTIONS[callee.path](positional, {key: entry.value for key, entry in keywords.items()})
+        if not gap and callee.path in FUNCTIONS:
+            found = FUNCTIONS[callee.path](positional, {key: entry.value for key, entry in keywords.items()})
             if found is not None:
                 if isinstance(found, (Scalar, Table, Listing)) and found.span is None:
                     found.span = state.span(node)
@@ -135,9 +134,7 @@ def _bound(
     return scope
 
 
-def _dictionary(
-    state: State, node: ast.Call, positional: list[Value], keywords: dict[str, Entry], gap: str
-) -> Value:
+def _dictionary(state: State, node: ast.Call, positional: list[Value], keywords: dict[str, Entry], gap: str) -> Value:
     table = Table({}, state.span(node), gap)
     if positional:
         first = positional[0]
@@ -176,9 +173,9 @@ def _method(
     return made
 
 
-def _table_method(owner: Table, name: str, positional: list[Value], keywords: dict[str, Entry], gap: str) -> Value | None:
-    key = positional[0].value if positional and isinstance(positional[0], Scalar) else None
-    default = positional[1] if len(positional) > 1 else Scalar(None)
+def _table_method(
+    owner: Table, name: str, positional: list[Value], keywords: dict[str, Entry], gap: str
+) -> Value | None:
     if name == "update":
         for value in positional:
             unpack(owner, value)
@@ -186,16 +183,7 @@ def _table_method(owner: Table, name: str, positional: list[Value], keywords: di
         owner.open = owner.open or gap
         return Scalar(None)
     if name in ("get", "pop", "setdefault") and positional and isinstance(positional[0], Scalar):
-        entry = owner.entries.get(key)
-        if entry is None and owner.open:
-            return Unknown(owner.open)
-        if entry is None:
-            if name == "setdefault":
-                owner.entries[key] = Entry(default)
-            return default
-        if name == "pop":
-            del owner.entries[key]
-        return entry.value
+        return _looked_up(owner, name, positional[0].value, positional[1] if len(positional) > 1 else Scalar(None))
     if name == "copy":
         return clone(owner, {})
     if name in ("items", "keys", "values") and not owner.open:
@@ -204,9 +192,22 @@ def _table_method(owner: Table, name: str, positional: list[Value], keywords: di
             both = {"items": Listing([Scalar(known), entry.value]), "keys": Scalar(known), "values": entry.value}
             pairs.append(both[name])
         return Listing(pairs)
-    if name in ("update", "clear", "setdefault", "pop", "popitem"):
+    if name in ("clear", "setdefault", "pop", "popitem"):
         owner.open = "it is changed by what is known only when it runs"
     return None
+
+
+def _looked_up(owner: Table, name: str, key: object, default: Value) -> Value:
+    entry = owner.entries.get(key)
+    if entry is None and owner.open:
+        return Unknown(owner.open)
+    if entry is None:
+        if name == "setdefault":
+            owner.entries[key] = Entry(default)
+        return default
+    if name == "pop":
+        del owner.entries[key]
+    return entry.value
 
 
 def _listing_method(owner: Listing, name: str, positional: list[Value]) -> Value | None:
@@ -235,158 +236,3 @@ def _text_method(text: str, name: str, positional: list[Value], keywords: dict[s
     if isinstance(result, (list, tuple)):
         return Listing([Scalar(part) for part in result])
     return Scalar(result) if not isinstance(result, str) or len(result) <= 4 * MAX_ITEMS else None
-
-
-Given = list[Value]
-Named = dict[str, Value]
-
-
-def _numbers(values: Given) -> list[Any] | None:
-    known = [value.value for value in values if isinstance(value, Scalar)]
-    return known if len(known) == len(values) else None
-
-
-def _pure(function: Callable[..., Any]) -> Callable[[Given, Named], Value | None]:
-    """A function of known scalars."""
-
-    def apply(positional: Given, named: Named) -> Value | None:
-        known = _numbers(positional)
-        if known is None or named:
-            return None
-        try:
-            return Scalar(function(*known))
-        except (TypeError, ValueError, ArithmeticError, LookupError, RecursionError):
-            return None
-
-    return apply
-
-
-def _over(function: Callable[..., Any]) -> Callable[[Given, Named], Value | None]:
-    """A function of numbers, one by one or in a list."""
-
-    def apply(positional: Given, named: Named) -> Value | None:
-        items = element_values(positional[0]) if len(positional) == 1 else positional
-        known = _numbers(items) if items is not None else None
-        if known is None or named:
-            return None
-        try:
-            return Scalar(function(known))
-        except (TypeError, ValueError, ArithmeticError):
-            return None
-
-    return apply
-
-
-def _length(positional: Given, _named: Named) -> Value | None:
-    only = positional[0] if len(positional) == 1 else None
-    if isinstance(only, Table) and not only.open:
-        return Scalar(len(only.entries))
-    if isinstance(only, Listing):
-        return Scalar(len(only.items))
-    return Scalar(len(only.value)) if isinstance(only, Scalar) and isinstance(only.value, str) else None
-
-
-def _listed(positional: Given, _named: Named) -> Value | None:
-    items = element_values(positional[0]) if positional else []
-    return None if items is None else Listing(items)
-
-
-def _range(positional: Given, _named: Named) -> Value | None:
-    known = _numbers(positional)
-    if known is None or not all(isinstance(number, int) for number in known) or not 1 <= len(known) <= 3:
-        return None
-    if len(known) == 3 and known[2] == 0:
-        return None
-    numbers = range(*known)
-    return Listing([Scalar(number) for number in numbers]) if len(numbers) <= MAX_ITEMS else None
-
-
-def _enumerate(positional: Given, _named: Named) -> Value | None:
-    items = element_values(positional[0]) if len(positional) == 1 else None
-    return None if items is None else Listing([Listing([Scalar(n), item]) for n, item in enumerate(items)])
-
-
-def _zip(positional: Given, _named: Named) -> Value | None:
-    columns = [element_values(value) for value in positional]
-    known = [column for column in columns if column is not None]
-    if len(known) < len(columns):
-        return None
-    return Listing([Listing(list(row)) for row in zip(*known, strict=False)])
-
-
-def _copied(positional: Given, _named: Named) -> Value | None:
-    return clone(positional[0], {}) if len(positional) == 1 else None
-
-
-def _dumped(positional: Given, named: Named) -> Value | None:
-    try:
-        options = {key: plain(value) for key, value in named.items() if key in ("indent", "sort_keys")}
-        return Scalar(json.dumps(plain(positional[0]), **options)) if positional else None
-    except (LookupError, TypeError, ValueError):
-        return None
-
-
-def _loaded(positional: Given, _named: Named) -> Value | None:
-    only = positional[0] if len(positional) == 1 else None
-    if not isinstance(only, Scalar) or not isinstance(only.value, str) or len(only.value) > 100_000:
-        return None
-    try:
-        return from_plain(json.loads(only.value))
-    except (ValueError, RecursionError):
-        return None
-
-
-def from_plain(data: Any) -> Value:
-    """Plain data as a value; what is not plain is not known."""
-    if isinstance(data, dict):
-        return Table({key: Entry(from_plain(value)) for key, value in data.items()})
-    if isinstance(data, (list, tuple, set)):
-        return Listing([from_plain(item) for item in data])
-    if data is None or isinstance(data, (bool, int, float, str)):
-        return Scalar(data)
-    return Unknown(f"it is a {type(data).__name__}")
-
-
-def _any(positional: Given, _named: Named) -> Value | None:
-    return _truths(positional, any)
-
-
-def _all(positional: Given, _named: Named) -> Value | None:
-    return _truths(positional, all)
-
-
-def _truths(positional: Given, of: Callable[..., bool]) -> Value | None:
-    items = element_values(positional[0]) if len(positional) == 1 else None
-    known = [truth(item) for item in items] if items is not None else [None]
-    return None if None in known else Scalar(of(known))
-
-
-_FUNCTIONS: dict[str, Callable[[Given, Named], Value | None]] = {
-    "int": _pure(int),
-    "float": _pure(float),
-    "str": _pure(str),
-    "bool": _pure(bool),
-    "abs": _pure(abs),
-    "round": _pure(round),
-    "min": _over(min),
-    "max": _over(max),
-    "sum": _over(sum),
-    "math.prod": _over(math.prod),
-    "math.ceil": _pure(math.ceil),
-    "math.floor": _pure(math.floor),
-    "math.gcd": _pure(math.gcd),
-    "math.log2": _pure(math.log2),
-    "os.path.join": _pure(posixpath.join),
-    "len": _length,
-    "list": _listed,
-    "tuple": _listed,
-    "range": _range,
-    "enumerate": _enumerate,
-    "zip": _zip,
-    "any": _any,
-    "all": _all,
-    "copy.copy": _copied,
-    "copy.deepcopy": _copied,
-    "json.dumps": _dumped,
-    "json.loads": _loaded,
-}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from smp_advisor.estimators.cells.operators import compare, compute, formatted, negated, truth
 from smp_advisor.estimators.cells.state import MAX_ITEMS
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
     from smp_advisor.estimators.cells.state import Scopes, State
 
-__all__ = ["element_values", "evaluate", "shown", "truth"]
+__all__ = ["element_values", "evaluate", "has_item", "shown", "truth", "unpack"]
 
 _LONGEST_SHOWN = 60
 _BUILT_IN = frozenset(
-    "dict list tuple set int float str bool len min max sum abs round range sorted print enumerate zip isinstance"
-    " exit quit any all".split()
+    {
+        *("dict", "list", "tuple", "set", "int", "float", "str", "bool", "isinstance", "print", "exit", "quit"),
+        *("len", "min", "max", "sum", "abs", "round", "range", "sorted", "enumerate", "zip", "any", "all"),
+    }
 )
 
 
@@ -58,6 +60,11 @@ def element_values(value: Value) -> list[Value] | None:
     if isinstance(value, Scalar) and isinstance(value.value, str) and len(value.value) <= MAX_ITEMS:
         return [Scalar(letter) for letter in value.value]
     return None
+
+
+def has_item(owner: Listing, position: object) -> TypeGuard[int]:
+    """Whether a list is long enough for `position`."""
+    return isinstance(position, int) and -len(owner.items) <= position < len(owner.items)
 
 
 def _name(_state: State, scopes: Scopes, node: ast.Name) -> Value:
@@ -95,9 +102,8 @@ def _subscript(state: State, scopes: Scopes, node: ast.Subscript) -> Value:
         if entry is not None:
             return entry.value
         return Unknown(owner.open or f"the key {key.value!r} is not in the dictionary", state.span(node))
-    if isinstance(owner, Listing) and isinstance(key, Scalar) and isinstance(key.value, int):
-        if -len(owner.items) <= key.value < len(owner.items):
-            return owner.items[key.value]
+    if isinstance(owner, Listing) and isinstance(key, Scalar) and has_item(owner, key.value):
+        return owner.items[key.value]
     if isinstance(owner, Scalar) and isinstance(owner.value, str) and isinstance(key, Scalar):
         try:
             return Scalar(owner.value[key.value], state.span(node))
@@ -110,8 +116,12 @@ def _subscript(state: State, scopes: Scopes, node: ast.Subscript) -> Value:
 
 
 def _slice(state: State, scopes: Scopes, owner: Value, node: ast.Slice) -> Value:
-    parts = [Scalar(None) if part is None else evaluate(state, scopes, part) for part in (node.lower, node.upper, node.step)]
-    bounds = [part.value for part in parts if isinstance(part, Scalar) and (part.value is None or isinstance(part.value, int))]
+    parts = [
+        Scalar(None) if part is None else evaluate(state, scopes, part) for part in (node.lower, node.upper, node.step)
+    ]
+    bounds = [
+        part.value for part in parts if isinstance(part, Scalar) and (part.value is None or isinstance(part.value, int))
+    ]
     if len(bounds) == 3 and bounds[2] != 0:
         if isinstance(owner, Listing):
             return Listing(owner.items[slice(*bounds)])
@@ -176,7 +186,9 @@ def _boolean(state: State, scopes: Scopes, node: ast.BoolOp) -> Value:
         value = evaluate(state, scopes, operand)
         known = truth(value)
         if known is None:
-            return value if isinstance(value, Unknown) else Unknown(f"it depends on `{shown(operand)}`", state.span(node))
+            return (
+                value if isinstance(value, Unknown) else Unknown(f"it depends on `{shown(operand)}`", state.span(node))
+            )
         if known == isinstance(node.op, ast.Or):
             return value
     return value

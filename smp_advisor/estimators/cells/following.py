@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.cells.calls import from_plain
+from smp_advisor.estimators.cells.functions import from_plain
 from smp_advisor.estimators.cells.state import State, TooLongError
 from smp_advisor.estimators.cells.statements import execute
 from smp_advisor.scripts.module import parse

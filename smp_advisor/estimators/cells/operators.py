@@ -36,6 +36,7 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
+_CONVERSIONS: dict[int, Callable[[Any], str]] = {ord("r"): repr, ord("s"): str, ord("a"): ascii}
 _LARGEST = 10**18
 _LARGEST_EXPONENT = 64
 
@@ -74,7 +75,11 @@ def _copied(entry: Entry) -> Entry:
 def _bounded(op: ast.operator, left: object, right: object) -> bool:
     """Whether the result is of a size that someone would mean."""
     if isinstance(left, str) and isinstance(op, ast.Mod):
-        return "*" not in left and len(left) < MAX_ITEMS and not any(part.isdigit() and len(part) > 3 for part in left.split())
+        return (
+            "*" not in left
+            and len(left) < MAX_ITEMS
+            and not any(part.isdigit() and len(part) > 3 for part in left.split())
+        )
     if isinstance(left, str) and isinstance(right, str):
         return isinstance(op, ast.Add) and len(left) + len(right) <= 4 * MAX_ITEMS
     if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
@@ -149,7 +154,7 @@ def formatted(value: Value, conversion: int, spec: str) -> str | None:
         return None
     if any(len(part) > 3 for part in spec.replace(".", " ").split() if part.isdigit()):
         return None  # a width that nobody would mean
-    shown = {ord("r"): repr, ord("s"): str, ord("a"): ascii}.get(conversion)
+    shown = _CONVERSIONS.get(conversion)
     try:
         return format(shown(value.value) if shown else value.value, spec)
     except (TypeError, ValueError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Literal
 
-from smp_advisor.estimators.cells.expressions import element_values, evaluate, shown, truth
+from smp_advisor.estimators.cells.expressions import element_values, evaluate, has_item, shown, truth
 from smp_advisor.estimators.cells.state import MAX_ITEMS, merge, merged, restore, snapshot
 from smp_advisor.estimators.values import Entry, External, Function, Listing, Made, Scalar, Table, Unknown, Value
 
@@ -14,19 +14,15 @@ if TYPE_CHECKING:
 
     from smp_advisor.estimators.cells.state import Scopes, State
 
-__all__ = ["Leaving", "Returned", "execute", "returned_by"]
+__all__ = ["Leaving", "bind", "execute", "returned_by"]
 
 Leaving = Literal["return", "raise", "break", "continue"] | None
 
 _LEAVING_CALLS = ("sys.exit", "exit", "quit", "os._exit")
 
 
-class Returned(Unknown):
-    """Marks in a scope what the function has returned so far."""
-
-
 _RETURNED = "return"
-"""A name that no assignment can bind."""
+"""What the function has returned so far; a name that no assignment can bind."""
 
 
 def execute(state: State, scopes: Scopes, statements: list[ast.stmt]) -> Leaving:
@@ -54,25 +50,27 @@ def bind(state: State, scopes: Scopes, target: ast.expr, value: Value, value_nod
     elif isinstance(target, (ast.Tuple, ast.List)):
         parts = value.items if isinstance(value, Listing) and len(value.items) == len(target.elts) else None
         for position, inner in enumerate(target.elts):
-            part = parts[position] if parts is not None else Unknown(_why(value, "it is unpacked from what is not known"))
+            part = (
+                parts[position] if parts is not None else Unknown(_why(value, "it is unpacked from what is not known"))
+            )
             bind(state, scopes, inner.value if isinstance(inner, ast.Starred) else inner, part, None)
     elif isinstance(target, ast.Subscript):
-        owner = evaluate(state, scopes, target.value)
-        key = evaluate(state, scopes, target.slice)
-        if isinstance(owner, Table):
-            if isinstance(key, Scalar):
-                place = state.span(target) if value_node is None else None
-                span = state.span(value_node) if value_node is not None else None
-                owner.entries[key.value] = Entry(value, span or place, span, None)
-            else:
-                owner.open = "a key is computed"
-        elif isinstance(owner, Listing) and isinstance(key, Scalar) and isinstance(key.value, int):
-            if -len(owner.items) <= key.value < len(owner.items):
-                owner.items[key.value] = value
+        _set_item(state, scopes, target, value, value_node)
     elif isinstance(target, ast.Attribute):
         owner = evaluate(state, scopes, target.value)
         if isinstance(owner, Made):
             owner.keywords[target.attr] = Entry(value)
+
+
+def _set_item(state: State, scopes: Scopes, target: ast.Subscript, value: Value, value_node: ast.expr | None) -> None:
+    owner, key = evaluate(state, scopes, target.value), evaluate(state, scopes, target.slice)
+    if isinstance(owner, Table) and isinstance(key, Scalar):
+        span = state.span(value_node) if value_node is not None else None
+        owner.entries[key.value] = Entry(value, span or state.span(target), span)
+    elif isinstance(owner, Table):
+        owner.open = "a key is computed"
+    elif isinstance(owner, Listing) and isinstance(key, Scalar) and has_item(owner, key.value):
+        owner.items[key.value] = value
 
 
 def _why(value: Value, otherwise: str) -> str:
@@ -127,7 +125,9 @@ def _class(_state: State, scopes: Scopes, node: ast.ClassDef) -> Leaving:
 def _return(state: State, scopes: Scopes, node: ast.Return) -> Leaving:
     value = Scalar(None) if node.value is None else evaluate(state, scopes, node.value)
     earlier = scopes[-1].get(_RETURNED)
-    scopes[-1][_RETURNED] = value if earlier is None else merged(earlier, value, "the function returns in several places")
+    scopes[-1][_RETURNED] = (
+        value if earlier is None else merged(earlier, value, "the function returns in several places")
+    )
     return "return"
 
 

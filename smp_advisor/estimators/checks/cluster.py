@@ -136,7 +136,14 @@ def _version_2(case: Case, world: int) -> Iterator[Hit]:
             }
             yield Hit(id="EST502", span=case.span_of(name), values=values, changes=case.change(name, near))
             return
-    if unknown or tensor is None or expert is None or isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
+    if (
+        unknown
+        or tensor is None
+        or expert is None
+        or isinstance(shards, bool)
+        or not isinstance(shards, int)
+        or shards < 1
+    ):
         return
     if world % (shards * tensor * expert):
         rest = world // (tensor * expert) if world % (tensor * expert) == 0 else world // tensor
@@ -169,7 +176,9 @@ def tensor_parallelism(case: Case) -> Iterator[Hit]:
             "consequence": "The library leaves layers that it cannot divide whole on every GPU, or stops",
             "remedy": f"Set it to {near}",
         }
-        yield Hit(id="EST504", span=span, values=values, severity="error", changes=case.change("tensor_parallel_degree", near))
+        yield Hit(
+            id="EST504", span=span, values=values, severity="error", changes=case.change("tensor_parallel_degree", near)
+        )
         return
     if instance is not None and degree > instance.gpus:
         values = {

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
-from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.checks.case import SDK_2, Case, Change, Hit
-from smp_advisor.estimators.images import is_version, known_pairs, library_version
+from smp_advisor.estimators.images import is_version, known_pairs, library_version, version_of_older_pair
 from smp_advisor.library.schema import schema
 from smp_advisor.library.support import nearest_supported, require_supported_instance
 from smp_advisor.library.version import release
@@ -21,11 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["image"]
 
 _LOCAL = ("local", "local_gpu")
-
-
-@cache
-def _facts() -> dict[str, Any]:
-    return tomllib.loads((files("smp_advisor.estimators") / "data" / "images.toml").read_text(encoding="utf-8"))
 
 
 def image(case: Case) -> Iterator[Hit]:
@@ -52,8 +44,6 @@ def _versions(case: Case) -> Iterator[Hit]:
     tensorflow_compiler = library == "training-compiler" and configuration.framework == "tensorflow"
     if not isinstance(stated, str) or tensorflow_compiler or "tensorflow_version" in configuration.settings:
         return
-    if configuration.get("image_uri") is not None and "framework_version" in configuration.settings:
-        pass  # an image of AWS's own by its name: its versions are read from it
     known = python if isinstance(python, str) else None
     if _has_image(library, stated, known, short=library != "smp-v2"):
         return
@@ -78,13 +68,7 @@ def _has_image(library: str, framework: str, python: str | None, *, short: bool)
         return False
     if library_version(library, framework, python) is not None:
         return True
-    others = _facts()["pair"]
-    return any(
-        one["library"] == library
-        and (one["framework_version"] == framework or one["framework_version"].startswith(f"{framework}."))
-        and (python is None or python in one["py_versions"])
-        for one in others
-    )
+    return version_of_older_pair(library, framework, python) is not None
 
 
 def _nearest_pair(library: str, framework: str) -> tuple[str, str]:
@@ -111,7 +95,9 @@ def _instance(case: Case) -> Iterator[Hit]:
         machine = known_instance(kind)
     except AdvisorError as error:
         # Hardware that the table lacks may exist; a misspelt one does not.
-        yield _hit(case, ("instance_type",), str(error).rstrip("."), "No such instance can be started", "Correct its name")
+        yield _hit(
+            case, ("instance_type",), str(error).rstrip("."), "No such instance can be started", "Correct its name"
+        )
         return
     try:
         require_supported_instance(case.library, machine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs import estimate
@@ -14,73 +15,106 @@ from smp_advisor.guidance.wording import fits, gib, percent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.library.plan import Plan
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
 
 __all__ = ["estimate_of", "fit", "unneeded"]
 
 _WORTH = 0.01
 """Smaller gains are not worth a remark."""
+_DEGREES = ("hybrid_shard_degree", "tensor_parallel_degree", "partitions", "pipeline_parallel_degree")
 
 
-def estimate_of(case: Case) -> Estimate | None:
-    """What the plan costs; None where plan, cluster, model or job are missing, or do not go together."""
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """Everything an estimate needs."""
+
+    model: Model
+    cluster: Cluster
+    job: Job
+    plan: Plan
+
+    def estimates(self, variants: Iterator[Variant]) -> list[tuple[Variant, Estimate]]:
+        return estimated(self.model, self.cluster, self.job, list(variants))
+
+
+def _ground(case: Case) -> _Ground | None:
+    """None where plan, cluster, model or job are missing, or processes are not one a GPU, as estimates have them."""
     back = case.back
     if back.plan is None or back.cluster is None or back.model is None or back.job is None:
         return None
     if back.cluster.instance.gpus != case.processes:
-        return None  # EST502 says so; the estimate is of one process a GPU
+        return None
+    return _Ground(back.model, back.cluster, back.job, back.plan)
+
+
+def estimate_of(case: Case) -> Estimate | None:
+    """What the plan costs; None where that cannot be said."""
+    ground = _ground(case)
+    if ground is None:
+        return None
     try:
-        return estimate(back.model, back.cluster, back.job, back.plan)
-    except (AdvisorError, NotImplementedError):
+        return estimate(ground.model, ground.cluster, ground.job, ground.plan)
+    except AdvisorError:
         return None
 
 
 def fit(case: Case) -> Iterator[Hit]:
     """EST508: a plan that does not fit by its point estimate, and the smallest change that does."""
-    now = estimate_of(case)
-    if now is None or now.fits:
+    now, ground = estimate_of(case), _ground(case)
+    if now is None or ground is None or now.fits:
         return
+    even = ""
+    if "activation_checkpointing" not in case.back.given and not ground.plan.activation_checkpointing:
+        # The script may checkpoint without a hyperparameter that says so: only what fails even then is said.
+        checkpointing = [one for one in larger(ground.plan, ground.cluster) if one.technique == "checkpointing"]
+        found = ground.estimates(iter(checkpointing[:1]))
+        if not found or found[0][1].fits:
+            return
+        now = found[0][1]
+        ground = _Ground(ground.model, ground.cluster, ground.job, now.plan)
+        even = "even with activation checkpointing "
     if not now.host_memory_fits and now.headroom_gib >= 0:
-        what = f"offloaded activations take {gib(now.host_memory_gib_per_node)} of host memory a node, more than there is"
+        host = gib(now.host_memory_gib_per_node)
+        what = f"{even}offloaded activations take {host} of host memory a node, more than there is"
     else:
-        what = (
-            f"the plan needs {gib(now.memory.peak.total_gib)} a GPU, {gib(-now.headroom_gib)} more than the usable"
-            f" {gib(now.usable_gpu_memory_gib)}"
-        )
-    remedy = _smallest_change(case)
-    yield Hit(id="EST508", span=case.span_of("hybrid_shard_degree", "tensor_parallel_degree", "partitions", "pipeline_parallel_degree"), values={"what": what, "remedy": remedy})
+        peak, usable = gib(now.memory.peak.total_gib), gib(now.usable_gpu_memory_gib)
+        what = f"{even}the plan needs {peak} a GPU, {gib(-now.headroom_gib)} more than the usable {usable}"
+    remedy = _smallest_change(ground, case.min_fit_probability)
+    yield Hit(id="EST508", span=case.span_of(*_DEGREES), values={"what": what, "remedy": remedy})
 
 
-def _smallest_change(case: Case) -> str:
-    back = case.back
-    assert back.plan is not None and back.cluster is not None and back.model is not None and back.job is not None  # noqa: S101, PT018 - narrows types: estimate_of has looked
-    found = estimated(back.model, back.cluster, back.job, list(larger(back.plan, back.cluster)))
-    for least in (case.min_fit_probability, 0.0):
+def _smallest_change(ground: _Ground, min_fit_probability: float) -> str:
+    found = ground.estimates(larger(ground.plan, ground.cluster))
+    for least in (min_fit_probability, 0.0):
         for variant, there in found:
             if there.fits and fits(there, least):
-                return f"The smallest change that fits is {variant.saying}: it {fit_words(there, case.min_fit_probability)}"
+                words = fit_words(there, min_fit_probability)
+                return f"The smallest change that fits is {variant.saying}: it {words}"
     return "No single change makes it fit: ask smp_advisor.advise for a plan, or take more GPUs or larger ones"
 
 
 def unneeded(case: Case) -> Iterator[Hit]:
     """EST510: techniques without which the plan still fits, and is faster."""
-    now = estimate_of(case)
-    back = case.back
-    if now is None or not now.fits or back.plan is None or back.cluster is None or back.model is None or back.job is None:
+    now, ground = estimate_of(case), _ground(case)
+    if now is None or ground is None or not now.fits:
         return
-    best: dict[str, tuple[float, Variant, Estimate]] = {}
-    for variant, there in estimated(back.model, back.cluster, back.job, list(without(back.plan, back.cluster))):
+    if not {"batch_size", "activation_checkpointing"} <= case.back.given:
+        return  # what the script does besides is not known
+    for variant, there in ground.estimates(without(ground.plan, ground.cluster)):
         gain = there.samples_per_second / now.samples_per_second - 1
-        if there.fits and fits(there, case.min_fit_probability) and gain >= _WORTH:
-            if variant.technique not in best or gain > best[variant.technique][0]:
-                best[variant.technique] = (gain, variant, there)
-    for technique, (gain, variant, there) in best.items():
-        shown = case.configuration.parameters.get(technique) or case.configuration.hyperparameters.get(technique)
+        if not fits(there, case.min_fit_probability) or not there.fits or gain < _WORTH:
+            continue
+        name = variant.technique
+        shown = case.configuration.parameters.get(name) or case.configuration.hyperparameters.get(name)
         yield Hit(
             id="EST510",
             span=shown.span if shown is not None and shown.span is not None else case.span_of("parameters"),
             values={
-                "what": f"{technique} is on, and without it the plan {fit_words(there, case.min_fit_probability)}",
+                "what": f"{name} is on, and without it the plan {fit_words(there, case.min_fit_probability)}",
                 "remedy": f"{variant.saying} processes {percent(gain)} more samples a second",
             },
         )

@@ -109,7 +109,11 @@ def _exclusive(case: Case) -> Iterator[Hit]:
                     "remedy": "Use one or the other",
                 },
             )
-    elif configuration.get("pytorchxla") is True and configuration.form == SDK_2 and not configuration.unknown("compiler_config"):
+    elif (
+        configuration.get("pytorchxla") is True
+        and configuration.form == SDK_2
+        and not configuration.unknown("compiler_config")
+    ):
         yield Hit(
             id="EST505",
             span=case.span_of("pytorchxla"),

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["choose_library", "looks_like_parameters", "read_distribution", "read_model_parallel", "version_2_keys"]
 
-_LAUNCHERS = ("mpi", "torch_distributed", "pytorchxla", "pytorchddp", "parameter_server", "multi_worker_mirrored_strategy")
+_LAUNCHERS = (
+    "mpi",
+    "torch_distributed",
+    "pytorchxla",
+    "pytorchddp",
+    "parameter_server",
+    "multi_worker_mirrored_strategy",
+)
 
 
 def read_distribution(configuration: Configuration, value: Value | None) -> None:
@@ -29,26 +36,34 @@ def read_distribution(configuration: Configuration, value: Value | None) -> None
     if value.open:
         configuration.gaps.append(Gap("distribution", value.open, value.span))
     for launcher in _LAUNCHERS:
-        inner = value.get(launcher)
-        if isinstance(inner, Table):
-            configuration.tables[launcher] = inner
-            configuration.take(inner, "enabled", launcher)
-            if launcher == "mpi":
-                configuration.take(inner, "processes_per_host")
-                configuration.take(inner, "custom_mpi_options")
-        elif inner is not None:
-            configuration.gaps.append(Gap(launcher, "it is no dictionary", value.entries[launcher].span))
-    smdistributed = value.get("smdistributed")
+        _read_launcher(configuration, value, launcher)
+    _read_smdistributed(configuration, value)
+
+
+def _read_launcher(configuration: Configuration, table: Table, launcher: str) -> None:
+    inner = table.get(launcher)
+    if isinstance(inner, Table):
+        configuration.tables[launcher] = inner
+        configuration.take(inner, "enabled", launcher)
+        if launcher == "mpi":
+            configuration.take(inner, "processes_per_host")
+            configuration.take(inner, "custom_mpi_options")
+    elif inner is not None:
+        configuration.gaps.append(Gap(launcher, "it is no dictionary", table.entries[launcher].span))
+
+
+def _read_smdistributed(configuration: Configuration, table: Table) -> None:
+    smdistributed = table.get("smdistributed")
     if isinstance(smdistributed, Table):
         configuration.tables["smdistributed"] = smdistributed
-        span = value.entries["smdistributed"].span
-        configuration.settings["smdistributed"] = Setting(value=True, span=span, table=value, key="smdistributed")
+        span = table.entries["smdistributed"].span
+        configuration.settings["smdistributed"] = Setting(value=True, span=span, table=table, key="smdistributed")
         read_model_parallel(configuration, smdistributed)
         data_parallel = smdistributed.get("dataparallel")
         if isinstance(data_parallel, Table):
             configuration.take(data_parallel, "enabled", "dataparallel")
     elif smdistributed is not None:
-        configuration.gaps.append(Gap("smdistributed", "it is no dictionary", value.entries["smdistributed"].span))
+        configuration.gaps.append(Gap("smdistributed", "it is no dictionary", table.entries["smdistributed"].span))
 
 
 def read_model_parallel(configuration: Configuration, table: Table) -> None:
@@ -116,7 +131,9 @@ def choose_library(configuration: Configuration, framework_version: object, imag
             # AWS names 1.15.0 with PyTorch 2.0.0; every other image from 2.0 on is version 2's.
             newer = int(first) >= 2
             v1_launch = bool(configuration.get("mpi")) and not configuration.get("torch_distributed")
-            old_keys = configuration.parameters.keys() & (_version_1_keys() - {one.key for one in schema("smp-v2").parameters})
+            old_keys = configuration.parameters.keys() & (
+                _version_1_keys() - {one.key for one in schema("smp-v2").parameters}
+            )
             return "smp-v2" if newer and not (v1_launch and old_keys and release_2_0(framework_version)) else "smp-v1"
     if configuration.get("torch_distributed") and not configuration.get("mpi"):
         return "smp-v2"

@@ -131,8 +131,10 @@ def configuration_of_recipe(table: Table) -> Configuration:
         )
     _peft(configuration, model)
     used = recipe.get("use_smp_model")
-    uses = isinstance(used, Scalar) and used.value is True
-    configuration.library = "smp-v2" if uses or used is None else "fsdp"
+    if not isinstance(used, Scalar):
+        configuration.library = None  # NeMo's own recipes, and those for Trainium
+        return configuration
+    configuration.library = "smp-v2" if used.value is True else "fsdp"
     if configuration.library == "smp-v2":
         configuration.settings["modelparallel"] = Setting(value=True, span=recipe.span)
         configuration.settings["torch_distributed"] = Setting(value=True, span=recipe.span)

@@ -61,5 +61,8 @@ def _monitoring(configuration: Configuration, request: Table) -> None:
         off = getattr(stated, "value", None) is True
     entry = request.entries.get("ProfilerConfig")
     configuration.settings["disable_profiler"] = Setting(
-        off, None if entry is None else entry.span, profiler if isinstance(profiler, Table) else request, "DisableProfiler"
+        off,
+        None if entry is None else entry.span,
+        profiler if isinstance(profiler, Table) else request,
+        "DisableProfiler",
     )

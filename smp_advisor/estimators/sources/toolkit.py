@@ -1,11 +1,11 @@
-"""The hyperparameters with which the SDK tells the containers how to launch a job (``sagemaker_*``, ``mp_parameters``)."""
+"""Hyperparameters by which the SDK tells containers how to launch a job: ``sagemaker_*``, ``mp_parameters``."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.estimators.cells.calls import from_plain
+from smp_advisor.estimators.cells.functions import from_plain
 from smp_advisor.estimators.configuration import Gap, Setting
 from smp_advisor.estimators.values import Table
 

@@ -61,7 +61,11 @@ def _distributed(configuration: Configuration, value: Value | None, call: Table)
     if isinstance(smp, Made):
         # Fields that are None are not sent.
         fields = Table(
-            {key: one for key, one in smp.keywords.items() if not (isinstance(one.value, Scalar) and one.value.value is None)},
+            {
+                key: one
+                for key, one in smp.keywords.items()
+                if not (isinstance(one.value, Scalar) and one.value.value is None)
+            },
             smp.span,
             smp.open,
         )
@@ -85,7 +89,11 @@ def _image(configuration: Configuration, call: Table) -> str | None:
             if isinstance(framework, Scalar) and framework.value in ("pytorch", "tensorflow", "huggingface")
             else "pytorch"
         )
-        for key, name in (("framework_version", "framework_version"), ("version", "framework_version"), ("py_version", "py_version")):
+        for key, name in (
+            ("framework_version", "framework_version"),
+            ("version", "framework_version"),
+            ("py_version", "py_version"),
+        ):
             if key in lookup.entries:
                 configuration.take(lookup, key, name)
         for key in ("pytorch_version", "base_framework_version"):
@@ -93,7 +101,9 @@ def _image(configuration: Configuration, call: Table) -> str | None:
                 if "framework_version" in configuration.settings:
                     configuration.settings["transformers_version"] = configuration.settings["framework_version"]
                 configuration.take(lookup, key, "framework_version")
-        if (compiler := image.get("compiler_config")) is not None and not (isinstance(compiler, Scalar) and not compiler.value):
+        if (compiler := image.get("compiler_config")) is not None and not (
+            isinstance(compiler, Scalar) and not compiler.value
+        ):
             configuration.settings["compiler"] = Setting(
                 value=True, span=lookup.entries["compiler_config"].span, table=lookup, key="compiler_config"
             )
