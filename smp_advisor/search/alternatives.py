@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smp_advisor.costs.evaluate import fit_probability
-from smp_advisor.costs.layout import checkpoint_strategy
+from smp_advisor.library.world import global_batch_size
 from smp_advisor.search.rank import NEAR_BEST, techniques
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smp_advisor.costs.layout import Layout
+    from smp_advisor.library.plan import Plan
     from smp_advisor.search.search import SearchResult
 
 __all__ = ["alternatives"]
@@ -22,11 +23,46 @@ __all__ = ["alternatives"]
 _COMBINATION = (
     "tensor_parallel_degree",
     "pipeline_parallel_degree",
+    "context_parallel_degree",
+    "expert_parallel_degree",
     "shard_degree",
     "shard_level",
+    "prefetched_units",
     "checkpoint_layers",
     "offload_activations",
 )
+
+
+_SETTINGS = {
+    "smp-v1": (
+        "tensor_parallel_degree",
+        "pipeline_parallel_degree",
+        "sharded_data_parallel_degree",
+        "shard_optimizer_state",
+        "activation_checkpointing",
+        "offload_activations",
+        "microbatches",
+    ),
+    "smp-v1-tensorflow": ("partitions", "pipeline", "microbatches"),
+    "smp-v2": (
+        "hybrid_shard_degree",
+        "tensor_parallel_degree",
+        "context_parallel_degree",
+        "expert_parallel_degree",
+        "activation_checkpointing",
+        "offload_activations",
+        "gradient_accumulation_steps",
+    ),
+    "training-compiler": ("batch_size",),
+    "ddp": ("activation_checkpointing", "gradient_accumulation_steps"),
+    "fsdp": ("sharding_strategy", "activation_checkpointing", "gradient_accumulation_steps"),
+}
+"""Settings that tell the rows of a library apart."""
+
+
+def _shown(plan: Plan, name: str) -> Any:
+    value = getattr(plan, name)
+    return value or "none" if name == "activation_checkpointing" else value
 
 
 def _first_of_each(keys: NDArray[np.int64]) -> NDArray[np.intp]:
@@ -40,7 +76,7 @@ def _combinations(layout: Layout) -> NDArray[np.int64]:
 
     Offloading counts only where it has something to move: activations of a microbatch that waits.
     """
-    waits = (layout.pipeline_parallel_degree > 1) & (layout.microbatches > 1)
+    waits = ((layout.pipeline_parallel_degree > 1) & (layout.microbatches > 1)) | layout.offload_running
     columns = [getattr(layout, name).astype(np.int64) for name in _COMBINATION]
     columns[-1] = columns[-1] * waits
     number = np.zeros(len(layout), dtype=np.int64)
@@ -72,17 +108,11 @@ def alternatives(result: SearchResult, *, sequence_length: int, min_fit_probabil
     rows: list[dict[str, Any]] = []
     for row in [*chosen.tolist(), *others.tolist()]:
         speed = speeds.get(row)
-        tp, pp = int(layout.tensor_parallel_degree[row]), int(layout.pipeline_parallel_degree[row])
-        batch = int(layout.batch_samples[row]) * result.cluster.gpus // (tp * pp)
+        plan = result.space.plan(row)
+        batch = global_batch_size(plan, result.cluster)
         rows.append(
             {
-                "tensor_parallel_degree": tp,
-                "pipeline_parallel_degree": pp,
-                "sharded_data_parallel_degree": max(int(layout.shard_degree[row]), 1),
-                "shard_optimizer_state": bool(layout.shard_level[row] == 1),
-                "activation_checkpointing": checkpoint_strategy(int(layout.checkpoint_layers[row])) or "none",
-                "offload_activations": bool(layout.offload_activations[row]),
-                "microbatches": int(layout.microbatches[row]),
+                **{name: _shown(plan, name) for name in _SETTINGS[plan.library]},
                 "global_batch_size": batch,
                 "tokens_per_second": speed,
                 "step_seconds": None if speed is None else batch * sequence_length / speed,

@@ -24,7 +24,18 @@ if TYPE_CHECKING:
     Pins = Mapping[str, Any]
     Ints = NDArray[np.int64]
 
-__all__ = ["batches", "checkpointing_strategies", "divisors", "pipeline_degrees", "rows", "shardings", "tensor_degrees"]
+__all__ = [
+    "accumulated_batches",
+    "batches",
+    "checkpointing_strategies",
+    "crossed",
+    "divisors",
+    "memory_choices",
+    "pipeline_degrees",
+    "rows",
+    "shardings",
+    "tensor_degrees",
+]
 
 
 def tensor_degrees(model: Model, cluster: Cluster, pins: Pins) -> list[int]:
@@ -127,9 +138,33 @@ def checkpointing_strategies(layers_per_stage: int, tensor_degree: int) -> list[
     return [False, "each", *(f"group_{size}" for size in groups), "contiguous"]
 
 
-def _memory_choices(layers_per_stage: int, tensor_degree: int, pins: Pins) -> list[tuple[int, int]]:
+def accumulated_batches(job: Job, model: Model, replicas: int, pins: Pins) -> Ints:
+    """(samples a replica processes in a step, batches it accumulates them in) pairs, shape (k, 2).
+
+    As `batches`, for libraries whose `batch_size` is that of one forward pass.
+    """
+    sequence = model.sequence_length(job.sequence_length)
+    held = {"microbatches": pins["gradient_accumulation_steps"]} if "gradient_accumulation_steps" in pins else {}
+    if "batch_size" not in pins:
+        return batches(job, sequence, replicas, 1, held)
+    size = pins["batch_size"]
+    if job.global_batch_size is not None:
+        pairs = batches(job, sequence, replicas, 1, held)
+        return pairs[np.flatnonzero(pairs[:, 0] == size * pairs[:, 1]), :]
+    most = max(job.max_tokens_per_step // (sequence * replicas * size), 1)
+    counts = [held["microbatches"]] if held else [2**k for k in range(most.bit_length())]
+    return np.array([(size * count, count) for count in counts], dtype=np.int64).reshape(-1, 2)
+
+
+def crossed(left: Ints, right: Sequence[tuple[int, int]]) -> Ints:
+    """Every row of one beside every row of the other."""
+    other = np.array(right, dtype=np.int64).reshape(-1, 2)
+    return np.hstack([np.repeat(left, len(other), axis=0), np.tile(other, (len(left), 1))])
+
+
+def memory_choices(known: Sequence[Checkpointing], pins: Pins) -> list[tuple[int, int]]:
     """(checkpointing strategy, offload) pairs."""
-    strategies = [checkpoint_layers(one) for one in checkpointing_strategies(layers_per_stage, tensor_degree)]
+    strategies = [checkpoint_layers(one) for one in known]
     if "activation_checkpointing" in pins:
         strategies = [checkpoint_layers(pins["activation_checkpointing"])]
     offloads = [bool(pins["offload_activations"])] if "offload_activations" in pins else [False, True]
@@ -139,5 +174,4 @@ def _memory_choices(layers_per_stage: int, tensor_degree: int, pins: Pins) -> li
 def rows(pairs: Ints, tp: int, pp: int, layers_per_stage: int, pins: Pins) -> Ints:
     """Batch x schedule x memory choices, shape (k, 6): samples, microbatches, active, simple, strategy, offload."""
     left = np.array(_schedules(pairs, pp, pins), dtype=np.int64).reshape(-1, 4)
-    right = np.array(_memory_choices(layers_per_stage, tp, pins), dtype=np.int64).reshape(-1, 2)
-    return np.hstack([np.repeat(left, len(right), axis=0), np.tile(right, (len(left), 1))])
+    return crossed(left, memory_choices(checkpointing_strategies(layers_per_stage, tp), pins))

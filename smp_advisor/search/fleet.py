@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.library.support import supported_instances
-from smp_advisor.library.version import facts
+from smp_advisor.library.support import suggested_instances
 from smp_advisor.search.rank import NEAR_BEST
 from smp_advisor.search.search import SearchResult, search
 
@@ -27,8 +26,7 @@ def comparable_clusters(cluster: Cluster, library: str) -> list[Cluster]:
     """
     counts = sorted({2**k for k in range(cluster.nodes.bit_length())} | {cluster.nodes})
     # Types that are being phased out are compared only when asked for.
-    leaving = facts(library)["instances"]["not_suggested"]
-    others = [one for one in supported_instances(library) if one.usd_per_hour is not None and one.name not in leaving]
+    others = [one for one in suggested_instances(library) if one.usd_per_hour is not None]
     instances = [cluster.instance, *(one for one in others if one.name != cluster.instance.name)]
     return [Cluster(one, count) for one in instances for count in counts if count <= cluster.nodes]
 
@@ -48,7 +46,7 @@ def search_cheapest(
     then the lowest price an hour. None where nothing fits anywhere.
     """
     results = [
-        search(model, one, job, objective="cost", min_fit_probability=min_fit_probability, pins=pins)
+        search(model, one, job, objective="cost", min_fit_probability=min_fit_probability, pins=pins, library=library)
         for one in comparable_clusters(cluster, library)
         if not (job.precision == "bf16" and not one.instance.bf16)
     ]

@@ -43,13 +43,15 @@ class Scores:
 def techniques(layout: Layout) -> NDArray[np.int64]:
     """How many memory-saving techniques each plan uses, shape (n,).
 
-    Tensor parallelism, pipeline parallelism, optimizer-state sharding, sharded data parallelism, activation
+    Tensor, pipeline, context and expert parallelism, sharding (of the optimizer state or of everything), activation
     checkpointing, grouping of checkpoints, offloading.
     """
     parts = (
         layout.tensor_parallel_degree > 1,
         layout.pipeline_parallel_degree > 1,
-        layout.shard_level > 0,
+        layout.context_parallel_degree > 1,
+        layout.expert_parallel_degree > 1,
+        (layout.shard_level > 0) & (layout.shard_degree != 1),
         layout.checkpoint_layers != 0,
         np.abs(layout.checkpoint_layers - 0.5) > 0.5,  # contiguous or groups rather than none or each
         layout.offload_activations,

@@ -10,6 +10,7 @@ import numpy as np
 
 from smp_advisor.costs.evaluate import HOST_SHARE, memory_columns, seconds_columns
 from smp_advisor.costs.memory import GIB
+from smp_advisor.costs.world import World
 from smp_advisor.search.rank import Objective, Scores, order, techniques
 from smp_advisor.search.space import Space, enumerate_plans
 
@@ -64,20 +65,21 @@ def search(
     objective: Objective = "throughput",
     min_fit_probability: float = 0.95,
     pins: Mapping[str, Any] | None = None,
+    library: str = "smp-v1",
 ) -> SearchResult:
     """Score every plan of a cluster and rank those that fit.
 
     Memory is estimated for all plans, time for those that fit with `min_fit_probability` and whose offloaded
     activations the host can hold.
     """
-    space = enumerate_plans(model, cluster, job, pins)
+    space = enumerate_plans(model, cluster, job, pins, library=library)
     memory = memory_columns(model, cluster, job, space.layout)
     usable = cluster.instance.usable_gpu_memory_gib * GIB
     host_fits = memory.host_bytes_per_node <= HOST_SHARE * cluster.instance.host_memory_gib * GIB
     rows = np.flatnonzero((memory.margin >= NormalDist().inv_cdf(min_fit_probability)) & host_fits)
     layout = space.layout.take(rows)
     seconds = sum(seconds_columns(model, cluster, job, layout).values(), np.zeros(len(rows)))
-    replicas = cluster.gpus // (layout.tensor_parallel_degree * layout.pipeline_parallel_degree)
+    replicas = World.of(model, cluster, job, layout).replicas
     tokens = layout.batch_samples * replicas * model.sequence_length(job.sequence_length)
     speed = tokens / seconds
     price = cluster.instance.usd_per_hour

@@ -1,0 +1,112 @@
+"""What the search enumerates of the other libraries: plans that library, cluster, model and job take, none twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs.evaluate import estimate_many
+from smp_advisor.costs.layout import COLUMNS, Layout
+from smp_advisor.library import Plan
+from smp_advisor.library.check import check_against
+from smp_advisor.library.version import LIBRARIES
+from smp_advisor.library.world import global_batch_size
+from smp_advisor.search import search
+from smp_advisor.search.alternatives import alternatives
+from smp_advisor.search.space import Space, enumerate_plans
+from smp_advisor.workload import Job, Model
+
+NODES = Cluster("ml.p4d.24xlarge", 2)
+LLAMA = Model.from_shape(layers=6, hidden=512, heads=8, kv_heads=4, ffn=1024, vocab=32_000, family="llama")
+MIXTRAL = Model.from_shape(
+    layers=4, hidden=512, heads=8, kv_heads=4, ffn=1024, vocab=32_000, family="mixtral", experts=8, experts_per_token=2
+)
+GPT = Model.from_shape(layers=6, hidden=512, heads=8, vocab=50_000, max_positions=2048, family="gpt2")
+CASES = [
+    ("smp-v2", LLAMA, "bf16"),
+    ("smp-v2", MIXTRAL, "bf16"),
+    ("smp-v2", GPT, "fp16"),
+    ("fsdp", GPT, "bf16"),
+    ("ddp", GPT, "fp32"),
+    ("training-compiler", GPT, "fp16"),
+    ("smp-v1-tensorflow", GPT, "fp32"),
+]
+
+
+def some(space: Space, most: int = 150) -> dict[int, Plan]:
+    rows = np.unique(np.linspace(0, len(space) - 1, min(most, len(space))).astype(int))
+    return {int(row): space.plan(int(row)) for row in rows}
+
+
+@pytest.mark.parametrize(("library", "model", "precision"), CASES)
+@pytest.mark.parametrize("batch", [None, 96])
+def test_every_plan_is_valid_and_its_columns_are_its_own(library, model, precision, batch) -> None:
+    job = Job(sequence_length=256, precision=precision, global_batch_size=batch, max_tokens_per_step=100_000)
+    space = enumerate_plans(model, NODES, job, library=library)
+    assert len(space) > 0
+    plans = some(space)
+    for plan in plans.values():
+        assert plan.library == library
+        check_against(plan, NODES, model, job)
+        assert global_batch_size(plan, NODES) * 256 <= 100_000
+        if batch is not None:
+            assert global_batch_size(plan, NODES) == batch
+    # The row that was scored is the plan that is shown: translated back it is the same row.
+    rows, back = space.layout.take(np.array(list(plans))), Layout.of(list(plans.values()), job, NODES)
+    assert rows.recipe == back.recipe
+    for name in COLUMNS:
+        if name == "shard_degree":  # 0 stands for the whole group
+            continue
+        np.testing.assert_array_equal(getattr(rows, name), getattr(back, name), err_msg=name)
+
+
+@pytest.mark.parametrize(("library", "model", "precision"), CASES)
+def test_no_plan_is_listed_twice(library, model, precision) -> None:
+    job = Job(sequence_length=256, precision=precision, max_tokens_per_step=50_000)
+    layout = enumerate_plans(model, NODES, job, library=library).layout
+    rows = np.stack([getattr(layout, name).astype(np.int64) for name in COLUMNS], axis=1)
+    assert len(np.unique(rows, axis=0)) == len(rows)
+
+
+@pytest.mark.parametrize(("library", "model", "precision"), CASES)
+def test_the_search_and_a_single_estimate_say_the_same(library, model, precision) -> None:
+    job = Job(sequence_length=256, precision=precision, max_tokens_per_step=50_000)
+    result = search(model, NODES, job, library=library)
+    best = result.best()
+    (value,) = estimate_many(model, NODES, job, [best])
+    assert value.step_seconds == pytest.approx(float(result.step_seconds[0]))
+    assert value.memory.peak.total_gib == pytest.approx(float(result.peak_gib[result.ranked[0]]))
+    table = alternatives(result, sequence_length=256, min_fit_probability=0.95)
+    assert table.loc[0, "why"] == "Recommended."
+    assert table.loc[0, "global_batch_size"] == global_batch_size(best, NODES)
+
+
+def test_techniques_follow_family_and_version() -> None:
+    job = Job(sequence_length=256, precision="bf16", max_tokens_per_step=50_000)
+
+    def degrees(model: Model, technique: str, **pins: object) -> set[int]:
+        layout = enumerate_plans(model, NODES, job, pins, library="smp-v2").layout
+        return set(getattr(layout, f"{technique}_degree").tolist())
+
+    assert degrees(LLAMA, "tensor_parallel") == {1, 2, 4}
+    assert degrees(LLAMA, "context_parallel") == {1, 2, 4, 8, 16}
+    assert degrees(LLAMA, "context_parallel", version="2.4.0") == {1}
+    assert degrees(LLAMA, "expert_parallel") == {1}
+    assert degrees(MIXTRAL, "expert_parallel") == {1, 2, 4, 8}
+    assert degrees(MIXTRAL, "context_parallel") == {1}
+    assert degrees(GPT, "tensor_parallel") == {1}
+
+
+def test_pins_hold_in_every_row() -> None:
+    job = Job(sequence_length=256, precision="bf16", max_tokens_per_step=200_000)
+    pins = {"hybrid_shard_degree": 4, "batch_size": 3, "offload_activations": True, "random_seed": 7}
+    space = enumerate_plans(LLAMA, NODES, job, pins, library="smp-v2")
+    for plan in some(space).values():
+        assert {name: getattr(plan, name) for name in pins} == pins
+
+
+def test_every_library_has_a_space() -> None:
+    job = Job(sequence_length=256, precision="fp32", max_tokens_per_step=50_000)
+    for library in LIBRARIES:
+        assert len(enumerate_plans(GPT, NODES, job, library=library)) > 0
