@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.estimators.cells.state import Scopes, State
 
-__all__ = ["element_values", "evaluate", "has_item", "shown", "truth", "unpack"]
+__all__ = ["element_values", "evaluate", "is_index", "shown", "truth", "unpack"]
 
 _LONGEST_SHOWN = 60
 _BUILT_IN = frozenset(
@@ -62,7 +62,7 @@ def element_values(value: Value) -> list[Value] | None:
     return None
 
 
-def has_item(owner: Listing, position: object) -> TypeGuard[int]:
+def is_index(position: object, owner: Listing) -> TypeGuard[int]:
     """Whether a list is long enough for `position`."""
     return isinstance(position, int) and -len(owner.items) <= position < len(owner.items)
 
@@ -102,7 +102,7 @@ def _subscript(state: State, scopes: Scopes, node: ast.Subscript) -> Value:
         if entry is not None:
             return entry.value
         return Unknown(owner.open or f"the key {key.value!r} is not in the dictionary", state.span(node))
-    if isinstance(owner, Listing) and isinstance(key, Scalar) and has_item(owner, key.value):
+    if isinstance(owner, Listing) and isinstance(key, Scalar) and is_index(key.value, owner):
         return owner.items[key.value]
     if isinstance(owner, Scalar) and isinstance(owner.value, str) and isinstance(key, Scalar):
         try:

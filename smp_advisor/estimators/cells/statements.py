@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Literal
 
-from smp_advisor.estimators.cells.expressions import element_values, evaluate, has_item, shown, truth
+from smp_advisor.estimators.cells.expressions import element_values, evaluate, is_index, shown, truth
 from smp_advisor.estimators.cells.state import MAX_ITEMS, merge, merged, restore, snapshot
 from smp_advisor.estimators.values import Entry, External, Function, Listing, Made, Scalar, Table, Unknown, Value
 
@@ -69,7 +69,7 @@ def _set_item(state: State, scopes: Scopes, target: ast.Subscript, value: Value,
         owner.entries[key.value] = Entry(value, span or state.span(target), span)
     elif isinstance(owner, Table):
         owner.open = "a key is computed"
-    elif isinstance(owner, Listing) and isinstance(key, Scalar) and has_item(owner, key.value):
+    elif isinstance(owner, Listing) and isinstance(key, Scalar) and is_index(key.value, owner):
         owner.items[key.value] = value
 
 

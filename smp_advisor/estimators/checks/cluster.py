@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from smp_advisor.estimators.checks.case import Case, Hit
-from smp_advisor.library.world import divisors
+from smp_advisor.library import mismatches
+from smp_advisor.library.world import divisors, nearest_divisor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,14 +21,25 @@ _STOPS = "The library stops every rank at its start, when the cluster is already
 
 
 def degrees(case: Case) -> Iterator[Hit]:
-    """EST502: processes a node, and degrees that divide the world size."""
-    yield from _processes(case)
-    if case.world is None:
+    """EST502: processes a node, degrees that divide the world size, and whatever else does not suit the cluster."""
+    found = list(_processes(case))
+    if case.world is not None and case.library == "smp-v2":
+        found += _version_2(case, case.world)
+    elif case.world is not None and case.library.startswith("smp-v1"):
+        found += _version_1(case, case.world)
+    yield from found or _others(case)
+
+
+def _others(case: Case) -> Iterator[Hit]:
+    """What the library's own rules of plans and clusters say of a plan whose degrees divide."""
+    plan, cluster = case.back.plan, case.back.cluster
+    if plan is None or cluster is None or case.processes != cluster.instance.gpus:
         return
-    if case.library == "smp-v2":
-        yield from _version_2(case, case.world)
-    elif case.library.startswith("smp-v1"):
-        yield from _version_1(case, case.world)
+    for sentence in mismatches(plan, cluster):
+        what, _, remedy = sentence.rstrip(".").partition(": ")
+        if not what.startswith(("ddp is off", "horovod is off")):
+            values = {"what": what, "consequence": _STOPS, "remedy": remedy[:1].upper() + remedy[1:]}
+            yield Hit(id="EST502", span=case.span_of("parameters"), values=values)
 
 
 def _processes(case: Case) -> Iterator[Hit]:
@@ -83,7 +95,7 @@ def _version_1(case: Case, world: int) -> Iterator[Hit]:
     replicas = world // (pipeline * tensor)
     shards = case.parameter("sharded_data_parallel_degree")
     if shards is not None and replicas % shards:
-        near = _nearest_divisor(replicas, shards)
+        near = nearest_divisor(replicas, shards)
         values = {
             "what": f"sharded_data_parallel_degree {shards} does not divide the {replicas} data-parallel replicas",
             "consequence": _STOPS,
@@ -128,7 +140,7 @@ def _version_2(case: Case, world: int) -> Iterator[Hit]:
         ("context_parallel_degree", context),
     ):
         if degree is not None and world % degree:
-            near = _nearest_divisor(world, degree)
+            near = nearest_divisor(world, degree)
             values = {
                 "what": f"{name} {degree} does not divide the {world} GPUs",
                 "consequence": _STOPS,
@@ -147,7 +159,7 @@ def _version_2(case: Case, world: int) -> Iterator[Hit]:
         return
     if world % (shards * tensor * expert):
         rest = world // (tensor * expert) if world % (tensor * expert) == 0 else world // tensor
-        near = _nearest_divisor(rest, shards)
+        near = nearest_divisor(rest, shards)
         factors = [f"hybrid_shard_degree {shards}"]
         factors += [f"tensor_parallel_degree {tensor}"] if tensor > 1 else []
         factors += [f"expert_parallel_degree {expert}"] if expert > 1 else []
@@ -207,7 +219,3 @@ def _nearest_pair(world: int, pipeline: int, tensor: int) -> tuple[int, int]:
 
     pairs = [(stages, ranks) for stages in divisors(world) for ranks in divisors(world // stages)]
     return min(pairs, key=distance)
-
-
-def _nearest_divisor(number: int, wanted: int) -> int:
-    return min(divisors(number), key=lambda one: (abs(math.log(one / wanted)), -one))
