@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from smp_advisor.library import Plan
     from smp_advisor.notebook import Advisor
     from smp_advisor.recommendation import advise
-    from smp_advisor.scripts import Finding, check_script
+    from smp_advisor.scripts import Finding, apply_fixes, check_script
     from smp_advisor.scripts.adapt import adapt_script
     from smp_advisor.workload import Job, Model
 
@@ -38,6 +38,7 @@ __all__ = [
     "__version__",
     "adapt_script",
     "advise",
+    "apply_fixes",
     "check_estimator",
     "check_script",
     "errors",
@@ -57,6 +58,7 @@ _HOMES = {
     "Plan": "library",
     "adapt_script": "scripts.adapt",
     "advise": "recommendation",
+    "apply_fixes": "scripts",
     "check_estimator": "estimators",
     "check_script": "scripts",
     "estimate": "costs",

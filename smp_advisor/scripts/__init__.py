@@ -2,7 +2,17 @@
 
 from smp_advisor.scripts.check import check_script
 from smp_advisor.scripts.finding import Finding, Fix, Severity, Unresolved
-from smp_advisor.scripts.fixes import apply_fixes
+from smp_advisor.scripts.fixes import FileFix, apply_fixes, plan_fixes
 from smp_advisor.scripts.report import Report
 
-__all__ = ["Finding", "Fix", "Report", "Severity", "Unresolved", "apply_fixes", "check_script"]
+__all__ = [
+    "FileFix",
+    "Finding",
+    "Fix",
+    "Report",
+    "Severity",
+    "Unresolved",
+    "apply_fixes",
+    "check_script",
+    "plan_fixes",
+]

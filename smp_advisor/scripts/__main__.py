@@ -10,7 +10,7 @@ from typing import Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.scripts.check import check_script
-from smp_advisor.scripts.fixes import apply_fixes
+from smp_advisor.scripts.fixes import plan_fixes, write_fixed
 from smp_advisor.scripts.report import Report
 from smp_advisor.scripts.sarif import as_sarif
 from smp_advisor.scripts.settings import LIBRARIES
@@ -40,7 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
     for path in options.scripts:
         try:
             if options.fix:
-                apply_fixes(path, in_place=True, plan=plan, library=options.library)
+                for fix in plan_fixes(path, plan=plan, library=options.library):
+                    print(write_fixed(fix.path, fix.text, in_place=True), file=sys.stderr)  # noqa: T201
             reports.append(check_script(Path(path), plan, library=options.library))
         except AdvisorError as error:
             print(error, file=sys.stderr)  # noqa: T201
@@ -81,7 +82,9 @@ def _parser() -> argparse.ArgumentParser:
         )
     parser.add_argument("--format", choices=("text", "json", "sarif"), default="text")
     parser.add_argument("--strict", action="store_true", help="exit with 1 on warnings as well")
-    parser.add_argument("--fix", action="store_true", help="apply safe fixes first; the file is kept as .bak")
+    parser.add_argument(
+        "--fix", action="store_true", help="apply safe fixes first, in imported modules too; each file is kept as .bak"
+    )
     return parser
 
 

@@ -28,6 +28,7 @@ from smp_advisor.scripts.values import (
     Value,
     choice,
     options,
+    something,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def call(run: Run, frame: Frame, node: ast.Call) -> Value:
     callee = evaluate(run, frame, node.func)
     positional, keywords, unpacks = _arguments(run, frame, node)
     results = []
-    for named in options(callee):
+    for named in something(callee):
         target, given, preset, hidden = _unwrapped(named)
         event = Call(
             node=node,
@@ -64,7 +65,7 @@ def call(run: Run, frame: Frame, node: ast.Call) -> Value:
             functions=tuple(run.functions),
             step=run.step,
             reached=run.reached,
-            candidates=options(callee),
+            candidates=something(callee),
         )
         results.append(_apply(run, frame, event, target))
     return choice(*results)

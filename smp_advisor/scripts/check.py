@@ -9,6 +9,7 @@ from smp_advisor.scripts import edits
 from smp_advisor.scripts.catalogue import catalogue
 from smp_advisor.scripts.following import follow
 from smp_advisor.scripts.judging import judge
+from smp_advisor.scripts.notebooks import cell_changes
 from smp_advisor.scripts.report import Report
 from smp_advisor.scripts.settings import from_plan
 from smp_advisor.scripts.source import read
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from smp_advisor.library.plan import Plan
+    from smp_advisor.scripts.context import Hit
     from smp_advisor.scripts.source import Source
 
 __all__ = ["check_script", "check_source"]
@@ -67,11 +69,24 @@ def check_source(source: Source, plan: Plan | Mapping[str, Any] | None = None, *
     budget = _FIXED_CHARACTERS
     findings = []
     for found, hit in judge(context):
-        finding = found
         description = catalogue()[found.id].fix
-        changes = list(hit.edits)
-        if changes and description and budget > 0:
-            budget -= len(hit.module.source.text)
-            finding = replace(found, fix=edits.fix(hit.module, description, changes))
-        findings.append(finding)
+        if not description:
+            findings.append(found)
+        elif budget <= 0:
+            findings.append(replace(found, unfixed="apply the other fixes first, then check again"))
+        else:
+            changes = list(hit.edits)
+            budget -= len(hit.module.source.text) if changes else 0
+            fix = edits.fix(hit.module, description, changes)
+            findings.append(replace(found, fix=fix, unfixed="" if fix else _why_not(hit, changes)))
     return Report(tuple(findings), tuple(context.unresolved), source.path)
+
+
+def _why_not(hit: Hit, changes: list[edits.Edit | None]) -> str:
+    """Why a finding has no automatic fix where it stands."""
+    known = edits.complete(changes)
+    if not known:
+        return "where the change belongs cannot be told from this place"
+    if hit.module.source.cells and cell_changes(hit.module.source, known) is None:
+        return "the line is one of IPython's own"
+    return "the change would not leave valid Python here"

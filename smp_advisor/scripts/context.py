@@ -31,8 +31,6 @@ class Hit:
     edits: Iterable[Edit | None] = ()
     severity: Severity | None = None
     """Where it is not what the catalogue says: a defect that need not show in this job."""
-    unchanged: str = ""
-    """Why there is no automatic fix here, where the catalogue promises one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

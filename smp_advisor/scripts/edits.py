@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from smp_advisor.scripts.finding import Fix
+from smp_advisor.scripts.notebooks import cell_changes, cell_texts, changed_notebook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,10 +24,13 @@ __all__ = [
     "after_statement",
     "applied",
     "before_statement",
+    "changed",
     "complete",
+    "diff",
     "fix",
     "parses",
     "replace",
+    "whole_diff",
     "wrap",
 ]
 
@@ -134,15 +138,54 @@ def parses(text: str) -> bool:
     return True
 
 
+def changed(source: Source, edits: list[Edit]) -> str | None:
+    """The file's text with `edits` made, a notebook's JSON; None where that cannot be, or would not parse."""
+    text = applied(source.text, edits)
+    if text == source.text or not parses(text):
+        return None
+    if not source.cells:
+        return text
+    cells = cell_changes(source, edits)
+    return changed_notebook(source, cells) if cells else None
+
+
 def fix(module: Module, description: str, edits: Iterable[Edit | None]) -> Fix | None:
     """The fix that makes all of `edits`; None where one has no place, or the result would not parse."""
     known = complete(edits)
-    if not known or module.source.cells:
+    text = changed(module.source, known) if known else None
+    if text is None:
         return None
-    text = applied(module.source.text, known)
-    if text == module.source.text or not parses(text):
-        return None
-    return Fix(description=description, diff=unified(module.source.path, module.source.text, text, known), source=text)
+    return Fix(description=description, diff=diff(module.source, known), source=text)
+
+
+def diff(source: Source, edits: list[Edit]) -> str:
+    """Unified diff of `edits`; of a notebook, cell by cell."""
+    if not source.cells:
+        return unified(source.path, source.text, applied(source.text, edits), edits)
+    return "".join(
+        unified(f"{source.path}#cell-{cell.number}", cell.before, cell.after, list(cell.edits))
+        for cell in cell_changes(source, edits) or []
+    )
+
+
+def whole_diff(before: Source, after: Source) -> str:
+    """Unified diff of two states of one file; of a notebook, cell by cell."""
+    if not before.cells:
+        return _compared(before.path, before.text, after.text)
+    old, new = cell_texts(before.raw), cell_texts(after.raw)
+    return "".join(_compared(f"{before.path}#cell-{number}", text, new.get(number, "")) for number, text in old.items())
+
+
+def _compared(path: str, before: str, after: str) -> str:
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
+    )
+    return _ended(lines)
+
+
+def _ended(lines: Iterable[str]) -> str:
+    """The diff as one text; a last line without an end says so, as diff tools do."""
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def unified(path: str, before: str, after: str, changes: list[Edit]) -> str:
@@ -158,7 +201,7 @@ def unified(path: str, before: str, after: str, changes: list[Edit]) -> str:
     lines = difflib.unified_diff(
         blank + old[top : len(old) - tail], blank + new[top : len(new) - tail], f"a/{path}", f"b/{path}"
     )
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    return _ended(lines)
 
 
 def span(source: Source, node: ast.expr | ast.stmt) -> tuple[int, int]:

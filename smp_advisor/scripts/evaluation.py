@@ -29,6 +29,7 @@ from smp_advisor.scripts.values import (
     Value,
     choice,
     options,
+    something,
 )
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def _constant(_run: Run, _frame: Frame, node: ast.Constant) -> Value:
 
 def _attribute(run: Run, frame: Frame, node: ast.Attribute) -> Value:
     owner = evaluate(run, frame, node.value)
-    return choice(*(attribute(run, frame, option, node.attr, node) for option in options(owner)))
+    return choice(*(attribute(run, frame, option, node.attr, node) for option in something(owner)))
 
 
 def _subscript(run: Run, frame: Frame, node: ast.Subscript) -> Value:

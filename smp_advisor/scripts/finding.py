@@ -12,7 +12,7 @@ Severity = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fix:
-    """A safe change: the whole file's new text and the diff that leads there."""
+    """A safe change: the whole file's new text and the diff that leads there; of a notebook, its JSON."""
 
     description: str
     diff: str
@@ -46,6 +46,8 @@ class Finding:
     source_url: str
     fix: Fix | None = None
     """Where a change is safe."""
+    unfixed: str = ""
+    """Why there is none here, where the check has one in general."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

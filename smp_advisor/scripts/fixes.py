@@ -1,33 +1,107 @@
-"""Apply the fixes of a check to a file: a copy beside it, or in place with a backup."""
+"""Make the fixes of a check: show what would change in each file, write copies, or change in place with backups."""
 
 from __future__ import annotations
 
 import tokenize
-from dataclasses import replace
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from smp_advisor.errors import AdvisorError
 from smp_advisor.scripts.catalogue import catalogue
-from smp_advisor.scripts.edits import applied, complete, parses
+from smp_advisor.scripts.edits import changed, complete, whole_diff
 from smp_advisor.scripts.following import follow
 from smp_advisor.scripts.judging import judge
 from smp_advisor.scripts.settings import from_plan
-from smp_advisor.scripts.source import read
+from smp_advisor.scripts.source import read, with_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
     from smp_advisor.library.plan import Plan
+    from smp_advisor.scripts.context import Context
     from smp_advisor.scripts.edits import Edit
-    from smp_advisor.scripts.settings import Settings
+    from smp_advisor.scripts.module import Module
     from smp_advisor.scripts.source import Source
 
-__all__ = ["apply_fixes", "fixed_source"]
+__all__ = ["FileFix", "Written", "apply_fixes", "plan_fixes", "write_fixed"]
 
 _MOST_ROUNDS = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileFix:
+    """What the fixes make of one file."""
+
+    path: Path
+    text: str
+    """The file's new text; of a notebook, its JSON."""
+    diff: str
+    """Unified diff from the file as it is."""
+    ids: tuple[str, ...]
+    """The checks whose fixes are in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """A file that was written."""
+
+    path: Path
+    backup: Path | None = None
+    """Where the file was kept as it had been."""
+
+    def __str__(self) -> str:
+        kept = f"; the file as it was is {self.backup.name}" if self.backup is not None else ""
+        return f"Wrote {self.path}{kept}."
+
+
+def plan_fixes(
+    path: str | Path,
+    *,
+    ids: Iterable[str] | None = None,
+    plan: Plan | Mapping[str, Any] | None = None,
+    library: str | None = None,
+) -> list[FileFix]:
+    """Every fix that is safe, by file: the script first, then modules beside it that it imports. Nothing is written.
+
+    Parameters are those of `apply_fixes`.
+    """
+    wanted = None if ids is None else {identifier.upper() for identifier in ids}
+    settings = from_plan(plan, library)
+    script = Path(path)
+    texts: dict[Path, Source] = {}
+    entry, made = read(script), dict[Path, set[str]]()
+    before: dict[Path, Source] = {script: entry}
+    seen = {entry.text}
+    for _ in range(_MOST_ROUNDS):
+        context = follow(entry, settings, texts)
+        found = _round(context, wanted)
+        together = "\0".join(sorted(f"{module.source.path}\0{text}" for module, text, _ in found))
+        if not found or together in seen:
+            break
+        seen.add(together)
+        for module, text, fixed in found:
+            source = with_text(module.source, text)
+            file = script if module.entry else module.source.file
+            if file is None:
+                continue
+            before.setdefault(file, module.source)
+            made.setdefault(file, set()).update(fixed)
+            if module.entry:
+                entry = source
+            else:
+                texts[file] = source
+    return [
+        FileFix(
+            path=file,
+            text=after.raw or after.text,
+            diff=whole_diff(before[file], after),
+            ids=tuple(sorted(made[file])),
+        )
+        for file, after in ((script, entry), *sorted(texts.items()))
+        if file in made
+    ]
 
 
 def apply_fixes(
@@ -38,75 +112,65 @@ def apply_fixes(
     plan: Plan | Mapping[str, Any] | None = None,
     library: str | None = None,
 ) -> Path:
-    """Apply every fix that is safe; the path of the changed file.
+    """Apply every fix that is safe, in the script and in modules beside it; the path of the changed script.
 
     Parameters
     ----------
     path
-        The script. Modules that it imports, and notebooks, are left alone.
+        The script, or a notebook, whose cells are changed.
     in_place
-        Change the file itself, after copying it to ``train.py.bak`` (``.bak1`` and so on where that exists);
-        otherwise ``train.fixed.py`` is written beside it.
+        Change the files themselves, after copying each to ``train.py.bak`` (``.bak1`` and so on where that exists);
+        otherwise ``train.fixed.py`` is written beside each, and nothing imports the modules' copies until they are
+        renamed.
     ids
         Only the fixes of these checks.
     plan, library
         As for `smp_advisor.check_script`.
     """
     script = Path(path)
-    if script.suffix.lower() == ".ipynb":
-        raise AdvisorError(f"{script} is a notebook: its findings show what to change, cell by cell.")
-    before, after = fixed_source(script, ids=ids, plan=plan, library=library)
-    raw = script.read_bytes()
-    encoding, _ = tokenize.detect_encoding(BytesIO(raw).readline)
-    target = script if in_place else script.with_name(f"{script.stem}.fixed{script.suffix}")
-    if in_place:
-        if after == before:
-            return script
-        _backup(script).write_bytes(raw)
-    target.write_bytes(after.encode(encoding))
-    return target
+    fixes = plan_fixes(script, ids=ids, plan=plan, library=library)
+    written = {fix.path: write_fixed(fix.path, fix.text, in_place=in_place).path for fix in fixes}
+    if script in written or in_place:
+        return written.get(script, script)
+    return write_fixed(script, read(script).raw or read(script).text, in_place=False).path
 
 
-def fixed_source(
-    path: Path,
-    *,
-    ids: Iterable[str] | None = None,
-    plan: Plan | Mapping[str, Any] | None = None,
-    library: str | None = None,
-) -> tuple[str, str]:
-    """Text of the file before and after its fixes."""
-    wanted = None if ids is None else {identifier.upper() for identifier in ids}
-    settings = from_plan(plan, library)
-    source = read(path)
-    before = source.text
-    seen = {before}
-    for _ in range(_MOST_ROUNDS):
-        text = _round(source, settings, wanted)
-        if text in seen:
-            break
-        seen.add(text)
-        source = replace(source, text=text)
-    return before, source.text
+def write_fixed(path: Path, text: str, *, in_place: bool) -> Written:
+    """Write a file's new text: beside it, or in its place after a backup."""
+    raw = path.read_bytes()
+    encoding = "utf-8" if path.suffix.lower() == ".ipynb" else tokenize.detect_encoding(BytesIO(raw).readline)[0]
+    if not in_place:
+        copy = path.with_name(f"{path.stem}.fixed{path.suffix}")
+        copy.write_bytes(text.encode(encoding))
+        return Written(path=copy)
+    backup = _backup(path)
+    backup.write_bytes(raw)
+    path.write_bytes(text.encode(encoding))
+    return Written(path=path, backup=backup)
 
 
-def _round(source: Source, settings: Settings, wanted: set[str] | None) -> str:
-    """The text with as many fixes as do not get in each other's way."""
-    context = follow(source, settings)
-    module = context.trace.modules[0]
-    made: list[list[Edit]] = []
-    text = source.text
+def _round(context: Context, wanted: set[str] | None) -> list[tuple[Module, str, set[str]]]:
+    """New texts of the files, with as many fixes as do not get in each other's way, and the checks they are of."""
+    by_module: dict[int, list[tuple[str, list[Edit]]]] = {}
+    modules = {id(module): module for module in context.trace.modules}
     for finding, hit in judge(context):
-        changes = complete(hit.edits) if hit.module is module else []
+        changes = complete(hit.edits)
         if not changes or not catalogue()[finding.id].fix or (wanted is not None and finding.id not in wanted):
             continue
-        if all(_apart(change, other) for change in changes for others in made for other in others):
-            made.append(changes)
-    together = applied(text, [change for changes in made for change in changes])
-    if parses(together):
-        return together
-    # One of them does not go with the rest: the first that does alone, then.
-    alone = (applied(text, changes) for changes in made)
-    return next((result for result in alone if parses(result)), text)
+        made = by_module.setdefault(id(hit.module), [])
+        if all(_apart(change, other) for change in changes for _, others in made for other in others):
+            made.append((finding.id, changes))
+    found = []
+    for identity, made in by_module.items():
+        module = modules[identity]
+        text = changed(module.source, [change for _, changes in made for change in changes])
+        if text is not None:
+            found.append((module, text, {identifier for identifier, _ in made}))
+            continue
+        # One of them does not go with the rest: the first that does alone, then.
+        alone = ((identifier, changed(module.source, changes)) for identifier, changes in made)
+        found += [(module, result, {identifier}) for identifier, result in alone if result is not None][:1]
+    return found
 
 
 def _apart(one: Edit, other: Edit) -> bool:

@@ -12,6 +12,8 @@ from smp_advisor.scripts.run import Frame, Run
 from smp_advisor.scripts.settings import with_script
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from smp_advisor.scripts.settings import Settings
     from smp_advisor.scripts.source import Source
     from smp_advisor.scripts.trace import Trace
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["follow"]
 
 
-def follow(source: Source, settings: Settings) -> Context:
-    """Everything the checks look at.
+def follow(source: Source, settings: Settings, texts: dict[Path, Source] | None = None) -> Context:
+    """Everything the checks look at; modules in `texts` are taken from there and not from their files.
 
     Raises
     ------
@@ -29,7 +31,7 @@ def follow(source: Source, settings: Settings) -> Context:
     """
     directory = source.file.resolve().parent if source.file is not None else None
     module = parse(source, directory=directory)
-    run = Run()
+    run = Run(texts=texts or {})
     run.trace.modules.append(module)
     for line, reason in source.skipped:
         path, located = source.locate(line)

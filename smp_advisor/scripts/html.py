@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from html import escape
+from importlib.resources import files
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from smp_advisor.scripts.text import counts
@@ -25,9 +27,20 @@ CODE_BOX = (
 )
 
 
+_HIDDEN = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap"
+
+
 def as_html(report: Report) -> str:
-    """The whole report; inline styles from JupyterLab's variables, with fall-backs."""
-    parts = ['<div class="smp-advisor-findings">', f"<p><strong>{escape(counts(report))}</strong></p>"]
+    """The whole report; inline styles from JupyterLab's variables, with fall-backs.
+
+    Where the page runs scripts, buttons copy a finding's place, its advice and its diff; elsewhere a click on one of
+    them selects it whole.
+    """
+    identity = f"smp-{token_hex(6)}"
+    parts = [
+        f'<div class="smp-advisor-findings" id="{identity}" style="position:relative">',
+        f"<p><strong>{escape(counts(report))}</strong></p>",
+    ]
     for severity, title, colour in _GROUPS:
         found = report.of(severity)
         if found:
@@ -44,24 +57,48 @@ def as_html(report: Report) -> str:
             '<details><summary style="cursor:pointer">Not followed, and therefore not judged'
             f" ({len(report.unresolved)})</summary><ul>{rows}</ul></details>"
         )
+    if report.findings:
+        parts.append(f'<span role="status" style="{_HIDDEN}"></span>')
+        parts.append(f'<script type="text/javascript">{_script(identity)}</script>')
     return "".join([*parts, "</div>"])
+
+
+def _script(identity: str) -> str:
+    return files("smp_advisor.scripts").joinpath("data/copy.js").read_text("utf-8").replace("IDENTITY", identity)
+
+
+def _slot(what: str, place: str) -> str:
+    """Where the page's script puts the button that copies the text called `what`."""
+    return f'<span data-smp-copy="{what}" data-smp-of="{place}"></span>'
 
 
 def _finding(finding: Finding, *, opened: bool) -> str:
     caret = " " * (finding.column - 1) + "^"
-    place = f"{escape(finding.path)}:{finding.line}:{finding.column}"
+    place = escape(f"{finding.path}:{finding.line}:{finding.column}", quote=True)
     code = escape(f"{finding.text.replace(chr(9), ' ')}\n{caret}")
-    fix = ""
-    if finding.fix is not None:
-        fix = (
-            f'<details><summary style="cursor:pointer">Fix: {escape(finding.fix.description)}</summary>'
-            f'<pre style="{CODE_BOX}">{escape(finding.fix.diff)}</pre></details>'
-        )
     return (
         f'<details{" open" if opened else ""} style="margin:4px 0 4px 16px"><summary style="cursor:pointer">'
         f"<code>{finding.id}</code> {escape(finding.message)} <small><code>{place}</code></small></summary>"
         f'<div style="margin-left:16px"><pre style="{CODE_BOX}">{code}</pre>'
-        f"<p>{escape(finding.consequence)} <strong>Instead:</strong> {escape(finding.remedy)}</p>"
-        f'<p><a href="{escape(finding.source_url, quote=True)}" target="_blank" rel="noopener">'
-        f"{escape(finding.source_title)}</a></p>{fix}</div></details>"
+        f"<p>{escape(finding.consequence)} <strong>Instead:</strong> "
+        f'<span data-smp-text="advice">{escape(finding.remedy)}</span></p>'
+        f'<p><code data-smp-text="place" style="user-select:all">{place}</code> '
+        f'<a href="{escape(finding.source_url, quote=True)}" target="_blank" rel="noopener">'
+        f"{escape(finding.source_title)}</a></p>{_buttons(place)}{_fix(finding, place)}</div></details>"
     )
+
+
+def _buttons(place: str) -> str:
+    return _slot("place", place) + _slot("advice", place)
+
+
+def _fix(finding: Finding, place: str) -> str:
+    """The diff, foldable; or why there is none."""
+    if finding.fix is not None:
+        style = f"{CODE_BOX};user-select:all"
+        return (
+            f'<details><summary style="cursor:pointer">Fix: {escape(finding.fix.description)}</summary><div>'
+            f'<pre style="{style}" tabindex="0" data-smp-text="diff">{escape(finding.fix.diff)}</pre>'
+            f"{_slot('diff', place)}</div></details>"
+        )
+    return f"<p>No automatic fix: {escape(finding.unfixed)}.</p>" if finding.unfixed else ""

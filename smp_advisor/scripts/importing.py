@@ -92,7 +92,7 @@ def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt) -> LocalModule |
     from smp_advisor.scripts.source import read
 
     try:
-        module = parse(read(path), entry=False, directory=path.parent)
+        module = parse(run.texts.get(path) or read(path), entry=False, directory=path.parent)
     except AdvisorError as error:
         where, line = frame.module.source.locate(node.lineno)
         run.unresolved.append(Unresolved(path=where, line=line, what=f"An imported module is left out: {error}"))

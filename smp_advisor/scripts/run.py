@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from smp_advisor.scripts.finding import Unresolved
     from smp_advisor.scripts.module import Module
     from smp_advisor.scripts.scope import Scope
+    from smp_advisor.scripts.source import Source
     from smp_advisor.scripts.trace import Guard
 
 __all__ = ["MAX_CALLS_OF_ONE", "MAX_DEPTH", "Frame", "Run"]
@@ -54,6 +55,8 @@ class Run:
     followed: Counter[ast.AST] = field(default_factory=Counter)
     results: dict[ast.AST, Value] = field(default_factory=dict)
     modules: dict[Path, Module] = field(default_factory=dict)
+    texts: dict[Path, Source] = field(default_factory=dict)
+    """Modules beside the script that are taken as given here, and not read from their files."""
 
     def follows(self, function: Function) -> bool:
         """Whether a call of `function` is looked into once more."""

@@ -7,14 +7,14 @@ import json
 import re
 import tokenize
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 
 from smp_advisor.errors import AdvisorError
 
-__all__ = ["Source", "UnreadableScriptError", "read"]
+__all__ = ["Source", "UnreadableScriptError", "read", "with_text"]
 
 _LOOKS_LIKE_A_PATH = re.compile(r"[^\n\r]{1,400}\.(?:py|pyw|ipynb)\s*$", re.IGNORECASE)
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -38,6 +38,8 @@ class Source:
     """For a notebook: (first line of the cell in `text`, number of the cell), ascending."""
     skipped: tuple[tuple[int, str], ...] = ()
     """For a notebook: (first line, why) of cells that are not Python."""
+    raw: str = field(default="", repr=False)
+    """For a notebook: its JSON."""
     lines: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
@@ -83,6 +85,13 @@ def read(path_or_source: str | Path) -> Source:
         return _read_file(Path(path_or_source.strip()).expanduser())
     cell = path_or_source.lstrip().startswith("%")
     return Source("<cell>" if cell else "<source>", _without_magics(path_or_source))
+
+
+def with_text(source: Source, text: str) -> Source:
+    """The same file with another text: Python, or the JSON of a notebook."""
+    if source.raw and source.file is not None:
+        return _notebook(text, source.file)
+    return replace(source, text=text)
 
 
 def _read_file(path: Path) -> Source:
@@ -133,7 +142,7 @@ def _notebook(text: str, path: Path) -> Source:
             plain = "\n" * source.count("\n")
         parts.append(plain)
         line += source.count("\n") + 1
-    return Source(str(path), "\n".join(parts), path, tuple(starts), tuple(skipped))
+    return Source(str(path), "\n".join(parts), path, tuple(starts), tuple(skipped), text)
 
 
 def _why_not_python(text: str) -> str:

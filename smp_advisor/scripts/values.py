@@ -35,6 +35,7 @@ __all__ = [
     "Value",
     "choice",
     "options",
+    "something",
 ]
 
 _MAX_OPTIONS = 6
@@ -214,6 +215,13 @@ class Unknown(Value):
 def options(value: Value) -> tuple[Value, ...]:
     """The alternatives of a choice; the value itself otherwise."""
     return value.alternatives if isinstance(value, Choice) else (value,)
+
+
+def something(value: Value) -> tuple[Value, ...]:
+    """The alternatives without None, where there are others: what has an attribute read or is called is not None."""
+    found = options(value)
+    there = tuple(option for option in found if not (isinstance(option, Constant) and option.value is None))
+    return there or found
 
 
 def choice(*values: Value) -> Value:

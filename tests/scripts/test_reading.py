@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.scripts import Report, apply_fixes, check_script
+from smp_advisor.scripts import Report, apply_fixes, check_script, plan_fixes
 from tests.scripts import samples
 
 
@@ -113,10 +113,72 @@ def test_a_notebook_with_magics(tmp_path):
     assert finding.path == f"{path}#cell-4"
     assert finding.text in samples.PIPELINE.replace(", drop_last=True", "").splitlines()
     assert samples.PIPELINE.splitlines()[finding.line - 2].startswith("    loader = DataLoader")
-    assert finding.fix is None
     assert [note.path for note in report.unresolved] == [f"{path}#cell-3"]
-    with pytest.raises(AdvisorError, match="notebook"):
-        apply_fixes(path)
+
+
+def test_the_fixes_of_a_notebook_change_its_cells(tmp_path):
+    broken = samples.PIPELINE.replace(", drop_last=True", "").replace("rank=smp.dp_rank()", "rank=smp.rank()")
+    path = notebook(tmp_path / "train.ipynb", "!pip install torch\nprint(1)\n", "%%writefile train.py\n" + broken)
+    before = json.loads(path.read_text())
+    report = check_script(path, samples.PIPELINE_PLAN)
+    assert [finding.id for finding in report] == ["SMP111", "SMP109"]
+    assert all(f"+++ b/{path}#cell-2\n" in finding.fix.diff for finding in report)
+    assert "+    loader = DataLoader(dataset, batch_size=64, sampler=sampler, drop_last=True)" in report[1].fix.diff
+
+    assert apply_fixes(path, in_place=True, plan=samples.PIPELINE_PLAN) == path
+    after = json.loads(path.read_text())
+    assert "".join(after["cells"][1]["source"]) == "%%writefile train.py\n" + samples.PIPELINE
+    after["cells"][1]["source"] = before["cells"][1]["source"]
+    assert after == before
+    assert json.loads(path.with_name("train.ipynb.bak").read_text()) == before
+    assert not check_script(path, samples.PIPELINE_PLAN)
+
+
+def test_what_shares_a_line_with_a_magic_is_not_changed(tmp_path):
+    text = samples.PIPELINE.replace(
+        "    loader = DataLoader(dataset, batch_size=64, sampler=sampler, drop_last=True)\n",
+        "    loader = DataLoader(dataset, batch_size=64, sampler=sampler)  # smp\n    files = !ls\n",
+    )
+    path = notebook(tmp_path / "train.ipynb", text)
+    (finding,) = check_script(path, samples.PIPELINE_PLAN)
+    assert finding.fix is not None
+    assert "files = !ls" in finding.fix.source
+
+
+def test_fixes_reach_imported_modules_each_with_its_backup(tmp_path):
+    script = tmp_path / "train.py"
+    line = "    loader = DataLoader(dataset, batch_size=64, sampler=sampler, drop_last=True)\n"
+    assert line in samples.PIPELINE
+    text = samples.PIPELINE.replace(line, "    loader = make_loader(dataset, sampler)\n").replace(
+        "model.backward(loss)", "loss.backward()"
+    )
+    script.write_text("from loading import make_loader\n" + text)
+    module = tmp_path / "loading.py"
+    source = (
+        "from torch.utils.data import DataLoader\n\n\ndef make_loader(dataset, sampler):\n"
+        "    return DataLoader(dataset, 64, sampler=sampler)  # as before\n"
+    )
+    module.write_text(source)
+    files = plan_fixes(script, plan=samples.PIPELINE_PLAN)
+    assert [file.path for file in files] == [script, module]
+    assert [file.ids for file in files] == [("SMP106",), ("SMP109",)]
+    assert "+    return DataLoader(dataset, 64, sampler=sampler, drop_last=True)  # as before" in files[1].diff
+    assert module.read_text() == source  # nothing is written yet
+
+    apply_fixes(script, in_place=True, plan=samples.PIPELINE_PLAN)
+    assert "drop_last=True)  # as before" in module.read_text()
+    assert (tmp_path / "loading.py.bak").read_text() == source
+    assert not check_script(script, samples.PIPELINE_PLAN)
+
+
+def test_a_finding_without_its_fix_says_why():
+    script = samples.PIPELINE.replace("    model.backward(loss)\n", "    finish(loss)\n").replace(
+        "@smp.step\ndef train_step", "def finish(loss):\n    loss.backward()\n\n\n@smp.step\ndef train_step"
+    )
+    report = check_script(script, samples.PIPELINE_PLAN)
+    assert report[0].fix is None
+    assert report[0].unfixed in str(report)
+    assert report[0].unfixed in report._repr_html_()
 
 
 def test_something_else_called_a_notebook(tmp_path):
