@@ -20,6 +20,7 @@ _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?P<comma>,?)
 """A line of a traceback (``, in f``), or of faulthandler's dump (`` in f``), which starts at the innermost frame."""
 _STARTS = ("Traceback (most recent call last)", "Current thread ", "Thread ", "Stack (most recent call first)")
 
+_CHILD = str(Path(__file__).with_name("child.py"))
 _DUMP = ("Fatal Python error: ", "Current thread ", "Thread ", "Stack (most recent call first)", "Extension modules: ")
 
 
@@ -54,13 +55,17 @@ def place_of(frames: Sequence[tuple[str, int]]) -> Place | None:
 def place_in_log(lines: Iterable[str]) -> Place | None:
     """The user's line in the last traceback, or dump of a crash, that a log holds."""
     frames: list[tuple[str, int]] = []
-    innermost_first = False
+    innermost_first = outside = False
     for line in lines:
         if line.lstrip().startswith(_STARTS):
-            frames = []
+            frames, outside = [], False
         found = _FRAME.match(line)
         if found:
             innermost_first = not found["comma"]
+            if innermost_first and found["file"] == _CHILD:
+                outside = True  # further out is only what the kernel was doing when the child was forked
+            if outside:
+                continue
             frames.append((found["file"], int(found["line"])))
     return place_of(frames[::-1] if innermost_first else frames)
 

@@ -1,0 +1,221 @@
+"""The container's layout in a folder, and what it tells the script."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.local_run.hyperparameters import as_arguments, as_variables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Container", "prepare"]
+
+HOST = "algo-1"
+_FOLDERS = ("input/config", "input/data", "model", "output/data", "output/intermediate", "checkpoints")
+_LOG_LEVEL = 20
+_GROUP = "homogeneousCluster"
+_REGION = "us-west-2"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Container:
+    """A folder laid out as ``/opt/ml``, with the user's code in it."""
+
+    base: Path
+    """Stands for ``/opt/ml``."""
+    entry_point: str
+    """The script, relative to `code`."""
+    arguments: tuple[str, ...]
+    """Its options."""
+    variables: Mapping[str, str]
+    """What the toolkit adds to its environment."""
+
+    @property
+    def code(self) -> Path:
+        """Folder of the code, in which the script runs."""
+        return self.base / "code"
+
+
+def prepare(
+    script: Path,
+    *,
+    source_dir: Path | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
+    channels: Mapping[str, str | os.PathLike[str]] | None = None,
+    job_name: str | None = None,
+    folder: Path | None = None,
+) -> Container:
+    """Lay out the folder as a container finds it when training starts.
+
+    Parameters
+    ----------
+    script
+        The entry point; relative to `source_dir` where that is given.
+    source_dir
+        Copied whole; without it the script alone, as the SDK uploads it.
+    hyperparameters
+        Of the estimator, ``mp_parameters`` among them.
+    channels
+        Folders or files of data by channel.
+    job_name
+        Name of the job; one with the time in it if None.
+    folder
+        Where to lay it out; a temporary folder, which stays, if None.
+
+    Raises
+    ------
+    ProfileError
+        Script, source directory or data are not there.
+    """
+    given = dict(hyperparameters or {})
+    data = {name: _existing(path, f"The data of the channel {name!r}") for name, path in (channels or {}).items()}
+    root = folder or Path(tempfile.mkdtemp(prefix="smp-local-"))
+    base = root.resolve() / "opt" / "ml"
+    for part in _FOLDERS:
+        (base / part).mkdir(parents=True, exist_ok=True)
+    entry_point = _copy_code(script, source_dir, base / "code")
+    for name, path in data.items():
+        (base / "input" / "data" / name).symlink_to(path)
+    name = job_name or time.strftime("local-%Y-%m-%d-%H-%M-%S")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _REGION
+    everything = given | {
+        "sagemaker_program": entry_point,
+        "sagemaker_submit_directory": str(base / "code"),
+        "sagemaker_container_log_level": _LOG_LEVEL,
+        "sagemaker_job_name": name,
+        "sagemaker_region": region,
+    }
+    resources = {
+        "current_host": HOST,
+        "hosts": [HOST],
+        "network_interface_name": "lo",
+        "current_instance_type": "local",
+    }
+    inputs = {channel: {"TrainingInputMode": "File"} for channel in data}
+    # The SDK writes every hyperparameter as JSON text, and the toolkit reads it back.
+    files = {
+        "hyperparameters.json": {key: json.dumps(value) for key, value in everything.items()},
+        "inputdataconfig.json": inputs,
+        "resourceconfig.json": resources,
+    }
+    for file, content in files.items():
+        (base / "input" / "config" / file).write_text(json.dumps(content), encoding="utf-8")
+    variables = {
+        **as_variables(_values(base, entry_point, given, inputs, resources, name)),
+        "TRAINING_JOB_NAME": name,
+        "SAGEMAKER_JOB_NAME": name,
+        "SAGEMAKER_REGION": region,
+        "CURRENT_HOST": HOST,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(base / "code"), os.environ.get("PYTHONPATH")])),
+    }
+    own = {key: value for key, value in given.items() if not key.startswith("sagemaker_")}
+    return Container(base=base, entry_point=entry_point, arguments=tuple(as_arguments(own)), variables=variables)
+
+
+def _copy_code(script: Path, source_dir: Path | None, code: Path) -> str:
+    if source_dir is None:
+        path = _existing(script, "The training script")
+        code.mkdir()
+        shutil.copy2(path, code / path.name)
+        return path.name
+    folder = _existing(source_dir, "The source directory")
+    _existing(folder / script, "The training script")
+    shutil.copytree(folder, code, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", ".git"))
+    return script.as_posix()
+
+
+def _existing(path: str | os.PathLike[str], what: str) -> Path:
+    found = Path(path).expanduser()
+    if not found.exists():
+        raise ProfileError(f"{what} is not at {str(found)!r}.")
+    return found.resolve()
+
+
+def _values(
+    base: Path,
+    entry_point: str,
+    given: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    resources: Mapping[str, Any],
+    job_name: str,
+) -> dict[str, Any]:
+    """What the toolkit tells a script, by the names that become ``SM_<NAME>`` (`Environment.to_env_vars`)."""
+    own = {key: value for key, value in given.items() if not key.startswith("sagemaker_")}
+    framework = {key: value for key, value in given.items() if key.startswith("sagemaker_")}
+    channels = {name: str(base / "input" / "data" / name) for name in inputs}
+    folders = {
+        "input_dir": str(base / "input"),
+        "input_config_dir": str(base / "input" / "config"),
+        "model_dir": str(base / "model"),
+        "module_dir": str(base / "code"),
+        "output_dir": str(base / "output"),
+        "output_data_dir": str(base / "output" / "data"),
+        "output_intermediate_dir": str(base / "output" / "intermediate"),
+    }
+    machine = {
+        "hosts": [HOST],
+        "current_host": HOST,
+        "current_instance_type": resources["current_instance_type"],
+        "current_instance_group": _GROUP,
+        "current_instance_group_hosts": [],
+        "instance_groups": [],
+        "instance_groups_dict": {},
+        "distribution_instance_groups": [],
+        "is_hetero": False,
+        "network_interface_name": resources["network_interface_name"],
+        "resource_config": dict(resources),
+        "input_data_config": dict(inputs),
+        "num_cpus": multiprocessing.cpu_count(),
+        "num_gpus": _gpus(),
+        "num_neurons": 0,
+        "log_level": _LOG_LEVEL,
+        "framework_module": None,
+        "user_entry_point": entry_point,
+        "module_name": entry_point.removesuffix(".py"),
+    }
+    environment = {
+        **machine,
+        **folders,
+        "additional_framework_parameters": framework,
+        "channel_input_dirs": channels,
+        "hyperparameters": own,
+        "distribution_hosts": [HOST],
+        "is_master": True,
+        "master_hostname": HOST,
+        "is_modelparallel_enabled": None,
+        "is_smddprun_installed": False,
+        "is_smddpmprun_installed": False,
+        "job_name": job_name,
+        "topology": [],
+    }
+    return {
+        **machine,
+        **folders,
+        "hps": own,
+        "framework_params": framework,
+        "channels": sorted(channels),
+        "user_args": as_arguments(own),
+        "training_env": environment,
+        **{f"channel_{name}": path for name, path in channels.items()},
+        **{f"hp_{name}": value for name, value in own.items()},
+    }
+
+
+def _gpus() -> int:
+    """GPUs of this machine, as the toolkit counts them."""
+    try:
+        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())

@@ -1,0 +1,171 @@
+"""A smaller configuration of the same architecture."""
+
+from __future__ import annotations
+
+import copy
+import math
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.profiling.scaled.result import Reduction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["reduced", "reductions_between"]
+
+_VOCABULARY = 2048
+_EXPERTS = (4, 2)
+_USUAL_DIVISOR = 16
+_SMALLEST_DIVISOR = 4
+_LEAST_HEADS = 2
+"""With one head, kernels and views differ from those of several, and memory with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fraction:
+    """What widths and heads are multiplied with; whether key-value heads are, too."""
+
+    over: int
+    under: int
+    with_key_value_heads: bool = True
+
+
+@cache
+def _names() -> dict[str, list[str]]:
+    text = files("smp_advisor.profiling.scaled").joinpath("dimensions.toml").read_text(encoding="utf-8")
+    names: dict[str, list[str]] = tomllib.loads(text)
+    return names
+
+
+def reduced(config: Any, layers: int) -> Iterator[Any]:
+    """Smaller configurations with so many layers to try, the smallest useful one first.
+
+    Widths and heads shrink by one fraction, so that a dimension that cannot take it stays as it is; vocabulary and
+    experts shrink to a few, and there are more layers where fewer would not hold one of each kind. Nothing is changed
+    that shapes the architecture.
+    """
+    for fraction in [*_fractions(config), None]:
+        for experts in _EXPERTS if _values(config, "experts") else _EXPERTS[:1]:
+            yield _reduce(copy.deepcopy(config), fraction, layers, experts)
+
+
+def reductions_between(full: Any, small: Any) -> list[Reduction]:
+    """What differs, in the words of the configuration."""
+    found = []
+    for group in ("layers", "widths", "heads", "key_value_heads", "experts", "experts_per_token", "vocabularies"):
+        for name in _names()[group]:
+            before, after = _whole(full, name), _whole(small, name)
+            if before and after and before != after:
+                found.append(Reduction(name, before, after))
+    for name in ("text_config", "vision_config", "encoder", "decoder"):
+        inner = getattr(full, name, None)
+        if hasattr(inner, "to_dict"):
+            found += [
+                Reduction(f"{name}.{one.name}", one.full, one.copy)
+                for one in reductions_between(inner, getattr(small, name))
+            ]
+    return found
+
+
+def _fractions(config: Any) -> list[_Fraction]:
+    """Fractions that divide heads evenly, the one with a divisor nearest to 16 first."""
+    heads = _values(config, "heads")
+    groups = _values(config, "key_value_heads")
+    fractions: list[_Fraction] = []
+    if heads:
+        fractions += [_Fraction(1, under) for under in _divisors(math.gcd(*heads, *groups))]
+        if groups and all(head % groups[0] == 0 for head in heads):
+            share = math.gcd(*(head // groups[0] for head in heads))
+            fractions += [_Fraction(1, under, with_key_value_heads=False) for under in _divisors(share)]
+    else:
+        widths = _values(config, "widths")
+        fractions += [_Fraction(1, under) for under in (16, 8, 4) if widths and widths[0] % under == 0]
+    useful = [one for one in fractions if one.under >= _SMALLEST_DIVISOR] or fractions
+    useful.sort(key=lambda one: (abs(one.under - _USUAL_DIVISOR), not one.with_key_value_heads))
+    return [_with_enough_heads(one, heads, groups) for one in useful]
+
+
+def _with_enough_heads(fraction: _Fraction, heads: list[int], groups: list[int]) -> _Fraction:
+    scaled = [*heads, *(groups if fraction.with_key_value_heads and min(groups, default=2) > 1 else [])]
+    over = 1
+    while scaled and min(scaled) * over // fraction.under < _LEAST_HEADS and over < fraction.under:
+        over += 1
+    return _Fraction(over, fraction.under, with_key_value_heads=fraction.with_key_value_heads)
+
+
+def _divisors(number: int) -> list[int]:
+    return [one for one in range(2, number + 1) if number % one == 0]
+
+
+def _reduce(config: Any, fraction: _Fraction | None, layers: int, experts: int) -> Any:
+    for inner in ("text_config", "vision_config", "encoder", "decoder"):
+        part = getattr(config, inner, None)
+        if hasattr(part, "to_dict"):
+            own = next(iter(_fractions(part)), None) if fraction is not None else None
+            setattr(config, inner, _reduce(part, own, layers, experts))
+    if fraction is not None:
+        groups = ["widths", "heads", *(["key_value_heads"] if fraction.with_key_value_heads else [])]
+        for name in (name for group in groups for name in _names()[group]):
+            value = _whole(config, name)
+            if value and value % fraction.under == 0:
+                setattr(config, name, value // fraction.under * fraction.over)
+    _reduce_layers(config, layers)
+    _reduce_vocabulary(config)
+    if not any((_whole(config, name) or 1) > 1 for name in _names()["expert_groups"]):
+        _limit(config, "experts", experts)
+        most = min(_values(config, "experts"), default=experts)
+        _limit(config, "experts_per_token", most)
+    return config
+
+
+def _reduce_layers(config: Any, layers: int) -> None:
+    for name in _names()["dense_layers_first"]:
+        if (_whole(config, name) or 0) > 1:
+            setattr(config, name, 1)
+    kinds = [list(value) for name in _names()["by_layer"] if isinstance(value := _own(config, name), list | tuple)]
+    layers = max(
+        layers + sum((_whole(config, name) or 0) > 0 for name in _names()["dense_layers_first"]),
+        *(_whole(config, name) or 0 for name in _names()["layer_periods"]),
+        *(max((one.index(kind) for kind in set(one)), default=0) + 1 for one in kinds),
+    )
+    _limit(config, "layers", layers)
+    for name in _names()["by_layer"]:
+        value = _own(config, name)
+        if isinstance(value, list | tuple):
+            setattr(config, name, list(value)[:layers])
+
+
+def _reduce_vocabulary(config: Any) -> None:
+    _limit(config, "vocabularies", _VOCABULARY)
+    size = min(_values(config, "vocabularies"), default=None)
+    for name, value in list(vars(config).items()):
+        # Tokens that the smaller vocabulary lacks.
+        if size and name.endswith("_token_id") and isinstance(value, int) and value >= size:
+            setattr(config, name, 0)
+        if size and name.endswith("_token_id") and isinstance(value, list):
+            setattr(config, name, [one if one < size else 0 for one in value])
+
+
+def _limit(config: Any, group: str, most: int) -> None:
+    for name in _names()[group]:
+        value = _whole(config, name)
+        if value and value > most:
+            setattr(config, name, most)
+
+
+def _values(config: Any, group: str) -> list[int]:
+    return [value for name in _names()[group] if (value := _whole(config, name))]
+
+
+def _whole(config: Any, name: str) -> int | None:
+    value = _own(config, name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _own(config: Any, name: str) -> Any:
+    """What the configuration itself holds: other names for the same value are passed over."""
+    return vars(config).get(name)

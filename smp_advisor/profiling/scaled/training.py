@@ -1,0 +1,153 @@
+"""Real training steps, in the planned precision, microbatches and checkpointing."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from smp_advisor.profiling.optimizer_step import make_optimizer
+from smp_advisor.profiling.scaled.making import plain_inputs
+from smp_advisor.profiling.step import call_model, checkpointed, loss_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Trained", "Trainer", "split"]
+
+_LOSS_SCALE = 2.0**10
+_LEARNING_RATE = 5e-4
+"""Small enough for networks of convolutions, large enough to be seen in a few steps."""
+
+
+@dataclass(slots=True)
+class Trained:
+    """What a number of steps showed."""
+
+    losses: list[float] = field(default_factory=list)
+    step_seconds: float = 0.0
+    with_gradient: set[str] = field(default_factory=set)
+    forwards: Counter[str] = field(default_factory=Counter)
+    """Forward passes of each block, in all."""
+
+
+class Trainer:
+    """A model, its optimizer and its precision.
+
+    Parameters
+    ----------
+    precision
+        ``fp32``; ``amp``: autocast; ``bf16``: pure; ``fp16``: 16-bit parameters with fp32 master copies and a loss
+        scale, as SMP v1 wraps the model.
+    blocks
+        Paths of the blocks whose activations are recomputed in the backward pass; none if empty.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        precision: str,
+        dtype: torch.dtype,
+        optimizer: str,
+        blocks: Sequence[str],
+        watched: Sequence[str],
+    ) -> None:
+        self.model, self.precision, self.dtype = model, precision, dtype
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.masters = (
+            [nn.Parameter(p.detach().float().clone()) for p in self.parameters] if precision == "fp16" else []
+        )
+        self.optimizer = make_optimizer(self.masters or self.parameters, optimizer, foreach=False)
+        for group in self.optimizer.param_groups:
+            group["lr"] = _LEARNING_RATE
+        self.blocks, self.watched = blocks, watched
+
+    def train(self, batches: Sequence[Sequence[Any]]) -> Trained:
+        """One step for each batch, which is a sequence of microbatches."""
+        seen = Trained()
+        scale = _LOSS_SCALE if self.precision == "fp16" else 1.0
+        with self._counted(seen), checkpointed(self.model, self.blocks, preserve_rng_state=True):
+            for microbatches in batches:
+                begun = time.perf_counter()
+                samples = [_samples(one) for one in microbatches]
+                loss_sum = 0.0
+                for inputs, count in zip(microbatches, samples, strict=True):
+                    autocast = (
+                        torch.autocast("cpu", dtype=torch.bfloat16)
+                        if self.precision == "amp"
+                        else contextlib.nullcontext()
+                    )
+                    with autocast:
+                        loss = loss_of(call_model(self.model, plain_inputs(inputs, self.dtype)))
+                    share = count / sum(samples)
+                    (loss * share * scale).backward()  # type: ignore[no-untyped-call]
+                    loss_sum += float(loss.detach()) * share
+                seen.with_gradient |= {name for name, p in self.model.named_parameters() if p.grad is not None}
+                self._step(scale)
+                seen.losses.append(loss_sum)
+                seen.step_seconds = time.perf_counter() - begun
+        return seen
+
+    def _step(self, scale: float) -> None:
+        if not self.masters:
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            return
+        for parameter, master in zip(self.parameters, self.masters, strict=True):
+            master.grad = None if parameter.grad is None else parameter.grad.float() / scale
+        self.optimizer.step()
+        with torch.no_grad():
+            for parameter, master in zip(self.parameters, self.masters, strict=True):
+                parameter.copy_(master)
+                parameter.grad = None
+
+    @contextlib.contextmanager
+    def _counted(self, seen: Trained) -> Iterator[None]:
+        """Count the forward passes of the blocks, recomputed ones included."""
+        changed = []
+        for path in self.watched:
+            module = self.model.get_submodule(path)
+            original, own = module.forward, vars(module).get("forward")
+
+            def forward(*arguments: Any, _path: str = path, _original: Any = original, **keywords: Any) -> Any:
+                seen.forwards[_path] += 1
+                return _original(*arguments, **keywords)
+
+            changed.append((module, own))
+            module.forward = forward
+        try:
+            yield
+        finally:
+            for module, own in changed:
+                if own is None:
+                    del module.forward
+                else:
+                    module.forward = own
+
+
+def split(inputs: Any, sizes: Sequence[int]) -> list[Any]:
+    """Microbatches of these numbers of samples, cut from the first dimension of each tensor."""
+    batch = sum(sizes)
+    parts, start = [], 0
+    for size in sizes:
+
+        def cut(value: Any, start: int = start, size: int = size) -> Any:
+            whole = isinstance(value, Tensor) and value.ndim and value.shape[0] == batch
+            return value[start : start + size] if whole else value
+
+        parts.append(tree_map(cut, inputs))
+        start += size
+    return parts
+
+
+def _samples(inputs: Any) -> int:
+    from torch.utils._pytree import tree_leaves
+
+    return next(leaf.shape[0] for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim)

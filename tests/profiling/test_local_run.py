@@ -1,0 +1,172 @@
+"""Scripts run as their container would run them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.local_run import find_docker, run, run_cell
+
+SCRIPT = """
+import argparse, os
+import torch
+import torch.distributed as dist
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--mp_parameters")
+arguments = parser.parse_args()
+if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+    dist.init_process_group("gloo")
+    total = torch.ones(())
+    dist.all_reduce(total)
+    print("ranks", int(total))
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=arguments.lr)
+x = torch.randn(32, 4)
+for step in range(1000):
+    loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    print(f"step {step} loss {loss.item():.6f}")
+torch.save(model.state_dict(), os.environ["SM_MODEL_DIR"] + "/model.pt")
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def written(text: str, name: str = "train.py") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return written
+
+
+def test_processes_talk_over_gloo_and_stop_after_the_steps_asked_for(write, tmp_path):
+    done = run(
+        write(SCRIPT), hyperparameters={"lr": 0.1}, parameters={"microbatches": 4, "ddp": True},
+        processes=2, steps=5, folder=tmp_path / "run",
+    )  # fmt: skip
+    assert done.ok, done.error
+    assert done.arguments == ("--lr", "0.1", "--mp_parameters", "ddp=True,microbatches=4")
+    assert sum("ranks 2" in line for line in done.log) == 2
+    assert len(done.losses) == 2 * 4  # of five steps the last ends the script before it prints
+    assert done.losses[-1] < done.losses[0]
+    assert "not SageMaker's container" in done.label
+    assert not (tmp_path / "run/opt/ml/model/model.pt").exists()
+
+
+def test_a_whole_run_leaves_its_model_where_the_container_would(write, tmp_path):
+    done = run(write(SCRIPT.replace("1000", "3")), hyperparameters={"lr": 0.1}, folder=tmp_path / "run")
+    assert done.ok, done.error
+    assert (tmp_path / "run/opt/ml/model/model.pt").exists()
+
+
+def test_a_failing_script_names_its_line_and_keeps_its_log(write, tmp_path):
+    done = run(write("print('before')\nvalue = {}['lost']\n"), folder=tmp_path / "run")
+    assert not done.ok
+    assert "train.py:2" in done.error.partition("\n")[0]
+    assert "KeyError" in done.error
+    assert "before" in (tmp_path / "run/opt/ml/output/failure").read_text()
+    assert "<script" not in done.as_html()
+
+
+def test_text_of_a_script_is_escaped(write, tmp_path):
+    done = run(write("print('<script>alert(1)</script>')\nraise SystemExit('<b>')\n"), folder=tmp_path / "run")
+    assert "<script>" not in done.as_html()
+    assert "<b>" not in done.as_html()
+
+
+def test_a_script_that_needs_the_library_is_told_what_would_do(write, tmp_path):
+    done = run(write("import smdistributed.modelparallel.torch as smp\n"), folder=tmp_path / "run")
+    assert "only in SageMaker's containers" in done.error
+
+
+def test_a_script_that_does_not_end_is_ended_where_it_is(write, tmp_path):
+    done = run(write("print('started')\nwhile True:\n    pass\n"), seconds=1.5, folder=tmp_path / "run")
+    assert "did not end within 1.5 seconds" in done.error
+    assert "train.py:" in done.error
+    assert "started" in done.log
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"script": "nowhere.py"}, "not at"),
+        ({"processes": 0}, "processes must be"),
+        ({"steps": True}, "steps must be"),
+        ({"channels": {"train": "/nowhere"}}, "channel 'train'"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_sentence(write, settings, said):
+    with pytest.raises(ProfileError, match=said) as caught:
+        run(**({"script": write("pass")} | settings))
+    assert "\n" not in str(caught.value)
+
+
+DOCKER = """#!{python}
+import json, pathlib, sys
+words = sys.argv[1:]
+if words[0] == "info":
+    print("27.0.1" if "ServerVersion" in words[-1] else json.dumps({{"runc": {{}}}}))
+elif words[:2] == ["compose", "version"]:
+    print("Docker Compose version v2.29.1")
+elif "up" in words:
+    text = pathlib.Path(words[words.index("-f") + 1]).read_text()
+    pathlib.Path({seen!r}).write_text(text)
+    print("step 1 loss 2.5")
+"""
+CELL = """
+import sagemaker
+from sagemaker.local import LocalSession
+from sagemaker.pytorch import PyTorch
+
+session = LocalSession()
+session.config = {"local": {"local_code": True}}
+estimator = PyTorch(
+    entry_point="train.py", source_dir=".", role="arn:aws:iam::111122223333:role/none", instance_type=INSTANCE,
+    instance_count=1, image_uri="smp-advisor-test:1.13.1", sagemaker_session=session,
+    hyperparameters={"lr": 0.1}, output_path="file://" + OUTPUT,
+)
+estimator.fit()
+"""
+
+
+@pytest.mark.moto
+def test_with_docker_the_sdk_itself_starts_the_container(tmp_path, monkeypatch, write):
+    """A stand-in for the engine: what is tested is that the SDK's local mode runs in a child and what it asks for."""
+    import sys
+
+    programs, seen = tmp_path / "bin", tmp_path / "compose.yaml"
+    programs.mkdir()
+    program = programs / "docker"
+    program.write_text(DOCKER.format(python=sys.executable, seen=str(seen)))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
+    docker = find_docker()
+    assert docker.usable
+    assert docker.instance_type == "local"
+    write(SCRIPT)
+    cell = CELL.replace("INSTANCE", repr(docker.instance_type)).replace("OUTPUT", repr(str(tmp_path / "output")))
+    before = set(sys.modules)
+    done = run_cell(cell, docker, folder=tmp_path)
+    assert "sagemaker" not in set(sys.modules) - before
+    assert done.ok, done.error
+    assert done.how == "container"
+    assert done.losses == (2.5,)
+    assert "smp-advisor-test:1.13.1" in seen.read_text()
+
+
+def test_without_an_engine_local_mode_says_what_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    docker = find_docker()
+    assert not docker.usable
+    with pytest.raises(ProfileError, match="no Docker engine answers"):
+        run_cell("", docker)
