@@ -26,22 +26,38 @@ def make_optimizer(parameters: Sequence[nn.Parameter], name: str, *, foreach: bo
 
 
 def optimizer_rise_bytes(model: nn.Module, name: str, recipe: Recipe, *, foreach: bool = True) -> int:
-    """Temporaries of a steady-state step over the model's trainable parameters, by fake tensors of their shapes."""
-    shapes = [tuple(p.shape) for p in model.parameters() if p.requires_grad]
-    if not shapes:
+    """Temporaries of a steady-state step over the model's trainable parameters.
+
+    With `foreach` they are lists as long as the parameters', so a step over a few fake tensors says how many bytes an
+    element takes; otherwise they are those of the largest parameter.
+    """
+    sizes = [p.numel() for p in model.parameters() if p.requires_grad]
+    if not sizes:
         return 0
     # The fp16 wrapper steps on its fp32 master copies.
     dtype = torch.float32 if recipe.copy_bytes or recipe.parameter_bytes == 4 else torch.bfloat16
+    if not foreach:
+        return _rise([max(sizes)], name, dtype, foreach=False)
+    sample = [_SAMPLE_ELEMENTS] * 2
+    return _rise(sample, name, dtype, foreach=True) * sum(sizes) // sum(sample)
+
+
+_SAMPLE_ELEMENTS = 2**20
+"""Large beside the step counters that an optimizer also keeps."""
+
+
+def _rise(sizes: Sequence[int], name: str, dtype: torch.dtype, *, foreach: bool) -> int:
     with fake_mode():
-        parameters = [nn.Parameter(torch.empty(shape, dtype=dtype)) for shape in shapes]
+        parameters = [nn.Parameter(torch.empty(size, dtype=dtype)) for size in sizes]
         for parameter in parameters:
             parameter.grad = torch.empty_like(parameter)
+        optimizer = make_optimizer(parameters, name, foreach=foreach)
         watch = Watch({})
         watch.hold([*parameters, *(p.grad for p in parameters)])
-        optimizer = make_optimizer(parameters, name, foreach=foreach)
         with watch:
             optimizer.step()
             watch.restart("optimizer")
             resident = watch.live_bytes
             optimizer.step()
-    return watch.peak_bytes - resident
+    # Whole elements: the counters' few bytes are left out.
+    return round((watch.peak_bytes - resident) / sum(sizes)) * sum(sizes)

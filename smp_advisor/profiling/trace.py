@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.structure import Stack
     from smp_advisor.profiling.subject import Subject
 
-__all__ = ["TOLERANCE", "Settings", "Traced", "compute_dtype", "quiet", "trace"]
+__all__ = ["TOLERANCE", "Settings", "Traced", "compute_dtype", "quiet", "trace", "traced_step"]
 
 TOLERANCE = 1e-4
 """How far the truncated, extrapolated trace may be from the full one in saved bytes and FLOPs."""
@@ -60,6 +60,8 @@ class Settings:
     """Example inputs, None to infer them."""
     answer: bool | None = None
     """What data-dependent tests are answered with; None refuses them."""
+    checkpointing: bool = True
+    """Whether to trace with checkpointed blocks too."""
     build: str = "meta"
     """``meta``, or ``fake`` for models with tensors that no module registers."""
     on_progress: Callable[[float, float, str], None] | None = field(default=None, compare=False)
@@ -99,6 +101,13 @@ def trace(subject: Subject, settings: Settings) -> Traced:
     return Traced(
         profile=dataclasses.replace(profile, seconds=time.perf_counter() - began), assumed=tuple(tracer.assumed)
     )
+
+
+def traced_step(subject: Subject, settings: Settings) -> tuple[StepMeasure, str]:
+    """One step of the whole model at the settings' sequence, and what it was called with."""
+    with quiet():
+        tracer = _Tracer(subject, settings)
+        return tracer.step(tracer.samples.largest[0], tracer.samples.sequences[-1], _WHOLE), tracer.example.description
 
 
 @contextlib.contextmanager
@@ -184,45 +193,46 @@ class _Tracer:
 
     def _fitted(self) -> tuple[int, Composed, dict[tuple[int, int], StepMeasure], list[Agreement]]:
         """The smallest truncation whose extrapolation equals the full trace; the full trace itself if none does."""
-        full = self._full_step()
+        full: StepMeasure | None = None
         for repeats in (2, 3) if self.stacks else ():
             try:
-                points = {point: self.step(*point, repeats) for point in self.samples.points}
+                points, long = self._truncated_points(repeats)
                 composed = compose(points, self.model, self.stacks, repeats)
             except ProfileError:
                 raise
             except Exception:  # noqa: BLE001 - a forward pass that counts its layers, or skips between stacks
                 break
-            if full is None:
+            if long:
                 self.warnings.append(
                     "A full step has too many operations to trace: two repeats of its blocks were, and extrapolated."
                 )
                 return repeats, composed, points, []
+            if full is None:
+                self._report(0.4, "tracing the full model")
+                full = self.step(*self.samples.largest, _WHOLE)
             agreements = _against_full(composed, full, *self.samples.largest)
             if all(_agrees(agreement) for agreement in agreements):
                 return repeats, composed, points, agreements
+        self._report(0.4, "tracing the full model at every size")
         points = {point: self.step(*point, _WHOLE) for point in self.samples.points}
         return _WHOLE, compose(points, self.model, self.stacks, _WHOLE), points, []
 
-    def _full_step(self) -> StepMeasure | None:
-        """The full model's step at the largest point; None where it would take too long."""
-        batch, sequence = self.samples.largest
-        if self.stacks and self._is_long(batch, sequence):
-            self.samples = _shortened(self.samples)
-            return None
-        self._report(0.1, "tracing the full model")
-        return self.step(batch, sequence, _WHOLE)
+    def _truncated_points(self, repeats: int) -> tuple[dict[tuple[int, int], StepMeasure], bool]:
+        """Steps at every sampled size; at short sequences only where a full step has too many operations.
 
-    def _is_long(self, batch: int, sequence: int) -> bool:
-        """Whether a full step has too many operations: where their number grows with the sequence, loops run over it."""
-        if not self.example.has_sequence or sequence < _SHORT_SEQUENCES[1]:
-            return False
-        try:
-            short, longer = (self.step(batch, tokens, 2).operations for tokens in _SHORT_SEQUENCES[:2])
-        except Exception:  # noqa: BLE001 - it can't be truncated
-            return False
+        Their number grows with the sequence where a model loops over it.
+        """
+        self._report(0.1, "tracing two repeats of each block")
+        if self.samples.sequences[0] > _SHORT_SEQUENCES[0] and self._is_long(repeats):
+            self.samples = _shortened(self.samples)
+            return {point: self.step(*point, repeats) for point in self.samples.points}, True
+        return {point: self.step(*point, repeats) for point in self.samples.points}, False
+
+    def _is_long(self, repeats: int) -> bool:
+        batch, sequence = self.samples.largest
+        short, longer = (self.step(batch, tokens, repeats).operations for tokens in _SHORT_SEQUENCES[:2])
         a_token = (longer - short) / (_SHORT_SEQUENCES[1] - _SHORT_SEQUENCES[0])
-        return a_token * sequence * max(stack.repeats for stack in self.stacks) / 2 > _LONG_OPERATIONS
+        return a_token * sequence * max(stack.repeats for stack in self.stacks) / repeats > _LONG_OPERATIONS
 
     def _unseen(
         self, points: dict[tuple[int, int], StepMeasure], unseen: StepMeasure, batch: int, sequence: int
@@ -249,7 +259,7 @@ class _Tracer:
 
     def _checkpointed(self, repeats: int, composed: Composed) -> tuple[Polynomial | None, Any]:
         """Activation bytes and timeline with every block checkpointed."""
-        if not composed.blocks:
+        if not composed.blocks or not self.settings.checkpointing:
             return None, ()
         try:
             points = {point: self.step(*point, repeats, checkpointing=True) for point in self.samples.points}
