@@ -6,7 +6,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs.layout import Layout
-from smp_advisor.costs.recipe import amp, deepspeed, fully_sharded, megatron, megatron_fp16, over_frozen, pure
+from smp_advisor.costs.recipe import (
+    FUSED_LOGIT_BYTES,
+    amp,
+    deepspeed,
+    fully_sharded,
+    megatron,
+    megatron_fp16,
+    over_frozen,
+    pure,
+)
 from smp_advisor.errors import AdvisorError
 from smp_advisor.workload import Adapter, Job
 
@@ -101,6 +110,9 @@ def run_of(row: Row) -> Run:
     job = _job(row, kept)
     try:
         recipe = over_frozen(_recipe(row, job, kept, degrees), job)
+        if row.text("attention_class").startswith("flash"):
+            # Who uses FlashAttention's kernels uses a fused loss as well.
+            recipe = replace(recipe, logit_bytes=FUSED_LOGIT_BYTES)
         if _keeps_gathered(row, degrees):
             recipe = replace(recipe, extra_gradient_bytes=4)
         layout = Layout.of_columns(recipe, **_columns(row, degrees))

@@ -37,6 +37,12 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
     # The library's fused layers replace the model's own activation function under tensor parallelism.
     unfused = np.where(tp == 1, saved.unfused_split_elements, 0.0)
     half = saved.half_replicated_bytes if element == 2 else 0.0
+    # Autocast keeps the residual stream, which norms read, and the activation's separate operations in fp32, and casts
+    # what products read: traced on GPT-2, BERT and GPT-Neo.
+    autocast = layout.recipe.cast_bytes > 0
+    if autocast:
+        half += 2 * (saved.replicated_elements - saved.weight_replicated_elements)
+        unfused = 2 * unfused
     whole = element * saved.replicated_elements + saved.replicated_bytes + half
     divided = element * (saved.split_elements + unfused) + saved.split_bytes
     total = (whole / np.where(layout.sequence_parallel, tp, 1) + divided / tp) * world.microbatch_tokens
@@ -50,7 +56,7 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
             # Softmax output, dropout output and mask; without dropout the softmax output and, in half precision,
             # the fp32 copy that eager implementations compute it in.
             extra = 4 if element == 2 else 0
-            score = 2 * element + 1 if attention.dropout else element + extra
+            score = 2 * element + 1 + 2 * autocast if attention.dropout else element + extra
             scores = score * heads * world.microbatch_tokens * attention.keys_per_query(world.sequence_length)
             total = total + np.where(layout.selective_recomputation, 0.0, scores)
     return total
@@ -124,21 +130,24 @@ def activation_bytes(
     if stage.last:  # final norm and head input
         around = around + 2 * element * model.shape.hidden * world.microbatch_tokens * flight
     around = around / np.where(layout.sequence_parallel, layout.tensor_parallel_degree, 1)
+    logits = _logits_bytes(model, layout, world, stage)
+    recomputed = np.where(checkpointed, np.where(unit == stage.layers, every, largest * unit), 0.0)
     return {
         "activations": np.where(checkpointed, inputs, every * flight) + around,
-        "recomputation": np.where(checkpointed, np.where(unit == stage.layers, every, largest * unit), 0.0),
-        "logits": _logits_bytes(model, layout, world, stage),
+        # The loss and its gradient are gone when the first block is recomputed: the larger of the two counts.
+        "recomputation": np.maximum(recomputed - logits, 0.0),
+        "logits": logits,
     }
 
 
 def _logits_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
-    """Logits and loss at their peak, the start of the backward pass: 4 + 8 bytes a logit.
+    """Logits and loss at their peak, the start of the backward pass.
 
-    The loss keeps 4 bytes a logit (fp32) and its backward pass takes 8 more. Only ``pipeline="simple"`` keeps more than
-    one microbatch's: in the interleaved schedule the last stage runs backward at once.
+    Only ``pipeline="simple"`` keeps more than one microbatch's, 4 bytes a logit: in the interleaved schedule the last
+    stage runs backward at once.
     """
     if not stage.last:
         return np.zeros(len(layout))
     rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
     kept = np.where(layout.simple_pipeline, in_flight(layout, stage.index), 1)
-    return (4 * kept + 8) * rows * model.head.outputs / vocabulary_shards(model, layout)
+    return (4 * (kept - 1) + layout.recipe.logit_bytes) * rows * model.head.outputs / vocabulary_shards(model, layout)

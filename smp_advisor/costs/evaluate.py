@@ -12,7 +12,7 @@ from smp_advisor.costs.activations import block_saved_bytes, host_bytes
 from smp_advisor.costs.compute import model_flops_per_sample, peak_flops
 from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory, StepTime
 from smp_advisor.costs.layout import Layout
-from smp_advisor.costs.memory import GIB, memory_error_bytes, stage_bytes
+from smp_advisor.costs.memory import GIB, memory_error_bytes, needed_bytes, stage_bytes
 from smp_advisor.costs.money import days_to_train
 from smp_advisor.costs.partition import stage_kinds, stages
 from smp_advisor.costs.pipeline import in_flight
@@ -91,8 +91,9 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
         totals = np.stack([sum(by.values(), np.zeros(len(rows))) for _, by, _ in kinds])
         shards = vocabulary_shards(model, layout.take(rows))
         errors = np.stack([memory_error_bytes(by, shards, model.activation_band) for _, by, _ in kinds])
+        needed = np.stack([needed_bytes(by) for _, by, _ in kinds])
         peak[rows] = totals.max(axis=0)
-        margin[rows] = ((usable - totals) / errors).min(axis=0)
+        margin[rows] = ((usable - needed) / errors).min(axis=0)
         # A node may hold several stages; all its GPUs are charged with the largest.
         host[rows] = np.stack([h for _, _, h in kinds]).max(axis=0) * cluster.instance.gpus
     return MemoryColumns(peak_bytes=peak, margin=margin, host_bytes_per_node=host)
@@ -151,7 +152,7 @@ def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan
                 memory=_memory(model, degree, kinds, position),
                 time=StepTime(**{name: float(values[row]) for name, values in seconds.items()}),
                 error_bytes=[float(error[position]) for error in errors],
-                totals=[float(sum(values[position] for values in by.values())) for _, by, _ in kinds],
+                needed=[float(needed_bytes(by)[position]) for _, by, _ in kinds],
                 host=max(float(h[position]) for _, _, h in kinds) * cluster.instance.gpus,
                 flight=int(flight[position]),
             )
@@ -184,13 +185,13 @@ def _value(
     memory: Memory,
     time: StepTime,
     error_bytes: list[float],
-    totals: list[float],
+    needed: list[float],
     host: float,
     flight: int,
 ) -> Estimate:
     instance = cluster.instance
     usable = instance.usable_gpu_memory_gib * GIB
-    scores = [(usable - total) / error for total, error in zip(totals, error_bytes, strict=True)]
+    scores = [(usable - total) / error for total, error in zip(needed, error_bytes, strict=True)]
     worst = min(range(len(scores)), key=scores.__getitem__)
     batch = global_batch_size(plan, cluster)
     sequence = model.sequence_length(job.sequence_length)

@@ -11,6 +11,8 @@ from smp_advisor.costs.constants import constant
 from smp_advisor.costs.state import LocalParameters, local_parameters, owned_parameters, state_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from smp_advisor.costs.layout import Layout
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["GIB", "memory_error_bytes", "stage_bytes"]
+__all__ = ["GIB", "memory_error_bytes", "needed_bytes", "stage_bytes"]
 
 GIB = 2**30
 
@@ -47,10 +49,35 @@ def stage_bytes(
     transient = result["activations"] + result["recomputation"] + result["logits"]
     step = layout.recipe.step_bytes * owned_parameters(local, layout, world)
     result["optimizer_step"] = np.maximum(step - transient, 0.0)
-    dynamic = transient + result["optimizer_step"]
-    result["allocator_reserve"] = constant("memory.dynamic_reserve") * dynamic
     result["context"] = _context_bytes(layout, world)
+    result["allocator_reserve"] = _reserve_bytes(result, world.usable_bytes)
     return result
+
+
+_DYNAMIC = ("activations", "recomputation", "logits", "optimizer_step")
+
+
+def _sum(by_category: dict[str, Floats], names: Iterable[str]) -> Floats:
+    total: Floats = sum((by_category[name] for name in names), np.zeros(1))
+    return total
+
+
+def _reserve_bytes(by_category: dict[str, Floats], usable_bytes: float) -> Floats:
+    """What the allocator holds beyond what is allocated.
+
+    Blocks that were freed stay reserved while there is room; under pressure they are given back, all but what lies
+    between blocks in use (fragmentation).
+    """
+    dynamic = _sum(by_category, _DYNAMIC)
+    room = usable_bytes - _sum(by_category, by_category)
+    least = constant("memory.fragmentation") * dynamic
+    return np.maximum(np.minimum(constant("memory.dynamic_reserve") * dynamic, room), least)
+
+
+def needed_bytes(by_category: dict[str, Floats]) -> Floats:
+    """What a GPU must have for a stage to run: everything but what the allocator gives back under pressure."""
+    rest = _sum(by_category, (name for name in by_category if name != "allocator_reserve"))
+    return rest + constant("memory.fragmentation") * _sum(by_category, _DYNAMIC)
 
 
 def _context_bytes(layout: Layout, world: World) -> Floats:
@@ -75,7 +102,12 @@ def _buffer_bytes(model: Model, layout: Layout, world: World, local: LocalParame
     library has such a setting.
     """
     element = world.bytes_per_element
-    bucket = np.where(world.data_parallel_degree > 1, constant("memory.ddp_bucket_mib") * 2**20, 0.0)
+    buckets = layout.recipe.bucket_elements * layout.recipe.reduced_bytes
+    bucket = np.where(
+        world.data_parallel_degree > 1,
+        np.maximum(constant("memory.ddp_bucket_mib") * 2**20, np.minimum(buckets, element * local.total)),
+        0.0,
+    )
     live = np.minimum(layout.max_live_parameters, local.total)
     reduce = np.minimum(layout.reduce_bucket_elements, local.total)
     # What is gathered beyond the GPU's own shard.

@@ -10,7 +10,18 @@ from smp_advisor.workload.optimizer import OPTIMIZERS
 if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
 
-__all__ = ["Recipe", "amp", "deepspeed", "fully_sharded", "megatron", "megatron_fp16", "over_frozen", "pure", "smp_v1"]
+__all__ = [
+    "FUSED_LOGIT_BYTES",
+    "Recipe",
+    "amp",
+    "deepspeed",
+    "fully_sharded",
+    "megatron",
+    "megatron_fp16",
+    "over_frozen",
+    "pure",
+    "smp_v1",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +50,11 @@ class Recipe:
     """16-bit casts of the weights that autocast keeps during forward and backward pass."""
     step_bytes: float = 0.0
     """Temporaries of the optimizer's step, a parameter it updates (a ``foreach`` optimizer takes one whole copy)."""
+    logit_bytes: float = 12.0
+    """A logit and its loss at the start of the backward pass. 12 with PyTorch's own loss on 16-bit logits: an fp32 copy
+    that is kept (4), and two gradients of it (4 + 4)."""
+    bucket_elements: float = 0.0
+    """Elements of the buffers in which gradients are reduced and parameters gathered, where they are large."""
     frozen_bytes: float | None = None
     """A weight of the frozen products under an adapter, scales included; None where every parameter is trained. The
     other figures are then those of the adapter's parameters."""
@@ -99,6 +115,8 @@ def amp(job: Job) -> Recipe:
         copy_bytes=0,
         reduced_bytes=4,
         cast_bytes=2 if half else 0,
+        # The logit and its shifted copy, the log-softmax, and two gradients of it.
+        logit_bytes=16 if half else 20,
     )
 
 
@@ -115,12 +133,18 @@ def fully_sharded(job: Job) -> Recipe:
     )
 
 
+FUSED_LOGIT_BYTES = 8.0
+"""With Megatron's vocabulary-parallel loss or a fused one: the logit, an fp32 copy that becomes the loss and its
+gradient in place, and the 16-bit gradient."""
+
+
 def megatron(job: Job) -> Recipe:
     """Megatron-LM with gradients accumulated in fp32: 2 + 4 + 4 + 8 = 18 bytes with Adam.
 
     Source: Megatron-LM, ``core/optimizer/distrib_optimizer.md`` (table of theoretical memory).
     """
     return Recipe(
+        logit_bytes=FUSED_LOGIT_BYTES,
         compute_bytes=2,
         parameter_bytes=2,
         gradient_bytes=4,
@@ -135,7 +159,11 @@ def megatron_fp16(job: Job) -> Recipe:
 
     The buckets are a second copy of the 16-bit gradients, also with a single replica.
     """
-    return replace(smp_v1(job), extra_gradient_bytes=2)
+    return replace(smp_v1(job), extra_gradient_bytes=2, logit_bytes=FUSED_LOGIT_BYTES)
+
+
+_ZERO_BUCKETS = 2 * 5e8
+"""``reduce_bucket_size`` and ``allgather_bucket_size``, at DeepSpeed's defaults."""
 
 
 def deepspeed(job: Job, *, zero: bool = True, fp32_accumulation: bool = False) -> Recipe:
@@ -151,6 +179,7 @@ def deepspeed(job: Job, *, zero: bool = True, fp32_accumulation: bool = False) -
     """
     held = zero and not fp32_accumulation
     return Recipe(
+        logit_bytes=FUSED_LOGIT_BYTES,
         compute_bytes=2,
         parameter_bytes=2,
         gradient_bytes=2,
@@ -159,6 +188,7 @@ def deepspeed(job: Job, *, zero: bool = True, fp32_accumulation: bool = False) -
         reduced_bytes=4 if fp32_accumulation else 2,
         extra_gradient_bytes=6 if fp32_accumulation else 0,
         step_bytes=2 if held else 4,
+        bucket_elements=_ZERO_BUCKETS if zero else 0,
     )
 
 

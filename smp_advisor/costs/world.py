@@ -42,6 +42,8 @@ class World:
     global_batch_size: Ints
     sequence_length: int
     bytes_per_element: int
+    usable_bytes: float
+    """Memory of one GPU that a process can use."""
     tensor_stride: Ints
     """Distance in ranks between neighbours of a tensor-parallel group."""
     pipeline_stride: Ints
@@ -72,6 +74,7 @@ class World:
             global_batch_size=layout.batch_samples * replicas,
             sequence_length=sequence,
             bytes_per_element=layout.recipe.compute_bytes,
+            usable_bytes=cluster.instance.usable_gpu_memory_gib * 2**30,
             tensor_stride=np.where(spread, reduction * pp, one),
             pipeline_stride=np.where(spread, reduction, np.where(outermost, tp * reduction, tp)),
             data_stride=np.where(spread, one, np.where(outermost, tp, tp * pp)),
