@@ -10,11 +10,13 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
+from smp_advisor.library.version import image, release
 
 if TYPE_CHECKING:
+    from smp_advisor.library.plan import Plan
     from smp_advisor.workload.model import Model
 
-__all__ = ["Architecture", "architecture", "configuration", "first_library_version"]
+__all__ = ["Architecture", "architecture", "configuration", "first_library_version", "transformers_release"]
 
 # Names of labels, provenance and the dtype: nothing that shapes the model.
 _NOT_SHAPE = frozenset(
@@ -45,8 +47,8 @@ class Architecture:
     """Class of transformers that builds the model from a configuration."""
     layers: tuple[str, ...]
     """Attributes that may hold the repeated layers."""
-    transformers_version: str
-    """Release for the container's ``requirements.txt``."""
+    newer: bool
+    """Whether the family came after the transformers release that SMP v1 and Training Compiler work with."""
     mask_token_id: int = 0
     """Token that stands for a masked one, where the task needs it."""
     reserved_positions: int = 0
@@ -72,7 +74,6 @@ def architecture(model: Model) -> Architecture:
             f" the library's containers know {', '.join(sorted(families))}; pass script= with your own."
         )
     entry = families[model.family]
-    release = _table()["release"]
     task = _task(model, entry["task"])
     return Architecture(
         family=model.family,
@@ -80,10 +81,24 @@ def architecture(model: Model) -> Architecture:
         title=_table()["task"][task]["title"],
         auto_model=_table()["task"][task]["auto_model"],
         layers=tuple(entry["layers"]),
-        transformers_version=release["newer" if entry.get("newer") else "distributed"],
+        newer=entry.get("newer", False),
         mask_token_id=entry.get("mask_token_id", 0),
         reserved_positions=entry.get("reserved_positions", 0),
     )
+
+
+def transformers_release(known: Architecture, plan: Plan) -> str:
+    """Release of transformers for the container's ``requirements.txt``; empty where there is none to install."""
+    releases = _table()["release"]
+    if plan.library == "smp-v1":
+        return str(releases["newer" if known.newer else "distributed"])
+    container = image(plan.library, plan.version)
+    if plan.library == "smp-v1-tensorflow" or container.transformers_version:
+        return ""
+    if plan.library == "training-compiler":
+        return str(releases["distributed"])
+    since = [first for first in releases["by_pytorch"] if release(first) <= release(container.framework_version)]
+    return str(releases["by_pytorch"][max(since, key=release)])
 
 
 def _task(model: Model, usual: str) -> str:

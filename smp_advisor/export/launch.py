@@ -76,7 +76,7 @@ def launch(model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOpt
     require_supported_instance(plan.library, cluster.instance)
     generated = options.script is None and builds(model)
     if generated:
-        require_writable(model, job, plan)
+        require_writable(model, cluster, job, plan)
     own: dict[str, Any] = {}
     if options.plan_hyperparameters:
         own = plan.hyperparameters | {
