@@ -12,6 +12,25 @@ export async function copy(text: string): Promise<boolean> {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
+    return copyByCommand(text);
+  }
+}
+
+/** The old way, which pages without TLS still have. */
+function copyByCommand(text: string): boolean {
+  const before = document.activeElement;
+  const area = document.createElement('textarea');
+  area.value = text;
+  area.setAttribute('aria-hidden', 'true');
+  area.style.cssText = 'position:fixed;top:0;left:0;opacity:0';
+  document.body.append(area);
+  area.select();
+  try {
+    return document.execCommand('copy');
+  } catch {
     return false;
+  } finally {
+    area.remove();
+    if (before instanceof HTMLElement) before.focus();
   }
 }

@@ -1,0 +1,118 @@
+import { button, disclosure, element, keepKeys, setText, sourceLink } from './dom';
+import { copy } from './insert';
+import type { CheckedFinding } from './wire';
+
+/** What a fix would change, and the click that has the kernel write it. */
+export interface Fixing {
+  diff: string;
+  /** @param inPlace Whether the file itself changes, after a backup. */
+  apply: (inPlace: boolean) => void;
+}
+
+const GROUPS = [
+  ['error', 'Will fail, hang or train wrongly'],
+  ['warning', 'Wastes memory, time or money'],
+  ['info', 'Worth knowing']
+] as const;
+
+/**
+ * Findings by severity, each group and each finding foldable.
+ *
+ * @param fixing What to offer for a finding that has a fix; nothing is written before a click.
+ */
+export function findingGroups(findings: CheckedFinding[], fixing?: (finding: CheckedFinding) => Fixing): HTMLElement[] {
+  return GROUPS.flatMap(([severity, title]) => {
+    const found = findings.filter(finding => finding.severity === severity);
+    if (found.length === 0) return [];
+    const group = disclosure(
+      'smp-section smp-group',
+      [`${title} (${found.length})`],
+      ...found.map(finding => details(finding, fixing?.(finding)))
+    );
+    group.open = true;
+    return [group];
+  });
+}
+
+/** One finding, with nothing to be written. */
+export function findingDetails(finding: CheckedFinding): HTMLElement {
+  return details(finding);
+}
+
+function details(finding: CheckedFinding, fixing?: Fixing): HTMLElement {
+  const kind = { error: 'never', warning: 'mark', info: 'no' }[finding.severity];
+  const code = preformatted(`${finding.text}\n${' '.repeat(Math.max(0, finding.column - 1))}^`);
+  return disclosure(
+    'smp-section',
+    [element('span', `smp-badge smp-badge-${kind}`, finding.severity), ` ${finding.place} ${finding.message} (${finding.id})`],
+    code,
+    element('p', '', finding.consequence),
+    element('p', '', element('span', 'smp-lead', 'Instead: '), finding.remedy),
+    sourceLink(finding.source_url, finding.source_title),
+    copies(finding.place, { place: finding.place, advice: `${finding.place}: ${finding.message} ${finding.remedy}` }),
+    finding.fix && fixing && fixDetails(`Fix: ${finding.fix.description}`, finding.place, fixing),
+    !!finding.unfixed && element('p', '', `No automatic fix: ${finding.unfixed}.`)
+  );
+}
+
+/** A diff to look at, to copy, and to have written. */
+export function fixDetails(title: string, of: string, { diff, apply }: Fixing): HTMLDetailsElement {
+  return disclosure(
+    'smp-section smp-fix',
+    [title],
+    preformatted(diff),
+    element('p', '', 'Write to a copy beside the file, or to the file itself, which is kept as a backup (.bak).'),
+    element(
+      'div',
+      'smp-check-row',
+      named(button('smp-button', 'Write a copy', () => apply(false)), `Write a copy with the fix of ${of}`),
+      named(button('smp-button', 'Change the file', () => apply(true)), `Change the file, with the fix of ${of}`)
+    ),
+    copies(of, { diff })
+  );
+}
+
+export function unresolvedDetails(unresolved: string[]): HTMLElement[] {
+  if (unresolved.length === 0) return [];
+  const items = unresolved.map(text => element('li', '', text));
+  return [disclosure('smp-section', [`What could not be followed (${items.length})`], element('ul', 'smp-list', ...items))];
+}
+
+/** Buttons that copy, and what came of it; where the page may not, the text is there to be selected. */
+function copies(of: string, texts: Record<string, string>): HTMLElement {
+  const status = element('span', 'smp-status');
+  status.setAttribute('role', 'status');
+  const row = element('div', 'smp-check-row');
+  for (const [what, text] of Object.entries(texts)) {
+    const made = button('smp-button smp-small', `Copy ${what}`, () => {
+      void copy(text).then(done => {
+        setText(status, done ? `Copied the ${what}.` : 'The browser gives no clipboard here: select this text.');
+        row.querySelector('pre')?.remove();
+        if (!done) row.append(selected(text));
+      });
+    });
+    row.append(named(made, `Copy the ${what} of ${of}`));
+  }
+  row.append(status);
+  return row;
+}
+
+function selected(text: string): HTMLPreElement {
+  const shown = preformatted(text);
+  setTimeout(() => {
+    shown.focus();
+    getSelection()?.selectAllChildren(shown);
+  });
+  return shown;
+}
+
+function preformatted(text: string): HTMLPreElement {
+  const made = keepKeys(element('pre', 'smp-pre', text));
+  made.tabIndex = 0;
+  return made;
+}
+
+function named<T extends HTMLElement>(control: T, name: string): T {
+  control.setAttribute('aria-label', name);
+  return control;
+}
