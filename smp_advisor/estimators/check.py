@@ -15,6 +15,7 @@ from smp_advisor.estimators.report import EstimatorReport, Reading
 from smp_advisor.estimators.sources import configuration_of_recipe, configurations_of_cell
 from smp_advisor.estimators.sources.recipe import yaml_table
 from smp_advisor.scripts.catalogue import catalogue, estimator_page
+from smp_advisor.scripts.check import check_source
 from smp_advisor.scripts.edits import parses
 from smp_advisor.scripts.finding import Finding, Fix, Unresolved
 from smp_advisor.scripts.source import Source
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["check_estimator", "looks_like_estimator"]
 
 _ROUNDS = 40
+_COMPILER = ("STC407", "STC408", "STC412", "STC414")
 
 
 def check_estimator(
@@ -83,7 +85,7 @@ def check_estimator(
     cases = _cases(document, variables, given, min_fit_probability)
     found = [(case, hit) for case in cases for check in CHECKS for hit in check(case)]
     corrected = _corrected(document, variables, given, min_fit_probability)
-    findings = _findings(document, found)
+    findings = _findings(document, found) + _of_the_compiler(document, cases)
     return EstimatorReport(
         findings,
         tuple(_unresolved(document, cases, findings)),
@@ -194,6 +196,14 @@ def _findings(document: Document, found: list[tuple[Case, Hit]]) -> tuple[Findin
         made.setdefault((finding.id, path, located, finding.message), finding)
     order = {"error": 0, "warning": 1, "info": 2}
     return tuple(sorted(made.values(), key=lambda one: (one.path, one.line, order[one.severity], one.id)))
+
+
+def _of_the_compiler(document: Document, cases: list[Case]) -> tuple[Finding, ...]:
+    """What the script checker says of estimators with Training Compiler: workers, learning rate, debugging."""
+    if document.dialect != "python" or all(case.library != "training-compiler" for case in cases):
+        return ()
+    report = check_source(document.source, library="training-compiler")
+    return tuple(finding for finding in report if finding.id in _COMPILER)
 
 
 def _place(source: Source, offset: int) -> tuple[int, int]:

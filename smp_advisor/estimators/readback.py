@@ -73,8 +73,9 @@ def read_back(configuration: Configuration, *, model: Model | None = None, job: 
     cluster = _cluster(configuration, left_open)
     read_model = model or _model(configuration, inferred)
     read_job = job or _job(configuration, plan, read_model, inferred)
-    if plan is not None and read_job is not None and read_job.precision != plan.precision and job is None:
-        read_job = replace(read_job, precision=plan.precision)
+    if plan is not None and read_job is not None and read_job.precision != plan.precision:
+        # What is asked of the advisor may be another; what was pasted trains in the plan's.
+        read_job = replace(read_job, precision=plan.precision, fp8=bool(getattr(plan, "fp8", False)))
     return ReadBack(
         plan=plan,
         cluster=cluster,

@@ -106,12 +106,15 @@ class AdvisorMagics(Magics):
     @magic_arguments()
     @argument("script", nargs="?", help="Path of a .py or .ipynb file; the cell's text where it is a cell magic.")
     @argument("--plan", action="store_true", help="Check against the plan of the advisor shown last.")
+    @argument("--estimator", action="store_true", help="Check the estimator in it, even where it looks like a script.")
     @line_cell_magic
     def smp_check(self, line: str, cell: str | None = None) -> Report:
         """Say what in a training script will fail, hang, train wrongly or waste money on the cluster.
 
-        ``%smp_check train.py`` reads a file, ``%%smp_check`` the cell itself; neither runs it.
+        ``%smp_check train.py`` reads a file, ``%%smp_check`` the cell itself; neither runs it. A cell that makes an
+        estimator or ModelTrainer, a request or a recipe is checked as such: ``%smp_check recipe.yaml``.
         """
+        from smp_advisor.notebook.estimator_cell import check_if_estimator
         from smp_advisor.scripts import check_script
 
         arguments = _parse(self.smp_check, line)
@@ -120,9 +123,12 @@ class AdvisorMagics(Magics):
         if (arguments.script is None) == (cell is None):
             raise UsageError("Name a script, as in %smp_check train.py, or write one below %%smp_check.")
         plan = self.last.plan if arguments.plan and self.last else None
+        # With the magic's own line, so that the lines are counted as the notebook counts them.
+        source: str | Path = Path(arguments.script) if cell is None else f"%%smp_check\n{cell}"
+        advice = self.last.advice if arguments.plan and self.last else None
         try:
-            # With the magic's own line, so that the lines are counted as the notebook counts them.
-            return check_script(Path(arguments.script) if cell is None else f"%%smp_check\n{cell}", plan)
+            found = check_if_estimator(source, self.shell.user_ns, advice, forced=arguments.estimator)
+            return found if found is not None else check_script(source, plan)
         except AdvisorError as error:
             raise UsageError(str(error)) from None
 

@@ -49,6 +49,7 @@ CATEGORY_LABELS: Mapping[str, str] = {
     "recomputation_gib": "Recomputation",
     "logits_gib": "Logits and loss",
     "communication_gib": "Communication buffers",
+    "optimizer_step_gib": "Optimizer step",
     "allocator_reserve_gib": "Allocator reserve",
     "context_gib": "CUDA context",
 }

@@ -43,6 +43,13 @@ export function disclosure(className: string, summary: Child[], ...body: Child[]
   return element('details', className, keepKeys(element('summary', 'smp-summary', ...summary)), ...body);
 }
 
+/** A heading of a table's row or column. */
+export function headerCell(text: string, scope: 'row' | 'col'): HTMLTableCellElement {
+  const made = element('th', '', text);
+  made.scope = scope;
+  return made;
+}
+
 /** Set text only where it changed: a live region is not read out again, and nothing is laid out for nothing. */
 export function setText(target: Element, text: string): void {
   if (target.textContent !== text) target.textContent = text;

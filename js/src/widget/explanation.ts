@@ -1,4 +1,4 @@
-import { disclosure, element, sourceLink } from './dom';
+import { disclosure, element, headerCell, sourceLink } from './dom';
 import type { Pitfall, Recommendation, Reference, Step } from './wire';
 
 /** Why this plan: the ordered practices, AWS's nearest reference, what the script must do, what is assumed. */
@@ -45,10 +45,10 @@ function stepItem(step: Step): HTMLLIElement {
 function referenceDetails(reference: Reference): HTMLElement {
   const fits = `${reference.fits ? 'fits' : 'does not fit'} here by the cost model, ${reference.peak_gib.toFixed(1)} GiB per GPU`;
   const table = element('table', 'smp-table');
-  const head = element('tr', '', ...['Setting', 'AWS', 'Here', 'Because'].map(text => scoped(text, 'col')));
+  const head = element('tr', '', ...['Setting', 'AWS', 'Here', 'Because'].map(text => headerCell(text, 'col')));
   table.append(element('thead', '', head));
   const rows = reference.differences.map(({ setting, reference: theirs, recommended, because }) =>
-    element('tr', '', scoped(setting, 'row'), ...[theirs, recommended, because].map(text => element('td', '', text)))
+    element('tr', '', headerCell(setting, 'row'), ...[theirs, recommended, because].map(text => element('td', '', text)))
   );
   table.append(element('tbody', '', ...rows));
   return disclosure(
@@ -59,12 +59,6 @@ function referenceDetails(reference: Reference): HTMLElement {
     element('p', '', reference.extrapolation),
     sourceLink(reference.source_url, "AWS's reference configurations")
   );
-}
-
-function scoped(text: string, scope: 'row' | 'col'): HTMLTableCellElement {
-  const cell = element('th', '', text);
-  cell.scope = scope;
-  return cell;
 }
 
 function pitfallList(pitfalls: Pitfall[]): HTMLElement {

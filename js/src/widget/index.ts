@@ -6,6 +6,7 @@ import { button, element, setText } from './dom';
 import { explanation } from './explanation';
 import { Exporter } from './exporter';
 import { Configuration, Figures, header } from './header';
+import { Paste } from './paste';
 import { Session, type Screen } from './session';
 import type { FromKernel, Traits } from './wire';
 import './widget.css';
@@ -27,6 +28,7 @@ function render({ model, el }: RenderProps<Traits>): () => void {
   const controls = new Controls(view, session);
   const exporter = new Exporter(session);
   const checker = new Checker(view, request => model.send(request));
+  const paste = new Paste(view, request => model.send(request));
   const words = element('p', 'smp-words');
   words.setAttribute('aria-live', 'polite');
   const stale = element('p', 'smp-stale', 'The figures are those of the last settings that can be combined.');
@@ -64,12 +66,14 @@ function render({ model, el }: RenderProps<Traits>): () => void {
     exporter.actions,
     explanation(shown),
     checker.node,
+    paste.node,
     exporter.preview
   );
   root.setAttribute('aria-label', 'SMP advisor');
   const onState = (): void => session.onState();
   const onMessage = (message: FromKernel): void => {
     checker.onMessage(message);
+    paste.onMessage(message);
     void exporter.onMessage(message);
   };
   model.on('change:_state', onState);

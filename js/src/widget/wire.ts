@@ -95,6 +95,34 @@ export interface CheckedFinding {
   remedy: string;
   source_title: string;
   source_url: string;
+  /** The change that would mend it, where one is safe. */
+  fix?: { description: string; diff: string } | null;
+  /** Why there is none, where the check has one in general. */
+  unfixed?: string;
+}
+
+/** Every fix at once. */
+export interface FixedTogether {
+  title: string;
+  diff: string;
+}
+
+/** From the pasted plan to the one on screen; `estimator_panel.py` is the other side. */
+export interface PastedComparison {
+  gain: string;
+  rows: [setting: string, yours: string, recommended: string, because: string][];
+}
+
+/** What a pasted cell, dictionary, recipe or request was read into. */
+export interface Pasted {
+  summary: string;
+  read: string[];
+  findings: CheckedFinding[];
+  unresolved: string[];
+  diff: string;
+  /** The whole text with the changes made; empty where there are none. */
+  corrected: string;
+  comparison: PastedComparison | null;
 }
 
 /** What stays the same while the controls move. */
@@ -155,4 +183,5 @@ export interface Traits {
 export type FromKernel =
   | { kind: 'cells'; id: string; settings: Settings; sources: string[] }
   | { kind: 'failed'; id: string; text: string }
-  | { kind: 'checked'; id: string; summary: string; findings: CheckedFinding[]; unresolved: string[] };
+  | { kind: 'checked'; id: string; summary: string; findings: CheckedFinding[]; unresolved: string[]; together?: FixedTogether | null }
+  | ({ kind: 'pasted'; id: string } & Pasted);

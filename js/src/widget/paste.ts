@@ -1,0 +1,113 @@
+import { button, disclosure, element, headerCell, keepKeys, setText } from './dom';
+import { findingGroups, unresolvedDetails } from './findings';
+import { copy, insertCells } from './insert';
+import type { FromKernel, Pasted, PastedComparison } from './wire';
+
+const LONGEST = 200_000;
+
+/** Have the kernel read a cell that someone has: what it amounts to, what is wrong with it, what the plan on screen gains. */
+export class Paste {
+  readonly node: HTMLElement;
+  private readonly text = keepKeys(element('textarea', 'smp-paste'));
+  private readonly summary = element('p', 'smp-note');
+  private readonly result = element('div', 'smp-findings');
+  private asked = 0;
+
+  /**
+   * @param view Name that no other view has: answers go to every view of the model.
+   * @param send Hands a request to the kernel, which reads the text and never runs it.
+   */
+  constructor(
+    private readonly view: string,
+    private readonly send: (request: { kind: 'paste'; id: string; text: string }) => void
+  ) {
+    this.text.rows = 8;
+    this.text.maxLength = LONGEST;
+    this.text.spellcheck = false;
+    this.text.placeholder = 'estimator = PyTorch(…, distribution={"smdistributed": {"modelparallel": …}})';
+    this.text.addEventListener('keydown', event => {
+      // The notebook's own way to run a cell checks this one; Tab leaves the field, as in any form.
+      if (event.key !== 'Enter' || !(event.ctrlKey || event.metaKey || event.shiftKey)) return;
+      event.preventDefault();
+      event.stopPropagation();
+      this.ask();
+    });
+    this.summary.setAttribute('role', 'status');
+    const hint = element('p', '', INTRODUCTION);
+    hint.id = `${view}-paste-hint`;
+    this.text.setAttribute('aria-describedby', hint.id);
+    this.node = disclosure(
+      'smp-section',
+      ['Check a cell you have'],
+      hint,
+      element('label', 'smp-paste-label', element('span', '', 'Cell, dictionary, recipe or request'), this.text),
+      element('div', 'smp-check-row', button('smp-button', 'Check the cell', () => this.ask())),
+      this.summary,
+      this.result
+    );
+  }
+
+  onMessage(message: FromKernel): void {
+    if (message.kind !== 'pasted' || message.id !== this.id()) return;
+    setText(this.summary, message.summary);
+    this.result.replaceChildren(
+      ...message.read.map(line => element('p', 'smp-read', line)),
+      ...findingGroups(message.findings),
+      ...corrections(message),
+      ...(message.comparison ? [comparison(message.comparison)] : []),
+      ...unresolvedDetails(message.unresolved)
+    );
+  }
+
+  private ask(): void {
+    this.asked += 1;
+    this.result.replaceChildren();
+    setText(this.summary, 'Reading …');
+    this.send({ kind: 'paste', id: this.id(), text: this.text.value });
+  }
+
+  private id(): string {
+    return `${this.view}-paste-${this.asked}`;
+  }
+}
+
+function corrections({ diff, corrected }: Pasted): HTMLElement[] {
+  if (diff === '') return [];
+  const code = element('pre', 'smp-pre', diff);
+  code.tabIndex = 0;
+  const status = element('span', 'smp-status');
+  status.setAttribute('role', 'status');
+  const actions = element('div', 'smp-check-row');
+  const insert = button('smp-button', 'Insert corrected cell', () => {
+    if (insertCells(actions, [corrected])) setText(status, 'Inserted below.');
+    else void copied();
+  });
+  const copied = async (): Promise<void> =>
+    setText(status, (await copy(corrected)) ? 'Copied to the clipboard; paste it in a new cell.' : 'Select the text above to copy it.');
+  actions.append(insert, button('smp-button', 'Copy corrected cell', () => void copied()), status);
+  const shown = disclosure('smp-section', ['Corrected'], keepKeys(code), actions);
+  shown.open = true;
+  return [shown];
+}
+
+function comparison({ gain, rows }: PastedComparison): HTMLElement {
+  const table = element('table', 'smp-table');
+  const head = element('tr', '', ...['Setting', 'Yours', 'On screen', 'Effect'].map(text => headerCell(text, 'col')));
+  table.append(element('thead', '', head));
+  const lines = rows.map(([setting, ...cells]) =>
+    element('tr', '', headerCell(setting, 'row'), ...cells.map(text => element('td', '', text)))
+  );
+  table.append(element('tbody', '', ...lines));
+  const shown = disclosure(
+    'smp-section',
+    ['From yours to the plan on screen'],
+    element('p', '', gain),
+    rows.length > 0 && element('div', 'smp-scroll', table)
+  );
+  shown.open = true;
+  return shown;
+}
+
+const INTRODUCTION =
+  'An estimator or ModelTrainer cell, its distribution or parameters, a HyperPod recipe or a CreateTrainingJob request. ' +
+  'The kernel reads it and never runs it. Ctrl+Enter checks.';

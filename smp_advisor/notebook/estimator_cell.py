@@ -1,0 +1,61 @@
+"""``%smp_check`` over what configures a job rather than what trains: estimators, requests, recipes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from smp_advisor.advice import Advice
+    from smp_advisor.estimators import EstimatorReport
+
+__all__ = ["check_if_estimator", "plain_names"]
+
+_CONFIGURATIONS = (".yaml", ".yml", ".json")
+_LARGEST = 1_000_000
+
+
+def check_if_estimator(
+    source: str | Path, names: Mapping[str, Any], advice: Advice | None = None, *, forced: bool = False
+) -> EstimatorReport | None:
+    """Check what configures a job; None where `source` does not, and is a script to be checked as one.
+
+    Parameters
+    ----------
+    source
+        Path of a file, or a cell's text.
+    names
+        The notebook's names: plain data among them stands for names that the text takes from other cells.
+    advice
+        Whose model and job the checks of memory use.
+    forced
+        Whether the user says that it configures a job.
+    """
+    from smp_advisor.estimators import check_estimator, looks_like_estimator
+
+    text = source if isinstance(source, str) else _text_of(source)
+    by_name = isinstance(source, Path) and source.suffix.lower() in _CONFIGURATIONS
+    if not forced and not by_name and (text is None or not looks_like_estimator(text)):
+        return None
+    model, job = (advice.model, advice.job) if advice is not None else (None, None)
+    return check_estimator(source, model=model, job=job, variables=plain_names(names, text or ""))
+
+
+def _text_of(path: Path) -> str | None:
+    """The text of a script; None for a notebook, whose cells may both train and configure, and for what is no text."""
+    try:
+        if path.suffix.lower() != ".py" or path.stat().st_size > _LARGEST:
+            return None
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def plain_names(names: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """Numbers, texts and dictionaries of the notebook that the text names."""
+    used = set(re.findall(r"[A-Za-z]\w*", text))
+    kinds = (bool, int, float, str, dict, list, tuple)
+    return {name: value for name, value in names.items() if name in used and isinstance(value, kinds)}

@@ -1,0 +1,91 @@
+"""What the widget's panel for a pasted cell shows: a check of its text, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import AdvisorError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from smp_advisor.advice import Advice
+    from smp_advisor.estimators import EstimatorReport
+    from smp_advisor.library.plan import Plan
+
+__all__ = ["pasted"]
+
+_SHOWN = ("id", "severity", "column", "text", "message", "consequence", "remedy", "source_title", "source_url")
+
+
+def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> dict[str, Any]:
+    """Check a pasted text and set its plan against the one on screen.
+
+    Parameters
+    ----------
+    text
+        A cell, dictionary, recipe or request.
+    advice
+        Its model and job are what is trained.
+    plan
+        The plan on screen.
+    names
+        The notebook's names, for those that the text takes from other cells.
+    """
+    from smp_advisor.estimators import check_estimator
+    from smp_advisor.notebook.estimator_cell import plain_names
+
+    try:
+        job = replace(advice.job, global_batch_size=None)
+        report = check_estimator(text, model=advice.model, job=job, variables=plain_names(names, text))
+    except AdvisorError as error:
+        return _nothing(str(error))
+    counts = {severity: len(report.of(severity)) for severity in ("error", "warning", "info")}
+    said = ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items() if count)
+    return {
+        "summary": f"{said[:1].upper()}{said[1:] or 'Nothing found'}, for {advice.model.name}.",
+        "read": _read(report),
+        "findings": [{"place": f"line {one.line}:", **{name: getattr(one, name) for name in _SHOWN}} for one in report],
+        "unresolved": [f"Line {one.line}: {one.what}" for one in report.unresolved],
+        "diff": report.diff,
+        "corrected": report.corrected if report.diff else "",
+        "comparison": _comparison(report, advice, plan),
+    }
+
+
+def _read(report: EstimatorReport) -> list[str]:
+    """What the text amounts to, in sentences."""
+    from smp_advisor.estimators.text import described, lines
+
+    said = [line.strip() for reading in report.readings for line in lines(reading)]
+    return [*said, f"Corrected: {described(report.mended)}"] if report.mended is not None else said
+
+
+def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> dict[str, Any] | None:
+    """From the pasted plan, or its corrected form, to the one on screen; None where it does not read into one."""
+    from smp_advisor.estimators.comparison import compare
+
+    read = report.main if report.plan is not None else report.mended
+    if read is None or read.plan is None or read.job is None:
+        return None
+    try:
+        found = compare(
+            advice.model,
+            read.plan,
+            plan,
+            cluster=read.cluster or advice.cluster,
+            job=read.job,
+            recommended_cluster=advice.cluster,
+            recommended_job=advice.job,
+            min_fit_probability=advice.min_fit_probability,
+        )
+    except AdvisorError as error:
+        return {"gain": str(error), "rows": []}
+    rows = [[one.setting, one.reference, one.recommended, one.because] for one in found.differences]
+    return {"gain": found.gain, "rows": rows}
+
+
+def _nothing(summary: str) -> dict[str, Any]:
+    nothing: dict[str, Any] = {"read": [], "findings": [], "unresolved": [], "diff": "", "corrected": ""}
+    return {"summary": summary, **nothing, "comparison": None}
