@@ -140,7 +140,7 @@ class Layout:
         return cls(
             recipe=recipe,
             **{
-                name: np.broadcast_to(np.asarray(columns.get(name, default), dtype=kind), (rows,)).copy()
+                name: np.full(rows, columns.get(name, default), dtype=kind)
                 for name, (kind, default) in _column_defaults().items()
             },
         )

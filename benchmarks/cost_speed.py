@@ -1,0 +1,151 @@
+"""How many plans the cost model scores a second on one core, beside llm-analysis on the same plans.
+
+Run it with ``python benchmarks/cost_speed.py``; it fails when a limit that the project sets itself is missed: 300,000
+plans a second in the array form (memory and time of every plan), 2 ms for one `estimate`, one second for the exhaustive
+search of 175 B parameters on 64 nodes and for that of a trillion on 512. llm-analysis is installed from PyPI into an
+environment of its own (``.venv-peers`` beside this folder) when that is not there yet; without a network the comparison
+is left out, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LEAST_PLANS_A_SECOND = 300_000
+MOST_ESTIMATE_SECONDS = 2e-3
+MOST_SEARCH_SECONDS = 1.0
+REPEATS = 5
+ESTIMATES = 200
+PEER = "llm-analysis==0.2.2"
+PEER_PLANS = 500
+
+HERE = Path(__file__).parent
+PEER_ENVIRONMENT = HERE.parent / ".venv-peers"
+
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[name] = "1"  # before NumPy is imported
+
+
+def median_seconds(call: Callable[[], object], repeats: int) -> float:
+    """Median processor time of a call, the first left out: one thread does the work, whatever else the machine does."""
+    call()
+    seconds = []
+    for _ in range(repeats):
+        start = time.process_time()
+        call()
+        seconds.append(time.process_time() - start)
+    return statistics.median(seconds)
+
+
+def peer_python() -> Path | None:
+    """Interpreter that has llm-analysis, None where it cannot be installed."""
+    python = PEER_ENVIRONMENT / "bin" / "python"
+    if not python.exists():
+        venv.create(PEER_ENVIRONMENT, with_pip=True)
+    # Its own dependencies read configurations from the Hub, which the comparison does not need.
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    try:
+        subprocess.run([*install, "--no-deps", PEER], check=True, capture_output=True, timeout=300)
+        subprocess.run([*install, "fire"], check=True, capture_output=True, timeout=300)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        return None
+    return python
+
+
+def peer_seconds_a_plan(plans: list[dict[str, int]], shape: dict[str, int]) -> float | None:
+    """Seconds that llm-analysis takes for one of some plans."""
+    python = peer_python()
+    if python is None:
+        return None
+    query = json.dumps({"plans": plans, "shape": shape})
+    done = subprocess.run(
+        [str(python), str(HERE / "peer_speed.py")], input=query, capture_output=True, text=True, check=True, timeout=300
+    )
+    return float(json.loads(done.stdout.splitlines()[-1])["seconds_a_plan"])
+
+
+def main() -> int:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    import numpy as np
+
+    from smp_advisor.cluster import Cluster
+    from smp_advisor.costs.evaluate import estimate, memory_columns, seconds_columns
+    from smp_advisor.library import Plan
+    from smp_advisor.search.search import search
+    from smp_advisor.search.space import enumerate_plans
+    from smp_advisor.workload import Job, Model
+
+    job = Job(sequence_length=2048)
+    model, cluster = Model.from_parameters("175B", sequence_length=2048), Cluster("ml.p4d.24xlarge", 64)
+    space = enumerate_plans(model, cluster, job)
+    layout = space.layout
+
+    def score() -> None:
+        memory_columns(model, cluster, job, layout)
+        seconds_columns(model, cluster, job, layout)
+
+    rate = len(layout) / median_seconds(score, REPEATS)
+
+    plan = Plan(
+        tensor_parallel_degree=8, pipeline_parallel_degree=8, microbatches=8, active_microbatches=8, batch_size=8,
+        fp16=True, ddp=True, shard_optimizer_state=True, prescaled_batch=True, activation_checkpointing="each",
+    )  # fmt: skip
+    single = median_seconds(lambda: estimate(model, cluster, job, plan), ESTIMATES)
+
+    trillion, large = Model.from_parameters("1T", sequence_length=2048), Cluster("ml.p4d.24xlarge", 512)
+    searches = {
+        "175 B on 64 nodes": median_seconds(lambda: search(model, cluster, job), REPEATS),
+        "1 T on 512 nodes": median_seconds(lambda: search(trillion, large, job), REPEATS),
+    }
+
+    print(f"plans scored a second            {rate:,.0f} ({len(layout):,} plans, memory and time of each)")
+    print(f"one estimate                     {1e3 * single:.2f} ms")
+    for what, seconds in searches.items():
+        print(f"search, {what:24} {seconds:.2f} s")
+
+    # Plans that llm-analysis can express: without sharded parameters, one batch a microbatch.
+    rows = np.flatnonzero((layout.shard_level <= 1) & (layout.batch_samples % layout.microbatches == 0))
+    chosen = rows[:: max(1, len(rows) // PEER_PLANS)][:PEER_PLANS]
+    plans = [
+        {
+            "tensor": int(layout.tensor_parallel_degree[row]),
+            "pipeline": int(layout.pipeline_parallel_degree[row]),
+            "data": cluster.gpus // int(layout.tensor_parallel_degree[row] * layout.pipeline_parallel_degree[row]),
+            "micro_batch": int(layout.batch_samples[row] // layout.microbatches[row]),
+            "microbatches": int(layout.microbatches[row]),
+            "recompute": int(layout.checkpoint_layers[row] != 0),
+            "zero": int(layout.shard_level[row]),
+        }
+        for row in chosen
+    ]
+    shape = {"layers": model.shape.layers, "hidden": model.shape.hidden, "heads": model.shape.heads}
+    peer = peer_seconds_a_plan(plans, shape | {"vocab": model.shape.vocab, "sequence_length": 2048})
+    if peer is None:
+        print("llm-analysis                     not compared: it could not be installed")
+    else:
+        print(f"llm-analysis                     {1 / peer:,.0f} plans a second on {len(plans)} of the same plans")
+        print(f"ratio                            {rate * peer:,.0f} in array form, {peer / single:.2f} one by one")
+
+    passed = (
+        rate >= LEAST_PLANS_A_SECOND
+        and single < MOST_ESTIMATE_SECONDS
+        and all(seconds < MOST_SEARCH_SECONDS for seconds in searches.values())
+    )
+    print("within the limits" if passed else "OVER A LIMIT")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
