@@ -34,8 +34,16 @@ class BlockSeconds:
     """The part of `forward` that selective recomputation repeats."""
 
 
-def peak_flops(instance: Instance, job: Job) -> float:
-    """Dense peak of one GPU for the job's precision, FLOP/s."""
+def peak_flops(instance: Instance, job: Job, *, products_of_weights: bool = False) -> float:
+    """Dense peak of one GPU for the job's precision, FLOP/s.
+
+    Parameters
+    ----------
+    products_of_weights
+        Those run in fp8 where the job says so; attention and utilisation keep to 16 bits.
+    """
+    if products_of_weights and job.fp8 and instance.fp8_tflops:
+        return instance.fp8_tflops * 1e12
     if job.precision == "fp32":
         return fp32_peak_tflops(instance.gpu, instance.peak_tflops) * 1e12
     return instance.peak_tflops * 1e12
@@ -46,18 +54,51 @@ def _bandwidth(instance: Instance) -> float:
     return instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency")
 
 
-def _product_seconds(
-    rows: Floats, columns: Floats, inner: Floats, copies: Floats | float, instance: Instance, job: Job, element: int
-) -> Floats:
-    """Roofline of `copies` equal products of (rows x inner) by (inner x columns): the slower of arithmetic and memory.
+_TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.9), (64, 128, 0.75), (64, 64, 0.6))
+"""Output tiles of cuBLAS kernels (rows, columns) and their rate relative to the largest."""
 
-    The share of peak is that of very large products on this GPU, less what is lost where a dimension is short: each
-    saturates like d / (d + d0).
+
+def _share_of_peak(rows: Floats, columns: Floats, inner: Floats, copies: Floats | float, gpu: str) -> Floats:
+    """What products of a shape reach of the rate of very large ones, shape (n,).
+
+    The output is cut into tiles, the tiles are run in waves of one a multiprocessor, and the last wave may be
+    nearly empty; of the kernels cuBLAS has, the best is taken (NVIDIA, Matrix Multiplication Background User's Guide,
+    sections on tile and wave quantization). A short reduction does not pay for starting a tile.
     """
-    half = constant("time.matmul_half_dimension")
-    efficiency = gpu_constant("matmul_efficiency", instance.gpu)
-    saturation = rows / (rows + half) * columns / (columns + half) * inner / (inner + half)
-    arithmetic = 2 * rows * columns * inner / (peak_flops(instance, job) * efficiency * saturation)
+    processors = gpu_constant("multiprocessors", gpu)
+    smoothing = constant("time.wave_quantization")
+    best = np.zeros(np.broadcast_shapes(np.shape(rows), np.shape(columns)))
+    for height, width, rate in _TILES:
+        tiles = np.ceil(rows / height) * np.ceil(columns / width)
+        waves = tiles * copies / processors
+        # Several kernels at a time and uneven clocks blur the last wave.
+        used = rows * columns / (tiles * height * width) * waves / (waves + smoothing * (np.ceil(waves) - waves))
+        best = np.maximum(best, rate * used)
+    result: Floats = best * inner / (inner + constant("time.matmul_half_inner"))
+    # Tensor cores read 16 bytes (8 elements) at a time and are fed best by whole lines of 128 bytes.
+    shortest = np.gcd(np.gcd(np.asarray(inner, dtype=np.int64), np.asarray(columns, dtype=np.int64)), 64)
+    lines = np.where(
+        shortest >= 64, 1.0, np.where(shortest >= 8, constant("time.part_aligned"), constant("time.unaligned"))
+    )
+    return result * lines
+
+
+def _product_seconds(
+    rows: Floats,
+    columns: Floats,
+    inner: Floats,
+    copies: Floats | float,
+    instance: Instance,
+    job: Job,
+    element: int,
+    *,
+    weights: bool = False,
+) -> Floats:
+    """Roofline of `copies` products of (rows x inner) by (inner x columns): the slower of arithmetic and memory."""
+    efficiency = gpu_constant("matmul_efficiency", instance.gpu) * _share_of_peak(
+        rows, columns, inner, copies, instance.gpu
+    )
+    arithmetic = 2 * rows * columns * inner / (peak_flops(instance, job, products_of_weights=weights) * efficiency)
     traffic = element * (rows * inner + inner * columns + rows * columns)
     return copies * np.maximum(arithmetic, traffic / _bandwidth(instance))
 
@@ -69,7 +110,7 @@ def _matmul_seconds(matmul: Matmul, layout: Layout, world: World, instance: Inst
     # Expert parallelism gives a GPU fewer experts, and the tokens of more GPUs for each.
     held = np.maximum(matmul.experts / ep, 1.0) if matmul.experts > 1 else 1.0
     rows = world.microbatch_tokens * matmul.weights_per_token / held
-    return _product_seconds(rows, columns, inner, held, instance, job, world.bytes_per_element)
+    return _product_seconds(rows, columns, inner, held, instance, job, world.bytes_per_element, weights=True)
 
 
 def _attention_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
@@ -122,7 +163,8 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
     unfused = np.where(tp == 1, block.unfused_split_traffic_elements, 0.0)
     whole = block.traffic_elements / np.where(layout.sequence_parallel, tp, 1)
     elements = whole + (block.split_traffic_elements + unfused) / tp
-    moved = elements * world.bytes_per_element * world.microbatch_tokens / _bandwidth(instance)
+    moved = constant("time.elementwise_share") * elements * world.bytes_per_element * world.microbatch_tokens
+    moved = moved / _bandwidth(instance)
     launch = constant("time.launch_seconds_per_block")
     unpacking = _unpacking_seconds(block, layout, instance)
     # A frozen weight has no gradient of its own: one product in the backward pass instead of two.

@@ -26,6 +26,10 @@ class Constant:
     date: str
     assumed: bool
     """True where no measurement settles it; shown to users as assumed."""
+    prior: float | None = None
+    """Where the fit to published runs starts and is held near; None for what is not fitted."""
+    spread: float = 0.0
+    """One standard deviation of the logarithm of a fitted value about its prior."""
 
 
 @cache
@@ -47,6 +51,8 @@ def _constants() -> Iterator[Constant]:
                     source=str(entry["source"]),
                     date=str(entry["date"]),
                     assumed=bool(entry["assumed"]),
+                    prior=float(entry["prior"]) if "prior" in entry else None,  # type: ignore[arg-type]
+                    spread=float(entry.get("spread", 0.0)),  # type: ignore[arg-type]
                 )
 
 

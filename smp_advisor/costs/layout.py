@@ -75,6 +75,9 @@ class Layout:
     gradients (ZeRO-2), 3 also parameters (ZeRO-3, FSDP, sharded data parallelism)."""
     shard_degree: Ints
     """Over how many GPUs; 0 for the whole data-parallel group, fewer is hybrid sharding."""
+    gather_after_step: Bools
+    """Levels 1 and 2: whether updated parameters are gathered before the next forward pass starts rather than during
+    it (SMP v1; SMP documentation, Introduction to model parallelism)."""
     prefetched_units: Ints
     """Level 3: blocks gathered at a time, the one that runs among them; 0 where `max_live_parameters` bounds them."""
     batch_samples: Ints

@@ -44,9 +44,7 @@ def stages(model: Model, pipeline_parallel_degree: int) -> tuple[Stage, ...]:
     block.
     """
     degree = pipeline_parallel_degree
-    base, left = divmod(model.layer_count, degree)
-    order = [*range(1, degree - 1), 0, degree - 1]
-    extra = set(order[:left])
+    sizes = _balanced(model, degree)
     result = []
     position = 0
     starts = []
@@ -55,11 +53,22 @@ def stages(model: Model, pipeline_parallel_degree: int) -> tuple[Stage, ...]:
         starts.append((total, total + group.count))
         total += group.count
     for index in range(degree):
-        size = base + (index in extra)
+        size = sizes[index]
         counts = tuple(max(0, min(end, position + size) - max(start, position)) for start, end in starts)
         result.append(Stage(index=index, block_counts=counts, first=index == 0, last=index == degree - 1))
         position += size
     return tuple(result)
+
+
+def _balanced(model: Model, degree: int) -> list[int]:
+    """Blocks of each stage, so that the stage with the head, which computes more, has fewer."""
+    matrices = max(sum(m.inputs * m.outputs * m.weights_per_token for m in g.block.matmuls) for g in model.groups)
+    head = model.shape.hidden * model.head.outputs / max(matrices, 1) if model.head.per_token else 0.0
+    last = model.layer_count if degree == 1 else max(1, round((model.layer_count + head) / degree - head))
+    base, left = divmod(model.layer_count - last, max(degree - 1, 1))
+    # Of the others, the first carries the embedding: left-over blocks go to the middle.
+    extra = {*range(1, degree - 1), 0} if left == degree - 1 else set([*range(1, degree - 1), 0][:left])
+    return [*(base + (index in extra) for index in range(degree - 1)), last]
 
 
 @lru_cache(maxsize=4096)

@@ -12,6 +12,7 @@ from smp_advisor.costs.communication import (
     all_gather_seconds,
     all_reduce_seconds,
     all_to_all_seconds,
+    bus_bytes_per_second,
     point_to_point_seconds,
 )
 from smp_advisor.costs.compute import block_seconds, head_seconds
@@ -142,10 +143,26 @@ def step_seconds(
     local = _largest_local_parameters(model, layout, degree)
     result["pipeline_bubble_seconds"] = _bubble(model, cluster, layout, world, degree, passes.total)
     result["data_parallel_seconds"] = _data_parallel(model, cluster, layout, world, degree, local, passes)
-    result["optimizer_seconds"] = _optimizer(cluster, layout, world, local)
+    result["optimizer_seconds"] = _optimizer(cluster, layout, world, local) + constant("time.step_seconds")
+    accumulation = m * _accumulation(cluster, layout, world, local)
+    result["backward_seconds"] = result["backward_seconds"] + accumulation
     compute = m * (passes.forward + passes.backward + passes.recomputation)
     result["offload_seconds"] = _offload(model, cluster, layout, world, degree, compute)
-    return result
+    nodes = np.log2(max(cluster.nodes, 1))
+    return {name: values * (1 + constant("time.straggler_per_doubling") * nodes) for name, values in result.items()}
+
+
+def _accumulation(cluster: Cluster, layout: Layout, world: World, local: LocalParameters) -> Floats:
+    """Adding a microbatch's gradient to the kept one: both are read, one is written."""
+    recipe = layout.recipe
+    kept = np.where(layout.shard_level >= 2, owned_parameters(local, layout, world), local.total)
+    moved = (recipe.compute_bytes + 2 * max(recipe.gradient_bytes, recipe.extra_gradient_bytes)) * kept
+    seconds: Floats = (
+        constant("time.gradient_accumulation")
+        * moved
+        / (cluster.instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency"))
+    )
+    return seconds
 
 
 def _bubble(model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, slot: Floats) -> Floats:
@@ -179,12 +196,14 @@ def _largest_local_parameters(model: Model, layout: Layout, degree: int) -> Loca
     )
 
 
-def _exposed(communication: Floats, compute: Floats) -> Floats:
+def _exposed(communication: Floats, compute: Floats, inside: NDArray[np.bool_]) -> Floats:
     """What a communication beside compute adds to the time.
 
-    The excess over compute and, where both run, a share of the shorter: each slows the other.
+    The excess over compute and, where both run, a share of the shorter: a collective inside a node takes memory
+    bandwidth and multiprocessors from compute at NVLink's rate, one that waits for the network far less.
     """
-    return np.maximum(communication - compute, 0.0) + constant("time.contention") * np.minimum(communication, compute)
+    share = np.where(inside, constant("time.contention_in_node"), constant("time.contention_across_nodes"))
+    return np.maximum(communication - compute, 0.0) + share * np.minimum(communication, compute)
 
 
 def _data_parallel(
@@ -223,7 +242,12 @@ def _data_parallel(
     reduced = over_groups(all_reduce_seconds, recipe.reduced_bytes)
     scattered = over_groups(all_gather_seconds, recipe.reduced_bytes)
     gathered = over_groups(all_gather_seconds, recipe.compute_bytes)
-    by_level = np.where(layout.shard_level == 0, _exposed(reduced, last), _exposed(scattered, last) + gathered)
+    inside = bus_bytes_per_second(cluster, reduction, stride)[1]
+    forward = passes.forward + passes.exchange_forward
+    waited = np.where(layout.gather_after_step, gathered, _exposed(gathered, forward, inside))
+    by_level = np.where(
+        layout.shard_level == 0, _exposed(reduced, last, inside), _exposed(scattered, last, inside) + waited
+    )
     if not (layout.shard_level >= 3).any():
         return by_level
 
@@ -239,10 +263,10 @@ def _data_parallel(
         np.maximum(reduction // world.shards, 1),
         world.shards * neighbours,
     )
-    forward = passes.forward + passes.exchange_forward
     backward = passes.backward + passes.recomputation + passes.exchange_backward
-    per_microbatch = _exposed(gather, forward) + _exposed(gather + scatter, backward)
-    fully = layout.microbatches * per_microbatch + _exposed(across, last)
+    sharing = bus_bytes_per_second(cluster, world.shards, neighbours)[1]
+    per_microbatch = _exposed(gather, forward, sharing) + _exposed(gather + scatter, backward, sharing)
+    fully = layout.microbatches * per_microbatch + _exposed(across, last, np.zeros_like(sharing))
     return np.where(layout.shard_level >= 3, fully, by_level)
 
 

@@ -62,5 +62,6 @@ def _smp_v1(plans: Sequence[Plan], job: Job) -> Layout:
         max_live_parameters=[p.sdp_max_live_parameters or sharded_default("max_live_parameters") for p in plans],
         reduce_bucket_elements=[p.sdp_reduce_bucket_size or sharded_default("reduce_bucket_elements") for p in plans],
         host_handover=True,
+        gather_after_step=True,
         spread_placement=[p.placement_strategy == "spread" for p in plans],
     )

@@ -132,5 +132,6 @@ def _layout(
         max_live_parameters=pins.get("sdp_max_live_parameters") or sharded_default("max_live_parameters"),
         reduce_bucket_elements=pins.get("sdp_reduce_bucket_size") or sharded_default("reduce_bucket_elements"),
         host_handover=True,
+        gather_after_step=True,
         spread_placement=pins.get("placement_strategy") == "spread",
     )

@@ -177,14 +177,15 @@ def test_stages_hold_every_parameter_and_the_tied_embedding_twice() -> None:
     model = gpt(layers=10, hidden=1024, heads=16)
     plan = Plan(pipeline_parallel_degree=4, microbatches=4, batch_size=4, fp16=True)
     value = estimate(model, Cluster(P4D, 1), Job(sequence_length=128), plan)
-    assert [stage.layers for stage in value.memory.stages] == [2, 3, 3, 2]
+    # The head computes as much as four blocks, so the stage that holds it has the fewest.
+    assert [stage.layers for stage in value.memory.stages] == [3, 3, 3, 1]
     held = sum(stage.parameters_gib for stage in value.memory.stages) * GIB / 2
     assert held == pytest.approx(model.parameter_count + model.token_embedding_parameters)
     assert [stage.logits_gib > 0 for stage in value.memory.stages] == [False, False, False, True]
 
 
 def test_offloading_moves_inputs_of_waiting_microbatches_to_the_host() -> None:
-    model = gpt(layers=8, hidden=2048, heads=16)
+    model = gpt(layers=8, hidden=2048, heads=16, vocab=1_000)
     settings = {"pipeline_parallel_degree": 2, "microbatches": 8, "active_microbatches": 4, "batch_size": 32}
     plan = Plan(**settings, fp16=True, activation_checkpointing="each")
     cluster, job = Cluster(P4D, 1), Job(sequence_length=1024)

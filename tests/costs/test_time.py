@@ -13,6 +13,7 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, bus_bytes_per_second
 from smp_advisor.costs.compute import model_flops_per_sample
+from smp_advisor.costs.constants import constant
 from smp_advisor.library import Plan
 from smp_advisor.workload import Job
 from tests.costs.shapes import P4D, gpt, row_30b
@@ -28,7 +29,8 @@ def test_groups_inside_a_node_use_nvlink_and_others_share_the_network() -> None:
     assert inside.tolist() == [True, False, False, False]
     assert rate[0] == pytest.approx(0.73 * 300e9)
     # Stride 2: two such groups cross each node; stride 8: eight share 400 Gbps; one group has it all.
-    assert rate[1:] == pytest.approx([0.8 * 50e9 / 2, 0.8 * 50e9 / 8, 0.8 * 50e9])
+    reached = constant("communication.network_efficiency") * 50e9
+    assert rate[1:] == pytest.approx([reached / 2, reached / 8, reached])
 
 
 def test_groups_that_straddle_nodes_are_not_inside_one() -> None:
@@ -45,10 +47,12 @@ def test_small_collectives_cost_more_in_large_groups() -> None:
 
 
 def test_optimizer_state_sharding_exposes_the_gather_of_updated_parameters() -> None:
-    # The 30 B row: 7.5 GB a GPU, eight groups on 400 Gbps: about 1.2 s at full rate, 1.5 s at 80 %.
+    # The 30 B row: 7.5 GB a GPU, eight groups on 400 Gbps: about 1.2 s at full rate. The documentation says that the
+    # gather is exposed; the reduction hides behind the backward pass in part.
     model, cluster, job, plan = row_30b()
     sharded = estimate(model, cluster, job, plan).time.data_parallel_seconds
-    assert 1.3 < sharded < 2.0
+    gather = 7.5e9 / (constant("communication.network_efficiency") * 50e9 / 8)
+    assert gather < sharded < 2 * gather
 
 
 @given(st.floats(1e5, 1e10), st.sampled_from([2, 4, 8, 16, 64]), st.sampled_from([1, 2, 8]))
@@ -72,7 +76,8 @@ def test_flops_follow_the_published_count() -> None:
 def test_recomputation_adds_one_forward_pass() -> None:
     model, cluster, job, plan = row_30b()
     time = estimate(model, cluster, job, plan).time
-    assert time.backward_seconds == pytest.approx(2 * time.forward_seconds)
+    # Twice the products, and gradients of microbatches added up.
+    assert 2 * time.forward_seconds < time.backward_seconds < 2.1 * time.forward_seconds
     assert 0.95 * time.forward_seconds < time.recomputation_seconds <= time.forward_seconds
 
 
