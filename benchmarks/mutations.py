@@ -103,7 +103,8 @@ def run(path: Path, operators: list[Operator]) -> list[dict[str, object]]:
             for number, mutated in enumerate(operator.apply(Script(text))):
                 if number == SITES:
                     break
-                ast.parse(mutated)
+                if not _parses(mutated):
+                    continue  # the operator does not fit this script's layout
                 (work / path.name).write_text(mutated)
                 new = Counter[str]()
                 for root in checked:
@@ -122,6 +123,14 @@ def run(path: Path, operators: list[Operator]) -> list[dict[str, object]]:
                     }
                 )
     return results
+
+
+def _parses(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
 
 
 def _uses(siblings: list[Path], root: Path, path: Path) -> bool:

@@ -165,3 +165,48 @@ test('a script is checked by its path, and what is found stays text', () => {
   expect(el.querySelector('.smp-findings a, .smp-findings img')).toBeNull();
   expect(text('.smp-findings')).toContain('What could not be followed (1)');
 });
+
+test('a fix is written where the user says, and only then', () => {
+  el.querySelector<HTMLInputElement>('.smp-path')!.value = 'train.py';
+  press('Check script');
+  const { id } = model.sent.at(-1) as { id: string };
+  const finding = {
+    id: 'SMP109', severity: 'warning', place: 'train.py:3', column: 8, text: 'x', message: 'Kept.', consequence: 'It fails.',
+    remedy: 'Drop it.', source_title: 'Page', source_url: 'https://docs.aws.amazon.com/', fix: { description: 'drops it', diff: '+y' }
+  } as const;
+  const together = { title: 'All', diff: '+y\n+z' };
+  const sent = model.sent.length;
+  model.emit('msg:custom', { kind: 'checked', id, summary: '2.', findings: [finding], unresolved: [], together } satisfies FromKernel);
+  expect(text('.smp-group > summary')).toBe('Wastes memory, time or money (1)');
+  expect(text('.smp-group .smp-fix pre')).toBe('+y');
+  expect(model.sent.length).toBe(sent);
+  const change = [...el.querySelectorAll('button')].filter(one => one.textContent === 'Change the file');
+  expect(change.map(one => one.getAttribute('aria-label'))).toEqual([
+    'Change the file, with the fix of all findings', 'Change the file, with the fix of train.py:3'
+  ]);
+  change[1]!.click();
+  expect(model.sent.at(-1)).toMatchObject({
+    kind: 'fix', path: 'train.py', check: 'SMP109', place: 'train.py:3', column: 8, diff: '+y', in_place: true
+  });
+  press('Write a copy');
+  expect(model.sent.at(-1)).toMatchObject({ kind: 'fix', check: '', diff: '+y\n+z', in_place: false });
+});
+
+test('a place is copied, and shown to be selected where there is no clipboard', async () => {
+  press('Check script');
+  const { id } = model.sent.at(-1) as { id: string };
+  const finding = {
+    id: 'SMP101', severity: 'error', place: 'train.py:3', column: 1, text: 'x', message: 'Early.', consequence: 'It fails.',
+    remedy: 'Later.', source_title: 'Page', source_url: 'https://docs.aws.amazon.com/', unfixed: 'no place for it'
+  } as const;
+  model.emit('msg:custom', { kind: 'checked', id, summary: '1.', findings: [finding], unresolved: [] } satisfies FromKernel);
+  expect(text('.smp-findings')).toContain('No automatic fix: no place for it.');
+  const write = vi.spyOn(navigator.clipboard, 'writeText').mockResolvedValueOnce();
+  press('Copy place');
+  await vi.waitFor(() => expect(text('.smp-group .smp-status')).toBe('Copied the place.'));
+  expect(write).toHaveBeenCalledWith('train.py:3');
+  write.mockRejectedValueOnce(new Error('denied'));
+  press('Copy advice');
+  await vi.waitFor(() => expect(text('.smp-group .smp-status')).toContain('select this text'));
+  expect(text('.smp-check-row pre')).toBe('train.py:3: Early. Later.');
+});

@@ -14,8 +14,9 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook import workbench
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.display import show
+from smp_advisor.notebook.estimator_panel import pasted
 from smp_advisor.notebook.look_ahead import look_ahead
-from smp_advisor.notebook.script_panel import checked
+from smp_advisor.notebook.script_panel import checked, fixed
 from smp_advisor.notebook.settings import require_settings
 from smp_advisor.notebook.static_view import static_html
 from smp_advisor.notebook.view_state import control_dicts, recommendation
@@ -207,6 +208,16 @@ class Advisor(anywidget.AnyWidget):
             with self._turn:
                 found = checked(str(content.get("path", "")), self.plan)
             self.send({"kind": "checked", "id": str(content.get("id", "")), **found})
+        elif content.get("kind") == "fix":
+            with self._turn:
+                found = fixed(content, self.plan)
+            self.send({"kind": "checked", "id": str(content.get("id", "")), **found})
+        elif content.get("kind") == "paste":
+            shell = get_ipython()
+            names = {} if shell is None else shell.user_ns
+            with self._turn:
+                read = pasted(str(content.get("text", "")), self.advice, self.plan, names)
+            self.send({"kind": "pasted", "id": str(content.get("id", "")), **read})
 
     def _send_cells(self, identity: str) -> None:
         try:

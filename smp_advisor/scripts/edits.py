@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import difflib
 import itertools
 import warnings
@@ -92,7 +93,7 @@ def before_statement(module: Module, statement: ast.stmt, text: str) -> Edit | N
     """A line above `statement`, as far in as it is; None where the statement shares its line."""
     source = module.source
     first = statement
-    line = min([first.lineno, *(decorator.lineno for decorator in getattr(first, "decorator_list", []))])
+    line = _top(first)
     if source.line(line)[: _column(source, line, first.col_offset)].strip() and line == first.lineno:
         return None
     start = _offset(source, line, 0)
@@ -138,10 +139,11 @@ def parses(text: str) -> bool:
     return True
 
 
-def changed(source: Source, edits: list[Edit]) -> str | None:
+def changed(module: Module, edits: list[Edit]) -> str | None:
     """The file's text with `edits` made, a notebook's JSON; None where that cannot be, or would not parse."""
+    source = module.source
     text = applied(source.text, edits)
-    if text == source.text or not parses(text):
+    if text == source.text or not _still_parses(module, edits):
         return None
     if not source.cells:
         return text
@@ -149,10 +151,30 @@ def changed(source: Source, edits: list[Edit]) -> str | None:
     return changed_notebook(source, cells) if cells else None
 
 
+def _still_parses(module: Module, edits: list[Edit]) -> bool:
+    """Whether the top-level statements around `edits` are Python afterwards: the others stay as they were."""
+    starts = module.source.starts()
+    first = bisect.bisect_right(starts, min(edit.start for edit in edits))
+    last = bisect.bisect_right(starts, max(edit.end for edit in edits))
+    touched = [node for node in module.tree.body if (node.end_lineno or 0) >= first - 1 and _top(node) <= last + 1]
+    top = min([first, *map(_top, touched)])
+    bottom = max([last, *(node.end_lineno or 0 for node in touched)])
+    begin = starts[top - 1]
+    end = starts[bottom] if bottom < len(starts) else len(module.source.text)
+    moved = [Edit(edit.start - begin, edit.end - begin, edit.text) for edit in edits]
+    return parses(applied(module.source.text[begin:end], moved))
+
+
+def _top(node: ast.stmt) -> int:
+    """First line of a statement, with its decorators."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
 def fix(module: Module, description: str, edits: Iterable[Edit | None]) -> Fix | None:
     """The fix that makes all of `edits`; None where one has no place, or the result would not parse."""
     known = complete(edits)
-    text = changed(module.source, known) if known else None
+    text = changed(module, known) if known else None
     if text is None:
         return None
     return Fix(description=description, diff=diff(module.source, known), source=text)

@@ -163,12 +163,12 @@ def _round(context: Context, wanted: set[str] | None) -> list[tuple[Module, str,
     found = []
     for identity, made in by_module.items():
         module = modules[identity]
-        text = changed(module.source, [change for _, changes in made for change in changes])
+        text = changed(module, [change for _, changes in made for change in changes])
         if text is not None:
             found.append((module, text, {identifier for identifier, _ in made}))
             continue
         # One of them does not go with the rest: the first that does alone, then.
-        alone = ((identifier, changed(module.source, changes)) for identifier, changes in made)
+        alone = ((identifier, changed(module, changes)) for identifier, changes in made)
         found += [(module, result, {identifier}) for identifier, result in alone if result is not None][:1]
     return found
 

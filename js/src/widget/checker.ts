@@ -1,13 +1,22 @@
-import { button, disclosure, element, keepKeys, setText, sourceLink } from './dom';
-import type { CheckedFinding, FromKernel } from './wire';
+import { button, disclosure, element, keepKeys, setText } from './dom';
+import { findingGroups, fixDetails, unresolvedDetails } from './findings';
+import type { CheckedFinding, FixedTogether, FromKernel } from './wire';
 
-/** Have the kernel read a training script against the plan on screen, and list what it finds. */
+export { findingDetails, unresolvedDetails } from './findings';
+
+/** To the kernel: read a script, or write a fix that was looked at; `diff` is what was looked at. */
+export type CheckRequest =
+  | { kind: 'check'; id: string; path: string }
+  | { kind: 'fix'; id: string; path: string; place: string; check: string; column: number; diff: string; in_place: boolean };
+
+/** Have the kernel read a training script against the plan on screen, list what it finds, and write fixes. */
 export class Checker {
   readonly node: HTMLElement;
   private readonly path = keepKeys(element('input', 'smp-path'));
-  private readonly summary = element('p', 'smp-note');
+  private readonly summary = keepKeys(element('p', 'smp-note'));
   private readonly list = element('div', 'smp-findings');
   private asked = 0;
+  private checked = '';
 
   /**
    * @param view Name that no other view has: answers go to every view of the model.
@@ -15,7 +24,7 @@ export class Checker {
    */
   constructor(
     private readonly view: string,
-    private readonly send: (request: { kind: 'check'; id: string; path: string }) => void
+    private readonly send: (request: CheckRequest) => void
   ) {
     this.path.type = 'text';
     this.path.placeholder = 'train.py';
@@ -24,6 +33,7 @@ export class Checker {
       if (event.key === 'Enter') this.ask();
     });
     this.summary.setAttribute('role', 'status');
+    this.summary.tabIndex = -1;
     this.node = disclosure(
       'smp-section',
       ['Check your training script'],
@@ -42,14 +52,34 @@ export class Checker {
   onMessage(message: FromKernel): void {
     if (message.kind !== 'checked' || message.id !== this.id()) return;
     setText(this.summary, message.summary);
-    this.list.replaceChildren(...message.findings.map(findingDetails), ...unresolvedDetails(message.unresolved));
+    this.list.replaceChildren(
+      ...together(message.together, fix => this.write(fix.inPlace, fix.diff)),
+      ...findingGroups(message.findings, finding => ({
+        diff: finding.fix?.diff ?? '',
+        apply: inPlace => this.write(inPlace, finding.fix?.diff ?? '', finding)
+      })),
+      ...unresolvedDetails(message.unresolved)
+    );
   }
 
   private ask(): void {
-    this.asked += 1;
+    this.checked = this.path.value;
     this.list.replaceChildren();
     setText(this.summary, 'Reading …');
-    this.send({ kind: 'check', id: this.id(), path: this.path.value });
+    this.send({ kind: 'check', id: this.next(), path: this.checked });
+  }
+
+  private write(inPlace: boolean, diff: string, finding?: CheckedFinding): void {
+    setText(this.summary, 'Writing …');
+    // The buttons are replaced with the answer: the focus waits where it will be read.
+    this.summary.focus();
+    const { place = '', id: check = '', column = 0 } = finding ?? {};
+    this.send({ kind: 'fix', id: this.next(), path: this.checked, place, check, column, diff, in_place: inPlace });
+  }
+
+  private next(): string {
+    this.asked += 1;
+    return this.id();
   }
 
   private id(): string {
@@ -57,22 +87,11 @@ export class Checker {
   }
 }
 
-function findingDetails(finding: CheckedFinding): HTMLElement {
-  const kind = { error: 'never', warning: 'mark', info: 'no' }[finding.severity];
-  const code = element('pre', 'smp-pre', `${finding.text}\n${' '.repeat(Math.max(0, finding.column - 1))}^`);
-  code.tabIndex = 0;
-  return disclosure(
-    'smp-section',
-    [element('span', `smp-badge smp-badge-${kind}`, finding.severity), ` ${finding.place} ${finding.message} (${finding.id})`],
-    keepKeys(code),
-    element('p', '', finding.consequence),
-    element('p', '', element('span', 'smp-lead', 'Instead: '), finding.remedy),
-    sourceLink(finding.source_url, finding.source_title)
-  );
-}
-
-function unresolvedDetails(unresolved: string[]): HTMLElement[] {
-  if (unresolved.length === 0) return [];
-  const items = unresolved.map(text => element('li', '', text));
-  return [disclosure('smp-section', [`What could not be followed (${items.length})`], element('ul', 'smp-list', ...items))];
+function together(
+  fixes: FixedTogether | null | undefined,
+  write: (fix: { inPlace: boolean; diff: string }) => void
+): HTMLElement[] {
+  if (!fixes) return [];
+  const { diff } = fixes;
+  return [fixDetails(fixes.title, 'all findings', { diff, apply: inPlace => write({ inPlace, diff }) })];
 }
