@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import tomllib
 from functools import cache, lru_cache
@@ -27,20 +28,29 @@ _GATED_BELOW = 4.0
 """Ratio of feed-forward to hidden width; every gated published model but those with grouped queries lies below."""
 
 
-def model_of(row: Row, *, task: str = "") -> Model:
+def model_of(row: Row, *, task: str = "", dropout: bool = True) -> Model:
     """Model of a row.
 
     Parameters
     ----------
     task
         ``language-model`` or ``classification``, where the table's kind of run settles the head of an encoder.
+    dropout
+        Whether a GPT trains with dropout.
     """
     shape = tuple(
         (name, row.integer(name))
         for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "tied_embeddings", "seq")
     )
     # A name counts only where columns cannot say it: experts, and checkpoints that a row names instead of describing.
-    return _model(shape, row.number("params_b"), row.text("family"), _named(row.text("model")), task)
+    model = _model(shape, row.number("params_b"), row.text("family"), _named(row.text("model")), task)
+    return model if dropout or model.family != "gpt2" else _without_dropout(model)
+
+
+@lru_cache(maxsize=1024)
+def _without_dropout(model: Model) -> Model:
+    config = json.loads(model.config_json) | {"resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0}
+    return Model.from_config(config)
 
 
 @dataclasses.dataclass(frozen=True)

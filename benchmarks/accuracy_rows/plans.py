@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.costs.layout import Layout
 from smp_advisor.costs.recipe import (
-    FUSED_LOGIT_BYTES,
+    COMPILED_LOGIT_BYTES,
     amp,
     deepspeed,
     fully_sharded,
@@ -110,15 +110,15 @@ def run_of(row: Row) -> Run:
     job = _job(row, kept)
     try:
         recipe = over_frozen(_recipe(row, job, kept, degrees), job)
-        if row.text("attention_class").startswith("flash"):
-            # Who uses FlashAttention's kernels uses a fused loss as well.
-            recipe = replace(recipe, logit_bytes=FUSED_LOGIT_BYTES)
+        if row.text("attention_class") == "flash":
+            # Who trains with FlashAttention's kernels has the other fused ones as well.
+            recipe = replace(recipe, logit_bytes=COMPILED_LOGIT_BYTES, fused_norms=True)
         if _keeps_gathered(row, degrees):
             recipe = replace(recipe, extra_gradient_bytes=4)
         layout = Layout.of_columns(recipe, **_columns(row, degrees))
     except ValueError as error:
         raise SkippedError(f"plan that cannot be expressed: {error}") from error
-    model = model_of(row)
+    model = model_of(row, dropout=not _modern(row))
     if degrees.pipeline * degrees.chunks > model.layer_count:
         raise SkippedError("more pipeline stages than layers")
     stage = _stage(row, degrees.pipeline)
@@ -196,6 +196,14 @@ def _level(row: Row) -> int:
     return _LEVELS[name]
 
 
+def _modern(row: Row) -> bool:
+    """Whether the run is of the time (from 2022 on) of FlashAttention and selective recomputation.
+
+    Sequence parallelism came into Megatron-LM with them, and dropout went out of pre-training.
+    """
+    return row.text("attention_class").startswith("flash") or row.text("recompute_class") == "selective-attention"
+
+
 def _keeps_gathered(row: Row, degrees: Degrees) -> bool:
     """Whether a fully sharded pipeline stage stays gathered, with its gradients in fp32, until its last microbatch.
 
@@ -216,11 +224,9 @@ def _columns(row: Row, degrees: Degrees) -> dict[str, int | bool]:
     level = _level(row)
     group = degrees.replicas * degrees.context
     degree = row.integer("shard_degree") or 0
-    # Flash attention and sequence parallelism came into Megatron-LM together, with selective recomputation (2022).
-    modern = row.text("attention_class").startswith("flash") or recompute == "selective-attention"
     return {
         "tensor_parallel_degree": degrees.tensor,
-        "sequence_parallel": degrees.tensor > 1 and modern,
+        "sequence_parallel": degrees.tensor > 1 and _modern(row),
         "pipeline_parallel_degree": degrees.pipeline,
         "virtual_stages": degrees.chunks,
         "context_parallel_degree": degrees.context,

@@ -37,12 +37,13 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
     # The library's fused layers replace the model's own activation function under tensor parallelism.
     unfused = np.where(tp == 1, saved.unfused_split_elements, 0.0)
     half = saved.half_replicated_bytes if element == 2 else 0.0
-    # Autocast keeps the residual stream, which norms read, and the activation's separate operations in fp32, and casts
-    # what products read: traced on GPT-2, BERT and GPT-Neo.
+    if layout.recipe.fused_norms:
+        half = -half  # neither the fp32 copy nor the normalised values
     autocast = layout.recipe.cast_bytes > 0
     if autocast:
-        half += 2 * (saved.replicated_elements - saved.weight_replicated_elements)
-        unfused = 2 * unfused
+        half = saved.autocast_replicated_bytes
+        half += saved.half_replicated_bytes if element == 2 else 0.0
+        unfused = 2 * unfused  # written as separate operations, it runs in fp32
     whole = element * saved.replicated_elements + saved.replicated_bytes + half
     divided = element * (saved.split_elements + unfused) + saved.split_bytes
     total = (whole / np.where(layout.sequence_parallel, tp, 1) + divided / tp) * world.microbatch_tokens
@@ -57,6 +58,8 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
             # the fp32 copy that eager implementations compute it in.
             extra = 4 if element == 2 else 0
             score = 2 * element + 1 + 2 * autocast if attention.dropout else element + extra
+            if attention.score_bytes is not None:
+                score = attention.score_bytes
             scores = score * heads * world.microbatch_tokens * attention.keys_per_query(world.sequence_length)
             total = total + np.where(layout.selective_recomputation, 0.0, scores)
     return total

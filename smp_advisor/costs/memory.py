@@ -87,7 +87,7 @@ def _context_bytes(layout: Layout, world: World) -> Floats:
         + (layout.pipeline_parallel_degree > 1)
         + (layout.context_parallel_degree > 1)
         + (world.replicas > 1)
-        + (layout.shard_level >= 3)
+        + ((layout.shard_level >= 3) & (world.shards < world.reduction_degree))
     )
     nccl = constant("memory.nccl_per_group_gib") * groups + constant("memory.nccl_base_gib") * float(world.gpus > 1)
     context: Floats = (constant("memory.context_gib") + nccl) * GIB

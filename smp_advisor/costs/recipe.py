@@ -53,6 +53,9 @@ class Recipe:
     logit_bytes: float = 12.0
     """A logit and its loss at the start of the backward pass. 12 with PyTorch's own loss on 16-bit logits: an fp32 copy
     that is kept (4), and two gradients of it (4 + 4)."""
+    fused_norms: bool = False
+    """Whether an RMSNorm is one kernel that keeps its input and its output only (Apex, Transformer Engine,
+    ``torch.compile``); otherwise it is transformers' own, whose operations keep fp32 copies between them."""
     bucket_elements: float = 0.0
     """Elements of the buffers in which gradients are reduced and parameters gathered, where they are large."""
     frozen_bytes: float | None = None
@@ -133,8 +136,10 @@ def fully_sharded(job: Job) -> Recipe:
     )
 
 
+COMPILED_LOGIT_BYTES = 6.0
+"""With a loss compiled or fused into few kernels: the 16-bit logit, its gradient, and some of both in fp32."""
 FUSED_LOGIT_BYTES = 8.0
-"""With Megatron's vocabulary-parallel loss or a fused one: the logit, an fp32 copy that becomes the loss and its
+"""With Megatron's vocabulary-parallel loss: the logit, an fp32 copy that becomes the loss and its
 gradient in place, and the 16-bit gradient."""
 
 
@@ -145,6 +150,7 @@ def megatron(job: Job) -> Recipe:
     """
     return Recipe(
         logit_bytes=FUSED_LOGIT_BYTES,
+        fused_norms=True,
         compute_bytes=2,
         parameter_bytes=2,
         gradient_bytes=4,
@@ -159,7 +165,7 @@ def megatron_fp16(job: Job) -> Recipe:
 
     The buckets are a second copy of the 16-bit gradients, also with a single replica.
     """
-    return replace(smp_v1(job), extra_gradient_bytes=2, logit_bytes=FUSED_LOGIT_BYTES)
+    return replace(smp_v1(job), extra_gradient_bytes=2, logit_bytes=FUSED_LOGIT_BYTES, fused_norms=True)
 
 
 _ZERO_BUCKETS = 2 * 5e8
@@ -180,6 +186,7 @@ def deepspeed(job: Job, *, zero: bool = True, fp32_accumulation: bool = False) -
     held = zero and not fp32_accumulation
     return Recipe(
         logit_bytes=FUSED_LOGIT_BYTES,
+        fused_norms=True,
         compute_bytes=2,
         parameter_bytes=2,
         gradient_bytes=2,

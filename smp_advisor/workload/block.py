@@ -43,6 +43,8 @@ class Attention:
     """Sliding window in tokens, None for full attention."""
     dropout: bool = True
     """Whether attention dropout is on, so that eager attention saves its mask and output."""
+    score_bytes: float | None = None
+    """Bytes that eager attention keeps of one score, where they were measured; None: by formula."""
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -76,6 +78,9 @@ class SavedActivations:
     negative where the fused kernel keeps a tensor that eager attention does not."""
     half_replicated_bytes: float = 0.0
     """Extra bytes in half precision only (fp32 copies that an RMSNorm keeps of a 16-bit input)."""
+    autocast_replicated_bytes: float = 0.0
+    """Extra bytes under autocast over fp32 parameters only: the residual stream, which norms read, is fp32 then, and
+    every product casts what it reads for itself."""
     weight_split_elements: float = 0.0
     """Of `split_elements`, those that only the gradients of weights need: frozen weights (adapters) leave them out."""
     weight_replicated_elements: float = 0.0

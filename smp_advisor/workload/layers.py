@@ -39,12 +39,14 @@ def norm(hidden: int, kind: Norm = "layer", *, affine: bool = True, input_kept: 
             replicated_parameters=2 * hidden if affine else 0,
             replicated_elements=(inputs + 1) * hidden,
             weight_replicated_elements=hidden,
+            autocast_replicated_bytes=2 * inputs * hidden,
             traffic_elements=2 * hidden,
         )
     return Part(
         replicated_parameters=hidden,
         replicated_elements=(inputs + 2) * hidden,
         weight_replicated_elements=2 * hidden,
+        autocast_replicated_bytes=2 * hidden,
         half_replicated_bytes=(2 if kind == "rms" else 4) * hidden,
         # Written as separate operations: to fp32, square, mean, scale, back to 16 bits, weight.
         traffic_elements=18 * hidden,
@@ -72,6 +74,7 @@ def attention(
     expanded_keys: bool = False,
     partly_rotated: bool = False,
     upcast_queries: bool = False,
+    joint: bool = False,
 ) -> Part:
     """Self-attention or, with `cross`, attention to an encoder's output, without its norm.
 
@@ -89,6 +92,8 @@ def attention(
         the copy that the output product reads.
     upcast_queries
         Whether eager attention keeps fp32 copies of q and k (GPT-J).
+    joint
+        Whether one product makes q, k and v; three cast their input each under autocast.
     """
     kv_heads = heads if kv_heads is None else kv_heads
     head_dim = hidden // heads if head_dim is None else head_dim
@@ -119,6 +124,7 @@ def attention(
             Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal, window=window, dropout=dropout),
         ),
         split_elements=kept + queries,
+        autocast_replicated_bytes=0 if joint else (2 if cross else 4) * hidden,
         # The fused kernel keeps its output for itself; the copy of it beside is there for the output product alone.
         weight_split_elements=queries if partly_rotated else 0,
         eager_split_elements=eager,
@@ -170,6 +176,7 @@ def gated_feed_forward(
             Matmul(name="mlp down", inputs=ffn, outputs=hidden, split="row"),
         ),
         split_elements=(function.kept + 3) * ffn,
+        autocast_replicated_bytes=2 * hidden,
         weight_split_elements=ffn,
         split_bytes=ffn if dropout else 0,
         unfused_split_elements=function.unfused_kept * ffn,

@@ -37,6 +37,8 @@ class Part:
     """Elements kept on top with eager attention."""
     half_replicated_bytes: float = 0
     """Bytes kept in half precision on top."""
+    autocast_replicated_bytes: float = 0
+    """Bytes kept on top under autocast over fp32 parameters."""
     weight_split_elements: float = 0
     """Of the elements above, those that only the gradients of weights need: inputs of products."""
     weight_replicated_elements: float = 0
@@ -64,6 +66,7 @@ def assemble(kind: str, hidden: int, parts: Sequence[Part], *, all_reduces: int 
             unfused_split_elements=sum(part.unfused_split_elements for part in parts),
             eager_split_elements=sum(part.eager_split_elements for part in parts),
             half_replicated_bytes=sum(part.half_replicated_bytes for part in parts),
+            autocast_replicated_bytes=sum(part.autocast_replicated_bytes for part in parts),
             weight_split_elements=sum(part.weight_split_elements for part in parts),
             weight_replicated_elements=sum(part.weight_replicated_elements for part in parts),
         ),

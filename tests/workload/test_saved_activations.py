@@ -1,5 +1,8 @@
 """The blocks' saved activations against what autograd keeps of transformers' own layers."""
 
+from unittest.mock import patch
+
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -132,6 +135,43 @@ def test_a_frozen_block_keeps_what_autograd_keeps(name):
     frozen = expected_per_token(block, "sdpa") - 2 * (saved.weight_split_elements + saved.weight_replicated_elements)
     measured = measured_per_token(lambda layers: _frozen(cls(configuration(layers))), text, (128, 256))
     assert frozen == pytest.approx(measured, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "GPT-2 with gelu_new", "Llama", "GPT-NeoX", "BERT", "RoBERTa"])
+def test_under_autocast_a_block_keeps_what_autograd_keeps(name):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from smp_advisor.profiling.step import measure_step
+
+    class_name, keywords, depth, _ = CASES[name]
+    cls = getattr(transformers, class_name)
+
+    def kept(layers, length):
+        config = cls.config_class(**keywords, **{depth: layers}, use_cache=False)
+        config._attn_implementation = "eager"
+        with FakeTensorMode(), patch.object(transformers.PreTrainedModel, "initialize_weights", lambda _: None):
+            model = cls(config).train()
+            return measure_step(model, text(length), precision="amp", attention="eager", backward=False).saved_bytes
+
+    # The casts of the weights, what grows with the length, and the scores.
+    lengths = (128, 256, 512)
+    _, per_token, per_pair = np.polynomial.polynomial.polyfit(
+        lengths, [(kept(2, length) - kept(1, length)) / BATCH for length in lengths], 2
+    )
+    block = Model.from_config(cls.config_class(**keywords, **{depth: 1})).groups[0].block
+    saved = block.saved
+    elements = saved.split_elements + saved.replicated_elements + saved.eager_split_elements
+    expected = (
+        2 * elements
+        + 4 * saved.unfused_split_elements
+        + saved.split_bytes
+        + saved.replicated_bytes
+        + saved.half_replicated_bytes
+        + saved.autocast_replicated_bytes
+    )
+    assert expected == pytest.approx(per_token, rel=0.04)
+    heads, dropout = block.attentions[0].heads, block.attentions[0].dropout
+    assert per_pair == pytest.approx((7 if dropout else 6) * heads, rel=0.01)
 
 
 def test_a_t5_decoder_block_keeps_what_autograd_keeps():

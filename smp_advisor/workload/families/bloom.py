@@ -29,6 +29,7 @@ def build(settings: Settings) -> Model:
             attention(
                 hidden,
                 heads,
+                joint=True,
                 head_dim=settings.head_dim(hidden, heads),
                 dropout=settings.rate("attention_dropout") > 0,
             ),

@@ -31,6 +31,7 @@ def build(settings: Settings) -> Model:
     attention_part = attention(
         hidden,
         heads,
+        joint=True,
         kv_heads=kv_heads,
         head_dim=head_dim,
         qkv_bias=bias,

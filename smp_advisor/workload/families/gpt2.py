@@ -30,7 +30,7 @@ def build(settings: Settings) -> Model:
         hidden,
         (
             norm(hidden),
-            attention(hidden, heads, head_dim=head_dim, dropout=settings.rate("attn_pdrop") > 0),
+            attention(hidden, heads, head_dim=head_dim, dropout=settings.rate("attn_pdrop") > 0, joint=True),
             residual(hidden, dropout=dropout),
             norm(hidden),
             feed_forward(hidden, ffn, settings.activation("activation_function")),

@@ -32,6 +32,7 @@ def build(settings: Settings) -> Model:
             attention(
                 hidden,
                 heads,
+                joint=True,
                 head_dim=head_dim,
                 qkv_bias=bias,
                 output_bias=bias,
