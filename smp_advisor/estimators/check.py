@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -228,7 +229,16 @@ def _fix(document: Document, case: Case, hit: Hit) -> Fix | None:
 
 
 def _readable(document: Document, text: str) -> bool:
-    return document.dialect != "python" or parses(text)
+    if document.dialect == "python":
+        return parses(text)
+    try:
+        if document.dialect == "json":
+            json.loads(text)
+        else:
+            yaml_table(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _corrected(

@@ -74,7 +74,9 @@ def compare(
     """
     there = recommended_cluster or cluster
     now = estimate_plan(model, cluster, job, yours)
-    then = estimate_plan(model, there, recommended_job or job, recommended)
+    asked = recommended_job or job
+    trained = replace(asked, precision=recommended.precision, fp8=bool(getattr(recommended, "fp8", False)))
+    then = estimate_plan(model, there, trained, recommended)
     return Comparison(
         yours=yours,
         recommended=recommended,

@@ -162,8 +162,12 @@ def _after(text: str, last: Span, closing: int, new: str) -> list[Edit | None]:
     # A trailing comment belongs to the entry before it.
     line_end = text.find("\n", last.end + max(comma, 0))
     line_end -= text[line_end - 1] == "\r"
-    added = Edit(line_end, line_end, f"{newline}{indent}{new},")
-    return [added] if comma >= 0 else [Edit(last.end, last.end, ","), added]
+    if comma >= 0:
+        return [Edit(line_end, line_end, f"{newline}{indent}{new},")]
+    added = f"{newline}{indent}{new}"  # without a comma, as the last one was
+    if line_end == last.end:
+        return [Edit(last.end, last.end, f",{added}")]
+    return [Edit(last.end, last.end, ","), Edit(line_end, line_end, added)]
 
 
 def _removal(text: str, table: Table, key: str) -> Edit | None:
@@ -181,7 +185,9 @@ def _removal(text: str, table: Table, key: str) -> Edit | None:
         return Edit(line_start, line_end + 1, "")
     following = re.match(r"\s*,[ \t]*", text[span.end : around.end])
     if following is not None:
-        return Edit(span.start, span.end + following.end(), "")
+        end = span.end + following.end()
+        last_of_line = text[end : end + 1] in ("\n", "\r")
+        return Edit(line_start + len(before.rstrip()) if last_of_line else span.start, end, "")
     preceding = re.search(r",\s*$", text[around.start : span.start])
     start = span.start if preceding is None else around.start + preceding.start()
     return Edit(start, span.end, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.estimators.cells.state import MAX_ITEMS
@@ -37,6 +38,8 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.GtE: operator.ge,
 }
 _CONVERSIONS: dict[int, Callable[[Any], str]] = {ord("r"): repr, ord("s"): str, ord("a"): ascii}
+_WIDE = re.compile(r"[0-9]{4,}|\*")
+"""A width or precision that nobody would mean, or that is computed."""
 _LARGEST = 10**18
 _LARGEST_EXPONENT = 64
 
@@ -75,11 +78,7 @@ def _copied(entry: Entry) -> Entry:
 def _bounded(op: ast.operator, left: object, right: object) -> bool:
     """Whether the result is of a size that someone would mean."""
     if isinstance(left, str) and isinstance(op, ast.Mod):
-        return (
-            "*" not in left
-            and len(left) < MAX_ITEMS
-            and not any(part.isdigit() and len(part) > 3 for part in left.split())
-        )
+        return len(left) < MAX_ITEMS and _WIDE.search(left) is None
     if isinstance(left, str) and isinstance(right, str):
         return isinstance(op, ast.Add) and len(left) + len(right) <= 4 * MAX_ITEMS
     if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
@@ -152,8 +151,8 @@ def formatted(value: Value, conversion: int, spec: str) -> str | None:
     """A part of an f-string; None where it is not known."""
     if isinstance(value, Made) or not isinstance(value, Scalar) or len(spec) > 12:
         return None
-    if any(len(part) > 3 for part in spec.replace(".", " ").split() if part.isdigit()):
-        return None  # a width that nobody would mean
+    if _WIDE.search(spec) is not None:
+        return None
     shown = _CONVERSIONS.get(conversion)
     try:
         return format(shown(value.value) if shown else value.value, spec)

@@ -117,7 +117,9 @@ class Case:
             stated = self.configuration.parameters.get(name) or self.configuration.settings.get(name)
             if stated is not None and stated.span is not None:
                 return stated.span
-        parameters = self.configuration.tables.get("parameters")
+        parameters, embedded = self.configuration.tables.get("parameters"), self.configuration.embedded
+        if names and embedded is not None and embedded.span is not None:
+            return embedded.span
         if names and parameters is not None and parameters.span is not None:
             return parameters.span
         return self.configuration.span

@@ -199,7 +199,7 @@ def tensor_parallelism(case: Case) -> Iterator[Hit]:
             "remedy": f"At most {instance.gpus}, with pipeline parallelism or sharding for the rest",
         }
         yield Hit(id="EST504", span=span, values=values)
-    elif degree & (degree - 1):
+    elif degree & (degree - 1) and not (case.world is not None and case.world % degree):
         lower = 1 << (degree.bit_length() - 1)
         values = {
             "what": f"tensor_parallel_degree {degree} is no power of two",

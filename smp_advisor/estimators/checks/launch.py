@@ -282,10 +282,11 @@ def _of_estimator(case: Case) -> Iterator[Hit]:
     text = f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} on"
     changes = [Change(call, "debugger_hook_config", value=False)] if debugs else []
     changes += [Change(call, "disable_profiler", value=True)] if profiles else []
-    there = hook is not None or profiler is not None
+    places = [name for name, on in (("debugger_hook_config", debugs), ("disable_profiler", profiles)) if on]
+    written = [name for name in ("debugger_hook_config", "disable_profiler") if name in configuration.settings]
     yield Hit(
         id="EST507",
-        span=case.span_of("debugger_hook_config", "disable_profiler") if there else configuration.span,
+        span=case.span_of(*places, *written) if written else configuration.span,
         values={"what": text[:1].upper() + text[1:] + (", as SDK 2 has it by default" if by_default else "")},
         changes=tuple(changes),
     )

@@ -10,7 +10,7 @@ from smp_advisor.estimators.checks.mending import mended
 from smp_advisor.estimators.readback import script_settings
 from smp_advisor.library.plan import MAX_PARAMETERS_LENGTH
 from smp_advisor.library.schema import schema
-from smp_advisor.library.validation import Violation, violations
+from smp_advisor.library.validation import Violation, setting_violations, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +50,8 @@ def library_parameters(case: Case) -> Iterator[Hit]:
 def _settings(case: Case) -> dict[str, Any]:
     """The script's settings with defaults for those not given; empty where none is."""
     given = script_settings(case.configuration)
+    wrong = {key for violation in setting_violations(given, library=case.library) for key in violation.keys}
+    given = {key: value for key, value in given.items() if key not in wrong}
     if not given:
         return {}
     return {one.key: one.default for one in schema(case.library).settings} | given

@@ -86,6 +86,8 @@ def yaml_table(text: str) -> Table:
 def _value(node: yaml.Node, construct: Callable[..., Any], depth: int) -> Value:
     if depth > _DEEPEST:
         raise yaml.YAMLError  # an alias to what holds it, or a text made to be slow
+    if not str(node.tag).startswith("tag:yaml.org,2002:") or ":python" in str(node.tag):
+        raise yaml.constructor.ConstructorError(None, None, f"the tag {node.tag} is no plain data", node.start_mark)
     span = Span(node.start_mark.index, node.end_mark.index)
     if isinstance(node, yaml.MappingNode):
         table = Table({}, span)

@@ -29,6 +29,7 @@ def configuration_of_request(table: Table) -> Configuration:
     algorithm, resources = request.get("AlgorithmSpecification"), request.get("ResourceConfig")
     if isinstance(algorithm, Table):
         configuration.take(algorithm, "TrainingImage", "image_uri")
+        configuration.take(algorithm, "ContainerEntrypoint", "own_entrypoint")
     if isinstance(resources, Table):
         configuration.take(resources, "InstanceType", "instance_type")
         configuration.take(resources, "InstanceCount", "instance_count")

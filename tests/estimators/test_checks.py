@@ -1,0 +1,157 @@
+"""Every check of an estimator notices its defect, mends it where that is safe, and stays silent without it."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from smp_advisor import check_estimator
+from smp_advisor.scripts.catalogue import estimator_sections
+from tests.estimators import cells
+from tests.estimators.cases import CASES, WITH_MODEL, Case
+
+TEXTS = {check.id for section in estimator_sections() for check in section.checks}
+CORRECT = {
+    "SDK 2, SMP v1": cells.V1,
+    "SDK 2, SMP v2": cells.V2,
+    "SDK 3, SMP v2": cells.TRAINER,
+    "SDK 3, SMP v1": cells.CONTRACT,
+    "Training Compiler": cells.COMPILER,
+    "TensorFlow": cells.TENSORFLOW,
+    "recipe": cells.RECIPE,
+    "request": cells.REQUEST,
+}
+
+
+def check(case: Case, text: str):
+    return check_estimator(text, model=case.model)
+
+
+def test_every_check_has_cases():
+    assert {case.id for case in CASES} | {identifier for identifier, *_ in WITH_MODEL} == TEXTS
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_defect_is_found_at_its_line(case):
+    report = check(case, case.firing)
+    found = [one for one in report if one.id == case.id]
+    assert found, str(report)
+    assert any(case.at in one.text and one.severity == case.severity for one in found), str(report)
+    assert all(one.message and one.consequence and one.remedy and one.source_url for one in found)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_configuration_without_the_defect_is_clean(case):
+    report = check_estimator(case.base)
+    assert not [one for one in report if one.id == case.id], str(report)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.mended], ids=str)
+def test_the_correction_mends_it_and_keeps_the_rest(case):
+    report = check(case, case.firing)
+    assert case.mended in report.corrected, report.diff
+    again = check(case, report.corrected)
+    assert not [one for one in again if one.severity == "error"], str(again)
+    assert again.plan is not None or "compiler_config" not in case.firing
+    assert again.corrected == report.corrected  # nothing is left to change
+    fixes = [one.fix for one in report if one.id == case.id and one.fix]
+    assert fixes
+    assert fixes[0].diff.startswith("--- a/")
+    for line in case.firing.splitlines():
+        if "#" in line and "one a GPU" not in line:
+            comment = line[line.index("#") :]
+            assert comment in report.corrected
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_a_correct_configuration_reads_into_a_plan_without_findings(name):
+    report = check_estimator(CORRECT[name])
+    # Whether the model needs all of it is another question than whether it is right.
+    assert not [one for one in report if one.id != "EST510"], str(report)
+    assert report.plan is not None, report.unresolved
+    assert report.diff == ""
+
+
+@pytest.mark.parametrize(("identifier", "cell", "fires", "quiet"), WITH_MODEL)
+def test_checks_of_memory_need_the_model(identifier, cell, fires, quiet):
+    assert identifier in {one.id for one in check_estimator(cell, model=fires)}
+    assert identifier not in {one.id for one in check_estimator(cell, model=quiet)}
+    assert not check_estimator(cell)
+
+
+def test_what_does_not_fit_says_the_figure_and_the_smallest_change():
+    (found,) = [one for one in check_estimator(cells.V1, model=WITH_MODEL[0][2]) if one.id == "EST508"]
+    assert "GiB a GPU" in found.message
+    assert "the usable 39.4 GiB" in found.message or "usable" in found.message
+    assert found.severity == "warning"
+
+
+def test_checkpointing_that_nobody_wrote_down_is_no_lack():
+    """A script may checkpoint without a hyperparameter for it."""
+    cell = cells.V1.replace('"activation_checkpointing": "each", ', "")
+    model = WITH_MODEL[0][3]
+    for report in (check_estimator(cell, model=model), check_estimator(cell, model=WITH_MODEL[0][2])):
+        for one in report:
+            assert one.id != "EST508" or "even with activation checkpointing" in one.message
+
+
+def test_several_defects_are_mended_together():
+    text = cells.V1
+    for old, new in (
+        ('"microbatches": 4,', '"microbatchs": 4,'),
+        ('"active_microbatches": 2', '"active_microbatches": 9'),
+        ('"optimize": "speed"', '"optimize": "memory"'),
+        ('"tensor_parallel_degree": 4', '"tensor_parallel_degree": 3'),
+        ('        "mpi": {"enabled": True, "processes_per_host": 8},  # one a GPU\n', ""),
+        ('framework_version="1.13.1"', 'framework_version="1.13.0"'),
+        ("    debugger_hook_config=False,\n", ""),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    report = check_estimator(text)
+    assert {one.id for one in report} == {"EST501", "EST502", "EST503", "EST505", "EST506", "EST507"}
+    assert not check_estimator(report.corrected), report.corrected
+    ast.parse(report.corrected)
+    assert report.mended.plan.tensor_parallel_degree == 4
+    assert "# stages" in report.corrected
+    assert "# replicas" in report.corrected
+
+
+def test_a_value_is_changed_where_it_is_assigned():
+    text = "degree = 3  # of mine\n" + cells.V1.replace(
+        '"tensor_parallel_degree": 4', '"tensor_parallel_degree": degree'
+    )
+    report = check_estimator(text)
+    assert report.corrected.startswith("degree = 4  # of mine\n")
+    assert '"tensor_parallel_degree": degree' in report.corrected
+
+
+def test_a_value_that_two_settings_share_is_changed_where_it_is_used():
+    text = "eight = 8\n" + cells.V1.replace('"processes_per_host": 8', '"processes_per_host": eight').replace(
+        '"active_microbatches": 2', '"active_microbatches": eight'
+    )
+    report = check_estimator(text)
+    assert "eight = 8\n" in report.corrected
+    assert '"active_microbatches": 4' in report.corrected
+    assert '"processes_per_host": eight' in report.corrected
+
+
+def test_magics_and_line_ends_stay():
+    text = "%pip install sagemaker\n!ls\n" + cells.V1.replace('"fp16": True', '"fp16": 1')
+    assert check_estimator(text).corrected == text.replace('"fp16": 1', '"fp16": True')
+    windows = cells.V1.replace('"fp16": True', '"fp16": 1').replace("\n", "\r\n")
+    assert check_estimator(windows).corrected == windows.replace('"fp16": 1', '"fp16": True')
+
+
+def test_findings_of_a_notebook_name_the_cell(tmp_path):
+    import json
+
+    options, estimator = cells.V1.split("estimator = ", 1)
+    sources = [options.replace('"fp16": True', '"fp16": 1'), f"estimator = {estimator}"]
+    notebook = {"cells": [{"cell_type": "code", "source": [text]} for text in sources], "nbformat": 4}
+    path = tmp_path / "job.ipynb"
+    path.write_text(json.dumps(notebook))
+    (found,) = check_estimator(path)
+    assert (found.id, found.path, found.line) == ("EST501", f"{path}#cell-1", 14)
+    assert check_estimator(path).diff == ""  # a notebook is shown what to change, not written anew

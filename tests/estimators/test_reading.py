@@ -1,0 +1,258 @@
+"""What people paste, read as it would run and never run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smp_advisor import check_estimator
+from smp_advisor.cluster import Cluster
+from smp_advisor.errors import AdvisorError
+from smp_advisor.estimators import looks_like_estimator
+from smp_advisor.library import Plan
+from tests.estimators import cells
+
+PARAMETERS = {"pipeline_parallel_degree": 2, "microbatches": 4, "ddp": True, "fp16": True}
+PLAN = Plan(pipeline_parallel_degree=2, microbatches=4, fp16=True, batch_size=4)
+
+
+def written(body: str, parameters: str = "parameters") -> str:
+    return (
+        "from sagemaker.pytorch import PyTorch\n"
+        f"{body}\n"
+        "e = PyTorch(instance_type='ml.p4d.24xlarge', instance_count=2, framework_version='1.13.1', py_version='py39',\n"
+        "    debugger_hook_config=False, disable_profiler=True, distribution={\n"
+        f"    'smdistributed': {{'modelparallel': {{'enabled': True, 'parameters': {parameters}}}}},\n"
+        "    'mpi': {'enabled': True, 'processes_per_host': 8}})\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "parameters = dict(pipeline_parallel_degree=2, microbatches=4, ddp=True, fp16=True)",
+        "base = {'ddp': True, 'fp16': False}\nparameters = base | {'fp16': True, 'microbatches': 4}\n"
+        "parameters['pipeline_parallel_degree'] = 2",
+        "base = {'ddp': True}\nparameters = {**base, 'fp16': True, 'microbatches': 2 * 2}\n"
+        "parameters.update(pipeline_parallel_degree=16 // 8)",
+        "def options(stages, *, m=1, **more):\n    found = {'pipeline_parallel_degree': stages, 'microbatches': m}\n"
+        "    found.update(more)\n    return found\nparameters = options(2, m=4, ddp=True, fp16=True)",
+        "kind = 'ml.p4d.24xlarge'\nif kind.startswith('ml.p4'):\n    stages = 2\nelif kind == 'x':\n    stages = 4\n"
+        "parameters = {'pipeline_parallel_degree': stages, 'microbatches': 4, 'ddp': True, 'fp16': True}",
+        "parameters = {}\nfor key, value in zip(['pipeline_parallel_degree', 'microbatches'], (2, 4)):\n"
+        "    parameters[key] = value\nparameters |= {'ddp': not False, 'fp16': 1 > 0}",
+        "pairs = [('pipeline', 2), ('x', 3)]\nparameters = {f'{name}_parallel_degree': n for name, n in pairs if n < 3}\n"
+        "parameters = {**parameters, 'microbatches': max(4, 2), 'ddp': True, 'fp16': True}",
+        'import json\nparameters = json.loads(\'{"pipeline_parallel_degree": 2, "microbatches": 4, "ddp": true,'
+        ' "fp16": true}\')',
+        "sizes = {'large': {'stages': 2}}\nconfig = sizes.get('large', {})\nparameters = {'microbatches': 4, 'ddp': True,"
+        " 'fp16': bool('yes'), 'pipeline_parallel_degree': config['stages'] if config else 1}",
+        "stages, m = (2, 4)\ntry:\n    role = get_execution_role()\nexcept ValueError:\n    stages = 8\n"
+        "parameters = {'pipeline_parallel_degree': stages, 'microbatches': m, 'ddp': True, 'fp16': True}",
+    ],
+)
+def test_dictionaries_are_followed_however_they_are_made(body):
+    report = check_estimator(written(body))
+    assert report.plan == PLAN, report
+    assert report.cluster == Cluster("ml.p4d.24xlarge", 2)
+    assert not report.unresolved
+
+
+def test_what_the_estimator_was_given_counts_and_not_what_comes_later():
+    text = written(f"parameters = {PARAMETERS}") + "parameters['pipeline_parallel_degree'] = 8\n"
+    assert check_estimator(text).plan == PLAN
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (f"parameters = {PARAMETERS}\nparameters['microbatches'] = pieces", "pieces is set elsewhere"),
+        (
+            f"from mine import helper\nparameters = {PARAMETERS}\nparameters['microbatches'] = helper()",
+            "mine.helper(...)",
+        ),
+        (
+            f"import os\nparameters = {PARAMETERS}\nif os.environ.get('BIG'):\n    parameters['microbatches'] = 8",
+            "it depends on `os.environ.get('BIG')`",
+        ),
+        ("parameters = load()", "load"),
+        ("parameters = 'smp_config.json'", "they are in the file 'smp_config.json'"),
+        (f"parameters = {PARAMETERS}\nfor n in range(size()):\n    parameters['microbatches'] = n", "in the loop"),
+    ],
+)
+def test_what_is_not_known_is_said_and_not_guessed(body, why):
+    report = check_estimator(written(body))
+    assert report.plan is None
+    assert any(why in note.what for note in report.unresolved), report.unresolved
+    assert not [one for one in report if one.id in {"EST501", "EST505"}]  # nothing is made of what is not seen
+
+
+def test_names_of_the_notebook_stand_for_what_the_cell_takes_from_it():
+    text = written(f"parameters = {PARAMETERS}\nparameters['microbatches'] = pieces")
+    assert check_estimator(text, variables={"pieces": 4, "other": object()}).plan == PLAN
+
+
+@pytest.mark.parametrize(
+    "pasted",
+    [
+        PARAMETERS,
+        {"enabled": True, "parameters": PARAMETERS},
+        {"modelparallel": {"enabled": True, "parameters": PARAMETERS}},
+        {
+            "smdistributed": {"modelparallel": {"enabled": True, "parameters": PARAMETERS}},
+            "mpi": {"enabled": True, "processes_per_host": 8},
+        },
+    ],
+    ids=["mp_parameters", "smp_options", "smdistributed", "distribution"],
+)
+def test_a_dictionary_is_read_as_object_as_python_and_as_json(pasted):
+    for form in (pasted, repr(pasted), f"smp_options = {pasted!r}\n", json.dumps(pasted), json.dumps(pasted, indent=2)):
+        report = check_estimator(form)
+        assert report.plan == PLAN, form
+        assert not report, str(report)
+
+
+def test_json_is_corrected_as_json():
+    report = check_estimator(json.dumps(PARAMETERS | {"microbatches": 0, "fp16": 1}, indent=1))
+    assert json.loads(report.corrected) == PARAMETERS | {"microbatches": 1}
+
+
+def test_a_recipe_tells_plan_cluster_model_and_job():
+    report = check_estimator(cells.RECIPE)
+    assert report.plan == Plan(
+        library="smp-v2", version="2.8.0", hybrid_shard_degree=64, tensor_parallel_degree=2, batch_size=2, fp8=True
+    )
+    assert report.cluster == Cluster("ml.p5.48xlarge", 16)
+    assert report.model.parameter_count == 8_030_261_248
+    assert (report.job.sequence_length, report.job.fp8) == (8192, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: &x [1]\nb: *x\ntrainer: 1\n", "no recipe"),
+        ("trainer: !!python/object/apply:os.system ['true']\nmodel: {}\n", "no YAML"),
+        ("trainer:\n  devices: [\nmodel:", "no YAML, line 3"),
+        ("just: a mapping\n", "no recipe"),
+    ],
+)
+def test_yaml_that_is_no_recipe_is_said(text, said):
+    with pytest.raises(AdvisorError, match=said):
+        check_estimator(text)
+
+
+def test_recipes_of_other_trainers_are_refused_with_the_reason():
+    report = check_estimator(cells.RECIPE.replace("use_smp_model: True\n", ""))
+    assert report.plan is None
+    assert "use_smp_model" in report.unresolved[0].what
+
+
+def test_requests_of_correct_jobs_read_into_plans(root):
+    found = {}
+    for path in sorted((root / "tests/export/golden").glob("*.json")):
+        report = check_estimator(path)
+        assert report.plan is not None, path
+        assert not [one for one in report if one.severity == "error"], report
+        found[path.stem] = report.plan.library
+    assert set(found.values()) == {"smp-v1", "smp-v2", "training-compiler"}
+
+
+@pytest.mark.parametrize(
+    "junk", ["", " \n", "x = 1", "def (", "print('hello')", "{}", "[1, 2]", "{'a': 1}", 7, None, []]
+)
+def test_junk_is_one_sentence(junk):
+    with pytest.raises(AdvisorError) as raised:
+        check_estimator(junk)
+    assert str(raised.value).count(". ") == 0
+    assert str(raised.value).endswith(".")
+
+
+def test_files_that_cannot_be_read_are_said(tmp_path):
+    binary = tmp_path / "recipe.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    for path in (binary, tmp_path / "missing.yaml", tmp_path / "missing.py", tmp_path):
+        with pytest.raises(AdvisorError):
+            check_estimator(path)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "x = 10 ** 10 ** 10\n",
+        "x = 'a' * 10 ** 12\n",
+        "x = f'{1:999999999}'\n",
+        "x = '%999999999d' % 1\n",
+        "x = [0] * 10 ** 12\n",
+        "x = list(range(10 ** 12))\n",
+        "def f(n):\n    return f(n)\nx = f(1)\n",
+        "while True:\n    x = 1\n",
+        "x = 1 << 10 ** 9\n",
+        "for i in range(2000):\n    for j in range(2000):\n        x = i * j\n",
+        "x = " + "(" * 150 + "1" + ")" * 150 + "\n",
+    ],
+)
+def test_a_text_made_to_be_slow_is_read_quickly_or_refused(hostile):
+    try:
+        report = check_estimator(hostile + cells.V1)
+    except AdvisorError:
+        return
+    assert report.plan is not None
+
+
+def test_nothing_is_run(tmp_path):
+    mark = tmp_path / "ran"
+    text = f"import os\nopen({str(mark)!r}, 'w')\nos.system('touch {mark}')\n__import__('os').mkdir({str(mark)!r})\n"
+    assert check_estimator(text + cells.V1).plan is not None
+    assert not mark.exists()
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused_in_a_sentence(text):
+    try:
+        check_estimator(text)
+    except AdvisorError as error:
+        assert "\n" not in str(error)
+
+
+@given(st.data())
+def test_any_piece_of_a_cell_is_read_or_refused_in_a_sentence(data):
+    base = data.draw(st.sampled_from([cells.V1, cells.TRAINER, cells.RECIPE, cells.REQUEST]))
+    start = data.draw(st.integers(0, len(base)))
+    end = data.draw(st.integers(start, len(base)))
+    text = base[:start] + data.draw(st.sampled_from(["", "None", "{", "'x'", "**y", "0", "[]"])) + base[end:]
+    try:
+        report = check_estimator(text)
+    except AdvisorError as error:
+        assert "\n" not in str(error)
+    else:
+        str(report)
+        report._repr_html_()
+        report.to_json()
+
+
+def test_text_of_the_user_is_escaped():
+    hostile = cells.V1.replace('"fp16": True', "\"<script>alert('1')</script>\": True")
+    html = check_estimator(hostile)._repr_html_()
+    assert "<script>alert" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_an_estimator_is_told_from_a_script():
+    assert looks_like_estimator(cells.V1)
+    assert looks_like_estimator(cells.RECIPE)
+    assert not looks_like_estimator("import torch\nmodel = torch.nn.Linear(1, 1)\n")
+    assert not looks_like_estimator("def (")
+
+
+def test_the_report_is_a_list_of_findings_for_other_tools():
+    report = check_estimator(cells.V1.replace('"fp16": True', '"fp16": 1'))
+    assert json.loads(report.to_json())["findings"][0]["id"] == "EST501"
+    rules = json.loads(report.to_sarif())["runs"][0]["tool"]["driver"]["rules"]
+    assert [rule["id"] for rule in rules] == ["EST501"]
+    assert "Corrected:" in str(report)
+    assert isinstance(report.path, str)
+    assert Path(report.path).name == "<cell>"
