@@ -1,4 +1,4 @@
-"""Pattern search for the constants that bring predicted step times nearest to the measured ones."""
+"""Constants that bring predicted step times nearest to the measured ones, and the error that is left."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import math
 import re
 from collections import Counter
+from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.costs.constants import constants, overriding
+from smp_advisor.costs.intervals import plan_kinds
 
 from .judge import judge
 from .predict import step_seconds
@@ -71,28 +73,85 @@ class Fit:
         return float((self.weights * found).sum() / self.weights.sum()) + _PRIOR_WEIGHT * away
 
 
-def fit(rows: Fit, start: Mapping[str, float], *, step: float = 0.2, least_step: float = 0.01) -> dict[str, float]:
-    """Move one constant at a time by a factor while that helps, then by smaller ones."""
-    values = dict(start)
+def fit(rows: Fit, start: Mapping[str, float], *, rounds: int = 12) -> dict[str, float]:
+    """Gauss-Newton steps on the logarithms of the constants, rows weighted so that absolute errors count."""
+    values, damping = dict(start), 1e-2
     best = rows.loss(values)
-    while step >= least_step:
+    for turn in range(rounds):
+        errors, jacobian = rows.errors(values), _jacobian(rows, values)
         before = best
-        for name in values:
-            for factor in (1 + step, 1 / (1 + step)):
-                tried = {**values, name: values[name] * factor}
-                if (loss := rows.loss(tried)) < best:
-                    best, values = loss, tried
-        print(f"step {step:.3f}: {best:.5f}", flush=True)
-        if before - best < 1e-4:  # noqa: PLR2004
-            step /= 2
+        for _ in range(5):
+            moves = _solve(rows, values, errors, jacobian, damping=damping)
+            tried = {
+                name: value * math.exp(float(np.clip(move, -0.5, 0.5)))
+                for (name, value), move in zip(values.items(), moves, strict=True)
+            }
+            if (loss := rows.loss(tried)) < best:
+                best, values, damping = loss, tried, damping / 3
+                break
+            damping *= 4
+        print(f"round {turn + 1}: {best:.5f}", flush=True)
+        if before - best < 2e-5:
+            break
     return values
+
+
+def _jacobian(rows: Fit, values: Mapping[str, float], step: float = 0.03) -> np.ndarray:
+    """How the error of every row changes with the logarithm of every constant, shape (rows, constants)."""
+    columns = []
+    for name, value in values.items():
+        up = rows.errors({**values, name: value * math.exp(step)})
+        down = rows.errors({**values, name: value * math.exp(-step)})
+        columns.append((up - down) / (2 * step))
+    return np.stack(columns, axis=1)
+
+
+def _solve(
+    rows: Fit,
+    values: Mapping[str, float],
+    errors: np.ndarray,
+    jacobian: np.ndarray,
+    *,
+    damping: float = 0.0,
+    used: np.ndarray | None = None,
+    turns: int = 8,
+) -> np.ndarray:
+    """Moves of the logarithms of the constants that lower the loss of the rows `used` most, to first order."""
+    known = constants()
+    spread = np.array([known[name].spread for name in values])
+    away = np.array([math.log(value / (known[name].prior or value)) for name, value in values.items()])
+    weights = rows.weights if used is None else rows.weights * used
+    weights = weights / weights.sum()
+    pull = 2 * _PRIOR_WEIGHT / spread**2
+    moves = np.zeros(len(values))
+    for _ in range(turns):
+        left = errors + jacobian @ moves
+        each = weights / np.sqrt(left**2 + _FLOOR**2)
+        matrix = jacobian.T @ (each[:, None] * jacobian) + np.diag(pull * (1 + damping))
+        matrix += damping * np.diag(np.diag(matrix))
+        moves = np.linalg.solve(matrix, -(jacobian.T @ (each * errors)) - pull * away)
+    return moves
+
+
+def left_out_errors(rows: Fit, values: Mapping[str, float], *, folds: int = 10) -> np.ndarray:
+    """Error of every row by constants fitted to other rows, shape (rows,).
+
+    The constants are moved from the fit to all rows to the one without a fold, to first order: each fold leaves out
+    every tenth row.
+    """
+    errors, jacobian = rows.errors(values), _jacobian(rows, values)
+    fold = np.random.default_rng(0).permutation(len(errors)) % folds
+    result = np.empty_like(errors)
+    for one in range(folds):
+        moves = _solve(rows, values, errors, jacobian, used=(fold != one).astype(float))
+        result[fold == one] = (errors + jacobian @ moves)[fold == one]
+    return result
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, print and, if asked, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="+", type=Path, metavar="CSV", help="tables of measured step times")
-    parser.add_argument("--least-step", type=float, default=0.01, help="factor below which no constant is moved")
     parser.add_argument("--write", action="store_true", help="put the values into the table of constants")
     chosen = parser.parse_args(arguments)
     rows = Fit(judge([read_table(path) for path in chosen.tables]).scored)
@@ -106,12 +165,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
         and (not name.startswith("gpu.") or any(gpu.startswith(name.split(".")[2].upper()) for gpu in seen))
     }
     print(f"{len(rows.rows)} rows, {len(start)} constants, loss {rows.loss(start):.5f}")
-    values = fit(rows, start, least_step=chosen.least_step)
+    values = fit(rows, start)
     for name, value in values.items():
         print(f"{name:40s} {known[name].prior or 0:10.4g} -> {value:10.4g}")
+    left_out = left_out_errors(rows, values)
+    print(_in_words(rows, left_out))
     if chosen.write:
         _write(values)
+        _write_intervals(rows, left_out)
     return 0
+
+
+def _kinds(rows: Fit) -> list[str]:
+    return [str(plan_kinds(one.run.layout, one.run.cluster)[0]) if one.run is not None else "" for _, one in rows.rows]
+
+
+def _intervals(rows: Fit, left_out: np.ndarray) -> dict[str, tuple[float, int]]:
+    """Half width of the 95 % interval and number of rows by kind of plan: the conformal quantile of absolute errors."""
+    kinds = np.array(_kinds(rows))
+    found = {"any": left_out} | {str(kind): left_out[kinds == kind] for kind in np.unique(kinds)}
+    return {kind: (_conformal(np.abs(values)), len(values)) for kind, values in found.items()}
+
+
+def _conformal(absolute: np.ndarray) -> float:
+    """Quantile that a further value of the same kind stays below with 95 % (Vovk et al. 2005, section 4.2)."""
+    level = min(math.ceil(0.95 * (len(absolute) + 1)) / len(absolute), 1.0)
+    return float(np.quantile(absolute, level, method="higher"))
+
+
+def _in_words(rows: Fit, left_out: np.ndarray) -> str:
+    kinds = np.array(_kinds(rows))
+    lines = ["rows left out of the fit, and how many of them the interval of the other rows holds:"]
+    for kind, (half, count) in sorted(_intervals(rows, left_out).items()):
+        chosen = left_out if kind == "any" else left_out[kinds == kind]
+        # Each row against the interval that the others of its kind give.
+        held = [abs(value) <= _conformal(np.abs(np.delete(chosen, i))) for i, value in enumerate(chosen) if count > 1]
+        share = f"{100 * float(np.mean(held)):5.1f} %" if held else "    -"
+        middle = 100 * float(np.median(np.abs(chosen)))
+        lines.append(f"  {kind:24s} {count:4d} rows  median {middle:5.1f} %  +-{100 * half:5.1f} %  held {share}")
+    return "\n".join(lines)
+
+
+def _write_intervals(rows: Fit, left_out: np.ndarray) -> None:
+    path = Path(str(resources.files("smp_advisor.costs").joinpath("data/intervals.toml")))
+    text = [
+        "# Half widths of 95 % prediction intervals of the step time, as natural logarithms of predicted over measured,",
+        "# by kind of plan. Written by benchmarks/calibrate.py from published runs that were left out of the fit.",
+        f'date = "{datetime.now(UTC).date().isoformat()}"',
+        "",
+    ]
+    for kind, (half, count) in sorted(_intervals(rows, left_out).items()):
+        text += [f'["{kind}"]', f"half_width = {half:.3f}", f"rows = {count}", ""]
+    path.write_text("\n".join(text).rstrip() + "\n", "utf-8")
 
 
 def _write(values: Mapping[str, float]) -> None:

@@ -121,6 +121,8 @@ class Estimate:
     """Of the whole cluster; None where no on-demand price is known."""
     days: float | None
     """To train `Job.tokens`; None where the job does not say."""
+    step_factors: tuple[float, float]
+    """95 % of the published runs of this kind of plan took between these factors of the predicted step time."""
     assumptions: tuple[str, ...]
     """What the figures rest on that no source states, one sentence each."""
 
@@ -138,6 +140,30 @@ class Estimate:
     def step_seconds(self) -> float:
         """Seconds of one optimizer step."""
         return self.time.total_seconds
+
+    @property
+    def step_seconds_range(self) -> tuple[float, float]:
+        """95 % prediction interval of the step time."""
+        low, high = self.step_factors
+        return self.step_seconds * low, self.step_seconds * high
+
+    @property
+    def tokens_per_second_range(self) -> tuple[float, float]:
+        """95 % prediction interval of the throughput."""
+        low, high = self.step_factors
+        return self.tokens_per_second / high, self.tokens_per_second / low
+
+    @property
+    def days_range(self) -> tuple[float, float] | None:
+        """95 % prediction interval of the time to train `Job.tokens`; None where the job does not say."""
+        low, high = self.step_factors
+        return None if self.days is None else (self.days * low, self.days * high)
+
+    @property
+    def usd_total_range(self) -> tuple[float, float] | None:
+        """95 % prediction interval of the cost of training `Job.tokens`; None where tokens or price are unknown."""
+        low, high = self.step_factors
+        return None if self.usd_total is None else (self.usd_total * low, self.usd_total * high)
 
     @property
     def samples_per_second(self) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 from smp_advisor.costs.activations import block_saved_bytes, host_bytes
 from smp_advisor.costs.compute import model_flops_per_sample, peak_flops
 from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory, StepTime
+from smp_advisor.costs.intervals import plan_kinds, step_time_factors
 from smp_advisor.costs.layout import Layout
 from smp_advisor.costs.memory import GIB, memory_error_bytes, needed_bytes, stage_bytes
 from smp_advisor.costs.money import days_to_train
@@ -141,6 +142,7 @@ def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan
         part = layout.take(rows)
         kinds = _kinds_bytes(model, cluster, job, part, degree)
         flight = in_flight(part)
+        kinds_of_plan = plan_kinds(part, cluster)
         shards = vocabulary_shards(model, part)
         errors = [memory_error_bytes(by, shards, model.activation_band) for _, by, _ in kinds]
         for position, row in enumerate(rows):
@@ -155,6 +157,7 @@ def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan
                 needed=[float(needed_bytes(by)[position]) for _, by, _ in kinds],
                 host=max(float(h[position]) for _, _, h in kinds) * cluster.instance.gpus,
                 flight=int(flight[position]),
+                kind=str(kinds_of_plan[position]),
             )
     return [value for value in result if value is not None]
 
@@ -188,6 +191,7 @@ def _value(
     needed: list[float],
     host: float,
     flight: int,
+    kind: str,
 ) -> Estimate:
     instance = cluster.instance
     usable = instance.usable_gpu_memory_gib * GIB
@@ -213,6 +217,7 @@ def _value(
         mfu=per_gpu / peak_flops(instance, job),
         usd_per_hour=cluster.usd_per_hour,
         days=days_to_train(job.tokens, batch * sequence / time.total_seconds),
+        step_factors=step_time_factors(kind),
         assumptions=assumptions(model, plan),
     )
 

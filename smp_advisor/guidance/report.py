@@ -76,18 +76,20 @@ def _plan(plan: Plan, estimate: Estimate) -> Iterator[str]:
 
 def _figures(estimate: Estimate) -> Iterator[str]:
     price = estimate.usd_per_hour
+    low, high = estimate.step_seconds_range
     rows = [
         ("memory", f"{gib(estimate.memory.peak.total_gib)} of {gib(estimate.usable_gpu_memory_gib)} usable"),
         ("headroom", f"{gib(estimate.headroom_gib)}; fits with probability {probability(estimate.fit_probability)}"),
         ("throughput", f"{estimate.samples_per_second:,.1f} samples/s, {estimate.tokens_per_second:,.0f} tokens/s"),
-        ("step time", f"{estimate.step_seconds:.2f} s"),
+        ("step time", f"{estimate.step_seconds:.2f} s (95 %: {low:.2f} to {high:.2f} s)"),
         ("utilisation", f"{estimate.tflops_per_gpu:.0f} TFLOPS per GPU, {100 * estimate.mfu:.1f} % MFU"),
         ("price", "no on-demand price known" if price is None else f"{price:,.2f} USD an hour"),
     ]
     if estimate.usd_per_million_tokens is not None:
         rows.append(("cost", f"{estimate.usd_per_million_tokens:.3f} USD per million tokens"))
     if estimate.days is not None:
-        total = "" if estimate.usd_total is None else f", {estimate.usd_total:,.0f} USD"
+        between = estimate.usd_total_range
+        total = "" if between is None else f", {estimate.usd_total:,.0f} USD (95 %: {between[0]:,.0f} to {between[1]:,.0f})"
         rows.append(("whole run", f"{estimate.days:,.1f} days{total}"))
     yield from (f"  {name:<14}{value}" for name, value in rows)
 

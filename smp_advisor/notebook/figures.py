@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["Figure", "StageGroup", "figures", "gib", "stage_groups", "verdict"]
 
 
+_TWO_SIDED = 1.96
+"""Standard deviations to either side of a normal error that hold 95 %."""
+
+
 class Figure(NamedTuple):
     """One key figure: what it is, its value, and what stands small beneath."""
 
@@ -51,11 +55,11 @@ def figures(estimate: Estimate) -> list[Figure]:
     """The figures to decide by; the same labels in the same order for every plan of a job."""
     peak, usable = estimate.memory.peak.total_gib, estimate.usable_gpu_memory_gib
     result = [
-        Figure("Memory per GPU", f"{peak:,.1f} of {gib(usable)}", f"± {gib(estimate.memory_error_gib)}"),
+        Figure("Memory per GPU", f"{peak:,.1f} of {gib(usable)}", f"± {gib(_TWO_SIDED * estimate.memory_error_gib)} (95 %)"),
         Figure(
             "Throughput",
             f"{_three_digits(estimate.samples_per_second)} samples/s",
-            f"{_three_digits(estimate.tokens_per_second)} tokens/s",
+            f"{_three_digits(estimate.tokens_per_second)} tokens/s; {_range(*estimate.tokens_per_second_range)}",
         ),
         Figure(
             "Step time",
@@ -66,13 +70,16 @@ def figures(estimate: Estimate) -> list[Figure]:
     ]
     result.append(_price(estimate))
     if estimate.days is not None:
-        total = estimate.usd_total
-        result.append(
-            Figure(
-                "Whole run", _days(estimate.days), f"{dollars(total)} in all" if total is not None else "price unknown"
-            )
-        )
+        total, between = estimate.usd_total, estimate.usd_total_range
+        note = "price unknown"
+        if total is not None and between is not None:
+            note = f"{dollars(total)} in all; 95 %: {dollars(between[0])} to {dollars(between[1])}"
+        result.append(Figure("Whole run", _days(estimate.days), note))
     return result
+
+
+def _range(low: float, high: float) -> str:
+    return f"95 %: {_three_digits(low)} to {_three_digits(high)}"
 
 
 def _price(estimate: Estimate) -> Figure:
