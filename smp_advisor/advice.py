@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,8 +36,10 @@ class Advice:
     """The ordered practices: each technique's decision, the figures that decided it, its trade-off and source."""
     pitfalls: tuple[Pitfall, ...]
     """What the plan demands of the training script and the data pipeline."""
-    reference: Reference
-    """AWS's nearest reference configuration and what differs."""
+    reference: Reference | None
+    """AWS's nearest reference configuration and what differs; None where it publishes none for the library."""
+    library_because: str = ""
+    """Why this library, where the advisor chose it (``library="auto"``)."""
     because: str
     """Why this plan won, and which batch was chosen and why."""
     defaults: tuple[str, ...]
@@ -65,13 +67,49 @@ class Advice:
             min_fit_probability=self.min_fit_probability,
         )
 
-    def cell(self, sdk: str = "auto", plan: Plan | None = None) -> str:
-        """The SageMaker estimator cell, for `plan` or the recommended one."""
+    def cell(self, sdk: str = "auto", plan: Plan | None = None, **options: Any) -> str:
+        """The cell that starts the job, for `plan` or the recommended one.
+
+        Parameters
+        ----------
+        sdk
+            Version of the SageMaker Python SDK to write for: ``"v2"``, ``"v3"``, or ``"auto"``, the one installed.
+        plan
+            As the controls have it, for example; the recommended one if None.
+        options
+            Of the job: ``data``, ``checkpoints``, ``spot``, ``subnets`` and so on, see `JobOptions`.
+        """
         from smp_advisor.export import estimator_cell
 
-        return estimator_cell(
-            self.model, self.cluster, self.job, plan or self.plan, script=self.script, data=self.data, sdk=sdk
-        )
+        chosen = plan or self.plan
+        return estimator_cell(self.model, self.cluster, self.job, chosen, sdk=sdk, **self._options(options))
+
+    def local_cell(self, plan: Plan | None = None, **options: Any) -> str:
+        """The ``%%smp_local`` cell that tries the training on this machine, with a small model of the family."""
+        from smp_advisor.export import local_cell
+
+        return local_cell(self.model, self.cluster, self.job, plan or self.plan, **self._options(options))
+
+    def monitoring_cell(self) -> str:
+        """The cell that shows what the hosts of the running job do: metrics, logs, links to the console."""
+        from smp_advisor.export import monitoring_cell
+
+        return monitoring_cell(self.cluster)
+
+    def permissions_cell(self, plan: Plan | None = None, **options: Any) -> str:
+        """The cell with the least that the job's execution role has to be allowed."""
+        from smp_advisor.export import permissions_cell
+
+        return permissions_cell(self.cluster, plan or self.plan, **self._options(options))
+
+    def quota_cell(self, **options: Any) -> str:
+        """The cell that asks AWS for the account's quota and today's price, with a time limit."""
+        from smp_advisor.export import quota_cell
+
+        return quota_cell(self.cluster, **self._options(options))
+
+    def _options(self, given: dict[str, Any]) -> dict[str, Any]:
+        return {"script": self.script, "data": self.data} | given
 
     def script_cell(self, plan: Plan | None = None) -> str:
         """The ``%%writefile`` cell with a complete training script for this model; empty for the user's own script."""

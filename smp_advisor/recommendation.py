@@ -13,9 +13,11 @@ from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, JobError, NoPlanFitsError
 from smp_advisor.guidance import explain, nearest_reference, pitfalls
 from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, nothing_fits, why_this_plan
+from smp_advisor.guidance.library_choice import LibraryChoice, choose_library, job_for
 from smp_advisor.library.check import check_against
 from smp_advisor.library.plan import Plan, plan_fields
 from smp_advisor.library.support import require_supported_instance
+from smp_advisor.library.version import LIBRARIES
 from smp_advisor.search import OBJECTIVES, Objective, search
 from smp_advisor.search.fleet import search_cheapest
 from smp_advisor.workload.job import Job
@@ -29,26 +31,43 @@ if TYPE_CHECKING:
 __all__ = ["advise", "read_model"]
 
 _JOB_FIELDS = frozenset(f.name for f in fields(Job))
-_PLAN_FIELDS = plan_fields("smp-v1") - {"library"}
+_PLAN_FIELDS = frozenset[str]().union(*map(plan_fields, LIBRARIES)) - {"library"}
 _SHAPE_FIELDS = frozenset({"family", "layers", "hidden", "heads", "vocab"})
 
 
-def read_model(model: Any, *, sequence_length: int, shape: Mapping[str, Any] | None = None) -> Model:
+def read_model(
+    model: Any,
+    *,
+    sequence_length: int,
+    shape: Mapping[str, Any] | None = None,
+    job: Job | None = None,
+    library: str = "smp-v1",
+) -> Model:
     """A `Model` of whatever the user has.
 
     Parameters
     ----------
     model
         A `Model`; a parameter count (``10e9``, ``"10B"``); a transformers config (object, dict, path of a
-        ``config.json``); a transformers model, of which the config is read.
+        ``config.json``); a `Profile`; a ``torch.nn.Module``, which is traced in a child process.
     sequence_length
         Positions that an inferred shape must hold.
     shape
         What to hold when the shape is inferred from a count: `family`, `layers`, `hidden`, `heads`, `vocab`.
+    job, library
+        What a module is traced for.
     """
     if isinstance(model, Model):
         return model
     shape = dict(shape or {})
+    is_profile = hasattr(model, "provenance") and callable(getattr(model, "as_dict", None))
+    is_module = callable(getattr(model, "named_parameters", None))
+    if (is_profile or is_module) and shape:
+        raise AdvisorError(f"{_words(shape)} can only be given with a parameter count; this model is measured.")
+    if is_profile:
+        return Model.from_profile(model)
+    if is_module:
+        return _of_module(model, job or Job(sequence_length=sequence_length), library)
     is_path = isinstance(model, str) and (model.endswith(".json") or "/" in model or "\\" in model)
     if not isinstance(model, int | str) and isinstance(model, Real):
         model = float(model)  # NumPy's numbers are as good as Python's
@@ -58,8 +77,22 @@ def read_model(model: Any, *, sequence_length: int, shape: Mapping[str, Any] | N
         raise AdvisorError(
             f"{_words(shape)} can only be given with a parameter count; this model's configuration already says them."
         )
-    config = getattr(model, "config", None)
-    return Model.from_config(config if hasattr(config, "to_dict") else model)
+    return Model.from_config(model)
+
+
+def _of_module(module: Any, job: Job, library: str) -> Model:
+    """A live module as its trace measures it; by its family's formulas where it cannot be traced."""
+    from smp_advisor.profiling import profile
+    from smp_advisor.profiling.entry import attention_for
+
+    attention = job.attention if "attention" not in job.defaulted() else attention_for(library)
+    try:
+        return Model.from_profile(profile(module, job, stages=("trace",), attention=attention))
+    except AdvisorError as untraced:
+        try:
+            return Model.from_module(module)
+        except AdvisorError:
+            raise untraced from None
 
 
 def advise(
@@ -69,6 +102,7 @@ def advise(
     *,
     instance_count: int | None = None,
     library: str = "smp-v1",
+    framework: str | None = None,
     objective: str = "throughput",
     min_fit_probability: float = 0.95,
     script: str | None = None,
@@ -81,7 +115,7 @@ def advise(
     ----------
     model
         A parameter count (``10e9``, ``"10B"``), a `Model`, a transformers config (object, dict, path of a
-        ``config.json``) or a transformers model.
+        ``config.json``), a ``torch.nn.Module`` (traced first) or a `Profile`.
     cluster
         A `Cluster`, or an instance name with `instance_count`.
     job
@@ -89,7 +123,11 @@ def advise(
     instance_count
         Nodes, where `cluster` is an instance; 1 if not given.
     library
-        ``"smp-v1"``.
+        ``"smp-v1"``, ``"smp-v1-tensorflow"``, ``"smp-v2"``, ``"training-compiler"``, ``"ddp"``, ``"fsdp"``; ``"auto"``
+        chooses from instance, framework and model, and says why (`Advice.library_because`).
+    framework
+        With ``library="auto"``, what the script is written for: ``"pytorch"``, ``"tensorflow"``, with a version if it
+        is settled (``"pytorch 1.13"``).
     objective
         ``"throughput"``, ``"cost"`` (also tries fewer nodes and comparable instance types), ``"headroom"`` or
         ``"simplicity"``.
@@ -116,16 +154,19 @@ def advise(
     for name, text in (("script", script), ("data", data)):
         _require_text(name, text)
     _require_probability(min_fit_probability)
-    if library != "smp-v1":
-        raise AdvisorError(f"library must be 'smp-v1', the only one this version advises on, not {library!r}.")
+    _require_library(library, framework)
     given_job, shape, pins = _sort_settings(settings)
     job_is_given = job is not None
     job = _job(job, given_job)
     at_default = set(job.defaulted())
     cluster = _cluster(cluster, instance_count)
-    require_supported_instance(library, cluster.instance)
-    read = read_model(model, sequence_length=job.sequence_length, shape=shape)
+    read = read_model(model, sequence_length=job.sequence_length, shape=shape, job=job, library=library)
     job = _within_positions(job, read, given="sequence_length" in given_job or job_is_given)
+    settled = _JOB_FIELDS if job_is_given else frozenset(given_job)
+    chosen = _library(library, read, cluster, job, framework=framework, given=settled, probability=min_fit_probability)
+    library = chosen.library
+    job = job_for(library, job, cluster, given=settled)
+    _require_fields(library, pins)
     if chosen_objective == "cost" and cluster.usd_per_hour is None:
         raise AdvisorError(
             f"objective='cost' needs a price, and none is known for {cluster.instance.name}: use another objective, or "
@@ -138,7 +179,7 @@ def advise(
         raise JobError(f"{cluster.instance.gpu_label} does not compute in bf16; use precision='fp16'.")
 
     if pins:
-        check_against(_pinned_plan(job, pins), cluster, read)
+        check_against(_pinned_plan(library, job, cluster, pins), cluster, read)
 
     if chosen_objective == "cost":
         best, searched = search_cheapest(
@@ -146,7 +187,13 @@ def advise(
         )
     else:
         best = search(
-            read, cluster, job, objective=chosen_objective, min_fit_probability=min_fit_probability, pins=pins
+            read,
+            cluster,
+            job,
+            objective=chosen_objective,
+            min_fit_probability=min_fit_probability,
+            pins=pins,
+            library=library,
         )
         searched = [best]
     if best is None or not len(best.ranked):
@@ -179,6 +226,7 @@ def advise(
             min_fit_probability=min_fit_probability,
         ),
         reference=nearest_reference(read, best.cluster, job, plan, value, min_fit_probability=min_fit_probability),
+        library_because=chosen.because,
         because=" ".join(filter(None, because)),
         defaults=defaults(read, job, at_default - set(given_job), vocab_given="vocab" in shape),
         plans_enumerated=sum(r.plans_enumerated for r in searched),
@@ -225,8 +273,41 @@ def _sort_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     )
 
 
-def _pinned_plan(job: Job, pins: Mapping[str, Any]) -> Plan:
+def _require_library(library: str, framework: str | None) -> None:
+    if library not in {*LIBRARIES, "auto"}:
+        raise AdvisorError(f"library must be 'auto' or one of {', '.join(LIBRARIES)}, not {library!r}.")
+    if framework is not None and library != "auto":
+        raise AdvisorError(f"framework goes with library='auto'; library={library!r} settles it already.")
+
+
+def _library(
+    library: str,
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    *,
+    framework: str | None,
+    given: frozenset[str],
+    probability: float,
+) -> LibraryChoice:
+    """The library asked for, if it runs there, or the one chosen."""
+    if library == "auto":
+        return choose_library(model, cluster, job, framework=framework, given=given, min_fit_probability=probability)
+    require_supported_instance(library, cluster.instance)
+    return LibraryChoice(library=library, because="")
+
+
+def _require_fields(library: str, pins: Mapping[str, Any]) -> None:
+    """Refuse pinned settings that plans of the library do not have, in the library's own words."""
+    unknown = {name: value for name, value in pins.items() if name not in plan_fields(library)}
+    if unknown:
+        Plan(library=library, **unknown)
+
+
+def _pinned_plan(library: str, job: Job, cluster: Cluster, pins: Mapping[str, Any]) -> Plan:
     """A small plan with the pinned fields: what is wrong with them shows here, in the library's own terms."""
+    if library != "smp-v1":
+        return _small_plan(library, job, cluster, pins)
     microbatches = pins.get("microbatches") or pins.get("active_microbatches") or 1
     fill: dict[str, Any] = {
         "microbatches": microbatches,
@@ -237,6 +318,18 @@ def _pinned_plan(job: Job, pins: Mapping[str, Any]) -> Plan:
     if job.precision == "bf16":  # only with sharded data parallelism, which then shows what it excludes
         fill |= {"bf16": True, "sharded_data_parallel_degree": 2}
     return Plan(**{**fill, **pins})
+
+
+def _small_plan(library: str, job: Job, cluster: Cluster, pins: Mapping[str, Any]) -> Plan:
+    known = plan_fields(library)
+    fill: dict[str, Any] = {
+        "precision": job.precision,
+        "fp8": job.fp8,
+        "activation_checkpointing": "each" if pins.get("offload_activations") else False,
+        "horovod": cluster.gpus > pins.get("partitions", 1),
+        "batch_size": pins.get("microbatches", 1),
+    }
+    return Plan(library=library, **{**{name: value for name, value in fill.items() if name in known}, **pins})
 
 
 def _job(job: Job | None, given: Mapping[str, Any]) -> Job:

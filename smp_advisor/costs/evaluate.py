@@ -13,6 +13,7 @@ from smp_advisor.costs.compute import model_flops_per_sample, peak_flops
 from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory, StepTime
 from smp_advisor.costs.intervals import plan_kinds, step_time_factors
 from smp_advisor.costs.layout import Layout
+from smp_advisor.costs.library_assumptions import library_assumptions
 from smp_advisor.costs.memory import GIB, memory_error_bytes, needed_bytes, stage_bytes
 from smp_advisor.costs.money import days_to_train
 from smp_advisor.costs.partition import stage_kinds, stages
@@ -231,7 +232,7 @@ def assumptions(model: Model, plan: Plan) -> tuple[str, ...]:
     said = []
     if model.origin == "inferred":
         said.append(f"The model's shape is {model.note}.")
-    if plan.tensor_parallel_degree > 1 and not supports_tensor_parallelism(model.family):
+    if plan.library == "smp-v1" and plan.tensor_parallel_degree > 1 and not supports_tensor_parallelism(model.family):
         said.append(
             f"The library does not distribute {model.family} layers by itself: tensor parallelism divides them only if "
             "the script registers them with smp.tp_register_with_module."
@@ -251,7 +252,8 @@ def assumptions(model: Model, plan: Plan) -> tuple[str, ...]:
         )
         if model.head.tied:
             said.append("The tied embedding is counted on the first and the last stage; the library chooses one.")
-    if plan.offload_activations:
+    said += library_assumptions(plan)
+    if plan.offload_activations and plan.library == "smp-v1":
         said.append("Inputs of the running microbatch are taken to stay on the GPU when activations are offloaded.")
     said.append("Context, NCCL and allocator reserve are starting values from published runs, not yet calibrated.")
     return tuple(said)

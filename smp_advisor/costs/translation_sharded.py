@@ -30,13 +30,16 @@ _EVERYTHING = 2**62
 def smp_v2(plans: Sequence[Plan], job: Job, cluster: Cluster | None) -> Layout:
     """SMP v2: fp32 shards, 16-bit gathered blocks, one batch a tensor- and context-parallel group.
 
-    Accumulated batches run one after the other, so activations are those of one.
+    Accumulated batches run one after the other, so activations are those of one. Tensor parallelism is taken to be
+    sequence-parallel: AWS's released recipes for Llama 3.1 8B (tensor degree 2, 16,384 tokens, no checkpointing, P5)
+    fit only so.
     """
     keeps = [p.sharding_strategy == "_hybrid_shard_zero2" for p in plans]
     return Layout.of_columns(
         over_frozen(fully_sharded(job), job),
         rows=len(plans),
         tensor_parallel_degree=[p.tensor_parallel_degree for p in plans],
+        sequence_parallel=[p.tensor_parallel_degree > 1 for p in plans],
         context_parallel_degree=[p.context_parallel_degree for p in plans],
         expert_parallel_degree=[p.expert_parallel_degree for p in plans],
         experts_beside_shards=True,

@@ -87,7 +87,9 @@ def defaults(model: Model, job: Job, at_default: Collection[str], *, vocab_given
     phrases = {
         "precision": f"precision {job.precision}",
         "optimizer": "optimizer Adam",
-        "attention": "eager attention (PyTorch 1.13 has no fused kernel of its own)",
+        "attention": "eager attention (PyTorch 1.13 has no fused kernel of its own)"
+        if job.attention == "eager"
+        else "fused attention (PyTorch 2's own)",
         "sequence_length": f"sequence length {job.sequence_length:,} tokens",
         "global_batch_size": f"global batch free up to {job.max_tokens_per_step:,} tokens",
     }
@@ -141,7 +143,8 @@ def nothing_fits(
 
     def fits(nodes: int) -> bool:
         larger = Cluster(cluster.instance, nodes)
-        return len(search(model, larger, job, min_fit_probability=probability, pins=pins).ranked) > 0
+        found = search(model, larger, job, min_fit_probability=probability, pins=pins, library=result.space.library)
+        return len(found.ranked) > 0
 
     enough = next((cluster.nodes * factor for factor in _LARGER_BY if fits(cluster.nodes * factor)), None)
     if enough:

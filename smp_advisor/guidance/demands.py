@@ -14,6 +14,9 @@ from smp_advisor.guidance.step import Pitfall
 from smp_advisor.library import image
 from smp_advisor.library.families import supports_tensor_parallelism
 from smp_advisor.library.rule import Condition
+from smp_advisor.library.support import supported_instances
+from smp_advisor.library.version import release
+from smp_advisor.library.world import reduced_data_parallel_degree
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
@@ -43,9 +46,9 @@ class _Row:
 
 
 @cache
-def _rows() -> tuple[_Row, ...]:
-    text = (files("smp_advisor.guidance") / "data" / "pitfalls.toml").read_text(encoding="utf-8")
-    stated = tomllib.loads(text)
+def _rows(library: str) -> tuple[_Row, ...]:
+    name = "pitfalls.toml" if library == "smp-v1" else f"pitfalls_{library}.toml"
+    stated = tomllib.loads((files("smp_advisor.guidance") / "data" / name).read_text(encoding="utf-8"))
     rows = []
     for entry in stated["pitfall"]:
         title, page = stated["pages"][entry["page"]]
@@ -86,7 +89,7 @@ def pitfalls(
     """
     known = _facts(model, cluster, plan)
     found = []
-    for row in _rows():
+    for row in _rows(plan.library):
         if not all(condition.holds(known, known) for condition in row.when):
             continue
         if row.generated == "absent" and script_is_generated:
@@ -112,21 +115,38 @@ def _facts(model: Model, cluster: Cluster, plan: Plan) -> dict[str, Any]:
     machine = cluster.instance
     # "ml.p4d.24xlarge": family ml.p4d, generation p4.
     family, generation = ".".join(machine.name.split(".")[:2]), machine.name.removeprefix("ml.")[:2]
+    container = image(plan.library, plan.version)
     return {
         **{field.name: getattr(plan, field.name) for field in fields(plan)},
         "data_parallel_degree": cluster.gpus // plan.pipeline_parallel_degree,
         "parameter_count": model.parameter_count,
         "parameters": format_count(model.parameter_count),
         "family": model.family,
-        "tensor_parallel_family": supports_tensor_parallelism(model.family),
-        "framework_version": image(plan.library, plan.version).framework_version,
+        "tensor_parallel_family": supports_tensor_parallelism(model.family, plan.library),
+        "framework_version": container.framework_version,
+        "superseded_by": container.superseded_by,
+        "version_number": _number(plan.version),
         "instance": machine.name,
         "instance_family": family,
         "instance_generation": "" if machine.custom else generation,
         "custom_hardware": machine.custom,
+        "confirmed_instance": machine.custom or machine in supported_instances(plan.library),
         "gpus_per_node": machine.gpus,
+        "gpus": cluster.gpus,
         "nodes": cluster.nodes,
+        "replicas": reduced_data_parallel_degree(plan, cluster),
+        "sharing_ranks": plan.tensor_parallel_degree * plan.context_parallel_degree,
+        "transformed": max(plan.tensor_parallel_degree, plan.context_parallel_degree, plan.expert_parallel_degree) > 1,
+        # Of Training Compiler: a loop of one's own rather than Hugging Face's, workers started by pytorchxla.
+        "torch_script": container.estimator == "PyTorch",
+        "launches_workers": _number(plan.version) >= _number("1.11.0"),
         "price_known": machine.usd_per_hour is not None,
         "price_assumed": "usd_per_hour" in machine.assumed,
         "price_date": next((one.date for one in sources() if "usd_per_hour" in one.columns), ""),
     }
+
+
+def _number(version: str) -> int:
+    """A version as a number that compares: 2.4.0 is 20400."""
+    major, minor, patch = (*release(version), 0, 0)[:3]
+    return 10_000 * major + 100 * minor + patch

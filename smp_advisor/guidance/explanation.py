@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from smp_advisor.guidance.practices import ORDER, practice, subset_tip
+from smp_advisor.guidance.practices import order as order_of
+from smp_advisor.guidance.practices import practice, subset_tip
 from smp_advisor.guidance.step import Step
 from smp_advisor.guidance.techniques import (
+    accumulation,
     activation_checkpointing,
     batch,
+    compiler,
     instance,
     offloading,
     optimizer_state_sharding,
     pipeline_parallelism,
+    sharding,
+    starting,
     tensor_parallelism,
 )
+from smp_advisor.guidance.techniques.degrees import Degree
 from smp_advisor.guidance.what_if import Case, evaluate
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.techniques.finding import Finding
     from smp_advisor.guidance.what_if import WhatIf
     from smp_advisor.library.plan import Plan
     from smp_advisor.workload.job import Job
@@ -27,15 +36,54 @@ if TYPE_CHECKING:
 
 __all__ = ["explain"]
 
-_ROOMS = {
+
+class _Room(Protocol):
+    """What argues about one technique."""
+
+    def ask(self, case: Case) -> dict[str, WhatIf]:
+        """Plans to compare with."""
+
+    def find(self, case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> Finding:
+        """Decision and reasons."""
+
+
+_DATA_PARALLEL: dict[str, Any] = {
     "instance": instance,
-    "optimizer_state_sharding": optimizer_state_sharding,
     "activation_checkpointing": activation_checkpointing,
-    "tensor_parallelism": tensor_parallelism,
-    "pipeline_parallelism": pipeline_parallelism,
-    "offloading": offloading,
-    "batch": batch,
+    "sharding": sharding,
+    "batch": accumulation,
 }
+
+_ROOMS: dict[str, dict[str, Any]] = {
+    "smp-v1": {
+        "instance": instance,
+        "optimizer_state_sharding": optimizer_state_sharding,
+        "activation_checkpointing": activation_checkpointing,
+        "tensor_parallelism": tensor_parallelism,
+        "pipeline_parallelism": pipeline_parallelism,
+        "offloading": offloading,
+        "batch": batch,
+    },
+    "smp-v1-tensorflow": {
+        "instance": instance,
+        "partitions": Degree(key="partitions"),
+        "batch": accumulation,
+    },
+    "smp-v2": {
+        **_DATA_PARALLEL,
+        "mixed_precision": starting.mixed_precision,
+        "collectives": starting.collectives,
+        "delayed_initialization": starting.delayed_initialization,
+        "offloading": offloading,
+        "tensor_parallelism": Degree(key="tensor_parallel_degree", technique="tensor_parallel"),
+        "context_parallelism": Degree(key="context_parallel_degree", technique="context_parallel"),
+        "expert_parallelism": Degree(key="expert_parallel_degree", technique="expert_parallel"),
+    },
+    "training-compiler": {"instance": instance, **compiler.ROOMS},
+    "ddp": _DATA_PARALLEL,
+    "fsdp": _DATA_PARALLEL,
+}
+"""What argues about each technique, by library."""
 
 
 def explain(
@@ -79,15 +127,18 @@ def explain(
         min_fit_probability=min_fit_probability,
         objective=objective,
     )
-    asked: dict[str, dict[str, WhatIf]] = {name: room.ask(case) for name, room in _ROOMS.items()}
+    names = order_of(plan.library)
+    rooms: dict[str, _Room] = {name: _ROOMS[plan.library][name] for name in names}
+    asked: dict[str, dict[str, WhatIf]] = {name: room.ask(case) for name, room in rooms.items()}
     answers = evaluate(model, {(name, key): one for name, some in asked.items() for key, one in some.items()})
     steps: list[Step] = []
-    tip = f" AWS's tip applies: {subset_tip()}." if case.fits else ""
-    for order, technique in enumerate(ORDER, 1):
-        find = _ROOMS[technique].find
+    from_aws = plan.library in {"smp-v1", "smp-v2"}
+    tip = f" AWS's tip applies: {subset_tip()}." if case.fits and from_aws else ""
+    for order, technique in enumerate(names, 1):
+        find = rooms[technique].find
         own = {key: one for (name, key), one in answers.items() if name == technique}
         found = find(case, asked[technique], own)
-        stated = practice(found.practice or technique)
+        stated = practice(found.practice or technique, plan.library)
         because = found.because
         if found.decision == "not used" and found.alternative is not None:
             # Said once, of the first technique that the plan does well without.

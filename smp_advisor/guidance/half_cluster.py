@@ -10,6 +10,7 @@ from smp_advisor.guidance.practices import practice
 from smp_advisor.guidance.step import Pitfall
 from smp_advisor.guidance.what_if import Case, evaluate, vary
 from smp_advisor.guidance.wording import fit, gib, plural
+from smp_advisor.library.world import shard_degree
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
@@ -21,6 +22,9 @@ __all__ = ["downsizing"]
 
 DOWNSIZING = "downsizing"
 """`Pitfall.id` of the warning."""
+
+_PRACTICES = {"smp-v1": "optimizer_state_sharding", "smp-v2": "sharding", "fsdp": "sharding"}
+"""The practice that speaks of what is sharded."""
 
 
 def downsizing(
@@ -37,7 +41,11 @@ def downsizing(
     Each replica keeps its batch, so that only the sharding changes. None where nothing is sharded, where the cluster
     has a single node, where the plan does not fit to begin with, or where it fits on half as well.
     """
-    sharded = plan.shard_optimizer_state or plan.sharded_data_parallel_degree > 1
+    sharded = (
+        plan.shard_optimizer_state or plan.sharded_data_parallel_degree > 1
+        if plan.library == "smp-v1"
+        else shard_degree(plan, cluster) > 1
+    )
     if not sharded or cluster.nodes < 2:
         return None
     now = estimate or estimate_plan(model, cluster, job, plan)
@@ -51,7 +59,7 @@ def downsizing(
         return None
     if answer.fit_probability >= min_fit_probability and answer.host_memory_fits:
         return None
-    stated = practice("optimizer_state_sharding")
+    stated = practice(_PRACTICES[plan.library], plan.library)
     return Pitfall(
         id=DOWNSIZING,
         severity="warning",
@@ -67,6 +75,9 @@ def downsizing(
 
 def _spread(plan: Plan, smaller: Plan, cluster: Cluster, half: Cluster) -> str:
     """What is divided over how many GPUs before and after."""
+    if plan.library != "smp-v1":
+        before, after = shard_degree(plan, cluster), shard_degree(smaller, half)
+        return f"parameters, gradients and optimizer state are sharded over {after} instead of {before} GPUs"
     if plan.sharded_data_parallel_degree > 1:
         return (
             f"parameters, gradients and optimizer state are sharded over {smaller.sharded_data_parallel_degree} instead"

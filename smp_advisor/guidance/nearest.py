@@ -10,6 +10,7 @@ from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.guidance.aws_reference import largest_tested_ratio, reference_rows, tested_extrapolation
 from smp_advisor.guidance.differences import differences
 from smp_advisor.guidance.extrapolation import extrapolate
+from smp_advisor.guidance.reference_smp_v2 import nearest_reference_smp_v2
 from smp_advisor.guidance.step import Reference
 from smp_advisor.guidance.what_if import Case
 from smp_advisor.guidance.wording import fit, gib, listed, percent, plural, throughput
@@ -52,17 +53,20 @@ def nearest_reference(
     estimate: Estimate,
     *,
     min_fit_probability: float = 0.95,
-) -> Reference:
+) -> Reference | None:
     """Set a plan against the nearest configuration that AWS ran.
 
     The row is estimated by the same cost model; each differing setting is argued by estimating the user's own model
-    with the row's setting; and AWS's procedure of extrapolation is followed from the row to the user's model.
+    with the row's setting; and AWS's procedure of extrapolation is followed from the row to the user's model. None for
+    libraries of which AWS publishes no such configurations.
     """
-    row = nearest_row(model, cluster)
-    there = _row_estimate(row)
     case = Case(
         model=model, cluster=cluster, job=job, plan=plan, estimate=estimate, min_fit_probability=min_fit_probability
     )
+    if plan.library != "smp-v1":
+        return nearest_reference_smp_v2(case) if plan.library == "smp-v2" else None
+    row = nearest_row(model, cluster)
+    there = _row_estimate(row)
     return Reference(
         name=row.name,
         summary=_summary(row, there),

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["ORDER", "Practice", "practice", "subset_tip"]
+__all__ = ["ORDER", "Practice", "order", "practice", "subset_tip"]
 
 ORDER = (
     "instance",
@@ -19,7 +19,7 @@ ORDER = (
     "offloading",
     "batch",
 )
-"""Techniques in the order in which AWS advises to go through them."""
+"""Techniques of SMP v1 in the order in which AWS advises to go through them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,15 +36,20 @@ class Practice:
 
 
 @cache
-def _file() -> dict[str, Any]:
-    text = (files("smp_advisor.guidance") / "data" / "practices.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+def _file(library: str = "smp-v1") -> dict[str, Any]:
+    name = "practices.toml" if library == "smp-v1" else f"practices_{library}.toml"
+    return tomllib.loads((files("smp_advisor.guidance") / "data" / name).read_text(encoding="utf-8"))
+
+
+def order(library: str = "smp-v1") -> tuple[str, ...]:
+    """Techniques of a library in the order in which its best practices go through them."""
+    return ORDER if library == "smp-v1" else tuple(_file(library)["order"])
 
 
 @cache
-def practice(technique: str) -> Practice:
+def practice(technique: str, library: str = "smp-v1") -> Practice:
     """The practice of a technique, by its key."""
-    stated = _file()
+    stated = _file(library)
     entry = next(one for one in stated["practice"] if one["technique"] == technique)
     fields = {name: value for name, value in entry.items() if name != "page"}
     return Practice(source_url=stated["base_url"] + entry["page"], date=stated["date"], **fields)

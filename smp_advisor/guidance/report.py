@@ -7,13 +7,17 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.wording import gib, probability
+from smp_advisor.library.plan import plan_fields
+from smp_advisor.library.schema import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.step import Reference
     from smp_advisor.library.plan import Plan
+    from smp_advisor.library.schema import Parameter
 
 __all__ = ["report"]
 
@@ -28,7 +32,7 @@ def report(advice: Advice) -> str:
         ("Figures", _figures(advice.estimate)),
         ("Memory per GPU", _memory(advice.estimate)),
         ("Why", _why(advice)),
-        (f"Nearest AWS reference: {advice.reference.name}", _reference(advice)),
+        (f"Nearest AWS reference: {advice.reference.name if advice.reference else ''}", _reference(advice.reference)),
         ("What it demands of your script", _demands(advice)),
         ("What the figures rest on", advice.estimate.assumptions),
     )
@@ -54,11 +58,26 @@ def _header(advice: Advice) -> Iterator[str]:
     yield advice.cluster.summary
     if advice.defaults:
         yield f"Defaults: {'; '.join(advice.defaults)}."
+    if advice.library_because:
+        yield f"Library: {schema(advice.plan.library).name}. {advice.library_because}"
     yield (f"{advice.plans_enumerated:,} plans enumerated, {advice.plans_scored:,} scored: {advice.because}")
 
 
 def _plan(plan: Plan, estimate: Estimate) -> Iterator[str]:
-    rows = [
+    rows = _settings(plan)
+    rows.append(("global batch", f"{estimate.global_batch_size:,} samples, {estimate.tokens_per_step:,} tokens"))
+    yield from (f"  {name:<30}{value}" for name, value in rows)
+
+
+def _settings(plan: Plan) -> list[tuple[str, object]]:
+    """A plan's settings in words, as its library calls them."""
+    if plan.library != "smp-v1":
+        stated = schema(plan.library)
+        fields = [one for one in (*stated.parameters, *stated.settings) if one.audience == "user"]
+        known = plan_fields(plan.library)
+        values = [(one, getattr(plan, one.key)) for one in fields if one.key in known]
+        return [(one.title.lower(), _said(one, value)) for one, value in values if value is not None]
+    rows: list[tuple[str, object]] = [
         ("tensor parallel degree", plan.tensor_parallel_degree),
         ("pipeline parallel degree", plan.pipeline_parallel_degree),
         ("sharded data parallel degree", plan.sharded_data_parallel_degree),
@@ -70,8 +89,13 @@ def _plan(plan: Plan, estimate: Estimate) -> Iterator[str]:
     ]
     if plan.pipeline_parallel_degree > 1:
         rows.append(("active microbatches", f"{plan.active_in_flight} ({plan.pipeline} pipeline)"))
-    rows.append(("global batch", f"{estimate.global_batch_size:,} samples, {estimate.tokens_per_step:,} tokens"))
-    yield from (f"  {name:<30}{value}" for name, value in rows)
+    return rows
+
+
+def _said(setting: Parameter, value: object) -> object:
+    if setting.type == "str" and value is False:
+        return "none"
+    return ("yes" if value else "no") if isinstance(value, bool) else value
 
 
 def _figures(estimate: Estimate) -> Iterator[str]:
@@ -121,8 +145,9 @@ def _demands(advice: Advice) -> Iterator[str]:
         yield f"Already done by the generated cells, or to know: {', '.join(one.id for one in done)}."
 
 
-def _reference(advice: Advice) -> Iterator[str]:
-    reference = advice.reference
+def _reference(reference: Reference | None) -> Iterator[str]:
+    if reference is None:
+        return
     fits = "fits" if reference.fits else "does not fit"
     yield f"{reference.summary} By this model it {fits} ({reference.peak_gib:.1f} GiB at its peak)."
     for one in reference.differences:

@@ -20,8 +20,7 @@ class Step:
     order: int
     """Place in the best practices, from 1."""
     technique: str
-    """Key: ``instance``, ``optimizer_state_sharding``, ``activation_checkpointing``, ``tensor_parallelism``,
-    ``pipeline_parallelism``, ``offloading``, ``batch``."""
+    """Key, as the library's best practices list them: ``instance``, ``optimizer_state_sharding``, ``batch``, ..."""
     title: str
     decision: Decision
     because: str

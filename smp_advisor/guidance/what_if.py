@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import PlanError
+from smp_advisor.guidance.what_if_accumulated import accumulated_settings
 from smp_advisor.guidance.wording import fits, plural
 from smp_advisor.library import mismatches
 from smp_advisor.library.families import supports_prescaled_batch
@@ -50,8 +51,8 @@ class Case:
 
     @property
     def replicas(self) -> int:
-        """Copies of the model that see different samples (reduced data-parallel degree)."""
-        return self.data_parallel_degree // self.plan.tensor_parallel_degree
+        """Groups of GPUs that see different samples (reduced data-parallel degree)."""
+        return self.data_parallel_degree // (self.plan.tensor_parallel_degree * self.plan.context_parallel_degree)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,17 @@ def vary(case: Case, *, cluster: Cluster | None = None, hold_global_batch: bool 
     """
     place = cluster or case.cluster
     job = case.job if hold_global_batch else replace(case.job, global_batch_size=None)
+    if case.plan.library == "smp-v1":
+        return _vary_smp_v1(case, place, job, changes, hold_global_batch=hold_global_batch)
+    found = accumulated_settings(case, place, job, changes, hold_global_batch=hold_global_batch)
+    return (
+        WhatIf(cluster=place, job=job, obstacle=found) if isinstance(found, str) else _built(case, place, job, *found)
+    )
+
+
+def _vary_smp_v1(
+    case: Case, place: Cluster, job: Job, changes: Mapping[str, Any], *, hold_global_batch: bool
+) -> WhatIf:
     now = case.plan
     settings: dict[str, Any] = dict(changes)
     moved: list[str] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from smp_advisor.errors import PlanError
@@ -51,6 +51,7 @@ class Plan:
     """Fields that the training script reads; all others but library and version are the library's."""
 
     if TYPE_CHECKING:
+        __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
         @property
         def library(self) -> str:
@@ -222,7 +223,7 @@ def plan_defaults(kind: type[Plan]) -> dict[str, Any]:
     """Fields of a kind of plan with their defaults."""
     found = _DEFAULTS.get(kind)
     if found is None:
-        stated = fields(kind)  # type: ignore[arg-type]  # each kind of plan is a dataclass
+        stated = fields(kind)
         found = _DEFAULTS[kind] = {
             one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in stated
         }

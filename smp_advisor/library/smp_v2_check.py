@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["cluster_mismatches", "model_mismatches"]
+__all__ = ["SMDDP_INSTANCES", "cluster_mismatches", "model_mismatches"]
 
 _TECHNIQUES = {
     "tensor_parallel": "tensor_parallel_degree",
@@ -23,7 +23,8 @@ _TECHNIQUES = {
     "expert_parallel": "expert_parallel_degree",
 }
 
-_SMDDP_INSTANCES = ("ml.p4d.24xlarge", "ml.p4de.24xlarge")
+SMDDP_INSTANCES = ("ml.p4d.24xlarge", "ml.p4de.24xlarge")
+"""Where SageMaker's own collectives run (SMP v2, core features: optimized collectives)."""
 
 
 def cluster_mismatches(plan: Plan, cluster: Cluster) -> Iterator[str]:
@@ -51,9 +52,9 @@ def cluster_mismatches(plan: Plan, cluster: Cluster) -> Iterator[str]:
             f"context_parallel_degree ({plan.context_parallel_degree}) cannot exceed the shard degree, which is"
             f" {shards} on {cluster.gpus} GPUs: set it to {shards} or less."
         )
-    if plan.distributed_backend == "smddp" and cluster.instance.name not in _SMDDP_INSTANCES:
+    if plan.distributed_backend == "smddp" and cluster.instance.name not in SMDDP_INSTANCES:
         yield (
-            f"SageMaker's own collectives (smddp) run on {' and '.join(_SMDDP_INSTANCES)} only, not on"
+            f"SageMaker's own collectives (smddp) run on {' and '.join(SMDDP_INSTANCES)} only, not on"
             f" {cluster.instance.name}: set distributed_backend to 'nccl'."
         )
     if plan.fp8 and not cluster.instance.fp8_tflops:

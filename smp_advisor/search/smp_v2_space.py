@@ -13,6 +13,7 @@ from smp_advisor.costs.recipe import fully_sharded, over_frozen
 from smp_advisor.costs.translation_sharded import LOADING_HORIZON, PREFETCHED_UNITS
 from smp_advisor.library.families import supports
 from smp_advisor.library.schema import schema
+from smp_advisor.library.smp_v2_check import SMDDP_INSTANCES
 from smp_advisor.library.version import default_version
 from smp_advisor.search import axes
 from smp_advisor.search.space import Space
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["enumerate_smp_v2"]
+__all__ = ["enumerate_smp_v2", "technique_degrees"]
 
 _COLUMNS = frozenset(
     {
@@ -42,8 +43,6 @@ _COLUMNS = frozenset(
 
 _DELAYED_FROM = 60e9
 """Parameters from which the best practices of SMP v2 ask for delayed parameter initialization."""
-
-_SMDDP_INSTANCES = ("ml.p4d.24xlarge", "ml.p4de.24xlarge")
 
 
 def _settings(at: Mapping[str, Any], *, shared: Mapping[str, Any], smddp: bool) -> dict[str, Any]:
@@ -84,7 +83,7 @@ def enumerate_smp_v2(model: Model, cluster: Cluster, job: Job, pins: Mapping[str
         "fp8": job.fp8,
         "delayed_parameter_initialization": model.parameter_count >= _DELAYED_FROM,
     }
-    settings = partial(_settings, shared=shared, smddp=cluster.instance.name in _SMDDP_INSTANCES and cluster.nodes > 1)
+    settings = partial(_settings, shared=shared, smddp=cluster.instance.name in SMDDP_INSTANCES and cluster.nodes > 1)
     extra = {name: value for name, value in pins.items() if name not in _COLUMNS}
     return Space(library="smp-v2", layout=Layout.concatenate(parts), settings=settings, extra=extra)
 
@@ -92,24 +91,12 @@ def enumerate_smp_v2(model: Model, cluster: Cluster, job: Job, pins: Mapping[str
 def _degrees(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Iterator[tuple[int, int, int, int]]:
     """(tensor, context, expert, shard) degrees that the cluster, the model and the version allow together."""
     version = pins.get("version", default_version("smp-v2"))
-    sequence = model.sequence_length(job.sequence_length)
 
-    def tried(technique: str, size: int) -> list[int]:
+    def tried(technique: str) -> list[int]:
         key = f"{technique}_degree"
-        if key in pins:
-            return [pins[key]]
-        parameter = schema("smp-v2").parameter(key)
-        known = parameter is not None and parameter.exists_in(version)
-        usable = known and supports(model.family, technique, "smp-v2")
-        return [one for one in axes.divisors(cluster.gpus) if size % one == 0] if usable else [1]
+        return [pins[key]] if key in pins else technique_degrees(model, cluster, job, technique, version=version)
 
-    attentions = [a for group in model.groups for a in group.block.attentions]
-    tensors = [
-        t for t in tried("tensor_parallel", 0) if all(a.heads % t == 0 and a.kv_heads % t == 0 for a in attentions)
-    ]
-    for tp, cp, ep in product(
-        tensors, tried("context_parallel", sequence), tried("expert_parallel", model.shape.experts)
-    ):
+    for tp, cp, ep in product(tried("tensor_parallel"), tried("context_parallel"), tried("expert_parallel")):
         if cluster.gpus % (tp * cp) or cluster.gpus % (tp * ep):
             continue
         left = cluster.gpus // (tp * ep)
@@ -119,6 +106,29 @@ def _degrees(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) 
                 yield tp, cp, ep, shards
 
 
+def technique_degrees(model: Model, cluster: Cluster, job: Job, technique: str, *, version: str) -> list[int]:
+    """Degrees of a technique that divide the cluster and what it divides of the model; 1 where there is none.
+
+    Parameters
+    ----------
+    technique
+        ``tensor_parallel`` divides attention heads, ``context_parallel`` the sequence, ``expert_parallel`` the experts.
+    version
+        Of the library; older ones lack some techniques.
+    """
+    parameter = schema("smp-v2").parameter(f"{technique}_degree")
+    known = parameter is not None and parameter.exists_in(version)
+    if not (known and supports(model.family, technique, "smp-v2")):
+        return [1]
+    if technique == "tensor_parallel":
+        sizes = [size for group in model.groups for a in group.block.attentions for size in (a.heads, a.kv_heads)]
+    elif technique == "context_parallel":
+        sizes = [model.sequence_length(job.sequence_length)]
+    else:
+        sizes = [model.shape.experts]
+    return [one for one in axes.divisors(cluster.gpus) if all(size % one == 0 for size in sizes)]
+
+
 def _layout(rows: axes.Ints, job: Job, degrees: tuple[int, int, int, int], pins: Mapping[str, Any]) -> Layout:
     tp, cp, ep, shards = degrees
     keeps = pins.get("sharding_strategy") == "_hybrid_shard_zero2"
@@ -126,6 +136,7 @@ def _layout(rows: axes.Ints, job: Job, degrees: tuple[int, int, int, int], pins:
         over_frozen(fully_sharded(job), job),
         rows=len(rows),
         tensor_parallel_degree=tp,
+        sequence_parallel=tp > 1,
         context_parallel_degree=cp,
         expert_parallel_degree=ep,
         experts_beside_shards=True,

@@ -27,7 +27,9 @@ def ask(case: Case) -> dict[str, WhatIf]:
 
 
 def _strategies(case: Case) -> list[str]:
-    """The strategies that the layers can use."""
+    """The strategies that the library has and the layers can use."""
+    if case.plan.library != "smp-v1":
+        return ["each"]
     layers = -(-case.model.layer_count // case.plan.pipeline_parallel_degree)
     return [str(one) for one in checkpointing_strategies(layers, case.plan.tensor_parallel_degree) if one]
 

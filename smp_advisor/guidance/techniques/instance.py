@@ -8,8 +8,8 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.guidance.techniques.finding import Finding
 from smp_advisor.guidance.what_if import WhatIf, vary
 from smp_advisor.guidance.wording import degree_of_change, fit, fits, gib, plural, throughput, usd
-from smp_advisor.library.support import supported_instances
-from smp_advisor.library.version import facts
+from smp_advisor.library.plan import plan_fields
+from smp_advisor.library.support import suggested_instances
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,14 +38,12 @@ def ask(case: Case) -> dict[str, WhatIf]:
 
 
 def _others(case: Case) -> list[Instance]:
-    library = case.plan.library
-    unwanted = facts(library)["instances"]["not_suggested"]
+    """Those that can be had, are large enough to be worth dividing a model over, and offer as many GPUs."""
+    here = case.cluster.instance
     return [
         machine
-        for machine in supported_instances(library)
-        if machine.name != case.cluster.instance.name
-        and machine.name not in unwanted
-        and case.cluster.gpus % machine.gpus == 0
+        for machine in suggested_instances(case.plan.library)
+        if machine.name != here.name and case.cluster.gpus % machine.gpus == 0 and machine.gpus >= min(here.gpus, 4)
     ]
 
 
@@ -67,7 +65,8 @@ def _simple_changes(case: Case) -> dict[str, dict[str, Any]]:
         result[f"pipeline_parallel_degree {half}"] = {"pipeline_parallel_degree": half}
     if case.job.global_batch_size is None and _doubled_tokens(case) <= case.job.max_tokens_per_step:
         result[f"batch_size {2 * plan.batch_size}"] = {"batch_size": 2 * plan.batch_size}
-    return result
+    known = plan_fields(plan.library)
+    return {label: changes for label, changes in result.items() if known.issuperset(changes)}
 
 
 def _doubled_tokens(case: Case) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.guidance.techniques.finding import Finding, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary
 from smp_advisor.guidance.wording import figures, gib
+from smp_advisor.library.schema import schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +36,12 @@ def find(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate
     alternative = other.plan if estimate else None
     if case.plan.offload_activations:
         host = gib(case.estimate.host_memory_gib_per_node)
-        lead = f"Activations of waiting microbatches take {host} of a node's host memory."
+        lead = (
+            f"Checkpointed activations take {host} of a node's host memory; those of {_horizon(case)} layers are on the"
+            " GPU at a time."
+            if case.plan.library == "smp-v2"
+            else f"Activations of waiting microbatches take {host} of a node's host memory."
+        )
         return Finding(
             decision="used",
             because=f"{_limits(case)}{lead} {why_used(case, other, estimate)}",
@@ -50,7 +56,16 @@ def find(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate
     )
 
 
+def _horizon(case: Case) -> int:
+    horizon = case.plan.activation_loading_horizon
+    return int(
+        schema("smp-v2").defaults(case.plan.version)["activation_loading_horizon"] if horizon is None else horizon
+    )
+
+
 def _limits(case: Case) -> str:
+    if case.plan.library != "smp-v1":
+        return ""
     if case.plan.microbatches == 1:
         return "With a single microbatch there is none waiting whose activations could leave the GPU. "
     if case.plan.pipeline_parallel_degree == 1:

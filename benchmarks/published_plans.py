@@ -1,0 +1,190 @@
+"""Read published configurations of SMP as plans, and judge whether the cost model lets them fit.
+
+    python benchmarks/published_plans.py TABLE.csv
+
+The table has one configuration a row that its publisher says works (columns as in the table of configurations published
+as working: `smp_version`, degrees, `train_batch_size_per_gpu_or_rdp`, ...). Each row goes the way a user's own
+configuration goes: the library's dictionary and the script's settings are read by `Plan.from_parameters`, checked against
+cluster, model and job, and estimated.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from accuracy_rows.machines import instance_cluster_of
+from accuracy_rows.models import model_of
+from accuracy_rows.table import Row, SkippedError, read_table
+
+from smp_advisor.costs import Estimate, estimate
+from smp_advisor.errors import AdvisorError
+from smp_advisor.library import Plan, check_against
+from smp_advisor.workload import Job
+
+__all__ = ["Judgement", "judge", "read_plan"]
+
+_LIBRARIES = {"1": "smp-v1", "2": "smp-v2"}
+
+_NOT_DESCRIBED = {"dpo": "preference optimisation keeps a second, frozen model, which no job describes"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What became of a row."""
+
+    row: str
+    name: str
+    outcome: Literal["fits", "does not fit", "refused", "not judged"]
+    plan: Plan | None = None
+    estimate: Estimate | None = None
+    reason: str = ""
+
+
+def read_plan(row: Row) -> Plan:
+    """The row's configuration as its library's dictionary and script settings, read back as a plan."""
+    library = _LIBRARIES[row.text("smp_version")]
+    batch = row.integer("train_batch_size_per_gpu_or_rdp")
+    settings: dict[str, Any] = {
+        "activation_checkpointing": "each" if row.flag("activation_checkpointing") else "none",
+        **({} if batch is None else {"batch_size": batch}),
+    }
+    build = _smp_v1 if library == "smp-v1" else _smp_v2
+    parameters = build(row, settings)
+    return Plan.from_parameters(parameters, settings, library=library)
+
+
+def _smp_v1(row: Row, settings: dict[str, Any]) -> dict[str, Any]:
+    shards = row.integer("sharded_data_parallel_degree") or 1
+    precision = _precision(row)
+    parameters: dict[str, Any] = {
+        "ddp": row.flag("ddp") is not False,
+        "fp16": precision == "fp16",
+        "bf16": precision == "bf16",
+        "sharded_data_parallel_degree": shards,
+        "shard_optimizer_state": bool(row.flag("shard_optimizer_state")),
+        "prescaled_batch": bool(row.flag("prescaled_batch")),
+        "offload_activations": bool(row.flag("activation_offloading")),
+    }
+    for name in (
+        "pipeline_parallel_degree",
+        "tensor_parallel_degree",
+        "microbatches",
+        "active_microbatches",
+        "activation_loading_horizon",
+    ):
+        value = row.integer(name)
+        if value is not None:
+            parameters[name] = value
+    for name in ("pipeline", "optimize", "placement_strategy"):
+        if row.text(name):
+            parameters[name] = row.text(name)
+    return parameters
+
+
+def _smp_v2(row: Row, settings: dict[str, Any]) -> dict[str, Any]:
+    precision = _precision(row)
+    offloads = bool(row.flag("activation_offloading"))
+    settings |= {
+        "precision": precision,
+        "fp8": int(row.text("precision").startswith("fp8")),
+        "offload_activations": offloads,
+    }
+    parameters: dict[str, Any] = {
+        "hybrid_shard_degree": row.integer("sharded_data_parallel_degree") or 0,
+        "sm_activation_offloading": offloads,
+    }
+    for name in (
+        "tensor_parallel_degree",
+        "context_parallel_degree",
+        "expert_parallel_degree",
+        "activation_loading_horizon",
+    ):
+        value = row.integer(name)
+        if value is not None:
+            parameters[name] = value
+    batch, whole = settings.get("batch_size"), row.integer("global_batch")
+    ranks = (row.integer("gpus") or 1) // (
+        (row.integer("tensor_parallel_degree") or 1) * (row.integer("context_parallel_degree") or 1)
+    )
+    if batch and whole:
+        settings["gradient_accumulation_steps"] = max(1, round(whole / (ranks * batch)))
+    return parameters
+
+
+def _precision(row: Row) -> str:
+    stated = row.text("precision")
+    if not stated:  # AWS's samples train in bf16 with sharded data parallelism, in fp16 without
+        return "bf16" if (row.integer("sharded_data_parallel_degree") or 1) > 1 else "fp16"
+    return "fp16" if stated.startswith("fp16") else "fp32" if stated.startswith("fp32") else "bf16"
+
+
+def judge(table: Path) -> list[Judgement]:
+    """What becomes of every row that names a version of SMP."""
+    return [_judged(row) for row in read_table(table).rows if row.text("smp_version") in _LIBRARIES]
+
+
+def _judged(row: Row) -> Judgement:
+    about = {"row": row.text("id"), "name": row.text("model")}
+    try:
+        plan = read_plan(row)
+    except AdvisorError as error:
+        return Judgement(**about, outcome="refused", reason=str(error))
+    if "may be shorter" in row.text("note"):
+        return Judgement(**about, outcome="not judged", plan=plan, reason="the sequence length is an upper bound only")
+    unstated = [name for name in ("seq", "train_batch_size_per_gpu_or_rdp") if row.integer(name) is None]
+    if unstated:
+        return Judgement(**about, outcome="not judged", plan=plan, reason=f"{' and '.join(unstated)} not published")
+    if row.text("task") in _NOT_DESCRIBED:
+        return Judgement(**about, outcome="not judged", plan=plan, reason=_NOT_DESCRIBED[row.text("task")])
+    try:
+        return _estimated(row, plan, about)
+    except (AdvisorError, SkippedError) as error:
+        return Judgement(**about, outcome="refused", plan=plan, reason=str(error))
+
+
+def _estimated(row: Row, plan: Plan, about: dict[str, str]) -> Judgement:
+    cluster = instance_cluster_of(row, nodes=row.integer("instances") or 1)
+    model = model_of(Row({**row.values, "family": _family(row)}))
+    flash = row.text("attention").startswith("flash") or plan.library != "smp-v1"
+    job = Job(
+        sequence_length=row.integer("seq") or 1,
+        precision=plan.precision,
+        fp8=plan.library == "smp-v2" and plan.fp8,
+        attention="fused" if flash else "eager",
+    )
+    check_against(plan, cluster, model, job)
+    found = estimate(model, cluster, job, plan)
+    return Judgement(**about, outcome="fits" if found.fits else "does not fit", plan=plan, estimate=found)
+
+
+_FAMILIES = {"neox": "gpt_neox", "mixtral": "mixtral", "mistral": "llama", "llama": "llama", "gpt-2": "gpt2"}
+"""Part of a published name to the family of its blocks; Mistral's are Llama's."""
+
+
+def _family(row: Row) -> str:
+    return next((family for part, family in _FAMILIES.items() if part in row.text("model")), "")
+
+
+def _report(judgements: list[Judgement]) -> None:
+    for one in judgements:
+        peak = (
+            ""
+            if one.estimate is None
+            else f"{one.estimate.memory.peak.total_gib:7.1f} of {one.estimate.usable_gpu_memory_gib:.1f} GiB"
+        )
+        print(f"{one.row:<12} {one.name[:40]:<40} {one.outcome:<13} {peak} {one.reason}")
+    judged = [one for one in judgements if one.outcome in {"fits", "does not fit"}]
+    fit = sum(one.outcome == "fits" for one in judged)
+    read = sum(one.plan is not None for one in judgements)
+    print(
+        f"\n{len(judgements)} rows, {read} read as plans; {fit} of {len(judged)} judged to fit ({100 * fit / max(len(judged), 1):.1f} %)"
+    )
+
+
+if __name__ == "__main__":
+    _report(judge(Path(sys.argv[1])))

@@ -1,0 +1,252 @@
+"""Advice for the libraries beside SMP v1: ordered practices, reference rows, pitfalls, and which library it is."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from smp_advisor import advise
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs import estimate
+from smp_advisor.errors import AdvisorError
+from smp_advisor.guidance import explain, nearest_reference, pitfalls
+from smp_advisor.guidance.compiler_table import compiler_rows, nearest_tested
+from smp_advisor.guidance.demands import _rows
+from smp_advisor.guidance.library_choice import choose_library
+from smp_advisor.guidance.practices import order, practice
+from smp_advisor.guidance.reference_smp_v2 import reference_rows_smp_v2
+from smp_advisor.library import Plan
+from smp_advisor.library.version import LIBRARIES
+from smp_advisor.workload import Job, Model
+
+LLAMA_70B = Model.from_shape(
+    layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, vocab=32_000, family="llama", name="Llama 2 70B"
+)
+GPT2 = Model.from_shape(layers=12, hidden=768, heads=12, vocab=50_257, max_positions=1024, family="gpt2", name="GPT-2")
+P4D_32 = Cluster("ml.p4d.24xlarge", 32)
+BF16 = Job(sequence_length=4096, precision="bf16", attention="fused")
+
+
+def explained(plan: Plan, model: Model = LLAMA_70B, cluster: Cluster = P4D_32, job: Job = BF16):
+    return {one.technique: one for one in explain(model, cluster, job, plan, estimate(model, cluster, job, plan))}
+
+
+@pytest.fixture(scope="module")
+def smp_v2():
+    plan = Plan(library="smp-v2", hybrid_shard_degree=256, batch_size=2, activation_checkpointing="each")
+    return explained(plan)
+
+
+def test_smp_v2_goes_through_its_own_practices_in_order(smp_v2):
+    assert tuple(smp_v2) == order("smp-v2")
+    assert [one.order for one in smp_v2.values()] == list(range(1, len(smp_v2) + 1))
+    for step in smp_v2.values():
+        assert step.because.endswith(".")
+        assert step.source_url.startswith("https://docs.aws.amazon.com/sagemaker/")
+        assert step.trade_off
+
+
+def test_sharding_is_argued_with_the_next_lower_degree(smp_v2):
+    step = smp_v2["sharding"]
+    assert step.decision == "used"
+    assert "sharded over 256 GPUs" in step.because
+    assert step.alternative.hybrid_shard_degree < 256
+    assert {"memory with", "memory without"} <= set(dict(step.figures))
+
+
+def test_degrees_that_the_family_lacks_are_not_possible(smp_v2):
+    assert smp_v2["expert_parallelism"].decision == "not possible"
+    assert smp_v2["tensor_parallelism"].decision == "not used"
+    assert smp_v2["tensor_parallelism"].alternative.tensor_parallel_degree == 2
+    gpt = explained(
+        Plan(library="smp-v2", hybrid_shard_degree=8, batch_size=1),
+        model=GPT2,
+        cluster=Cluster("ml.p4d.24xlarge"),
+        job=Job(sequence_length=512, precision="bf16", attention="fused"),
+    )
+    assert gpt["tensor_parallelism"].decision == "not possible"
+    assert "not for gpt2" in gpt["tensor_parallelism"].because
+
+
+def test_an_alternative_keeps_the_global_batch(smp_v2):
+    for step in smp_v2.values():
+        if step.alternative is not None and step.technique not in {"batch", "instance"}:
+            there = estimate(LLAMA_70B, P4D_32, BF16, step.alternative)
+            assert there.global_batch_size == 512
+
+
+@pytest.mark.parametrize("row", reference_rows_smp_v2(), ids=lambda row: row.name)
+def test_aws_reference_rows_of_smp_v2_fit(row):
+    assert estimate(row.model, row.cluster, row.job, row.plan).fits
+
+
+def test_the_nearest_reference_of_smp_v2_argues_each_difference():
+    plan = Plan(
+        library="smp-v2",
+        hybrid_shard_degree=128,
+        batch_size=3,
+        activation_checkpointing="each",
+        offload_activations=True,
+    )
+    found = nearest_reference(LLAMA_70B, P4D_32, BF16, plan, estimate(LLAMA_70B, P4D_32, BF16, plan))
+    assert found.name == "70 B"
+    assert {one.setting for one in found.differences} == {
+        "Hybrid shard degree",
+        "Activation offloading",
+        "Batch of a GPU group",
+    }
+    assert all(one.because.endswith(".") for one in found.differences)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_library_has_practices_and_pitfalls_with_sources(library):
+    for technique in order(library):
+        stated = practice(technique, library)
+        assert stated.title
+        assert stated.source_url.startswith("https://docs.")
+    assert all(row.source_url.startswith("https://docs.") for row in _rows(library))
+
+
+def test_known_issues_follow_the_version():
+    def ids(version: str, **fields: object) -> set[str]:
+        plan = Plan(library="smp-v2", version=version, hybrid_shard_degree=256, batch_size=1, **fields)
+        return {one.id for one in pitfalls(LLAMA_70B, P4D_32, BF16, plan, script_is_generated=False)}
+
+    assert "2.1.0-flash-attention" in ids("2.1.0")
+    assert "2.1.0-flash-attention" not in ids("2.8.0")
+    assert "2.2.0-offloading" in ids("2.2.0", offload_activations=True, activation_checkpointing="each")
+    assert "2.6.0-checkpoint-module" in ids("2.6.0")
+    assert "moved-tag" in ids("2.6.1")
+    assert "moved-tag" not in ids("2.7.0")
+    assert "old-transformers" in ids("2.5.0")
+    assert "SMP302" not in ids("2.8.0")
+
+
+def test_what_a_group_shares_is_said():
+    plan = Plan(library="smp-v2", hybrid_shard_degree=64, tensor_parallel_degree=4, batch_size=1)
+    found = {one.id: one for one in pitfalls(LLAMA_70B, P4D_32, BF16, plan, script_is_generated=False)}
+    assert "SMP302" in found
+    assert "4 GPUs" in found["SMP202"].text
+    assert "over the 64 groups" in found["SMP202"].text
+
+
+# -- Training Compiler
+
+
+def test_the_tested_table_is_whole():
+    rows = compiler_rows()
+    assert len(rows) == 270
+    assert all(row.native_batch_size > 0 and row.compiled_batch_size > 0 for row in rows)
+    vit = next(row for row in rows if row.model == "ViT" and row.instance_type == "ml.g5.4xlarge")
+    assert vit.factor < 1  # the compiler does not always allow more
+
+
+def test_the_nearest_tested_row_is_of_the_same_shape_gpu_and_length():
+    row = nearest_tested(GPT2, Cluster("ml.g5.12xlarge").instance, 512, "1.13.1")
+    assert (row.model, row.instance_type, row.native_batch_size, row.compiled_batch_size) == (
+        "gpt2",
+        "ml.g5.48xlarge",
+        18,
+        45,
+    )
+    assert nearest_tested(LLAMA_70B, Cluster("ml.g5.12xlarge").instance, 512, "1.13.1") is None
+
+
+def test_training_compiler_gives_the_batch_and_the_learning_rate_to_go_with_it():
+    plan = Plan(library="training-compiler", batch_size=12)
+    steps = explained(
+        plan, model=GPT2, cluster=Cluster("ml.g5.48xlarge"), job=Job(sequence_length=512, precision="fp16")
+    )
+    assert tuple(steps) == order("training-compiler")
+    assert steps["batch"].alternative.batch_size == 45
+    rates = dict(steps["learning_rate"].figures)
+    assert rates["linear"] == "x 2.50"
+    assert rates["square root"] == f"x {math.sqrt(2.5):.2f}"
+    assert "no new releases" in steps["support"].because
+    assert "max_length=512" in steps["padding"].because
+
+
+def test_training_compiler_is_said_to_be_discontinued_and_to_exclude_smdistributed():
+    plan = Plan(library="training-compiler", batch_size=4)
+    found = pitfalls(
+        GPT2,
+        Cluster("ml.p4d.24xlarge"),
+        Job(sequence_length=512, precision="fp16"),
+        plan,
+        script_is_generated=False,
+    )
+    text = " ".join(one.text for one in found)
+    assert "no new releases" in text
+    assert "smdistributed" in text
+    assert '{"pytorchxla": {"enabled": True}}' in text
+
+
+# -- which library
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "framework", "library", "words"),
+    [
+        (GPT2, Cluster("ml.p4d.24xlarge"), None, "ddp", "needs no model parallelism"),
+        (LLAMA_70B, Cluster("ml.p5.48xlarge", 8), None, "smp-v2", "SMP v1 does not run on ml.p5.48xlarge"),
+        (LLAMA_70B, P4D_32, "pytorch 2.5.1", "smp-v2", "SMP v1 is archived"),
+        (GPT2, Cluster("ml.g5.48xlarge"), "pytorch 1.13", "training-compiler", "no new releases"),
+        (GPT2, Cluster("ml.p4d.24xlarge"), "tensorflow 2.6", "smp-v1-tensorflow", "only model-parallel library"),
+    ],
+)
+def test_auto_chooses_and_says_why(model, cluster, framework, library, words):
+    job = Job(sequence_length=512)
+    chosen = choose_library(model, cluster, job, framework=framework)
+    assert chosen.library == library
+    assert words in chosen.because
+    assert chosen.because.endswith(".")
+
+
+def test_an_old_framework_keeps_version_1():
+    model = Model.from_parameters("20B")
+    chosen = choose_library(model, Cluster("ml.p4d.24xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
+    assert chosen.library == "smp-v1"
+    assert "archived" in chosen.because
+    with pytest.raises(AdvisorError, match="CUDA 11 only"):
+        choose_library(model, Cluster("ml.p5.48xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
+
+
+def test_an_unlisted_instance_takes_plain_fsdp():
+    model = Model.from_parameters("7B")
+    chosen = choose_library(model, Cluster("ml.g5.48xlarge"), Job(sequence_length=1024))
+    assert chosen.library == "fsdp"
+    assert "in no list of AWS for SMP v2" in chosen.because
+
+
+def test_advise_with_auto_carries_the_reason_and_the_librarys_defaults():
+    advice = advise("1.3B", "ml.p4d.24xlarge", library="auto", sequence_length=512)
+    assert advice.plan.library == "ddp"
+    assert advice.job.precision == "bf16"
+    assert advice.job.attention == "fused"
+    assert "no model parallelism" in advice.library_because
+    assert advice.library_because.split(".")[0] in " ".join(str(advice).split())
+    assert advice.reference is None
+    assert any("bf16" in one for one in advice.defaults)
+
+
+def test_advise_holds_pins_in_the_librarys_own_words():
+    advice = advise(
+        "7B", "ml.p4d.24xlarge", instance_count=2, library="smp-v2", sequence_length=1024, hybrid_shard_degree=8
+    )
+    assert advice.plan.hybrid_shard_degree == 8
+    assert advice.estimate.fits
+    assert len(advice.alternatives) > 1
+
+
+def test_advise_refuses_what_the_library_lacks():
+    with pytest.raises(AdvisorError, match="SMP v2 has no setting 'microbatches'; SMP v1"):
+        advise("7B", "ml.p4d.24xlarge", library="smp-v2", microbatches=4)
+    with pytest.raises(AdvisorError, match=r"library must be 'auto' or one of smp-v1, .*fsdp, not 'smp-v3'"):
+        advise("7B", "ml.p4d.24xlarge", library="smp-v3")
+    with pytest.raises(AdvisorError, match="framework goes with library='auto'"):
+        advise("7B", "ml.p4d.24xlarge", library="smp-v2", framework="pytorch")
+    with pytest.raises(AdvisorError, match="framework must be"):
+        advise("7B", "ml.p4d.24xlarge", library="auto", framework="jax")
+    with pytest.raises(AdvisorError, match="Training Compiler on the families"):
+        advise("124M", "ml.p5.48xlarge", library="training-compiler")
