@@ -178,12 +178,13 @@ class Advisor(anywidget.AnyWidget):
             # a newer one be, which it must not undo.
             return True
         self._served[view] = order
+        library = self._bench.advice.plan.library
         try:
-            settings = require_settings(request.get("settings"))
+            settings = require_settings(request.get("settings"), library)
             moved = str(request.get("moved") or "")
             if "value" in request:
                 # The view did not know what the move leads to: what must follow follows here.
-                require_settings({**settings, moved: request["value"]})
+                require_settings({**settings, moved: request["value"]}, library)
                 bench = workbench.move(workbench.apply(self._bench, settings), moved, request["value"])
             else:
                 bench = workbench.apply(self._bench, settings, moved=moved)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 from smp_advisor.library.schema import schema
+from smp_advisor.notebook.library_settings import positions as positions_of
 from smp_advisor.notebook.settings import OPTIMIZER_STATE, prescaled, sharded
-from smp_advisor.notebook.words import LABELS, value_text
+from smp_advisor.notebook.words import labels_of, value_text
 from smp_advisor.search.axes import checkpointing_strategies, divisors, pipeline_degrees, tensor_degrees
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _KINDS: dict[str, Kind] = {
     "activation_checkpointing": "select",
     "offload_activations": "checkbox",
     "pipeline": "select",
+    "sharding_strategy": "select",
 }
 _MAX_ACTIVE_STEPS = 32
 """Up to so many microbatches every number of active ones has a position, beyond that the powers of two."""
@@ -46,6 +48,10 @@ class Control:
 
 def controls(advice: Advice, settings: Settings) -> list[Control]:
     """Every control with its positions, given what the others hold."""
+    library = advice.plan.library
+    if library != "smp-v1":
+        places = positions_of(advice, settings).items()
+        return [_control(library, name, values, settings[name]) for name, values in places]
     tensor, pipeline = _int(settings, "tensor_parallel_degree"), _int(settings, "pipeline_parallel_degree")
     batch, microbatches = _int(settings, "batch_size"), _int(settings, "microbatches")
     positions: dict[str, Iterable[Setting]] = {
@@ -66,20 +72,18 @@ def controls(advice: Advice, settings: Settings) -> list[Control]:
     if pipeline > 1:
         positions["active_microbatches"] = _active(microbatches)
         positions["pipeline"] = ["interleaved", "simple"]
-    return [_control(name, values, settings[name]) for name, values in positions.items()]
+    return [_control(library, name, values, settings[name]) for name, values in positions.items()]
 
 
-def _control(name: str, values: Iterable[Setting], current: Setting) -> Control:
+def _control(library: str, name: str, values: Iterable[Setting], current: Setting) -> Control:
     listed = list(values)
     if current not in listed:
         # What is set has a position even where it is no round number.
         listed = sorted([*listed, current], key=_order) if name not in _KINDS else [*listed, current]
-    parameter = schema().parameter("shard_optimizer_state" if name == "sharding" else name)
-    settings = {setting.key: setting for setting in schema().settings}
-    stated = parameter or settings.get(name)
+    stated = schema(library).described("shard_optimizer_state" if name == "sharding" else name)
     return Control(
         name=name,
-        label=LABELS[name],
+        label=labels_of(library)[name],
         kind=_KINDS.get(name, "slider"),
         values=tuple(listed),
         texts=tuple(value_text(name, value) for value in listed),

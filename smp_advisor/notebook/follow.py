@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import TYPE_CHECKING, cast
 
+from smp_advisor.notebook.library_settings import follow_fields
 from smp_advisor.notebook.settings import prescaled, shard_degree, sharded
 from smp_advisor.search.axes import divisors
 
@@ -22,6 +23,8 @@ def follow(advice: Advice, before: Settings, name: str, value: Setting) -> Setti
     more GPUs than there are replicas. The active microbatches stay the library's default where they were, and never
     exceed the microbatches. The simple schedule keeps all of them active, so that fewer make it the interleaved one.
     """
+    if advice.plan.library != "smp-v1":
+        return follow_fields(advice, before, name, value)
     after: Settings = {**before, name: value}
     if name in {"tensor_parallel_degree", "pipeline_parallel_degree"}:
         _keep_global_batch(advice, after)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import PlanError
 from smp_advisor.library.families import supports_prescaled_batch
+from smp_advisor.notebook.library_settings import FORMS, plan_of_fields, setting_type, settings_of_fields
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
@@ -17,6 +18,7 @@ __all__ = [
     "OPTIMIZER_STATE",
     "Setting",
     "Settings",
+    "names_of",
     "plan_of",
     "prescaled",
     "require_settings",
@@ -27,7 +29,7 @@ __all__ = [
 
 Setting = int | str | bool
 Settings = dict[str, Setting]
-"""One value for each of `NAMES`."""
+"""One value for each of the library's `names_of`."""
 
 NAMES = (
     "tensor_parallel_degree",
@@ -55,6 +57,8 @@ def sharded(degree: int) -> str:
 
 def settings_of(plan: Plan) -> Settings:
     """What the controls show of a plan."""
+    if plan.library != "smp-v1":
+        return settings_of_fields(plan)
     return {
         "tensor_parallel_degree": plan.tensor_parallel_degree,
         "pipeline_parallel_degree": plan.pipeline_parallel_degree,
@@ -74,8 +78,8 @@ def prescaled(advice: Advice, tensor_parallel_degree: int) -> bool:
         return False
     recommended = advice.plan
     if recommended.tensor_parallel_degree > 1:
-        return recommended.prescaled_batch
-    return recommended.optimize == "speed" and supports_prescaled_batch(advice.model.family)
+        return bool(recommended.prescaled_batch)
+    return bool(recommended.optimize == "speed") and supports_prescaled_batch(advice.model.family)
 
 
 def plan_of(advice: Advice, settings: Settings) -> Plan:
@@ -89,6 +93,8 @@ def plan_of(advice: Advice, settings: Settings) -> Plan:
     recommended = advice.plan
     if settings == settings_of(recommended):
         return recommended
+    if recommended.library != "smp-v1":
+        return plan_of_fields(advice, settings)
     given: dict[str, Any] = {**settings}
     tensor, pipeline = given["tensor_parallel_degree"], given["pipeline_parallel_degree"]
     sharding, microbatches = given["sharding"], given["microbatches"]
@@ -110,7 +116,12 @@ def plan_of(advice: Advice, settings: Settings) -> Plan:
     )
 
 
-def require_settings(value: object) -> Settings:
+def names_of(library: str) -> tuple[str, ...]:
+    """Settings that have a control, in the order of the form."""
+    return NAMES if library == "smp-v1" else FORMS[library]
+
+
+def require_settings(value: object, library: str = "smp-v1") -> Settings:
     """The same settings, once they are known to be complete and of the right types.
 
     Raises
@@ -118,13 +129,20 @@ def require_settings(value: object) -> Settings:
     PlanError
         One is missing, unknown, or no value of its kind.
     """
-    if not isinstance(value, dict) or set(value) != set(NAMES):
-        raise PlanError(f"The advisor's settings must give each of {', '.join(NAMES)} once.")
+    names = names_of(library)
+    if not isinstance(value, dict) or set(value) != set(names):
+        raise PlanError(f"The advisor's settings must give each of {', '.join(names)} once.")
     for name, setting in value.items():
-        wanted = bool if name in _SWITCHES else str if name in _CHOICES else int
+        wanted = _type_of(library, name)
         if type(setting) is not wanted:
             raise PlanError(f"The advisor's setting {name} must be of type {wanted.__name__}, not {setting!r}.")
     return value
+
+
+def _type_of(library: str, name: str) -> type:
+    if library != "smp-v1":
+        return setting_type(library, name)
+    return bool if name in _SWITCHES else str if name in _CHOICES else int
 
 
 def shard_degree(sharding: object) -> int:

@@ -38,7 +38,6 @@ def static_html(shown: Recommendation, now: Moment) -> str:
         _heading("Why this configuration"),
         f'<div style="{_MUTED}">{escape(shown["because"])} {escape(shown["searched"])}.</div>',
         _steps(shown),
-        _heading("Nearest AWS reference"),
         _reference(shown),
         _list("What it demands of the script and the data", [pitfall["text"] for pitfall in shown["pitfalls"]]),
         _list("What the estimate assumes", shown["assumptions"]),
@@ -130,9 +129,11 @@ def _link(url: str, title: str) -> str:
 
 def _reference(shown: Recommendation) -> str:
     reference = shown["reference"]
+    if reference is None:
+        return ""
     rows = "".join(_difference(difference) for difference in reference["differences"])
     told = f"{reference['name']}: {reference['summary']} {reference['extrapolation']}"
-    return f"<div>{escape(told)}</div>{_TABLE}{rows}</table>"
+    return f"{_heading('Nearest AWS reference')}<div>{escape(told)}</div>{_TABLE}{rows}</table>"
 
 
 def _difference(difference: dict[str, str]) -> str:

@@ -6,10 +6,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from smp_advisor.costs.estimate import CATEGORIES
+from smp_advisor.library.schema import schema
 from smp_advisor.notebook.controls import controls
 from smp_advisor.notebook.figures import figures, stage_groups, verdict
 from smp_advisor.notebook.settings import settings_of
-from smp_advisor.notebook.words import CATEGORY_LABELS, CONFIGURATION, TIME_LABELS, configuration, precision_words
+from smp_advisor.notebook.words import CATEGORY_LABELS, TIME_LABELS, configuration, precision_words, rows_of
 from smp_advisor.workload.optimizer import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ class Recommendation(TypedDict):
     rows: list[str]
     recommended: Moment
     steps: list[dict[str, Any]]
-    reference: dict[str, Any]
+    reference: dict[str, Any] | None
+    """None where AWS publishes no configurations of the library."""
     pitfalls: list[dict[str, Any]]
     assumptions: list[str]
 
@@ -149,6 +151,7 @@ def facts(advice: Advice) -> list[Fact]:
         _fact("Model", ", ".join(parts), model.origin if model.origin != "given" else "", model.note),
         _fact("Cluster", advice.cluster.summary, "", _assumed(assumed)),
         _fact("Training", ", ".join(run)),
+        _fact("Library", f"{schema(advice.plan.library).name} {advice.plan.version}"),
         _fact("Objective", f"{_objective(advice.objective)}, at least {likely:g} % likely to fit"),
     ]
 
@@ -185,26 +188,23 @@ def _searched(advice: Advice) -> str:
 
 def recommendation(advice: Advice) -> Recommendation:
     """Everything of the advice that no control changes."""
-    instance = advice.cluster.instance
+    instance, rows = advice.cluster.instance, rows_of(advice.plan.library)
     return {
         "title": f"{advice.model.name} on {advice.cluster.nodes} × {instance.name}",
         "facts": facts(advice),
         "defaults": list(advice.defaults),
-        "because": advice.because,
+        "because": " ".join(filter(None, (advice.library_because, advice.because))),
         "searched": _searched(advice),
         "usable_gib": instance.usable_gpu_memory_gib,
         "nominal_gib": instance.gpu_memory_gib,
         "categories": [CATEGORY_LABELS[name] for name in CATEGORIES],
         "seconds": list(TIME_LABELS.values()),
         "figures": [figure.label for figure in figures(advice.estimate)],
-        "names": list(CONFIGURATION),
-        "rows": list(CONFIGURATION.values()),
+        "names": list(rows),
+        "rows": list(rows.values()),
         "recommended": moment(advice, settings_of(advice.plan), advice.plan, advice.estimate),
         "steps": [{**asdict(step), "figures": [list(pair) for pair in step.figures]} for step in advice.steps],
-        "reference": {
-            **asdict(advice.reference),
-            "differences": [asdict(difference) for difference in advice.reference.differences],
-        },
+        "reference": None if advice.reference is None else asdict(advice.reference),
         "pitfalls": [asdict(pitfall) for pitfall in advice.pitfalls],
         "assumptions": list(advice.estimate.assumptions),
     }

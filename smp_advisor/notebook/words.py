@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.library.world import global_batch_size
+from smp_advisor.notebook.library_settings import FORMS, field_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +21,9 @@ __all__ = [
     "TIME_LABELS",
     "configuration",
     "dollars",
+    "labels_of",
     "precision_words",
+    "rows_of",
     "value_text",
 ]
 
@@ -39,6 +42,19 @@ LABELS: Mapping[str, str] = {
 
 CONFIGURATION: Mapping[str, str] = {**LABELS, "global_batch": "Global batch"}
 """Rows of the table of a plan's techniques and degrees."""
+
+
+def labels_of(library: str) -> Mapping[str, str]:
+    """The controls of a library, by setting."""
+    return LABELS if library == "smp-v1" else {name: field_label(library, name) for name in FORMS[library]}
+
+
+def rows_of(library: str) -> Mapping[str, str]:
+    """Rows of the table of a plan's techniques and degrees."""
+    return (
+        CONFIGURATION if library == "smp-v1" else {**labels_of(library), "global_batch": CONFIGURATION["global_batch"]}
+    )
+
 
 CATEGORY_LABELS: Mapping[str, str] = {
     "parameters_gib": "Parameters",
@@ -82,14 +98,14 @@ def value_text(name: str, value: Setting) -> str:
 
 
 def configuration(advice: Advice, plan: Plan) -> list[str]:
-    """Texts of a plan's techniques and degrees, in the order of `CONFIGURATION`; empty where a row does not apply."""
+    """Texts of a plan's techniques and degrees, in the order of `rows_of`; empty where a row does not apply."""
     from smp_advisor.notebook.settings import settings_of
 
     texts = {name: value_text(name, value) for name, value in settings_of(plan).items()}
     if plan.pipeline_parallel_degree == 1:
-        texts["active_microbatches"] = texts["pipeline"] = ""
+        texts |= {name: "" for name in ("active_microbatches", "pipeline") if name in texts}
     texts["global_batch"] = f"{global_batch_size(plan, advice.cluster):,}"
-    return [texts[name] for name in CONFIGURATION]
+    return [texts[name] for name in rows_of(plan.library)]
 
 
 def dollars(amount: float) -> str:

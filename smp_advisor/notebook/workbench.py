@@ -9,9 +9,9 @@ from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.notebook.follow import follow
 from smp_advisor.notebook.moves import describe
-from smp_advisor.notebook.settings import NAMES, plan_of, settings_of
+from smp_advisor.notebook.settings import names_of, plan_of, settings_of
 from smp_advisor.notebook.view_state import moment
-from smp_advisor.notebook.words import CONFIGURATION, LABELS
+from smp_advisor.notebook.words import labels_of, rows_of
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
@@ -52,8 +52,9 @@ def recommended(advice: Advice) -> Bench:
 
 def move(bench: Bench, name: str, value: Setting) -> Bench:
     """Move one control; what must follow follows."""
-    if name not in NAMES:
-        raise PlanError(f"The advisor has no control {name!r}; it has {', '.join(NAMES)}.")
+    names = names_of(bench.advice.plan.library)
+    if name not in names:
+        raise PlanError(f"The advisor has no control {name!r}; it has {', '.join(names)}.")
     return apply(bench, follow(bench.advice, bench.settings, name, value), moved=name)
 
 
@@ -68,8 +69,9 @@ def apply(bench: Bench, settings: Settings, *, moved: str = "") -> Bench:
         bench, settings=settings_of(plan), plan=plan, estimate=value, moved=moved, problem="", words=""
     )
     usable = bench.estimate.usable_gpu_memory_gib
-    rows = list(CONFIGURATION.values())
-    said = describe(rows, bench.moment, after.moment, moved=LABELS.get(moved, ""), usable_gib=usable)
+    library = bench.advice.plan.library
+    rows, label = list(rows_of(library).values()), labels_of(library).get(moved, "")
+    said = describe(rows, bench.moment, after.moment, moved=label, usable_gib=usable)
     return dataclasses.replace(after, words=said)
 
 

@@ -11,7 +11,7 @@ export function explanation(shown: Recommendation): HTMLElement {
     element('p', 'smp-because', shown.because),
     element('p', 'smp-note', `${shown.searched}.`),
     steps,
-    referenceDetails(shown.reference),
+    shown.reference !== null && referenceDetails(shown.reference),
     shown.pitfalls.length > 0 &&
       disclosure('smp-section', [`What it demands of the script and the data (${shown.pitfalls.length})`], pitfallList(shown.pitfalls)),
     shown.assumptions.length > 0 &&

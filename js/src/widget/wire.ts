@@ -141,7 +141,8 @@ export interface Recommendation {
   rows: string[];
   recommended: Moment;
   steps: Step[];
-  reference: Reference;
+  /** Null where AWS publishes no configurations of the library. */
+  reference: Reference | null;
   pitfalls: Pitfall[];
   assumptions: string[];
 }

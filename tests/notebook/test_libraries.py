@@ -1,0 +1,106 @@
+"""The widget shows advice for every library, with controls that are the library's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from smp_advisor import advise
+from smp_advisor.errors import PlanError
+from smp_advisor.library.schema import schema
+from smp_advisor.library.version import LIBRARIES
+from smp_advisor.notebook import workbench
+from smp_advisor.notebook.controls import controls
+from smp_advisor.notebook.library_settings import FORMS
+from smp_advisor.notebook.look_ahead import look_ahead
+from smp_advisor.notebook.settings import names_of, plan_of, require_settings, settings_of
+from smp_advisor.notebook.static_view import static_html
+from smp_advisor.notebook.view_state import recommendation
+
+ASKED = {
+    "smp-v2": {"model": "7B", "family": "llama", "sequence_length": 1024},
+    "fsdp": {"model": "7B", "sequence_length": 1024},
+    "ddp": {"model": "350M", "sequence_length": 512},
+    "training-compiler": {"model": "124M", "sequence_length": 512},
+    "smp-v1-tensorflow": {"model": "1.3B", "sequence_length": 512},
+}
+
+
+@pytest.fixture(scope="module", params=ASKED)
+def advice(request):
+    asked = dict(ASKED[request.param])
+    return advise(asked.pop("model"), "ml.p4d.24xlarge", library=request.param, max_tokens_per_step=100_000, **asked)
+
+
+def test_every_control_is_a_field_of_the_schema():
+    assert set(FORMS) | {"smp-v1"} == set(LIBRARIES)
+    for library, names in FORMS.items():
+        assert all(schema(library).described(name) is not None for name in names)
+
+
+def test_controls_are_the_librarys_own_and_say_what_they_do(advice):
+    shown = controls(advice, settings_of(advice.plan))
+    assert tuple(one.name for one in shown) == names_of(advice.plan.library)
+    for one in shown:
+        assert one.label
+        assert one.help.endswith(".")
+        assert settings_of(advice.plan)[one.name] in one.values
+        assert len(one.texts) == len(one.values)
+
+
+def test_settings_make_the_plan_again(advice):
+    settings = settings_of(advice.plan)
+    assert plan_of(advice, settings) == advice.plan
+    assert require_settings(settings, advice.plan.library) == settings
+    moved = {**settings, "batch_size": settings["batch_size"] * 2}
+    assert plan_of(advice, moved).batch_size == moved["batch_size"]
+    assert settings_of(plan_of(advice, moved)) == moved
+
+
+def test_every_position_has_an_estimate_or_a_reason(advice):
+    table = look_ahead(advice, settings_of(advice.plan))
+    assert set(table["by"]) == set(names_of(advice.plan.library))
+    for entries in table["by"].values():
+        for entry in entries:
+            assert ("costs" in entry) != ("problem" in entry)
+    assert any("costs" in one for entries in table["by"].values() for one in entries)
+
+
+def test_a_move_says_what_it_did(advice):
+    bench = workbench.recommended(advice)
+    larger = workbench.move(bench, "batch_size", advice.plan.batch_size * 2)
+    assert not larger.problem
+    assert larger.words.startswith("Batch size")
+    with pytest.raises(PlanError, match="has no control 'warp'"):
+        workbench.move(bench, "warp", 1)
+
+
+def test_the_recommendation_goes_to_the_view(advice):
+    told = recommendation(advice)
+    assert len(told["names"]) == len(told["rows"]) == len(told["recommended"]["configuration"])
+    assert (told["reference"] is None) == (advice.plan.library != "smp-v2")
+    assert any(fact["label"] == "Library" for fact in told["facts"])
+    html = static_html(told, told["recommended"])
+    assert schema(advice.plan.library).name in html
+    assert ("Nearest AWS reference" in html) == (told["reference"] is not None)
+
+
+def test_offloading_and_checkpointing_follow_each_other():
+    advice = advise("7B", "ml.p4d.24xlarge", library="smp-v2", family="llama", sequence_length=1024)
+    bench = workbench.recommended(advice)
+    on = workbench.move(bench, "offload_activations", True)
+    assert on.settings["activation_checkpointing"] == "each"
+    assert on.plan.sm_activation_offloading is True
+    off = workbench.move(on, "activation_checkpointing", "none")
+    assert off.settings["offload_activations"] is False
+    assert off.plan.sm_activation_offloading is False
+
+
+def test_a_fixed_global_batch_is_kept_by_accumulation():
+    advice = advise(
+        "7B", "ml.p4d.24xlarge", library="smp-v2", family="llama", sequence_length=1024, global_batch_size=64
+    )
+    bench = workbench.recommended(advice)
+    for degree in (2, 4, 1):
+        bench = workbench.move(bench, "tensor_parallel_degree", degree)
+        assert not bench.problem
+        assert bench.estimate.global_batch_size == 64
