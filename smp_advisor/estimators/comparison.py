@@ -101,7 +101,7 @@ def _differences(
         return tuple(found)
     names = [
         one.name
-        for one in fields(yours)  # type: ignore[arg-type]  # each kind of plan is a dataclass
+        for one in fields(yours)
         if one.name != "library" and getattr(yours, one.name) != getattr(recommended, one.name)
     ]
     alone = {name: _alone(yours, cluster, {name: getattr(recommended, name)}) for name in names}
@@ -123,7 +123,7 @@ def _differences(
 
 def _alone(plan: Plan, cluster: Cluster, changes: dict[str, Any]) -> Plan | None:
     try:
-        other = replace(plan, **changes)  # type: ignore[type-var]  # each kind of plan is a dataclass
+        other = replace(plan, **changes)
         return None if any(True for _ in mismatches(other, cluster)) else other
     except AdvisorError:
         return None

@@ -38,7 +38,7 @@ def _made(plan: Plan, cluster: Cluster, technique: str, **changes: Any) -> Itera
     if not changes.keys() <= known or all(getattr(plan, name) == value for name, value in changes.items()):
         return
     try:
-        other = replace(plan, **changes)  # type: ignore[type-var]  # each kind of plan is a dataclass
+        other = replace(plan, **changes)
         if any(True for _ in mismatches(other, cluster)):
             return
     except AdvisorError:

@@ -26,7 +26,7 @@ from smp_advisor.estimators.values import (
 if TYPE_CHECKING:
     from smp_advisor.estimators.cells.state import Scopes, State
 
-__all__ = ["call"]
+__all__ = ["call", "enter"]
 
 _TEXT_METHODS = frozenset(
     {
@@ -42,7 +42,7 @@ def call(state: State, scopes: Scopes, node: ast.Call) -> Value:
     callee = evaluate(state, scopes, node.func)
     positional, keywords, gap = _arguments(state, scopes, node)
     if isinstance(callee, Function):
-        return _enter(state, callee, positional, keywords, gap)
+        return enter(state, callee, positional, keywords, gap)
     if isinstance(callee, Method):
         return _method(state, node, callee, positional, keywords, gap)
     if isinstance(callee, External):
@@ -85,8 +85,8 @@ def _arguments(state: State, scopes: Scopes, node: ast.Call) -> tuple[list[Value
     return positional, keywords, gap or given.open
 
 
-def _enter(state: State, function: Function, positional: list[Value], keywords: dict[str, Entry], gap: str) -> Value:
-    """Follow a function of the cell with its parameters bound."""
+def enter(state: State, function: Function, positional: list[Value], keywords: dict[str, Entry], gap: str) -> Value:
+    """Follow a function of the cell with its parameters bound; `gap` says why they are not known."""
     from smp_advisor.estimators.cells.statements import execute, returned_by
 
     name = getattr(function.node, "name", "a lambda")

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.estimators.cells.calls import enter
 from smp_advisor.estimators.cells.functions import from_plain
 from smp_advisor.estimators.cells.state import State, TooLongError
 from smp_advisor.estimators.cells.statements import execute
+from smp_advisor.estimators.values import Function
 from smp_advisor.scripts.module import parse
 
 if TYPE_CHECKING:
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["Followed", "follow"]
 
 JSON_NAMES = {"true": True, "false": False, "null": None}
+
+
+_TELLING = ("PyTorch", "TensorFlow", "HuggingFace", "Estimator", "ModelTrainer", "create_training_job")
+"""What a cell is read for: where running it makes none, functions that someone else calls may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +65,11 @@ def follow(source: Source, variables: Mapping[str, Any] | None = None, *, json: 
     if json:
         names |= {name: from_plain(value) for name, value in JSON_NAMES.items()}
     last: Value | None = None
+    names.setdefault("__name__", from_plain("__main__"))
     try:
         execute(state, (names,), module.tree.body)
+        if not any(one.name in _TELLING for one in state.made):
+            _follow_the_rest(state, names, module.tree)
         if module.tree.body and isinstance(statement := module.tree.body[-1], ast.Expr) and len(module.tree.body) == 1:
             from smp_advisor.estimators.cells.expressions import evaluate
 
@@ -72,3 +81,17 @@ def follow(source: Source, variables: Mapping[str, Any] | None = None, *, json: 
     except RecursionError:
         raise AdvisorError(f"{source.path} cannot be read: its expressions are nested too deeply.") from None
     return Followed(tuple(state.made), names, last, state.stopped)
+
+
+def _follow_the_rest(state: State, names: dict[str, Value], tree: ast.Module) -> None:
+    """Functions and methods that the cell does not call, with arguments that nobody knows."""
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if any(isinstance(call, ast.Call) and called(call) in _TELLING for call in ast.walk(node)):
+            enter(state, Function(node, (names,)), [], {}, f"it is an argument of {node.name}")
+
+
+def called(call: ast.Call) -> str:
+    """Last part of the name of what is called."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")

@@ -70,7 +70,7 @@ def configuration_of_dictionary(table: Table) -> Configuration | None:
         read_distribution(configuration, table)
     elif "modelparallel" in table.entries:
         read_model_parallel(configuration, table)
-    elif isinstance(table.get("parameters"), Table):
+    elif _is_options(table):
         read_options(configuration, table)
     elif looks_like_parameters(table):
         configuration.take_all(table, configuration.parameters, group="parameters")
@@ -78,3 +78,9 @@ def configuration_of_dictionary(table: Table) -> Configuration | None:
         return None
     configuration.library = choose_library(configuration, configuration.get("framework_version"), None)
     return configuration
+
+
+def _is_options(table: Table) -> bool:
+    """Whether it is ``{"enabled": True, "parameters": {...}}``; others have parameters, too."""
+    inner = table.get("parameters")
+    return isinstance(inner, Table) and ("enabled" in table.entries or looks_like_parameters(inner))
