@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from smp_advisor.library import Plan, versions
+from smp_advisor.library import Plan, schema, versions
 from smp_advisor.library.version import release
 
 DEGREES = st.sampled_from([1, 2, 3, 4, 8, 16])
@@ -73,3 +73,66 @@ def valid_plans(draw):
         activation_checkpointing=checkpointing,
         **fields,
     )
+
+
+@st.composite
+def valid_plans_of(draw, library):
+    """A plan of a library beside SMP v1 with PyTorch, of any version."""
+    version = draw(st.sampled_from(versions(library)))
+    fields = {"library": library, "version": version, "batch_size": draw(st.integers(1, 64))}
+    known = schema(library)
+    for setting in known.settings:
+        if setting.key == "batch_size":
+            continue
+        if setting.key == "activation_checkpointing":
+            fields[setting.key] = draw(st.sampled_from([False, "each"]))
+        elif setting.choices:
+            fields[setting.key] = draw(st.sampled_from(setting.choices))
+        elif setting.type == "int":
+            fields[setting.key] = draw(st.integers(1, 16))
+    if library == "smp-v2":
+        fields |= draw(_smp_v2_fields(version, fields))
+    elif library == "smp-v1-tensorflow":
+        microbatches, partitions = draw(st.integers(1, 8)), draw(DEGREES)
+        fields |= {
+            "partitions": partitions,
+            "microbatches": microbatches,
+            "batch_size": microbatches * fields["batch_size"],
+            "pipeline": draw(st.sampled_from(["interleaved", "simple"])),
+            "optimize": draw(st.sampled_from(["speed", "memory"])),
+            "placement_strategy": draw(st.sampled_from(["cluster", "spread"])),
+            "horovod": draw(st.booleans()),
+            "contiguous": draw(st.booleans()),
+            "default_partition": draw(st.none() | st.integers(0, partitions - 1)),
+        }
+        fields["auto_partition"] = fields["default_partition"] is None or draw(st.booleans())
+    elif library == "training-compiler":
+        fields |= {"enabled": draw(st.booleans()), "debug": draw(st.booleans())}
+    return Plan(**fields)
+
+
+@st.composite
+def _smp_v2_fields(draw, version, fields):
+    at_least = lambda number: release(version) >= release(number)  # noqa: E731
+    shards = draw(st.sampled_from([0, 1, 2, 8, 64]))
+    fp8 = at_least("2.2.0") and fields["precision"] == "bf16" and draw(st.booleans())
+    offload = bool(fields["activation_checkpointing"]) and draw(st.booleans())
+    own = st.none() | (st.just(False) if version == "2.2.0" else st.booleans())
+    tensor = draw(DEGREES)
+    return {
+        "hybrid_shard_degree": shards,
+        "tensor_parallel_degree": tensor,
+        "context_parallel_degree": draw(st.sampled_from([1, 2, 8]).filter(lambda cp: not shards or cp <= shards))
+        if at_least("2.5.0")
+        else 1,
+        "expert_parallel_degree": draw(DEGREES) if at_least("2.3.0") else 1,
+        "sm_activation_offloading": draw(own),
+        "activation_loading_horizon": draw(st.none() | st.integers(1, 8)),
+        "random_seed": draw(st.none() | st.integers(0, 99)),
+        "allow_empty_shards": draw(st.none() | st.booleans()),
+        "fsdp_cache_flush_warnings": draw(st.none() | st.booleans()),
+        "fp8": fp8,
+        "offload_activations": offload,
+        "delayed_parameter_initialization": draw(st.booleans()),
+        "distributed_backend": "nccl" if shards == 1 else draw(st.sampled_from(["nccl", "smddp"])),
+    }
