@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.library.plan import Checkpointing, Plan
 
@@ -17,7 +17,7 @@ __all__ = ["DdpPlan", "FsdpPlan"]
 class DdpPlan(Plan):
     """A configuration of PyTorch's DistributedDataParallel: a whole replica on each GPU. The version is PyTorch's."""
 
-    SCRIPT_SETTINGS: ClassVar[tuple[str, ...]] = (
+    SCRIPT_SETTINGS = (
         "batch_size",
         "gradient_accumulation_steps",
         "precision",
@@ -37,7 +37,7 @@ class DdpPlan(Plan):
 class FsdpPlan(Plan):
     """A configuration of PyTorch's FullyShardedDataParallel. The version is PyTorch's."""
 
-    SCRIPT_SETTINGS: ClassVar[tuple[str, ...]] = (
+    SCRIPT_SETTINGS = (
         "batch_size",
         "gradient_accumulation_steps",
         "precision",

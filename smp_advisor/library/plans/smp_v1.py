@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.errors import PlanError
 from smp_advisor.library import emission
@@ -20,7 +20,7 @@ __all__ = ["SmpV1Plan"]
 class SmpV1Plan(Plan):
     """A configuration of SMP v1 (PyTorch)."""
 
-    SCRIPT_SETTINGS: ClassVar[tuple[str, ...]] = ("batch_size", "activation_checkpointing")
+    SCRIPT_SETTINGS = ("batch_size", "activation_checkpointing")
 
     library: str = "smp-v1"
     version: str = "1.15.0"

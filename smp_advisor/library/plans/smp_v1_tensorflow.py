@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.library.plan import Plan
 
@@ -17,7 +17,7 @@ __all__ = ["SmpV1TensorFlowPlan"]
 class SmpV1TensorFlowPlan(Plan):
     """A configuration of SMP v1 (TensorFlow): pipeline parallelism, with Horovod's replicas beside it."""
 
-    SCRIPT_SETTINGS: ClassVar[tuple[str, ...]] = ("batch_size", "precision")
+    SCRIPT_SETTINGS = ("batch_size", "precision")
 
     library: str = "smp-v1-tensorflow"
     version: str = "1.4.0"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.library.plan import Checkpointing, Plan
 
@@ -20,7 +20,7 @@ _BROKEN_OFFLOADING = "2.2.0"
 class SmpV2Plan(Plan):
     """A configuration of SMP v2 (PyTorch FSDP)."""
 
-    SCRIPT_SETTINGS: ClassVar[tuple[str, ...]] = (
+    SCRIPT_SETTINGS = (
         "batch_size",
         "gradient_accumulation_steps",
         "precision",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from smp_advisor.library.plan import Plan
 
@@ -20,7 +20,7 @@ class TrainingCompilerPlan(Plan):
     The version is the framework's: it decides which container, and with it which estimator, holds the compiler.
     """
 
-    SCRIPT_SETTINGS: ClassVar[tuple[str, ...]] = ("batch_size", "precision")
+    SCRIPT_SETTINGS = ("batch_size", "precision")
 
     library: str = "training-compiler"
     version: str = "1.13.1"
