@@ -114,6 +114,8 @@ def _columns(row: Row, gpus: int, *, first: bool) -> dict[str, int | bool]:
         "active_microbatches": active,
         "depth_bounds_activations": not first,
         "checkpoint_layers": int(bool(row.flag("activation_checkpointing"))),
+        "offload_running": not first,
+        "experts_beside_shards": not first,
         "offload_activations": bool(row.flag("activation_offloading")),
         "activation_loading_horizon": row.integer("activation_loading_horizon") or 4,
         "pipeline_outermost": not first,

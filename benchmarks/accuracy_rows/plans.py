@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.costs.layout import Layout
 from smp_advisor.costs.recipe import (
     COMPILED_LOGIT_BYTES,
+    PURE_LOGIT_BYTES,
     amp,
     deepspeed,
     fully_sharded,
@@ -112,7 +113,8 @@ def run_of(row: Row) -> Run:
         recipe = over_frozen(_recipe(row, job, kept, degrees), job)
         if row.text("attention_class") == "flash":
             # Who trains with FlashAttention's kernels has the other fused ones as well.
-            recipe = replace(recipe, logit_bytes=COMPILED_LOGIT_BYTES, fused_norms=True)
+            pure = row.text("precision_class").endswith("pure") or job.adapter is not None
+            recipe = replace(recipe, logit_bytes=PURE_LOGIT_BYTES if pure else COMPILED_LOGIT_BYTES, fused_kernels=True)
         if _keeps_gathered(row, degrees):
             recipe = replace(recipe, extra_gradient_bytes=4)
         layout = Layout.of_columns(recipe, **_columns(row, degrees))
@@ -175,18 +177,21 @@ def _recipe(row: Row, job: Job, kept: Keeping, degrees: Degrees) -> Recipe:
         return megatron(job)
     if kept.gradient_bits == 16 or kept.deepspeed:
         return deepspeed(job, zero=level > 0)
-    return _habitual_recipe(job, level, parallel=degrees.tensor > 1 or degrees.pipeline > 1)
+    return _habitual_recipe(row, job, level, parallel=degrees.tensor > 1 or degrees.pipeline > 1)
 
 
-def _habitual_recipe(job: Job, level: int, *, parallel: bool) -> Recipe:
+def _habitual_recipe(row: Row, job: Job, level: int, *, parallel: bool) -> Recipe:
     """What the libraries do that divide a model and its state this way, where the optimizer column says nothing."""
     if level >= 2 and not (parallel and job.precision == "fp16"):
         return fully_sharded(job)
     if level == 0 and not parallel:
         return amp(job)
-    if job.precision == "bf16" and parallel:
+    if job.precision == "bf16" and parallel and (_modern(row) or not level):
         return megatron(job)
-    return deepspeed(job) if level else megatron_fp16(job)
+    if not level:
+        return megatron_fp16(job)
+    # Its BF16_Optimizer goes with Megatron-DeepSpeed's model parallelism; ZeRO alone reduces 16-bit gradients.
+    return deepspeed(job, fp32_accumulation=parallel and job.precision == "bf16")
 
 
 def _level(row: Row) -> int:
@@ -241,6 +246,7 @@ def _columns(row: Row, degrees: Degrees) -> dict[str, int | bool]:
         "checkpoint_layers": _RECOMPUTE[recompute],
         "selective_recomputation": recompute == "selective-attention",
         "offload_activations": "activation" in row.text("offload"),
+        "offload_running": True,
         "pipeline_outermost": True,
     }
 

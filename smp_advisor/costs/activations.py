@@ -37,15 +37,17 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
     # The library's fused layers replace the model's own activation function under tensor parallelism.
     unfused = np.where(tp == 1, saved.unfused_split_elements, 0.0)
     half = saved.half_replicated_bytes if element == 2 else 0.0
-    if layout.recipe.fused_norms:
+    split: float = saved.split_elements
+    if layout.recipe.fused_kernels:
         half = -half  # neither the fp32 copy nor the normalised values
+        split -= block.gate_elements
     autocast = layout.recipe.cast_bytes > 0
     if autocast:
         half = saved.autocast_replicated_bytes
         half += saved.half_replicated_bytes if element == 2 else 0.0
         unfused = 2 * unfused  # written as separate operations, it runs in fp32
     whole = element * saved.replicated_elements + saved.replicated_bytes + half
-    divided = element * (saved.split_elements + unfused) + saved.split_bytes
+    divided = element * (split + unfused) + saved.split_bytes
     total = (whole / np.where(layout.sequence_parallel, tp, 1) + divided / tp) * world.microbatch_tokens
     if job.attention == "eager":
         total = total + element * saved.eager_split_elements / tp * world.microbatch_tokens
@@ -153,4 +155,11 @@ def _logits_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> F
         return np.zeros(len(layout))
     rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
     kept = np.where(layout.simple_pipeline, in_flight(layout, stage.index), 1)
-    return (4 * (kept - 1) + layout.recipe.logit_bytes) * rows * model.head.outputs / vocabulary_shards(model, layout)
+    columns = model.head.outputs / vocabulary_shards(model, layout)
+    logits = (4 * (kept - 1) + layout.recipe.logit_bytes) * rows * columns
+    # The output weight's gradient, before it is added to what has accumulated; a frozen one has none, and that of
+    # sharded parameters is a buffer of the reduction.
+    trained = layout.recipe.frozen_bytes is None
+    return logits + np.where(
+        layout.shard_level < 3, trained * world.bytes_per_element * model.shape.hidden * columns, 0.0
+    )

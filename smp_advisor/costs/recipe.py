@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
 
 __all__ = [
+    "COMPILED_LOGIT_BYTES",
     "FUSED_LOGIT_BYTES",
+    "PURE_LOGIT_BYTES",
     "Recipe",
     "amp",
     "deepspeed",
@@ -53,9 +55,9 @@ class Recipe:
     logit_bytes: float = 12.0
     """A logit and its loss at the start of the backward pass. 12 with PyTorch's own loss on 16-bit logits: an fp32 copy
     that is kept (4), and two gradients of it (4 + 4)."""
-    fused_norms: bool = False
-    """Whether an RMSNorm is one kernel that keeps its input and its output only (Apex, Transformer Engine,
-    ``torch.compile``); otherwise it is transformers' own, whose operations keep fp32 copies between them."""
+    fused_kernels: bool = False
+    """Whether an RMSNorm keeps its input and output only, and a gated activation its two inputs (Megatron, Apex,
+    Transformer Engine, ``torch.compile``); otherwise they are transformers' own operations, which keep more."""
     bucket_elements: float = 0.0
     """Elements of the buffers in which gradients are reduced and parameters gathered, where they are large."""
     frozen_bytes: float | None = None
@@ -138,6 +140,8 @@ def fully_sharded(job: Job) -> Recipe:
 
 COMPILED_LOGIT_BYTES = 6.0
 """With a loss compiled or fused into few kernels: the 16-bit logit, its gradient, and some of both in fp32."""
+PURE_LOGIT_BYTES = 4.0
+"""The same in pure 16-bit training: the logit and its gradient, fp32 values only for the rows at work."""
 FUSED_LOGIT_BYTES = 8.0
 """With Megatron's vocabulary-parallel loss: the logit, an fp32 copy that becomes the loss and its
 gradient in place, and the 16-bit gradient."""
@@ -150,7 +154,7 @@ def megatron(job: Job) -> Recipe:
     """
     return Recipe(
         logit_bytes=FUSED_LOGIT_BYTES,
-        fused_norms=True,
+        fused_kernels=True,
         compute_bytes=2,
         parameter_bytes=2,
         gradient_bytes=4,
@@ -165,7 +169,7 @@ def megatron_fp16(job: Job) -> Recipe:
 
     The buckets are a second copy of the 16-bit gradients, also with a single replica.
     """
-    return replace(smp_v1(job), extra_gradient_bytes=2, logit_bytes=FUSED_LOGIT_BYTES, fused_norms=True)
+    return replace(smp_v1(job), extra_gradient_bytes=2, logit_bytes=FUSED_LOGIT_BYTES, fused_kernels=True)
 
 
 _ZERO_BUCKETS = 2 * 5e8
@@ -186,16 +190,16 @@ def deepspeed(job: Job, *, zero: bool = True, fp32_accumulation: bool = False) -
     held = zero and not fp32_accumulation
     return Recipe(
         logit_bytes=FUSED_LOGIT_BYTES,
-        fused_norms=True,
+        fused_kernels=True,
         compute_bytes=2,
         parameter_bytes=2,
         gradient_bytes=2,
         moment_bytes=job.moment_bytes,
         copy_bytes=8 if held else 4,
         reduced_bytes=4 if fp32_accumulation else 2,
-        extra_gradient_bytes=6 if fp32_accumulation else 0,
+        extra_gradient_bytes=4 if fp32_accumulation else 0,
         step_bytes=2 if held else 4,
-        bucket_elements=_ZERO_BUCKETS if zero else 0,
+        bucket_elements=_ZERO_BUCKETS if held else 0,
     )
 
 

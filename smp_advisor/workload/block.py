@@ -123,6 +123,11 @@ class Block:
     """Trained parameters that an adapter adds beside the frozen ones (`Adapter.applied_to`)."""
 
     @property
+    def gate_elements(self) -> int:
+        """Elements a token that a fused gated activation makes anew instead of keeping: its activation's output."""
+        return sum(m.outputs // 2 * m.weights_per_token for m in self.matmuls if m.name.endswith("up and gate"))
+
+    @property
     def expert_parameters(self) -> int:
         """Those of the experts of a mixture, all of them together."""
         return sum(m.inputs * m.outputs * m.experts for m in self.matmuls if m.experts > 1)
