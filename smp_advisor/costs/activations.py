@@ -59,7 +59,7 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
             # Softmax output, dropout output and mask; without dropout the softmax output and, in half precision,
             # the fp32 copy that eager implementations compute it in.
             extra = 4 if element == 2 else 0
-            score = 2 * element + 1 + 2 * autocast if attention.dropout else element + extra
+            score: float = 2 * element + 1 + 2 * autocast if attention.dropout else element + extra
             if attention.score_bytes is not None:
                 score = attention.score_bytes
             scores = score * heads * world.microbatch_tokens * attention.keys_per_query(world.sequence_length)
