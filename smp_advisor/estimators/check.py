@@ -301,16 +301,12 @@ def _as_pasted(document: Document, text: str) -> str | None:
     if document.source.text.rstrip("\n") == document.pasted.rstrip("\n"):
         ending = "\n" if document.pasted.endswith("\n") else ""
         return text.rstrip("\n") + ending
-    # Only whole lines differ, those with magics: they are found again by their blanked form.
-    blanked, pasted = document.source.text.split("\n"), document.pasted.split("\n")
-    if len(blanked) > len(pasted):
-        blanked = blanked[len(blanked) - len(pasted) - (blanked[-1] == "" and pasted[-1] != "") :]
-    original = {one: two for one, two in zip(blanked, pasted, strict=False) if one != two}
-    lines = text.split("\n")
-    if document.source.text.startswith("# %%smp_check"):
-        lines = lines[1:]
-    restored = "\n".join(original.get(line, line) for line in lines)
-    return restored.rstrip("\n") + ("\n" if document.pasted.endswith("\n") else "")
+    # Only whole lines differ, those with magics and ellipses: they are found again by what stands for them.
+    blanked, pasted = document.source.text.rstrip("\n").split("\n"), document.pasted.rstrip("\n").split("\n")
+    dropped = max(0, len(blanked) - len(pasted))  # the magic that checks the cell
+    original = {one: two for one, two in zip(blanked[dropped:], pasted, strict=False) if one != two}
+    lines = text.rstrip("\n").split("\n")[dropped:]
+    return "\n".join(original.get(line, line) for line in lines) + ("\n" if document.pasted.endswith("\n") else "")
 
 
 def _unresolved(document: Document, cases: list[Case], findings: tuple[Finding, ...]) -> list[Unresolved]:

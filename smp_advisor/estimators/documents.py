@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pprint
+import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +21,11 @@ Dialect = Literal["python", "json", "yaml"]
 _LARGEST = 1_000_000
 _FILES: dict[str, Dialect] = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".py": "python", ".ipynb": "python"}
 _CHECKED_HERE = ("%%smp_check",)
+_TYPESET = str.maketrans("\u00a0\u2007\u202f\u201c\u201d\u2018\u2019", "   \"\"''")
+"""No-break spaces and curly quotes."""
+_ELLIPSIS = re.compile(r"([ \t]*)(?:\.\.\.|\u2026)[ \t]*,?[ \t]*")
+_MARK = "# ..."
+_ELIDED = "... stands for what is left out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,11 @@ class Document:
     dialect: Dialect
     pasted: str
     """The text as it was given, magics included; what a corrected version is made from."""
+
+    @property
+    def elided(self) -> bool:
+        """Whether something is left out."""
+        return not self.source.cells and bool(self.source.skipped)
 
     @property
     def correctable(self) -> bool:
@@ -97,12 +109,38 @@ def _of_text(text: str, dialect: Dialect | None = None) -> Document:
         dialect = "yaml"
     if dialect in ("json", "yaml"):
         return Document(Source("<text>", text), dialect, text)
+    text, elided = _as_python(text)
     found = read(text if text.lstrip().startswith("%") else f"{text}\n")
     kept = text
     for magic in _CHECKED_HERE:
         if text.lstrip().startswith(magic):
             kept = text.lstrip().partition("\n")[2]
-    return Document(replace(found, path="<cell>"), "python", kept)
+    source = replace(found, path="<cell>", skipped=tuple((line, _ELIDED) for line in elided))
+    if elided:
+        kept = _with_ellipses(kept)
+    return Document(source, "python", kept)
+
+
+def _as_python(text: str) -> tuple[str, list[int]]:
+    """The text as Python, and the lines of it that say "..."; as it is where nothing makes it Python.
+
+    What is copied from a web page has spaces and quotes of typesetters, and the indent of where it stood.
+    """
+    plain = text.translate(_TYPESET)
+    straight = textwrap.dedent(plain)
+    for candidate in (text, plain, straight):
+        if _is_python(candidate):
+            return candidate, []
+    lines = straight.split("\n")
+    elided = [number for number, line in enumerate(lines, 1) if _ELLIPSIS.fullmatch(line)]
+    for number in elided:
+        lines[number - 1] = _ELLIPSIS.sub(r"\1" + _MARK, lines[number - 1])
+    marked = "\n".join(lines)
+    return (marked, elided) if elided and _is_python(marked) else (text, [])
+
+
+def _with_ellipses(text: str) -> str:
+    return "\n".join(line.replace(_MARK, "...") if line.strip() == _MARK else line for line in text.split("\n"))
 
 
 def _is_json(text: str) -> bool:
@@ -121,6 +159,4 @@ def _is_python(text: str) -> bool:
 
 def _is_yaml(text: str) -> bool:
     """Whether it looks like a mapping in YAML: a key at the margin that ends its line or has a value."""
-    import re
-
     return re.search(r"^[A-Za-z_][\w.-]*:(\s|$)", text, re.MULTILINE) is not None

@@ -164,6 +164,13 @@ CASES = [
         '"enabled": "True"',
         mended='smp_options = {\n    "enabled": True',
     ),
+    _v1(
+        "EST503",
+        "options in place of the strategy",
+        '"smdistributed": {"modelparallel": smp_options}',
+        '"smdistributed": smp_options',
+        '"smdistributed": smp_options',
+    ),
     _v2(
         "EST503",
         "no torchrun",

@@ -74,6 +74,37 @@ def test_an_estimator_in_a_function_that_nobody_calls_is_read():
     assert "an argument of start" in report.unresolved[0].what
 
 
+def test_what_is_copied_from_a_page_is_read_with_its_spaces_and_quotes():
+    indented = "\n".join(f"\u00a0\u00a0  {line}" for line in cells.V1.splitlines()).replace(
+        '"fp16"', "\u201cfp16\u201d"
+    )
+    report = check_estimator(indented.replace("True,", "1,", 2))
+    assert check_estimator(indented).plan == check_estimator(cells.V1).plan
+    assert "EST501" in {one.id for one in report}
+    assert check_estimator(report.corrected).plan == check_estimator(cells.V1).plan
+
+
+def test_a_piece_of_a_call_is_read():
+    piece = cells.V2[cells.V2.index("    framework_version") : cells.V2.index("    hyperparameters")]
+    report = check_estimator(piece)
+    assert report.plan.hybrid_shard_degree == 8
+    assert not report, str(report)
+    broken = check_estimator(piece.replace('"hybrid_shard_degree": 8', '"hybrid_shard_degree": 8.0'))
+    assert '"hybrid_shard_degree": 8,' in broken.corrected
+
+
+def test_what_an_ellipsis_leaves_out_is_not_judged():
+    elided = cells.V1.replace("    debugger_hook_config=False,\n", "    ...\n").replace(
+        '        "fp16": True,\n', "        ...\n"
+    )
+    report = check_estimator(elided)
+    assert not report, str(report)
+    assert report.plan is None
+    assert any("left out" in note.what for note in report.unresolved)
+    wrong = elided.replace('"microbatches": 4', '"microbatches": 4.0')
+    assert check_estimator(wrong).corrected == elided
+
+
 def test_another_dictionary_with_parameters_is_none_of_a_job():
     with pytest.raises(AdvisorError, match="configures a training job"):
         check_estimator("payload = {'inputs': 'x', 'parameters': {'do_sample': True, 'top_p': 0.9}}\n")

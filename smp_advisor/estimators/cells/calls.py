@@ -41,6 +41,7 @@ def call(state: State, scopes: Scopes, node: ast.Call) -> Value:
     """What a call returns, as far as reading tells."""
     callee = evaluate(state, scopes, node.func)
     positional, keywords, gap = _arguments(state, scopes, node)
+    gap = gap or state.left_out(state.span(node))
     if isinstance(callee, Function):
         return enter(state, callee, positional, keywords, gap)
     if isinstance(callee, Method):

@@ -144,7 +144,7 @@ def _sequence(state: State, scopes: Scopes, node: ast.Tuple | ast.List | ast.Set
 
 
 def _mapping(state: State, scopes: Scopes, node: ast.Dict) -> Value:
-    table = Table({}, state.span(node))
+    table = Table({}, state.span(node), state.left_out(state.span(node)))
     for key, item in zip(node.keys, node.values, strict=True):
         value = evaluate(state, scopes, item)
         if key is None:

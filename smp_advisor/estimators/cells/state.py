@@ -45,6 +45,14 @@ class State:
     def __post_init__(self) -> None:
         self.text_starts = self.source.starts()
 
+    def left_out(self, span: Span) -> str:
+        """Why something between these characters is not written out; empty where all is."""
+        if self.source.cells:
+            return ""
+        return next(
+            (why for line, why in self.source.skipped if span.start < self.text_starts[line - 1] < span.end), ""
+        )
+
     def step(self) -> None:
         """Count one statement or expression."""
         self.steps += 1

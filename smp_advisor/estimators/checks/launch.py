@@ -18,6 +18,7 @@ _WRONG_IMAGE = "torch_distributed makes the SDK choose the image of version 2, i
 def launcher(case: Case) -> Iterator[Hit]:
     """EST503: MPI for version 1, torchrun for version 2."""
     configuration = case.configuration
+    yield from _without_strategy(case)
     if configuration.form == "recipe" or not case.library.startswith("smp-"):
         return
     yield from _enabled(case)
@@ -29,6 +30,20 @@ def launcher(case: Case) -> Iterator[Hit]:
         yield from _of_trainer(case)
     elif configuration.form == "request" and not configuration.unknown("hyperparameters"):
         yield from _of_request(case)
+
+
+def _without_strategy(case: Case) -> Iterator[Hit]:
+    """``smdistributed`` holds a strategy, not its options."""
+    table = case.configuration.tables.get("smdistributed")
+    if table is None or table.open or {"modelparallel", "dataparallel"} & table.entries.keys():
+        return
+    yield _hit(
+        case,
+        ("smdistributed",),
+        "smdistributed holds neither modelparallel nor dataparallel",
+        "The SDK raises ValueError when the estimator is made",
+        'Put the options under it: "smdistributed": {"modelparallel": {"enabled": True, "parameters": {...}}}',
+    )
 
 
 def _enabled(case: Case) -> Iterator[Hit]:

@@ -15,7 +15,7 @@ from smp_advisor.estimators.sources.distribution import (
 from smp_advisor.estimators.sources.estimator import ESTIMATORS, configuration_of_estimator
 from smp_advisor.estimators.sources.request import configuration_of_request, looks_like_request
 from smp_advisor.estimators.sources.trainer import configuration_of_trainer
-from smp_advisor.estimators.values import Table
+from smp_advisor.estimators.values import Entry, Listing, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,8 +43,26 @@ def configurations_of_cell(followed: Followed) -> list[Configuration]:
     if isinstance(followed.last, Table):
         alone = configuration_of_dictionary(followed.last)
         return [alone] if alone is not None else []
+    keywords = _keywords(followed.names)
+    if isinstance(keywords.get("distribution"), Table):
+        fragment = configuration_of_dictionary(keywords)
+        if fragment is not None:
+            fragment.tables.pop("estimator", None)
+            return [fragment]
     made_of = (configuration_of_dictionary(table) for table in _dictionaries(followed.names))
     return [one for one in made_of if one is not None][:1]
+
+
+def _keywords(names: dict[str, Value]) -> Table:
+    """The names of a cell as an estimator's keywords; ``name=value,``, as in a piece of a call, makes a tuple."""
+    table = Table()
+    for name in ("distribution", "instance_type", "instance_count", "framework_version", "py_version"):
+        value = names.get(name)
+        if isinstance(value, Listing) and len(value.items) == 1:
+            value = value.items[0]
+        if value is not None:
+            table.entries[name] = Entry(value, getattr(value, "span", None))
+    return table
 
 
 def _dictionaries(names: dict[str, Value]) -> Iterator[Table]:
