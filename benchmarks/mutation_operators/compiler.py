@@ -41,7 +41,9 @@ def _updates(script: Script) -> list[ast.Call]:
     return [
         call
         for call in script.calls("optimizer_step", "optimizer.step", "mark_step")
-        if any(isinstance(above, ast.For) for above in script.ancestors(call)) and "loss" in script.text
+        if any(
+            isinstance(above, ast.For) and "loss.backward(" in ast.unparse(above) for above in script.ancestors(call)
+        )
     ][:1]
 
 
@@ -122,7 +124,7 @@ def preprocess_alone(script: Script) -> Iterator[str]:
 
 @operator("compiler", "not together with smdistributed", "training-compiler-enable-pytorch")
 def with_smdistributed(script: Script) -> Iterator[str]:
-    yield script.text.replace("import torch\n", "import torch\nimport smdistributed.modelparallel.torch as smp\n", 1)
+    yield script.on_top("import smdistributed.modelparallel.torch as smp")
 
 
 @operator("compiler", "padding='max_length', a static shape", C)

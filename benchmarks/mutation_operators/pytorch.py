@@ -233,7 +233,8 @@ def tie_across_partitions(script: Script) -> Iterator[str]:
                         None,
                     )
                     if made is not None:
-                        moved = f"with smp.partition(1):\n    {script.source(made)}\n    {script.source(tie)}"
+                        other = 0 if "partition(1)" in ast.unparse(node.items[0]) else 1
+                        moved = f"with smp.partition({other}):\n    {script.source(made)}\n    {script.source(tie)}"
                         # Out of its block: the statement after the block's last.
                         text = script.swap((made, "pass"), (tie, "pass"), (node.body[-1], script.source(node.body[-1])))
                         again = Script(text)

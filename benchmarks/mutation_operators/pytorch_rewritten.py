@@ -295,7 +295,8 @@ def second_model(script: Script) -> Iterator[str]:
 def wrapped_optimizer_not_used(script: Script) -> Iterator[str]:
     for call in script.calls("smp.DistributedOptimizer"):
         statement = script.statement(call)
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "optimizer":
+        same = bool(call.args) and ast.unparse(call.args[0]) == "optimizer"
+        if isinstance(statement, ast.Assign) and same and ast.unparse(statement.targets[0]) == "optimizer":
             yield script.swap((statement, f"distributed = {script.source(call)}"))
 
 

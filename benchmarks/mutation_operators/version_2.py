@@ -14,6 +14,11 @@ V2 = "model-parallel-use-api-v2"
 TENSOR = {"tensor_parallel_degree": 2, "hybrid_shard_degree": 4}
 
 
+def wrapped(call: ast.Call) -> ast.expr:
+    """The module that a wrapper is given."""
+    return call.args[0] if call.args else next(keyword.value for keyword in call.keywords if keyword.arg == "module")
+
+
 @operator("v2", "tsm.init() comes before the library's other calls", V2, {"hybrid_shard_degree": 4})
 def no_init(script: Script) -> Iterator[str]:
     for call in script.calls("tsm.init"):
@@ -24,7 +29,7 @@ def no_init(script: Script) -> Iterator[str]:
 def no_transform(script: Script) -> Iterator[str]:
     for call in script.calls("transform"):
         if (call.args and "tsm" in ast.unparse(call.func)) or ast.unparse(call.func) == "transform":
-            yield script.swap((call, script.source(call.args[0])))
+            yield script.swap((call, script.source(wrapped(call))))
 
 
 @operator("v2", "the model is transformed before FSDP", V2, TENSOR, needs="transform(")
@@ -48,7 +53,7 @@ def transform_after_sharding(script: Script) -> Iterator[str]:
 @operator("v2", "the model is wrapped by FSDP", V2, {"hybrid_shard_degree": 4})
 def not_sharded(script: Script) -> Iterator[str]:
     for call in script.calls("FSDP", "FullyShardedDataParallel"):
-        yield script.swap((call, script.source(call.args[0])))
+        yield script.swap((call, script.source(wrapped(call))))
 
 
 @operator("v2", "the optimizer is built after FSDP", V2, {"hybrid_shard_degree": 4})
@@ -65,8 +70,8 @@ def optimizer_before_sharding(script: Script) -> Iterator[str]:
 @operator("v2", "the names of version 1 do not exist in version 2", V2, {"hybrid_shard_degree": 4})
 def names_of_version_1(script: Script) -> Iterator[str]:
     for call in script.calls("FSDP", "FullyShardedDataParallel"):
-        text = script.swap((call, f"smp.DistributedModel({script.source(call.args[0])})"))
-        yield text.replace("import torch\n", "import torch\nimport smdistributed.modelparallel.torch as smp\n", 1)
+        made = f"smp.DistributedModel({script.source(wrapped(call))})"
+        yield script.on_top("import smdistributed.modelparallel.torch as smp", (call, made))
 
 
 @operator(
@@ -78,7 +83,7 @@ def names_of_version_1(script: Script) -> Iterator[str]:
 )
 def no_offload_wrapper(script: Script) -> Iterator[str]:
     for call in script.calls("offload_wrapper"):
-        yield script.swap((call, script.source(call.args[0])))
+        yield script.swap((call, script.source(wrapped(call))))
 
 
 @operator(
@@ -128,7 +133,7 @@ def init_too_late(script: Script) -> Iterator[str]:
 def transformed_and_thrown_away(script: Script) -> Iterator[str]:
     for call in script.calls("tsm.transform"):
         statement = script.statement(call)
-        if isinstance(statement, ast.Assign) and isinstance(call.args[0], ast.Name):
+        if isinstance(statement, ast.Assign) and isinstance(wrapped(call), ast.Name):
             yield script.swap((statement, f"transformed = {script.source(call)}"))
 
 
@@ -136,7 +141,7 @@ def transformed_and_thrown_away(script: Script) -> Iterator[str]:
 def wrapped_and_thrown_away(script: Script) -> Iterator[str]:
     for call in script.calls("FSDP", "FullyShardedDataParallel"):
         statement = script.statement(call)
-        if isinstance(statement, ast.Assign) and call.args and isinstance(call.args[0], ast.Name):
+        if isinstance(statement, ast.Assign) and isinstance(wrapped(call), ast.Name):
             yield script.swap((statement, f"sharded = {script.source(call)}"))
 
 
@@ -144,8 +149,8 @@ def wrapped_and_thrown_away(script: Script) -> Iterator[str]:
 def optimizer_of_the_plain_model(script: Script) -> Iterator[str]:
     for call in script.calls("FSDP", "FullyShardedDataParallel"):
         statement = script.statement(call)
-        if isinstance(statement, ast.Assign) and call.args:
-            inner = script.source(call.args[0])
+        if isinstance(statement, ast.Assign):
+            inner = script.source(wrapped(call))
             made = f"early = torch.optim.AdamW({inner}.parameters(), lr=1e-4)"
             text = script.swap((statement, f"{made}\n{script.source(statement)}"))
             again = Script(text)
@@ -160,8 +165,8 @@ def optimizer_of_the_plain_model(script: Script) -> Iterator[str]:
 @operator("v2", "DistributedDataParallel does not shard", V2, {"hybrid_shard_degree": 4})
 def replicated_instead(script: Script) -> Iterator[str]:
     for call in script.calls("FSDP", "FullyShardedDataParallel"):
-        if call.args:
-            yield script.swap((call, f"torch.nn.parallel.DistributedDataParallel({script.source(call.args[0])})"))
+        if wrapped(call) is not None:
+            yield script.swap((call, f"torch.nn.parallel.DistributedDataParallel({script.source(wrapped(call))})"))
 
 
 @operator("v2", "the names of version 1 do not exist in version 2", V2, {"hybrid_shard_degree": 4})
@@ -185,8 +190,8 @@ def microbatches(script: Script) -> Iterator[str]:
 def deepspeed(script: Script) -> Iterator[str]:
     for call in script.calls("FSDP", "FullyShardedDataParallel"):
         statement = script.statement(call)
-        if isinstance(statement, ast.Assign) and call.args:
-            line = f"model, optimizer, _, _ = deepspeed.initialize(model={script.source(call.args[0])})"
+        if isinstance(statement, ast.Assign):
+            line = f"model, optimizer, _, _ = deepspeed.initialize(model={script.source(wrapped(call))})"
             text = script.swap((statement, line))
             yield text.replace("import torch\n", "import deepspeed\nimport torch\n", 1)
 

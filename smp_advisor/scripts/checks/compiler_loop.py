@@ -143,8 +143,10 @@ def _marked_steps(context: Context) -> Iterator[Hit]:
     if barriers or context.trace.named(*_LOADERS) or any(not mark.reached for mark in marks):
         return
     marked = {loop for mark in marks for loop in mark.loops}
+    training = _training_loops(context)
     for call in _updates(context):
-        if call.loops and call.reached and not marked & set(call.loops):
+        batches = (training & set(call.loops)) or set(call.loops[-1:])
+        if call.loops and call.reached and not marked & batches:
             statement = call.module.statement(call.node)
             edits = [after_statement(call.module, statement, "xm.mark_step()")] if statement and _xm(call) else []
             yield Hit(call.module, call.node, {}, edits if call.discarded else [])

@@ -112,7 +112,8 @@ def _outside_steps(context: Context, loader: Call) -> bool:
         for iteration in context.trace.iterations
         if any(_comes_from(option, loader) for option in options(iteration.over))
     ]
-    if not fed:
+    handed_on = (ast.Yield, ast.YieldFrom)  # to whoever iterates over the generator
+    if not fed or any(isinstance(part, handed_on) for one in fed for part in ast.walk(one.node)):
         return False
     return not any(
         call.function is not None

@@ -249,7 +249,7 @@ def _is_square(value: Value) -> bool:
     if not isinstance(value, Result) or value.call.name not in _FILLED:
         return False
     sizes = value.call.node.args
-    if len(sizes) == 1 and isinstance(sizes[0], (ast.Tuple, ast.List)):
+    if sizes and isinstance(sizes[0], (ast.Tuple, ast.List)):
         sizes = sizes[0].elts
     return len(sizes) == 2 and ast.dump(sizes[0]) == ast.dump(sizes[1])
 
