@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from smp_advisor.estimators import check_estimator
     from smp_advisor.library import Plan
     from smp_advisor.notebook import Advisor
+    from smp_advisor.profiling import Profile, profile
     from smp_advisor.recommendation import advise
     from smp_advisor.scripts import Finding, apply_fixes, check_script
     from smp_advisor.scripts.adapt import adapt_script
@@ -35,6 +36,7 @@ __all__ = [
     "Job",
     "Model",
     "Plan",
+    "Profile",
     "__version__",
     "adapt_script",
     "advise",
@@ -44,6 +46,7 @@ __all__ = [
     "errors",
     "estimate",
     "estimate_many",
+    "profile",
 ]
 
 _HOMES = {
@@ -56,6 +59,7 @@ _HOMES = {
     "Job": "workload",
     "Model": "workload",
     "Plan": "library",
+    "Profile": "profiling",
     "adapt_script": "scripts.adapt",
     "advise": "recommendation",
     "apply_fixes": "scripts",
@@ -63,6 +67,7 @@ _HOMES = {
     "check_script": "scripts",
     "estimate": "costs",
     "estimate_many": "costs",
+    "profile": "profiling",
 }
 """Where each public name lives: imported when first used, so that loading the extension stays quick."""
 

@@ -123,7 +123,7 @@ class Profile:
 
     name: str
     """Class of the model, or what a person calls it."""
-    source: Literal["module", "configuration", "count"]
+    source: Literal["module", "configuration", "count", "script"]
     """What was profiled; ``count``: a shape inferred from a parameter count, ``origin`` says how."""
     origin: str = ""
     parameter_count: int
@@ -211,6 +211,20 @@ class Profile:
         from smp_advisor.profiling.plain import profile_from_dict
 
         return profile_from_dict(values)
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether activations and FLOPs are known."""
+        return any(one.figure == "saved bytes" for one in self.provenance)
+
+    def as_html(self) -> str:
+        """For a notebook."""
+        from smp_advisor.profiling.summary import summary_html
+
+        return summary_html(self)
+
+    def _repr_html_(self) -> str:
+        return self.as_html()
 
     def __str__(self) -> str:
         from smp_advisor.profiling.summary import summary

@@ -118,6 +118,8 @@ def read_subject(model: Any) -> Subject:
     """
     from torch import nn
 
+    if isinstance(model, Subject):
+        return model
     if isinstance(model, nn.Module):
         config = getattr(model, "config", None)
         config = config if hasattr(config, "to_dict") else None

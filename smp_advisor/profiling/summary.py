@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.profiling.recipe import RECIPES
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
-    from smp_advisor.profiling.measured import Profile
+    from smp_advisor.profiling.measured import Profile, Provenance
 
-__all__ = ["rows", "summary"]
+__all__ = ["rows", "summary", "summary_html"]
 
 _GIB = 2**30
 
 
 def summary(profile: Profile) -> str:
     """Figures with the method that gave each."""
-    width = max(len(label) for label, _ in rows(profile))
+    found = rows(profile)
+    width = max((len(label) for label, _ in found), default=0)
     lines = [f"Profile of {profile.name}"]
-    lines += [f"  {label:<{width}}  {text}" for label, text in rows(profile)]
+    lines += [f"  {label:<{width}}  {text}" for label, text in found]
     lines += [f"  Note: {warning}" for warning in profile.warnings]
-    lines += [str(stage) for stage in (profile.scaled, profile.local, profile.rehearsal) if stage is not None]
+    lines += [str(stage) for stage in _stages(profile)]
     return "\n".join(lines)
 
 
+def summary_html(profile: Profile) -> str:
+    """The same for a notebook."""
+    from smp_advisor.profiling.showing import box, table
+
+    notes = [("Note", warning) for warning in profile.warnings]
+    parts = [table([*rows(profile), *notes])]
+    parts += [stage.as_html() if hasattr(stage, "as_html") else "" for stage in _stages(profile)]
+    return box(f"Profile of {profile.name}", *parts)
+
+
+def _stages(profile: Profile) -> list[Any]:
+    return [stage for stage in (profile.scaled, profile.local, profile.rehearsal) if stage is not None]
+
+
 def rows(profile: Profile) -> list[tuple[str, str]]:
-    """Labels and texts: parameters, blocks, activations, FLOPs, peak, how it was obtained."""
+    """Labels and texts: parameters, blocks, activations, FLOPs, peak, how each was obtained."""
+    if not profile.is_traced:
+        return [("Parameters", _parameters(profile))] if profile.parameter_count else []
     batch, sequence = profile.batch, profile.sequence
     size = f"batch {batch}, {sequence:,} tokens" if profile.has_sequence else f"batch {batch}"
     peak = profile.peak_memory(batch, sequence)
@@ -48,7 +65,7 @@ def rows(profile: Profile) -> list[tuple[str, str]]:
         ),
     ]
     found += [
-        (f"{one.figure[:1].upper()}{one.figure[1:]}:", f"{one.method}, {one.confidence}" + (f" ({one.note})" if one.note else ""))
+        (f"{one.figure[:1].upper()}{one.figure[1:]} by", _method(one))
         for one in profile.provenance
         if one.figure != "inputs"
     ]
@@ -63,6 +80,10 @@ def rows(profile: Profile) -> list[tuple[str, str]]:
         )
     found.append(("Took", f"{profile.seconds:.1f} s, {profile.operations:,} operations"))
     return found
+
+
+def _method(one: Provenance) -> str:
+    return f"{one.method}, confidence {one.confidence}" + (f" ({one.note})" if one.note else "")
 
 
 def _parameters(profile: Profile) -> str:

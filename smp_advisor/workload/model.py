@@ -62,7 +62,8 @@ class Head:
 class Model:
     """A model to train.
 
-    Build one with `from_parameters`, `from_shape`, `from_config`; tied weights are counted once.
+    Build one with `from_parameters`, `from_shape`, `from_config`, `from_module` or `from_profile`; tied weights are
+    counted once.
 
     Examples
     --------
@@ -203,6 +204,40 @@ class Model:
         from smp_advisor.workload.from_config import model_from_config
 
         return model_from_config(config)
+
+    @classmethod
+    def from_profile(cls, profile: Any) -> Model:
+        """Model with the activation bytes and FLOPs that a profile measured.
+
+        Parameters
+        ----------
+        profile
+            What `smp_advisor.profile` returns, or its ``as_dict()``.
+
+        Examples
+        --------
+        >>> Model.from_profile(smp_advisor.profile(module, job)).origin  # doctest: +SKIP
+        'measured'
+        """
+        from smp_advisor.workload.from_profile import model_from_profile
+
+        return model_from_profile(profile)
+
+    @classmethod
+    def from_module(cls, module: Any) -> Model:
+        """Model of a live ``torch.nn.Module`` of a known transformers family, without tracing it.
+
+        The family's formulas count its configuration, and the module's own parameters have to be as many. Any other
+        module is profiled first: ``Model.from_profile(smp_advisor.profile(module, job))``.
+
+        Raises
+        ------
+        ModelError
+            The module has no configuration, or has been changed since it was built from it.
+        """
+        from smp_advisor.workload.from_module import model_from_module
+
+        return model_from_module(module)
 
     @property
     def parameter_count(self) -> int:
