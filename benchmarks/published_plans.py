@@ -4,8 +4,8 @@
 
 The table has one configuration a row that its publisher says works (columns as in the table of configurations published
 as working: `smp_version`, degrees, `train_batch_size_per_gpu_or_rdp`, ...). Each row goes the way a user's own
-configuration goes: the library's dictionary and the script's settings are read by `Plan.from_parameters`, checked against
-cluster, model and job, and estimated.
+configuration goes: the library's dictionary and the script's settings are read by `Plan.from_parameters`, checked
+against cluster, model and job, and estimated.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from accuracy_rows.machines import instance_cluster_of
-from accuracy_rows.models import model_of
-from accuracy_rows.table import Row, SkippedError, read_table
-
+from benchmarks.accuracy_rows.machines import instance_cluster_of
+from benchmarks.accuracy_rows.models import model_of
+from benchmarks.accuracy_rows.table import Row, SkippedError, read_table
 from smp_advisor.costs import Estimate, estimate
 from smp_advisor.errors import AdvisorError
 from smp_advisor.library import Plan, check_against
@@ -53,12 +52,11 @@ def read_plan(row: Row) -> Plan:
         "activation_checkpointing": "each" if row.flag("activation_checkpointing") else "none",
         **({} if batch is None else {"batch_size": batch}),
     }
-    build = _smp_v1 if library == "smp-v1" else _smp_v2
-    parameters = build(row, settings)
+    parameters = _smp_v1(row) if library == "smp-v1" else _smp_v2(row, settings)
     return Plan.from_parameters(parameters, settings, library=library)
 
 
-def _smp_v1(row: Row, settings: dict[str, Any]) -> dict[str, Any]:
+def _smp_v1(row: Row) -> dict[str, Any]:
     shards = row.integer("sharded_data_parallel_degree") or 1
     precision = _precision(row)
     parameters: dict[str, Any] = {
@@ -172,18 +170,16 @@ def _family(row: Row) -> str:
 
 def _report(judgements: list[Judgement]) -> None:
     for one in judgements:
-        peak = (
-            ""
-            if one.estimate is None
-            else f"{one.estimate.memory.peak.total_gib:7.1f} of {one.estimate.usable_gpu_memory_gib:.1f} GiB"
-        )
-        print(f"{one.row:<12} {one.name[:40]:<40} {one.outcome:<13} {peak} {one.reason}")
+        peak = ""
+        if one.estimate is not None:
+            usable = one.estimate.usable_gpu_memory_gib
+            peak = f"{one.estimate.memory.peak.total_gib:7.1f} of {usable:.1f} GiB"
+        print(f"{one.row:<12} {one.name[:40]:<40} {one.outcome:<13} {peak} {one.reason}".rstrip())
     judged = [one for one in judgements if one.outcome in {"fits", "does not fit"}]
     fit = sum(one.outcome == "fits" for one in judged)
     read = sum(one.plan is not None for one in judgements)
-    print(
-        f"\n{len(judgements)} rows, {read} read as plans; {fit} of {len(judged)} judged to fit ({100 * fit / max(len(judged), 1):.1f} %)"
-    )
+    share = 100 * fit / max(len(judged), 1)
+    print(f"\n{len(judgements)} rows, {read} read as plans; {fit} of {len(judged)} judged to fit ({share:.1f} %)")
 
 
 if __name__ == "__main__":

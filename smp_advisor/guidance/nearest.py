@@ -7,14 +7,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs import estimate as estimate_plan
+from smp_advisor.guidance.apart import apart
 from smp_advisor.guidance.aws_reference import largest_tested_ratio, reference_rows, tested_extrapolation
 from smp_advisor.guidance.differences import differences
 from smp_advisor.guidance.extrapolation import extrapolate
 from smp_advisor.guidance.reference_smp_v2 import nearest_reference_smp_v2
 from smp_advisor.guidance.step import Reference
 from smp_advisor.guidance.what_if import Case
-from smp_advisor.guidance.wording import fit, gib, listed, percent, plural, throughput
-from smp_advisor.workload.counts import format_count
+from smp_advisor.guidance.wording import fit, gib, listed, plural, throughput
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 __all__ = ["nearest_reference", "nearest_row"]
-
-_SAME_SIZE = 1.05
-"""Ratio up to which two parameter counts are the same size."""
 
 
 def nearest_row(model: Model, cluster: Cluster) -> ReferenceRow:
@@ -96,31 +93,12 @@ def _summary(row: ReferenceRow, estimate: Estimate) -> str:
     )
 
 
-def _ratio(value: float) -> str:
-    if value < 1:
-        return f"{percent(value)} of"
-    return f"{value:.2g} times" if value < 10 else f"{value:,.0f} times"
-
-
 def _distance(case: Case, row: ReferenceRow) -> str:
     """How far the user's case is from the row."""
-    size = case.model.parameter_count / row.model.parameter_count
-    length = case.model.sequence_length(case.job.sequence_length) / row.job.sequence_length
-    gpus = case.cluster.gpus / row.cluster.gpus
-    same = max(size, 1 / size) <= _SAME_SIZE
-    parts = []
-    if not same:
-        parts.append(f"{_ratio(size)} the parameters ({format_count(case.model.parameter_count)})")
-    if length != 1:
-        parts.append(f"{_ratio(length)} the sequence length")
-    if gpus != 1:
-        parts.append(f"{_ratio(gpus)} the GPUs ({case.cluster.gpus})")
-    if case.cluster.instance != row.cluster.instance:
-        parts.append(f"another instance ({case.cluster.instance.name})")
-    if case.model.family != row.model.family:
-        parts.append(f"another architecture ({case.model.family})")
+    parts = apart(case, row)
     if not parts:
         return f"This is the size, sequence length and cluster of AWS's {row.name} row."
+    size = case.model.parameter_count / row.model.parameter_count
     beyond = size > largest_tested_ratio() or size < 1 / largest_tested_ratio()
     reach = f"beyond the factor of {largest_tested_ratio():g} in parameters over which AWS's page extrapolates"
     within = f"within the factor of {largest_tested_ratio():g} in parameters over which AWS's page extrapolates"

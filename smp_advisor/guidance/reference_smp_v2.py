@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate as estimate_plan
+from smp_advisor.guidance.apart import apart
 from smp_advisor.guidance.aws_reference import ReferenceRow
 from smp_advisor.guidance.step import Difference, Reference
 from smp_advisor.guidance.what_if import Case, evaluate, vary
 from smp_advisor.guidance.wording import compared, fit, listed, throughput
 from smp_advisor.library.plan import Plan
 from smp_advisor.library.world import shard_degree
-from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 
@@ -144,19 +144,7 @@ def _because(case: Case, question: WhatIf, estimate: Estimate | None) -> str:
 
 
 def _distance(case: Case, row: ReferenceRow) -> str:
-    parts = []
-    size = case.model.parameter_count / row.model.parameter_count
-    if abs(size - 1) > 0.05:
-        parts.append(f"{size:.2g} times the parameters ({format_count(case.model.parameter_count)})")
-    length = case.model.sequence_length(case.job.sequence_length) / row.job.sequence_length
-    if length != 1:
-        parts.append(f"{length:.2g} times the sequence length")
-    if case.cluster.gpus != row.cluster.gpus:
-        parts.append(f"{case.cluster.gpus / row.cluster.gpus:.2g} times the GPUs ({case.cluster.gpus})")
-    if case.cluster.instance != row.cluster.instance:
-        parts.append(f"another instance ({case.cluster.instance.name})")
-    if case.model.family != row.model.family:
-        parts.append(f"another architecture ({case.model.family})")
+    parts = apart(case, row)
     if not parts:
         return f"This is the size, sequence length and cluster of AWS's {row.name} row."
     return f"Compared with AWS's {row.name} row this is {listed(parts)}."
