@@ -10,7 +10,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cells import follow
 from smp_advisor.estimators.checks import CHECKS, Case
 from smp_advisor.estimators.corrections import corrected_text
-from smp_advisor.estimators.documents import Document, open_document
+from smp_advisor.estimators.documents import Document, open_document, with_text
 from smp_advisor.estimators.readback import read_back
 from smp_advisor.estimators.report import EstimatorReport, Reading
 from smp_advisor.estimators.sources import configuration_of_recipe, configurations_of_cell
@@ -249,8 +249,7 @@ def _corrected(
         return document.pasted
     text = document.source.text
     for _ in range(_ROUNDS):
-        current = Document(_with_text(document.source, text), document.dialect, text)
-        better = _round(current, variables, given, min_fit_probability)
+        better = _round(with_text(document, text), variables, given, min_fit_probability)
         if better is None:
             break
         text = better
@@ -271,7 +270,7 @@ def _round(
         changed = corrected_text(document.source.text, document.dialect, case.configuration, hit.changes)
         if changed is None or changed == document.source.text or not _readable(document, changed):
             continue
-        candidate = Document(_with_text(document.source, changed), document.dialect, changed)
+        candidate = with_text(document, changed)
         try:
             after = _defects(_cases(candidate, variables, given, min_fit_probability))
         except AdvisorError:
@@ -290,10 +289,6 @@ def _weight(found: list[tuple[Case, Hit]]) -> tuple[int, int, int]:
     """Names and types count first: what they hide shows only once they are right."""
     errors = sum((hit.severity or catalogue()[hit.id].severity) == "error" for _, hit in found)
     return sum(hit.id == "EST501" for _, hit in found), errors, len(found)
-
-
-def _with_text(source: Source, text: str) -> Source:
-    return Source(source.path, text, source.file)
 
 
 def _as_pasted(document: Document, text: str) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from smp_advisor.errors import AdvisorError
 from smp_advisor.scripts.source import Source, read
 
-__all__ = ["Dialect", "Document", "open_document"]
+__all__ = ["Dialect", "Document", "open_document", "with_text"]
 
 Dialect = Literal["python", "json", "yaml"]
 
@@ -46,6 +46,15 @@ class Document:
     def correctable(self) -> bool:
         """Whether a corrected text can be given: a notebook has several cells, an object no text of its own."""
         return not self.source.cells
+
+
+def with_text(document: Document, text: str) -> Document:
+    """The same document with its text changed; what is left out of it stays left out."""
+    skipped: tuple[tuple[int, str], ...] = ()
+    if document.elided:
+        lines = enumerate(text.split("\n"), 1)
+        skipped = tuple((number, _ELIDED) for number, line in lines if line.strip() == _MARK)
+    return replace(document, source=Source(document.source.path, text, document.source.file, (), skipped), pasted=text)
 
 
 def open_document(source: object) -> Document:
