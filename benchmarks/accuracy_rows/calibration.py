@@ -36,6 +36,10 @@ _OTHER_WEIGHT = 0.6
 """Weight of a row whose network is assumed, or of a GPU that large models are not trained on."""
 
 
+_ENOUGH = 40
+"""Rows from which on a 95 % quantile is told from them alone."""
+
+
 class Fit:
     """The rows, and how far predictions are from them."""
 
@@ -181,16 +185,26 @@ def _kinds(rows: Fit) -> list[str]:
 
 
 def _intervals(rows: Fit, left_out: np.ndarray) -> dict[str, tuple[float, int]]:
-    """Half width of the 95 % interval and number of rows by kind of plan: the conformal quantile of absolute errors."""
+    """Half width of the 95 % interval and number of rows by kind of plan."""
     kinds = np.array(_kinds(rows))
     found = {"any": left_out} | {str(kind): left_out[kinds == kind] for kind in np.unique(kinds)}
-    return {kind: (_conformal(np.abs(values)), len(values)) for kind, values in found.items()}
+    return {kind: (_half_width(np.abs(values)), len(values)) for kind, values in found.items()}
 
 
-def _conformal(absolute: np.ndarray) -> float:
-    """Quantile that a further value of the same kind stays below with 95 % (Vovk et al. 2005, section 4.2)."""
+def _half_width(absolute: np.ndarray) -> float:
+    """What a further error of the same kind stays below with 95 %.
+
+    The 95 % quantile; of few rows the conformal one (Vovk et al. 2005, section 4.2), which allows for their number.
+    """
+    if len(absolute) >= _ENOUGH:
+        return float(np.quantile(absolute, 0.95))
     level = min(math.ceil(0.95 * (len(absolute) + 1)) / len(absolute), 1.0)
     return float(np.quantile(absolute, level, method="higher"))
+
+
+def _held(errors: np.ndarray) -> float:
+    """Share of the rows that lie within the interval which the others of their kind give."""
+    return float(np.mean([abs(one) <= _half_width(np.abs(np.delete(errors, i))) for i, one in enumerate(errors)]))
 
 
 def _in_words(rows: Fit, left_out: np.ndarray) -> str:
@@ -198,9 +212,7 @@ def _in_words(rows: Fit, left_out: np.ndarray) -> str:
     lines = ["rows left out of the fit, and how many of them the interval of the other rows holds:"]
     for kind, (half, count) in sorted(_intervals(rows, left_out).items()):
         chosen = left_out if kind == "any" else left_out[kinds == kind]
-        # Each row against the interval that the others of its kind give.
-        held = [abs(value) <= _conformal(np.abs(np.delete(chosen, i))) for i, value in enumerate(chosen) if count > 1]
-        share = f"{100 * float(np.mean(held)):5.1f} %" if held else "    -"
+        share = f"{100 * _held(chosen):5.1f} %" if count > 1 else "    -"
         middle = 100 * float(np.median(np.abs(chosen)))
         lines.append(f"  {kind:24s} {count:4d} rows  median {middle:5.1f} %  +-{100 * half:5.1f} %  held {share}")
     return "\n".join(lines)
@@ -209,13 +221,17 @@ def _in_words(rows: Fit, left_out: np.ndarray) -> str:
 def _write_intervals(rows: Fit, left_out: np.ndarray) -> None:
     path = Path(str(resources.files("smp_advisor.costs").joinpath("data/intervals.toml")))
     text = [
-        "# Half widths of 95 % prediction intervals of the step time, as natural logarithms of predicted over measured,",
-        "# by kind of plan. Written by benchmarks/calibrate.py from published runs that were left out of the fit.",
+        "# Half widths of 95 % prediction intervals of the step time, as natural logarithms of predicted over",
+        "# measured, by kind of plan. Written by benchmarks/calibrate.py from published runs left out of the fit.",
         f'date = "{datetime.now(UTC).date().isoformat()}"',
         "",
     ]
+    kinds = np.array(_kinds(rows))
     for kind, (half, count) in sorted(_intervals(rows, left_out).items()):
-        text += [f'["{kind}"]', f"half_width = {half:.3f}", f"rows = {count}", ""]
+        chosen = left_out if kind == "any" else left_out[kinds == kind]
+        median = float(np.median(np.abs(chosen)))
+        text += [f'["{kind}"]', f"half_width = {half:.3f}", f"rows = {count}", f"median_error = {median:.3f}"]
+        text += [f"held = {_held(chosen):.3f}", ""]
     path.write_text("\n".join(text).rstrip() + "\n", "utf-8")
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Judged", "Scored", "figures", "judge"]
 
 _CLASSES = {"allocated": "memory_allocated", "reserved": "memory_total", "total": "memory_total"}
+_TWO_SIDED = 1.96
 _LIKELY = 0.5
 _SURE = 0.95
 
@@ -40,6 +41,13 @@ class Scored:
     measured: float
     terms: dict[str, float] = field(default_factory=dict)
     """Parts of the prediction."""
+    interval: tuple[float, float] | None = None
+    """What the cost model says 95 % of such runs lie between, in the unit of the prediction."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the measured value is within the interval."""
+        return self.interval is not None and self.interval[0] <= self.measured <= self.interval[1]
 
     @property
     def error(self) -> float:
@@ -123,7 +131,9 @@ def _memory_row(judged: Judged, row: Row) -> None:
         if scores and figure is not None and measured is not None:
             prediction = predict.memory(run)
             predicted = prediction.of_class(row.text("mem_class"))
-            judged.scored[figure].append(Scored(row, run, predicted, measured, prediction.terms))
+            half = _TWO_SIDED * prediction.error_gib
+            interval = (predicted - half, predicted + half)
+            judged.scored[figure].append(Scored(row, run, predicted, measured, prediction.terms, interval))
     except (SkippedError, AdvisorError) as reason:
         # A row whose memory is not scored was to be judged for its fit all the same.
         judged.skipped[figure or "fit"][str(reason)] += 1
@@ -141,7 +151,10 @@ def _throughput_row(judged: Judged, row: Row) -> None:
             _fit(judged, row, run)
         if timed:
             terms = predict.step_seconds(run)
-            judged.scored[figure].append(Scored(row, run, sum(terms.values()), _measured_seconds(row, run), terms))
+            seconds = sum(terms.values())
+            low, high = predict.step_factors(run)
+            interval = (seconds * low, seconds * high)
+            judged.scored[figure].append(Scored(row, run, seconds, _measured_seconds(row, run), terms, interval))
     except (SkippedError, AdvisorError) as reason:
         judged.skipped[figure if timed else "fit"][str(reason)] += 1
 
@@ -231,6 +244,12 @@ def figures(judged: Judged) -> dict[str, Any]:
         "by_gpu": _by(judged.scored["max_batch"], lambda one: one.row.text("gpu")),
         "by_model": _by(judged.scored["max_batch"], lambda one: one.row.text("model")),
     }
+    result["intervals"] = {
+        "memory": _interval_figures([*judged.scored["memory_allocated"], *judged.scored["memory_total"]]),
+        "step_time": _interval_figures(
+            [*judged.scored["step_time_a100_h100"], *judged.scored["step_time_other"], *judged.scored["assumed"]]
+        ),
+    }
     result["extra"] = {
         "step_time_a100_h100_network_assumed": _error_figures(judged, "assumed"),
         **{name: _error_figures(judged, name) for name in sorted(judged.scored) if name.startswith("per_stage_")},
@@ -242,6 +261,13 @@ def _rate(cases: list[tuple[Row, float]], *, fits: bool, threshold: float = _LIK
     """Share of the cases that are predicted (not) to fit with at least the probability `threshold`."""
     hits = sum((probability >= threshold) == fits for _, probability in cases)
     return asdict(rate(hits, len(cases)))
+
+
+def _interval_figures(scored: list[Scored]) -> dict[str, Any]:
+    """How many rows lie within the interval the cost model gives with a nominal 95 %, and how wide that is."""
+    held = asdict(rate(sum(one.held for one in scored), len(scored)))
+    widths = [(one.interval[1] - one.interval[0]) / 2 / one.predicted for one in scored if one.interval is not None]
+    return {**held, "nominal": 0.95, "median_half_width": quantile(widths, 0.5) if widths else None}
 
 
 def _error_figures(judged: Judged, name: str) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.evaluate import fit_probability, memory_columns, seconds_columns
-from smp_advisor.costs.memory import GIB, stage_bytes
+from smp_advisor.costs.intervals import plan_kinds, step_time_factors
+from smp_advisor.costs.memory import GIB, memory_error_bytes, stage_bytes
 from smp_advisor.costs.partition import stages
+from smp_advisor.costs.state import vocabulary_shards
 from smp_advisor.costs.world import World
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     from .plans import Run
 
-__all__ = ["MemoryPrediction", "fits", "memory", "step_seconds"]
+__all__ = ["MemoryPrediction", "fits", "memory", "step_factors", "step_seconds"]
 
 _NOT_ALLOCATED = ("allocator_reserve", "context")
 
@@ -28,6 +30,8 @@ class MemoryPrediction:
     allocated_gib: float
     reserved_gib: float
     total_gib: float
+    error_gib: float
+    """One standard deviation of the prediction's error."""
     terms: dict[str, float]
 
     def of_class(self, name: str) -> float:
@@ -42,20 +46,33 @@ def memory(run: Run) -> MemoryPrediction:
     saved = tuple(block_saved_bytes(g.block, run.layout, world, run.job) for g in model.groups)
     every = stages(model, int(run.layout.pipeline_parallel_degree[0]))
     wanted = every if run.stage is None else (every[run.stage],)
-    found = [_prediction(stage_bytes(model, run.layout, world, stage, saved)) for stage in wanted]
+    shards = vocabulary_shards(model, run.layout)
+    found = [
+        _prediction(
+            by_category := stage_bytes(model, run.layout, world, stage, saved),
+            memory_error_bytes(by_category, shards, model.activation_band),
+        )
+        for stage in wanted
+    ]
     return max(found, key=lambda one: one.total_gib)
 
 
-def _prediction(by_category: dict[str, np.ndarray]) -> MemoryPrediction:
+def _prediction(by_category: dict[str, np.ndarray], error_bytes: np.ndarray) -> MemoryPrediction:
     terms = {name: float(values[0]) / GIB for name, values in by_category.items()}
     allocated = sum(value for name, value in terms.items() if name not in _NOT_ALLOCATED)
     reserved = allocated + terms["allocator_reserve"]
-    return MemoryPrediction(allocated, reserved, reserved + terms["context"], terms)
+    error = float(error_bytes[0]) / GIB
+    return MemoryPrediction(allocated, reserved, reserved + terms["context"], error, terms)
 
 
 def fits(run: Run) -> float:
     """Probability that the run fits."""
     return fit_probability(float(memory_columns(run.model, run.cluster, run.job, run.layout).margin[0]))
+
+
+def step_factors(run: Run) -> tuple[float, float]:
+    """Between which factors of the predicted step time 95 % of the measured ones are said to be."""
+    return step_time_factors(str(plan_kinds(run.layout, run.cluster)[0]))
 
 
 def step_seconds(run: Run) -> dict[str, float]:

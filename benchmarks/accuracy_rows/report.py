@@ -24,6 +24,7 @@ def lines(result: dict[str, Any]) -> Iterator[str]:
         yield from _errors(title, result[name])
     for name, entry in result["extra"].items():
         yield from _errors(f"Extra: {name.replace('_', ' ')}", entry)
+    yield from _intervals(result["intervals"])
     yield from _fit(result["fit"])
     yield from _ranking(result["ranking"])
     yield from _max_batch(result["max_batch"])
@@ -60,6 +61,18 @@ def _skipped(entry: dict[str, Any]) -> Iterator[str]:
         yield f"  skipped {entry['skipped']} ({100 * share:.1f} % of the scorable rows)"
         for reason, count in entry["skipped_by_reason"].items():
             yield f"    {count:>4}  {reason}"
+
+
+def _intervals(intervals: dict[str, Any]) -> Iterator[str]:
+    yield ""
+    yield "Intervals of nominally 95 %"
+    for name, found in intervals.items():
+        if found["cases"]:
+            yield (
+                f"  {name.replace('_', ' '):12} {_percent(found['share'])} of {found['cases']} rows within, "
+                f"(95 % interval {_percent(found['low'])} to {_percent(found['high'])}), "
+                f"median half width {_percent(found['median_half_width'])}"
+            )
 
 
 def _fit(fit: dict[str, Any]) -> Iterator[str]:

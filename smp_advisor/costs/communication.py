@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smp_advisor.costs.constants import constant
+from smp_advisor.costs.constants import constant, gpu_constant
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,13 +29,25 @@ def _intra_efficiency(cluster: Cluster, members: Ints) -> Floats:
     """Share of the one-direction link rate that a ring of `members` GPUs in one node reaches."""
     link = cluster.instance.intra_node.lower()
     if "nvlink" not in link:
-        return np.full(members.shape, constant("communication.pcie_efficiency"))
+        return np.full(members.shape, gpu_constant("pcie_efficiency", cluster.instance.gpu))
     if "cube mesh" in link:
         # Few GPUs of a cube mesh share few of the links.
         names = ("2", "4", "8")
         points = [constant(f"communication.cube_mesh_efficiency_{n}") for n in names]
         return np.interp(members, [2, 4, 8], points)
     return np.full(members.shape, constant("communication.nvswitch_efficiency"))
+
+
+def _network(cluster: Cluster, sharing: Ints) -> Floats:
+    """Bytes a second of one of `sharing` groups that cross a node's edge at once.
+
+    One group's rings use all network cards; several groups, each with one GPU in the node, get in each other's way.
+    """
+    share = constant("communication.network_efficiency") * np.where(
+        sharing > 1, constant("communication.shared_network_share"), 1.0
+    )
+    rate: Floats = cluster.inter_node_bytes_per_s_per_node * share / sharing
+    return rate
 
 
 def bus_bytes_per_second(cluster: Cluster, members: Ints, stride: Ints) -> tuple[Floats, NDArray[np.bool_]]:
@@ -56,7 +68,7 @@ def bus_bytes_per_second(cluster: Cluster, members: Ints, stride: Ints) -> tuple
     in_node_members = np.clip(np.where(inside, members, per_node // np.minimum(stride, per_node)), 1, None)
     link = cluster.intra_node_bytes_per_s * _intra_efficiency(cluster, in_node_members)
     sharing = np.minimum(stride, per_node)
-    network = cluster.inter_node_bytes_per_s_per_node * constant("communication.network_efficiency") / sharing
+    network = _network(cluster, sharing)
     crossing = np.where(in_node_members > 1, np.minimum(link, network), network)
     return np.where(inside, link, crossing), inside
 
@@ -86,8 +98,8 @@ def all_gather_seconds(cluster: Cluster, bytes_: Floats, members: Ints, stride: 
 
 
 def all_to_all_seconds(cluster: Cluster, bytes_: Floats, members: Ints, stride: Ints) -> Floats:
-    """Every GPU sends (n - 1) / n of its `bytes_` to the others of its group."""
-    return _seconds(cluster, bytes_, members, stride, rounds=1)
+    """Every GPU sends (n - 1) / n of its `bytes_` to the others of its group, in messages smaller than a ring's."""
+    return _seconds(cluster, bytes_ / constant("communication.all_to_all_share"), members, stride, rounds=1)
 
 
 def point_to_point_seconds(cluster: Cluster, bytes_: Floats, members: Ints, stride: Ints) -> Floats:
@@ -99,7 +111,7 @@ def point_to_point_seconds(cluster: Cluster, bytes_: Floats, members: Ints, stri
     inside = (per_node % np.minimum(members * stride, per_node) == 0) & (members * stride <= per_node)
     link = cluster.intra_node_bytes_per_s * _intra_efficiency(cluster, np.full(stride.shape, 2))
     senders = np.minimum(stride, per_node)
-    network = cluster.inter_node_bytes_per_s_per_node * constant("communication.network_efficiency") / senders
+    network = _network(cluster, senders)
     rate = np.where(inside, link, network)
     with np.errstate(divide="ignore"):
         return constant("communication.start_seconds") + bytes_ / rate
