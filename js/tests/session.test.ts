@@ -75,8 +75,9 @@ test('after a refusal the kernel is listened to again', () => {
 
 test('the settings on screen travel with a request for cells', () => {
   session.move('batch_size', 24);
-  const id = session.requestCells();
-  expect(model.sent).toEqual([{ kind: 'export', request: { id, settings: settings(24, 1), moved: 'batch_size' } }]);
+  const id = session.requestCells('monitoring', 'v3');
+  const request = { id, settings: settings(24, 1), moved: 'batch_size' };
+  expect(model.sent).toEqual([{ kind: 'export', request, what: 'monitoring', sdk: 'v3' }]);
 });
 
 test('the end of a gesture is sent at once, not when the kernel has answered what came before', () => {

@@ -115,6 +115,21 @@ test('where nobody takes them they go to the clipboard, else to the magic', asyn
   await vi.waitFor(() => expect(text('.smp-status')).toBe('Run %smp_export in a new cell to get the code.'));
 });
 
+test('what is exported, and for which SDK, is chosen beside the button', () => {
+  const [what, sdk] = [...el.querySelectorAll<HTMLSelectElement>('.smp-choice select')] as [HTMLSelectElement, HTMLSelectElement];
+  const choose = (select: HTMLSelectElement, value: string): void => {
+    select.value = value;
+    select.dispatchEvent(new Event('change'));
+  };
+  choose(sdk, 'v3');
+  press('Insert estimator cell');
+  expect(model.sent.at(-1)).toMatchObject({ kind: 'export', what: 'job', sdk: 'v3' });
+  choose(what, 'monitoring');
+  expect(sdk.closest('label')!.hidden).toBe(true);
+  press('Insert cell');
+  expect(model.sent.at(-1)).toMatchObject({ kind: 'export', what: 'monitoring' });
+});
+
 test('only the newest click is answered, once', () => {
   const taken = vi.fn((event: Event) => event.preventDefault());
   document.addEventListener('smp-advisor:insert-cell', taken);

@@ -25,9 +25,7 @@ def require(model: Model, plan: Plan, known: Architecture) -> None:
             f" {model.family!r}: pass script= with your own."
         )
     if plan.precision != "fp32":
-        raise ExportError(
-            f"The TensorFlow script trains in fp32, not {plan.precision}: pass script= with your own."
-        )
+        raise ExportError(f"The TensorFlow script trains in fp32, not {plan.precision}: pass script= with your own.")
     if not plan.auto_partition:
         raise ExportError(
             "auto_partition=False leaves it to the script to place layers on pipeline stages, which differs from model"

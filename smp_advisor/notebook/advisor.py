@@ -104,9 +104,24 @@ class Advisor(anywidget.AnyWidget):
         """Other plans, best first, with why they lost."""
         return self.advice.alternatives
 
-    def cell(self, sdk: str = "auto") -> str:
-        """The estimator cell of `plan`."""
-        return self.advice.cell(sdk, workbench.require(self._bench).plan)
+    def cells(self, what: str = "job", sdk: str = "auto", **options: Any) -> list[str]:
+        """The cells of one kind for `plan`, in the order they are to be run.
+
+        Parameters
+        ----------
+        what
+            ``job`` (training script and the cell that starts it), ``script``, ``local``, ``monitoring``,
+            ``permissions`` or ``quota``.
+        sdk
+            Version of the SageMaker Python SDK to write for: ``v2``, ``v3``, or ``auto``, the one installed.
+        options
+            Of the job, see `smp_advisor.export.JobOptions`.
+        """
+        return cells(self.advice, workbench.require(self._bench).plan, what, sdk, **options)
+
+    def cell(self, sdk: str = "auto", **options: Any) -> str:
+        """The cell that starts the job of `plan`."""
+        return self.advice.cell(sdk, workbench.require(self._bench).plan, **options)
 
     def script_cell(self) -> str:
         """The cell that writes the training script of `plan`; empty where the script is the user's own."""
@@ -203,7 +218,8 @@ class Advisor(anywidget.AnyWidget):
             request = content["request"]
             with self._turn:
                 if self._serve(request) and content["kind"] == "export":
-                    self._send_cells(request["id"])
+                    wanted = str(content.get("what", "job")), str(content.get("sdk", "auto"))
+                    self._send_cells(request["id"], *wanted)
 
         elif content.get("kind") == "check":
             with self._turn:
@@ -220,9 +236,9 @@ class Advisor(anywidget.AnyWidget):
                 read = pasted(str(content.get("text", "")), self.advice, self.plan, names)
             self.send({"kind": "pasted", "id": str(content.get("id", "")), **read})
 
-    def _send_cells(self, identity: str) -> None:
+    def _send_cells(self, identity: str, what: str, sdk: str) -> None:
         try:
-            sources = cells(self.advice, workbench.require(self._bench).plan)
+            sources = self.cells(what, sdk)
         except AdvisorError as error:
             self.send({"kind": "failed", "id": identity, "text": str(error)})
         else:

@@ -1,15 +1,24 @@
 """What a magic's words mean: numbers as people write them, and models by name, path or count."""
 
+# mypy: allow-untyped-calls
+# IPython does not annotate the functions called here.
+
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import parse_argstring
 
 from smp_advisor.errors import AdvisorError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from argparse import Namespace
+    from collections.abc import Callable, Mapping
 
-__all__ = ["amount", "model_named", "whole"]
+__all__ = ["amount", "model_named", "parsed", "read", "whole"]
+
+T = TypeVar("T")
 
 _SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
@@ -61,3 +70,22 @@ def model_named(text: str, namespace: Mapping[str, Any]) -> Any:
             "the name of a variable that holds a model or its config."
         )
     return word
+
+
+def parsed(magic: Any, line: str) -> Namespace:
+    """The options of a magic's line.
+
+    Raises
+    ------
+    UsageError
+        A quotation is open, an option is unknown or has a value that it does not take.
+    """
+    try:
+        return cast("Namespace", parse_argstring(magic, line))
+    except ValueError as error:
+        raise UsageError(f"The line cannot be read: {error}.") from None
+
+
+def read(text: str | None, reader: Callable[[str], T]) -> T | None:
+    """What `reader` makes of an option's text; None where the option is not given."""
+    return None if text is None else reader(text)

@@ -2,16 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import ExportError
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.library.plan import Plan
 
-__all__ = ["cells"]
+__all__ = ["KINDS", "cells"]
+
+KINDS = ("job", "script", "local", "monitoring", "permissions", "quota")
+"""What can be exported: the job with its training script, the script alone, and the cells beside them."""
 
 
-def cells(advice: Advice, plan: Plan) -> list[str]:
-    """Cells in the order they are to be run: the training script, unless it is the user's own, then the estimator."""
-    sources = [advice.script_cell(plan), advice.cell(plan=plan)]
+def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **options: Any) -> list[str]:
+    """Cells in the order they are to be run.
+
+    Parameters
+    ----------
+    advice, plan
+        What is exported.
+    what
+        One of `KINDS`; ``job`` is the training script, unless it is the user's own, and the cell that starts it.
+    sdk
+        Version of the SageMaker Python SDK that the job's cell is written for.
+    options
+        Of the job, see `smp_advisor.export.JobOptions`.
+    """
+    if what == "job":
+        # The estimator first: what it refuses must not leave half of the cells behind.
+        started = advice.cell(sdk, plan, **options)
+        sources = ["" if options.get("script") else advice.script_cell(plan), started]
+    elif what == "script":
+        sources = [advice.script_cell(plan)]
+    elif what == "local":
+        sources = [advice.local_cell(plan, **options)]
+    elif what == "monitoring":
+        sources = [advice.monitoring_cell()]
+    elif what == "permissions":
+        sources = [advice.permissions_cell(plan, **options)]
+    elif what == "quota":
+        sources = [advice.quota_cell(**options)]
+    else:
+        raise ExportError(f"There is no cell {what!r} to export; there are {', '.join(KINDS)}.")
     return [source for source in sources if source.strip()]

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.notebook.arguments import amount, model_named, whole
+from smp_advisor.notebook.arguments import amount, model_named, parsed, read, whole
+from smp_advisor.notebook.cells import KINDS
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -52,7 +53,7 @@ class AdvisorMagics(Magics):
 
         Shows the advisor and returns it: ``advice = %smp_advise 10B --instance ml.p4d.24xlarge --count 16``.
         """
-        arguments = _parse(self.smp_advise, line)
+        arguments = parsed(self.smp_advise, line)
         try:
             advisor = self._advise(arguments)
         except AdvisorError as error:
@@ -66,11 +67,11 @@ class AdvisorMagics(Magics):
         from smp_advisor.recommendation import advise
 
         given: dict[str, Any] = {
-            "sequence_length": _read(arguments.sequence_length, whole),
-            "vocab": _read(arguments.vocab, whole),
-            "global_batch_size": _read(arguments.global_batch, whole),
-            "tokens": _read(arguments.tokens, amount),
-            "min_fit_probability": _read(arguments.min_fit_probability, amount),
+            "sequence_length": read(arguments.sequence_length, whole),
+            "vocab": read(arguments.vocab, whole),
+            "global_batch_size": read(arguments.global_batch, whole),
+            "tokens": read(arguments.tokens, amount),
+            "min_fit_probability": read(arguments.min_fit_probability, amount),
             "precision": arguments.precision,
             "objective": arguments.objective,
             "script": arguments.script,
@@ -81,27 +82,38 @@ class AdvisorMagics(Magics):
         return Advisor(advise(model, arguments.instance, instance_count=whole(arguments.count), **stated))
 
     @magic_arguments()
-    @argument("--script", action="store_true", help="The cell of the training script, not the estimator's.")
-    @argument("--sdk", choices=("auto", "v2", "v3"), default="auto", help="SageMaker Python SDK to write for.")
+    @argument(
+        "what", nargs="?", choices=KINDS, default="job", help="The job if not given; its script or a cell beside."
+    )
+    @argument("--script", action="store_true", help="The cell of the training script, not the job's.")
+    @argument("--sdk", choices=("auto", "v2", "v3"), default="auto", help="SageMaker SDK to write for.")
+    @argument("--data", help="Training data: s3://bucket/prefix, or fsx://file-system-id/mount-name/path.")
+    @argument("--checkpoints", help="Where checkpoints go, in S3 or on FSx for Lustre.")
+    @argument("--spot", action="store_true", help="Run on spare capacity; needs --checkpoints.")
+    @argument("--keep-alive", help="Seconds to keep the instances for the next job (a warm pool).")
+    @argument("--subnet", action="append", default=[], help="Subnet of the job; repeatable.")
+    @argument("--security-group", action="append", default=[], help="Security group of the job; repeatable.")
     @line_magic
     def smp_export(self, line: str) -> None:
         """Put the code of the advisor shown last, as its controls stand, into the next cell.
 
-        The estimator cell needs the training script; ``%smp_export --script`` puts the cell that writes it.
+        ``%smp_export`` is the cell that starts the job; it needs the training script, which ``%smp_export script``
+        writes. ``%smp_export local`` tries the script here; ``monitoring``, ``permissions`` and ``quota`` are the cells
+        beside the job.
         """
-        arguments = _parse(self.smp_export, line)
+        arguments = parsed(self.smp_export, line)
         if self.last is None:
             raise UsageError("There is no advice to export yet: run %smp_advise first.")
+        what = "script" if arguments.script else arguments.what
         try:
-            source = self.last.script_cell() if arguments.script else self.last.cell(arguments.sdk)
-            script_too = not arguments.script and bool(self.last.script_cell())
+            sources = self.last.cells(what, arguments.sdk, **_job_options(arguments))
         except AdvisorError as error:
             raise UsageError(str(error)) from None
-        if not source:
+        if not sources:
             raise UsageError("The training script is your own: there is none to write.")
-        self.shell.set_next_input(source)
-        if script_too:
-            print("The estimator's cell follows; %smp_export --script puts the cell that writes its training script.")  # noqa: T201
+        self.shell.set_next_input(sources[-1])
+        if len(sources) > 1:
+            print("The cell that starts the job follows; %smp_export --script puts the one that writes its script.")  # noqa: T201
 
     @magic_arguments()
     @argument("script", nargs="?", help="Path of a .py or .ipynb file; the cell's text where it is a cell magic.")
@@ -117,7 +129,7 @@ class AdvisorMagics(Magics):
         from smp_advisor.notebook.estimator_cell import check_if_estimator
         from smp_advisor.scripts import check_script
 
-        arguments = _parse(self.smp_check, line)
+        arguments = parsed(self.smp_check, line)
         if arguments.plan and self.last is None:
             raise UsageError("There is no plan to check against yet: run %smp_advise first, or leave out --plan.")
         if (arguments.script is None) == (cell is None):
@@ -133,12 +145,13 @@ class AdvisorMagics(Magics):
             raise UsageError(str(error)) from None
 
 
-def _parse(magic: Any, line: str) -> Namespace:
-    try:
-        return cast("Namespace", parse_argstring(magic, line))
-    except ValueError as error:
-        raise UsageError(f"The line cannot be read: {error}.") from None
-
-
-def _read(text: str | None, reader: Any) -> Any:
-    return None if text is None else reader(text)
+def _job_options(arguments: Namespace) -> dict[str, Any]:
+    given = {
+        "data": arguments.data,
+        "checkpoints": arguments.checkpoints,
+        "spot": arguments.spot or None,
+        "keep_alive_seconds": read(arguments.keep_alive, whole),
+        "subnets": tuple(arguments.subnet) or None,
+        "security_group_ids": tuple(arguments.security_group) or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}

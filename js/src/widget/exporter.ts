@@ -1,4 +1,4 @@
-import { button, disclosure, element, setText } from './dom';
+import { button, disclosure, element, keepKeys, setText } from './dom';
 import { copy, insertCells } from './insert';
 import { same } from './look_ahead';
 import type { Session } from './session';
@@ -12,6 +12,9 @@ export class Exporter {
   readonly preview: HTMLDetailsElement;
   private readonly status = element('span', 'smp-status');
   private readonly code = element('div', 'smp-code');
+  private readonly what = choice('Cell', KINDS, () => this.onChoice());
+  private readonly sdk = choice('SageMaker SDK', SDKS, () => this.onChoice());
+  private readonly insert: HTMLButtonElement;
   private inserting = '';
   private copying = '';
   private previewing = '';
@@ -19,15 +22,15 @@ export class Exporter {
 
   constructor(private readonly session: Session) {
     this.status.setAttribute('role', 'status');
-    const insert = button('smp-button smp-primary', 'Insert estimator cell', () => {
+    this.insert = button('smp-button smp-primary', 'Insert estimator cell', () => {
       setText(this.status, ASKING);
-      this.inserting = session.requestCells();
+      this.inserting = this.ask();
     });
     const clipboard = button('smp-button', 'Copy code', () => {
       setText(this.status, ASKING);
-      this.copying = session.requestCells();
+      this.copying = this.ask();
     });
-    this.actions = element('div', 'smp-actions', insert, clipboard, this.status);
+    this.actions = element('div', 'smp-actions', this.what, this.sdk, this.insert, clipboard, this.status);
     this.preview = disclosure('smp-section', ['The code that is inserted'], this.code);
     this.preview.addEventListener('toggle', () => this.refresh());
   }
@@ -37,7 +40,19 @@ export class Exporter {
     clearTimeout(this.timer);
     this.previewing = '';
     if (!this.preview.open) return;
-    this.timer = setTimeout(() => (this.previewing = this.session.requestCells()), PREVIEW_DELAY_MS);
+    this.timer = setTimeout(() => (this.previewing = this.ask()), PREVIEW_DELAY_MS);
+  }
+
+  private ask(): string {
+    return this.session.requestCells(chosen(this.what), chosen(this.sdk));
+  }
+
+  private onChoice(): void {
+    const job = chosen(this.what) === 'job';
+    setText(this.insert, job ? 'Insert estimator cell' : 'Insert cell');
+    // Only the cell that starts the job differs between the SDKs.
+    this.sdk.hidden = !job;
+    this.refresh();
   }
 
   async onMessage(message: FromKernel): Promise<void> {
@@ -84,6 +99,30 @@ export class Exporter {
     );
   }
 }
+
+/** What can be exported, and which SDK for; `cells.py` is the other side. */
+const KINDS: Record<string, string> = {
+  job: 'Training job',
+  local: 'Local run',
+  monitoring: 'Monitoring',
+  permissions: 'Permissions',
+  quota: 'Quota and price'
+};
+const SDKS: Record<string, string> = { auto: 'as installed', v2: 'version 2', v3: 'version 3' };
+
+/** A labelled choice; the first is chosen. */
+function choice(label: string, texts: Record<string, string>, action: () => void): HTMLLabelElement {
+  const select = keepKeys(element('select', 'smp-select'));
+  for (const [value, text] of Object.entries(texts)) {
+    const option = element('option', '', text);
+    option.value = value;
+    select.append(option);
+  }
+  select.addEventListener('change', action);
+  return element('label', 'smp-choice', `${label} `, select);
+}
+
+const chosen = (labelled: HTMLLabelElement): string => labelled.querySelector('select')!.value;
 
 const ASKING = 'Asking the kernel for the code …';
 const FALL_BACK = 'Run %smp_export in a new cell to get the code.';

@@ -89,11 +89,11 @@ export class Session {
   }
 
   /** Ask for the cells of what is on screen: the values travel with the request. */
-  requestCells(): string {
+  requestCells(what = 'job', sdk = 'auto'): string {
     const id = this.nextId();
     this.asked = this.isWaiting ? { ...this.asked, id } : { ...this.exactly(), id };
     this.pending = id;
-    this.model.send({ kind: 'export', request: this.asked });
+    this.model.send({ kind: 'export', request: this.asked, what, sdk });
     return id;
   }
 

@@ -1,0 +1,90 @@
+"""Cells beside the one that starts a job: monitoring, permissions, quota and price."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.cluster.table import table_date
+from smp_advisor.errors import ExportError
+from smp_advisor.export.literal import Comment, comment
+from smp_advisor.export.options import JobOptions
+from smp_advisor.export.storage import FileSystem, bucket_and_prefix
+from smp_advisor.export.template import render
+from smp_advisor.library.version import image
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.library.plan import Plan
+
+__all__ = ["monitoring_cell", "permissions_cell", "quota_cell"]
+
+
+def monitoring_cell(cluster: Cluster) -> str:
+    """Cell that shows a running job: use of each host from CloudWatch, ends of logs, links to the console.
+
+    It takes ``job_name`` from the cell that started the job, and leaves a data frame ``usage``.
+    """
+    _require_sagemaker(cluster)
+    gpus, vcpus = cluster.instance.gpus, cluster.instance.vcpus
+    values = {
+        "instances": cluster.nodes,
+        "gpus": gpus,
+        "vcpus": vcpus,
+        "gpus_comment": Comment(gpus),
+        "gpus_percent": Comment(100 * gpus),
+        "vcpus_comment": Comment(vcpus),
+    }
+    return render("monitoring.py.in", values=values, flags={})
+
+
+def permissions_cell(cluster: Cluster, plan: Plan, **options: Any) -> str:
+    """Cell with the least that the execution role of a job needs, and the managed policies that AWS's page names.
+
+    `options` are the job's, see `JobOptions`: its buckets and file systems appear in the statements.
+    """
+    _require_sagemaker(cluster)
+    chosen = JobOptions.of(options)
+    places = [place for place in (*chosen.channels.values(), chosen.checkpoint_place) if place is not None]
+    buckets = dict.fromkeys(bucket_and_prefix(place)[0] for place in places if isinstance(place, str))
+    container = image(plan.library, plan.version)
+    values = {
+        "buckets": ["sagemaker-*", *buckets],
+        "repository": f"arn:aws:ecr:*:{container.account}:repository/{container.repository}",
+        "policy_name": "smp-advisor-training-job",
+    }
+    flags = {
+        "fsx": any(isinstance(place, FileSystem) for place in places),
+        "network": bool(chosen.subnets),
+        "efa_network": bool(chosen.subnets) and cluster.instance.efa,
+    }
+    return render("permissions.py.in", values=values, flags=flags)
+
+
+def quota_cell(cluster: Cluster, **options: Any) -> str:
+    """Cell that asks AWS for the account's quota and today's price, each with a time limit."""
+    _require_sagemaker(cluster)
+    chosen = JobOptions.of(options)
+    name = cluster.instance.name
+    use = "spot training job" if chosen.spot else "training job"
+    if chosen.keep_alive_seconds is not None:
+        use = "training warm pool"
+    values = {
+        "instance": name,
+        "instance_name": Comment(name),
+        "instances": Comment(cluster.nodes),
+        "instances_value": cluster.nodes,
+        "quota": f"{name} for {use} usage",
+        "usd": cluster.instance.usd_per_hour,
+        "price_note": comment(cluster.instance.price_note or "on demand"),
+        "table_date": Comment(table_date()),
+        "table_words": f"the advisor's table of {table_date()}",
+    }
+    return render("quota.py.in", values=values, flags={})
+
+
+def _require_sagemaker(cluster: Cluster) -> None:
+    if cluster.instance.custom or not cluster.instance.name.startswith("ml."):
+        raise ExportError(
+            f"{cluster.instance.name!r} is no SageMaker instance type, so no job can be started on it: choose one such"
+            " as ml.p4d.24xlarge."
+        )

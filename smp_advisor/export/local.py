@@ -1,0 +1,97 @@
+"""The cell that tries the training on this machine: the script's own code, with a small model."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.export.literal import text_literal
+from smp_advisor.export.options import JobOptions
+from smp_advisor.export.script import SCRIPT_NAME, builds, training_script
+from smp_advisor.library.plan import Plan
+from smp_advisor.workload.model import Model
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.workload.job import Job
+
+__all__ = ["local_cell"]
+
+_STEPS = 20
+_PROCESSES = 2
+_LARGEST_BATCH = 2
+_SMALL = {
+    "layers": 2,
+    "width": 64,
+    "feed_forward": 128,
+    "heads": 4,
+    "head_width": 16,
+    "rotary_width": 8,
+    "experts": 4,
+}
+"""Sizes of the model that is tried out; all else, the vocabulary and the sequence too, is as it will be."""
+_NAMES = {
+    "layers": (
+        *("n_layer", "n_layers", "num_layers", "num_hidden_layers", "num_decoder_layers"),
+        *("encoder_layers", "decoder_layers"),
+    ),
+    "width": ("n_embd", "hidden_size", "d_model", "dim", "word_embed_proj_dim", "embedding_size"),
+    "feed_forward": (
+        *("n_inner", "intermediate_size", "ffn_dim", "d_ff", "ffn_hidden_size", "hidden_dim"),
+        *("encoder_ffn_dim", "decoder_ffn_dim"),
+    ),
+    "heads": (
+        *("n_head", "n_heads", "num_heads", "num_attention_heads", "num_key_value_heads", "num_kv_heads"),
+        *("encoder_attention_heads", "decoder_attention_heads"),
+    ),
+    "head_width": ("head_dim", "d_kv"),
+    "rotary_width": ("rotary_dim",),
+    "experts": ("num_local_experts", "num_experts"),
+}
+"""What the families' configurations call them."""
+
+
+def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: Any) -> str:
+    """``%%smp_local`` cell that runs a small version of the training under SageMaker's contract, on this machine.
+
+    The model-parallel libraries exist in SageMaker's containers only. The generated script is therefore the one of
+    plain data parallelism, with the same data code, task and options, in fp32, for a small model of the family. It
+    finds what is wrong with data, shapes, options and the loss, not with memory. A user's own script runs as it is.
+
+    Parameters
+    ----------
+    model, cluster, job, plan
+        As of the job's own cell.
+    options
+        Of the job, see `JobOptions`: ``script`` and ``source_dir`` count.
+    """
+    chosen = JobOptions.of(options)
+    if chosen.script is not None:
+        folder = "" if chosen.source_dir is None else f"{chosen.source_dir}/"
+        path = text_literal(f"{folder}{chosen.script}")
+        return f'%%smp_local --steps {_STEPS}\nimport runpy\n\nrunpy.run_path({path}, run_name="__main__")\n'
+    if not builds(model):
+        return (
+            f"%%smp_local --steps {_STEPS}\n# Put the code of your training script here, without the library's calls.\n"
+        )
+    small = Model.from_config(_small_config(json.loads(model.config_json)))
+    alone = Plan(
+        library="ddp",
+        batch_size=min(plan.batch_size, _LARGEST_BATCH),
+        precision="fp32",
+        activation_checkpointing="each" if plan.activation_checkpointing else False,
+    )
+    script = training_script(small, cluster, job, alone)
+    return f"%%smp_local --processes {_PROCESSES} --steps {_STEPS} --name {SCRIPT_NAME}\n{script}"
+
+
+def _small_config(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration of the same family, small enough for any machine."""
+    short = dict(config)
+    for size, names in _NAMES.items():
+        for name in names:
+            if isinstance(short.get(name), int):
+                short[name] = min(short[name], _SMALL[size])
+    if "attention_types" in short:  # GPT-Neo says for each layer what it looks at
+        short["attention_types"] = [[["global"], short["num_layers"]]]
+    return short

@@ -1,0 +1,72 @@
+"""The cell that runs a script in SageMaker's container on this machine: the SDK's local mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.export import checks
+from smp_advisor.export.literal import Comment, comment
+from smp_advisor.export.template import render
+from smp_advisor.library.version import image
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["local_mode_cell"]
+
+
+def local_mode_cell(
+    script: str,
+    *,
+    instance_type: str = "local",
+    source_dir: str = ".",
+    hyperparameters: Mapping[str, Any] | None = None,
+    channels: Mapping[str, str] | None = None,
+    output_directory: str = "local-mode",
+    library: str = "smp-v1",
+    version: str = "1.15.0",
+    image_uri: str | None = None,
+) -> str:
+    """Cell for version 2 of the SageMaker Python SDK that trains in a container of this machine.
+
+    The job's instance would refuse the model parallel library here, which needs SageMaker's GPUs: the script runs as on
+    one GPU, or on processors.
+
+    Parameters
+    ----------
+    script
+        Entry point, in `source_dir`.
+    instance_type
+        ``local``, or ``local_gpu`` where there is a GPU.
+    hyperparameters
+        Of the estimator.
+    channels
+        Folders of this machine with data, by channel.
+    output_directory
+        Where the model is put.
+    library, version
+        Decide the container's PyTorch.
+    image_uri
+        A container of your own instead.
+
+    Examples
+    --------
+    >>> "sagemaker.local" in local_mode_cell("train.py", instance_type="local_gpu")
+    True
+    """
+    container = image(library, version)
+    inputs = {name: Path(path).expanduser().resolve().as_uri() for name, path in (channels or {}).items()}
+    values: dict[str, object] = {
+        "script_name": Comment(comment(script)),
+        "script": checks.text("script", script),
+        "source_dir": checks.text("source_dir", source_dir),
+        "instance_type": instance_type,
+        "image_uri": image_uri or "",
+        "framework_version": container.framework_version,
+        "py_version": container.py_version,
+        "hyperparameters": dict(hyperparameters or {}),
+        "output_path": Path(output_directory).resolve().as_uri(),
+        "inputs": inputs or None,
+    }
+    return render("local_mode.py.in", values=values, flags={"own_image": image_uri is not None})
