@@ -19,7 +19,6 @@ from smp_advisor.scripts.catalogue import catalogue, estimator_page
 from smp_advisor.scripts.check import check_source
 from smp_advisor.scripts.edits import parses
 from smp_advisor.scripts.finding import Finding, Fix, Unresolved
-from smp_advisor.scripts.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.estimators.checks import Hit
     from smp_advisor.estimators.configuration import Configuration
+    from smp_advisor.scripts.source import Source
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 

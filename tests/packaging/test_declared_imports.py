@@ -12,12 +12,16 @@ import pytest
 DISPENSABLE = {"psutil", "transformers"}
 
 
+CALLED = {"pyyaml": "yaml"}
+
+
 @pytest.fixture
 def declared(root) -> set[str]:
-    """Import names; the distributions behind them are called the same, but for their case."""
+    """Import names; the distributions behind them are called the same, but for their case and those in `CALLED`."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
-    return {line.partition(">")[0] for line in asked}
+    names = {line.partition(">")[0] for line in asked}
+    return {CALLED.get(name, name) for name in names}
 
 
 def test_every_import_is_declared(root, declared):

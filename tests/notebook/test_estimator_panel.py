@@ -1,0 +1,107 @@
+"""What someone pastes into the widget, and what ``%smp_check`` makes of a cell that configures a job."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+
+from smp_advisor import Model, advise
+from smp_advisor.estimators import EstimatorReport
+from smp_advisor.notebook import Advisor
+from smp_advisor.notebook.estimator_panel import pasted
+from smp_advisor.scripts import Report
+from tests.estimators import cells
+
+BROKEN = cells.V1.replace('"fp16": True', '"fp16": 1')
+
+
+@pytest.fixture(scope="module")
+def small():
+    model = Model.from_shape(layers=24, hidden=2048, heads=16, vocab=50_257)
+    return advise(model, "ml.p4d.24xlarge", instance_count=2, sequence_length=1024)
+
+
+@pytest.fixture
+def shell():
+    made = InteractiveShell.instance()
+    made.run_line_magic("load_ext", "smp_advisor")
+    yield made
+    made.run_line_magic("unload_ext", "smp_advisor")
+    InteractiveShell.clear_instance()
+
+
+def test_the_panel_gets_findings_a_correction_and_a_comparison(small):
+    shown = pasted(BROKEN, small, small.plan, {})
+    json.dumps(shown, allow_nan=False)
+    assert shown["summary"].startswith("1 error")
+    assert [(one["id"], one["place"]) for one in shown["findings"]] == [("EST501", "line 14:")]
+    assert shown["corrected"] == cells.V1
+    assert shown["diff"].count("\n+") == 2
+    assert shown["comparison"]["gain"].startswith("Yours fits")
+    assert any("tensor_parallel_degree=4" in line for line in shown["read"])
+
+
+def test_the_comparison_is_with_the_plan_on_screen(small):
+    rows = {row[0] for row in pasted(cells.V1, small, small.plan, {})["comparison"]["rows"]}
+    assert "tensor_parallel_degree" in rows
+    other = pasted(small.cell("v2"), small, small.plan, {})
+    assert other["comparison"]["rows"] == []
+    assert other["findings"] == []
+
+
+def test_names_of_the_notebook_are_known_to_what_is_pasted(small):
+    cell = cells.V1.replace('"microbatches": 4', '"microbatches": pieces')
+    assert any("pieces is set elsewhere" in line for line in pasted(cell, small, small.plan, {})["unresolved"])
+    assert pasted(cell, small, small.plan, {"pieces": 4})["unresolved"] == []
+
+
+def test_junk_is_a_sentence(small):
+    for junk in ("", "x = 1", "def (", "a: [", "\x00"):
+        shown = pasted(junk, small, small.plan, {})
+        assert shown["summary"].endswith(".")
+        assert shown["findings"] == []
+        assert shown["comparison"] is None
+
+
+def test_a_view_is_answered(small, monkeypatch):
+    advisor, sent = Advisor(small), []
+    monkeypatch.setattr(advisor, "send", sent.append)
+    advisor._on_message(advisor, {"kind": "paste", "id": "view-paste-1", "text": BROKEN}, [])
+    (answer,) = sent
+    assert (answer["kind"], answer["id"]) == ("pasted", "view-paste-1")
+    assert answer["findings"][0]["id"] == "EST501"
+
+
+def test_a_cell_with_an_estimator_is_checked_as_one_and_not_run(shell):
+    report = shell.run_cell_magic("smp_check", "", BROKEN)
+    assert isinstance(report, EstimatorReport)
+    assert [(one.id, one.line) for one in report] == [("EST501", 15)]  # with the magic's own line
+    assert report.corrected == cells.V1
+    assert "estimator" not in shell.user_ns
+
+
+def test_a_script_is_still_a_script(shell):
+    report = shell.run_cell_magic("smp_check", "", "import smdistributed.modelparallel.torch as smp\nsmp.rank()\n")
+    assert isinstance(report, Report)
+    assert not isinstance(report, EstimatorReport)
+
+
+def test_names_of_other_cells_are_known(shell):
+    shell.user_ns["pieces"] = 4
+    cell = cells.V1.replace('"microbatches": 4', '"microbatches": pieces')
+    assert shell.run_cell_magic("smp_check", "", cell).plan.microbatches == 4
+
+
+def test_recipes_and_requests_are_checked_by_their_path(shell, tmp_path):
+    for name, text in (("recipe.yaml", cells.RECIPE), ("request.json", cells.REQUEST), ("job.py", cells.V1)):
+        path = tmp_path / name
+        path.write_text(text)
+        assert shell.run_line_magic("smp_check", str(path)).plan is not None
+
+
+def test_what_is_said_to_be_an_estimator_and_is_none_is_an_error(shell):
+    with pytest.raises(UsageError, match="configures a training job"):
+        shell.run_cell_magic("smp_check", "--estimator", "x = 1\n")
