@@ -13,6 +13,7 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.library.version import LIBRARIES
 from smp_advisor.notebook.arguments import amount, model_named, parsed, read, whole
 from smp_advisor.notebook.cells import KINDS
 
@@ -38,9 +39,11 @@ class AdvisorMagics(Magics):
     @argument("model", help="A parameter count (10B), the path of a config.json, or a variable that holds either.")
     @argument("--instance", "-i", required=True, help="SageMaker instance type, for example ml.p4d.24xlarge.")
     @argument("--count", "-n", default="1", help="Number of instances; 1 if not given.")
+    @argument("--library", choices=("auto", *LIBRARIES), help="smp-v1 if not given; auto chooses and says why.")
+    @argument("--framework", help="With --library auto, what the script is written for: pytorch-1.13, tensorflow.")
     @argument("--sequence-length", "-s", help="Tokens a sample; 2048 if not given.")
     @argument("--vocab", help="Vocabulary size, where the model is a parameter count.")
-    @argument("--precision", choices=("fp16", "bf16", "fp32"), help="fp16 if not given.")
+    @argument("--precision", choices=("fp16", "bf16", "fp32"), help="The library's own if not given.")
     @argument("--global-batch", help="Samples per step over the whole cluster; free if not given.")
     @argument("--objective", choices=("throughput", "cost", "headroom", "simplicity"), help="throughput if not given.")
     @argument("--tokens", help="Tokens to train on, for days and total cost: 300B.")
@@ -73,6 +76,8 @@ class AdvisorMagics(Magics):
             "tokens": read(arguments.tokens, amount),
             "min_fit_probability": read(arguments.min_fit_probability, amount),
             "precision": arguments.precision,
+            "library": arguments.library,
+            "framework": arguments.framework,
             "objective": arguments.objective,
             "script": arguments.script,
             "data": arguments.data,
