@@ -53,9 +53,9 @@ def complete_options(shell: InteractiveShell, magics: Mapping[str, Any]) -> Call
         def complete(_: InteractiveShell, event: Any, magic: Any = magic) -> list[str]:
             return option_words(magic, event.line)
 
-        key = f"%{name}"
-        shell.set_hook("complete_command", complete, str_key=key)
-        registered.append((key, complete))
+        for key in (f"%{name}", f"%%{name}"):
+            shell.set_hook("complete_command", complete, str_key=key)
+            registered.append((key, complete))
 
     def undo() -> None:
         dispatch = shell.strdispatchers["complete_command"].strs

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from smp_advisor.notebook.completion import complete_options
 from smp_advisor.notebook.magics import AdvisorMagics
+from smp_advisor.notebook.profile_magics import ProfileMagics
 from smp_advisor.notebook.reload_hint import reload_hint
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MAGICS", "load", "unload"]
 
-MAGICS = ("smp_advise", "smp_export", "smp_check")
+MAGICS = ("smp_advise", "smp_export", "smp_check", "smp_profile", "smp_local")
+_CLASSES = (AdvisorMagics, ProfileMagics)
 
 _loaded: WeakKeyDictionary[Any, Callable[[], None]] = WeakKeyDictionary()
 
@@ -25,9 +27,10 @@ def load(shell: InteractiveShell) -> None:
     """Register the magics and their completion; a second time does nothing."""
     if shell in _loaded:
         return
-    magics = AdvisorMagics(shell)
-    shell.register_magics(magics)
-    _loaded[shell] = complete_options(shell, {name: getattr(magics, name) for name in MAGICS})
+    loaded = [made(shell) for made in _CLASSES]
+    shell.register_magics(*loaded)
+    found = {name: getattr(one, name) for name in MAGICS for one in loaded if hasattr(one, name)}
+    _loaded[shell] = complete_options(shell, found)
     hint = reload_hint()
     if hint:
         print(hint)  # noqa: T201
@@ -42,4 +45,5 @@ def unload(shell: InteractiveShell) -> None:
     for name in MAGICS:
         for kind in ("line", "cell"):
             shell.magics_manager.magics[kind].pop(name, None)
-    shell.magics_manager.registry.pop("AdvisorMagics", None)
+    for made in _CLASSES:
+        shell.magics_manager.registry.pop(made.__name__, None)

@@ -18,16 +18,31 @@ from smp_advisor.profiling.sandbox import Limits, run_program
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from smp_advisor.library.plan import Plan
     from smp_advisor.profiling.local_run.docker import Docker
 
-__all__ = ["run", "run_cell"]
+__all__ = ["planned", "run", "run_cell"]
 
 _STOPPING = Path(__file__).with_name("stopping.py")
 _MOST_PROCESSES = 16
+_MOST_PLANNED = 8
+"""Processes for a plan's degrees: a notebook's machine has few cores."""
 _WITHOUT_LIBRARY = (
     "The model parallel library exists only in SageMaker's containers: let the script do without it where it cannot be "
     "imported, or check it with %smp_check, which runs nothing."
 )
+
+
+def planned(plan: Plan) -> dict[str, Any]:
+    """What `run` is given to run a script as a plan says: options, ``mp_parameters``, processes of one replica."""
+    processes = 1
+    for name in ("pipeline_parallel_degree", "tensor_parallel_degree"):
+        processes *= int(getattr(plan, name, 1))
+    return {
+        "hyperparameters": dict(plan.hyperparameters),
+        "parameters": dict(plan.parameters),
+        "processes": min(processes, _MOST_PLANNED),
+    }
 
 
 def run(

@@ -229,7 +229,7 @@ def _finish(supervisor: int, reader: _Reader) -> None:
             reader.read_messages()
             reader.read_log()
         if time.monotonic() > until:
-            end_tree(supervisor)
+            end_tree(supervisor, supervisor)
             os.kill(supervisor, signal.SIGKILL)
             until = float("inf")
         time.sleep(0.005)

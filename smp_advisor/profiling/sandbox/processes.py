@@ -12,6 +12,8 @@ from pathlib import Path
 __all__ = ["descendants", "end_tree", "memory_bytes"]
 
 _END_SECONDS = 10.0
+_BETWEEN_SECONDS = 0.02
+"""For what was ended to go: processes that share much memory take a while."""
 
 
 def descendants(pid: int) -> list[int]:
@@ -36,16 +38,18 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def memory_bytes(pids: list[int], most: int) -> int:
-    """Memory that processes hold together, pages that several share counted once.
+def memory_bytes(pids: list[int], shared_bytes: int, most: int) -> int:
+    """Memory that processes hold together beyond what they have from the kernel, shared pages counted once.
 
-    The exact figure is dear to ask for, so it is asked for only where the sum without regard to sharing exceeds
-    `most`.
+    The exact figure is dear to ask for, and asking holds up a process that forks: it is asked for only where the sum
+    without regard to sharing exceeds `most`.
     """
-    rough = sum(_fields(Path(f"/proc/{pid}/status"), "RssAnon:", "RssShmem:") for pid in pids)
+    held = [_fields(Path(f"/proc/{pid}/status"), "RssAnon:", "RssShmem:") for pid in pids]
+    rough = sum(max(0, one - shared_bytes) for one in held)
     if rough <= most:
         return rough
-    return sum(_fields(Path(f"/proc/{pid}/smaps_rollup"), "Pss_Anon:", "Pss_Shmem:") for pid in pids)
+    exact = sum(_fields(Path(f"/proc/{pid}/smaps_rollup"), "Pss_Anon:", "Pss_Shmem:") for pid in pids)
+    return max(0, exact - shared_bytes)
 
 
 def _fields(file: Path, *names: str) -> int:
@@ -54,21 +58,25 @@ def _fields(file: Path, *names: str) -> int:
     return 0
 
 
-def end_tree(pid: int, *, spare: int | None = None) -> None:
+def end_tree(pid: int, group: int, *, spare: int | None = None) -> None:
     """End every process below `pid`, whatever they start meanwhile too; `spare` is only stopped.
 
-    All are stopped before any is ended: what a fork bomb would otherwise start in the place of those that are gone.
+    All are stopped before any is ended, those of `group` at one stroke: a fork bomb would otherwise go off in the place
+    of those that are gone.
     """
     until = time.monotonic() + _END_SECONDS
-    while (found := descendants(pid)) and found != [spare] and time.monotonic() < until:
-        for one in found:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL if spare is None else signal.SIGSTOP)
+    stopped: set[int] = set()
+    while (found := set(descendants(pid)) - {spare}) and time.monotonic() < until:
+        for one in found - stopped:
             _signal(one, signal.SIGSTOP)
-        again = descendants(pid)
-        if set(again) <= set(found):
-            for one in set(again) - {spare}:
+        if found <= stopped:
+            for one in found:
                 _signal(one, signal.SIGKILL)
             _collect()
-            time.sleep(0.005)
+            time.sleep(_BETWEEN_SECONDS)
+        stopped |= found
 
 
 def _signal(pid: int, number: int) -> None:

@@ -63,9 +63,9 @@ def supervise(start: Callable[[], None], limits: Limits, *, shared_bytes: int, w
     end = _watch(child, limits, shared_bytes)
     if end["breach"] is not None and where is not None:
         if end["breach"] == "processes":
-            end_tree(os.getpid(), spare=child)
+            end_tree(os.getpid(), child, spare=child)
         _ask(child, where)
-    end_tree(os.getpid())
+    end_tree(os.getpid(), child)
     channel.send({"end": end})
     os._exit(0)
 
@@ -78,11 +78,12 @@ def _watch(child: int, limits: Limits, shared_bytes: int) -> dict[str, Any]:
     breach: str | None = None
     while (status := _collected(child)) is None and breach is None:
         tree = descendants(os.getpid())
-        held_bytes = memory_bytes(tree, most_bytes + shared_bytes) - shared_bytes
-        peak_bytes = max(peak_bytes, held_bytes)
         if len(tree) > limits.processes:
             breach = "processes"
-        elif held_bytes > most_bytes:
+            break
+        held_bytes = memory_bytes(tree, shared_bytes, most_bytes)
+        peak_bytes = max(peak_bytes, held_bytes)
+        if held_bytes > most_bytes:
             breach = "memory"
         elif time.monotonic() - begun > limits.seconds:
             breach = "time"
@@ -95,7 +96,7 @@ def _watch(child: int, limits: Limits, shared_bytes: int) -> dict[str, Any]:
         "breach": breach,
         "signal": os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
         "status": os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None,
-        "peak_bytes": max(peak_bytes, 0),
+        "peak_bytes": peak_bytes,
         "seconds": time.monotonic() - begun,
     }
 

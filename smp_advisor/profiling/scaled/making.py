@@ -27,8 +27,8 @@ BYTES_PER_PARAMETER = 20
 """Parameter, gradient and Adam's state, in any of the precisions (profiling facts, bytes per parameter)."""
 _SHARE_OF_MEMORY = 0.5
 """The rest is for activations, logits and temporaries."""
-_LAYERS = (2, 3, 4)
-"""Tried in turn: a first block of its own kind, such as T5's, leaves no repetition among two or three."""
+_MORE_LAYERS = (0, 1, 2)
+"""Tried in turn: with a first block of its own kind, such as T5's, two or three layers hold no repetition."""
 _MOST_PARAMETERS = 60_000_000
 """A training step of more takes seconds on one core."""
 
@@ -46,8 +46,19 @@ class Copy:
     """Paths of its repeated blocks."""
 
 
-def make_copy(subject: Subject, stack: ExitStack, *, memory_bytes: int, dtype: torch.dtype) -> Copy:
+def make_copy(subject: Subject, stack: ExitStack, *, memory_bytes: int, dtype: torch.dtype, blocks: int = 2) -> Copy:
     """The smallest copy that keeps the architecture, by configuration or else by truncating repeated blocks.
+
+    Parameters
+    ----------
+    subject
+        A live module is cut in place, which is to be that of a child process.
+    stack
+        Undoes the cut where it is closed.
+    memory_bytes, dtype
+        What the copy's training may take, and the type of its parameters.
+    blocks
+        Repeats that stay, at least.
 
     Raises
     ------
@@ -56,14 +67,14 @@ def make_copy(subject: Subject, stack: ExitStack, *, memory_bytes: int, dtype: t
     """
     most = min(_MOST_PARAMETERS, int(memory_bytes * _SHARE_OF_MEMORY / BYTES_PER_PARAMETER))
     if subject.model_class is not None:
-        return _by_configuration(subject, most, dtype)
+        return _by_configuration(subject, most, dtype, blocks)
     if subject.module is None:
         raise ProfileError(f"{subject.name} has neither a module nor a configuration to make a copy of.")
-    return _by_truncation(subject, subject.module, stack, most, dtype)
+    return _by_truncation(subject, subject.module, stack, most, dtype, blocks)
 
 
-def _by_configuration(subject: Subject, most: int, dtype: torch.dtype) -> Copy:
-    config = _configuration(subject, most)
+def _by_configuration(subject: Subject, most: int, dtype: torch.dtype, blocks: int) -> Copy:
+    config = _configuration(subject, most, blocks)
     scaled = subject.with_config(config)
     torch.manual_seed(0)
     with default_dtype(dtype):
@@ -77,11 +88,11 @@ def _by_configuration(subject: Subject, most: int, dtype: torch.dtype) -> Copy:
     )
 
 
-def _configuration(subject: Subject, most: int) -> Any:
+def _configuration(subject: Subject, most: int, blocks: int) -> Any:
     """The first configuration that can be built, is small enough and has repeated blocks; else one without."""
     smallest, failure, without_blocks = 0, "", None
-    for layers in _LAYERS:
-        for config in reduced(subject.config, layers):
+    for more in _MORE_LAYERS:
+        for config in reduced(subject.config, blocks + more):
             try:
                 with torch.device("meta"), without_initialisation():
                     shape = subject.with_config(config).build()
@@ -106,14 +117,16 @@ def _configuration(subject: Subject, most: int) -> Any:
     raise ProfileError(f"No smaller configuration of {subject.name} could be built ({failure}).")
 
 
-def _by_truncation(subject: Subject, model: nn.Module, stack: ExitStack, most: int, dtype: torch.dtype) -> Copy:
+def _by_truncation(
+    subject: Subject, model: nn.Module, stack: ExitStack, most: int, dtype: torch.dtype, blocks: int
+) -> Copy:
     found = stacks(model)
-    places = {one.path: (len(one.names), len(kept(one, 2))) for one in found}
-    stack.enter_context(truncated(model, found, 2))
+    places = {one.path: (len(one.names), len(kept(one, blocks))) for one in found}
+    stack.enter_context(truncated(model, found, blocks))
     count = parameter_total([model])
     if count > most:
         raise ProfileError(
-            f"Two blocks of {subject.name} at full width have {count / 1e6:,.0f} million parameters, and there is "
+            f"A few blocks of {subject.name} at full width have {count / 1e6:,.0f} million parameters, and there is "
             f"memory and time for {most / 1e6:,.0f} million; a module without a configuration can only be cut in "
             "depth: give the scaled copy more memory, or pass a narrower module."
         )

@@ -1,0 +1,100 @@
+"""What a cell shows while a child process works: how far it is, and the last lines that it wrote."""
+
+# mypy: allow-untyped-calls
+# IPython does not annotate the functions called here.
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from html import escape
+from typing import TYPE_CHECKING, Any, Self
+
+from IPython.core.getipython import get_ipython
+from IPython.display import display
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["Live"]
+
+_LINES = 12
+_DRAWS_A_SECOND = 4.0
+_DRAWS_AT_ONCE = 8.0
+"""However much a process writes, the page is redrawn no more often; a few lines after a pause are shown at once."""
+_CODE = "font-family:var(--jp-code-font-family, monospace);font-size:var(--jp-code-font-size, 13px)"
+
+
+class Live:
+    """A progress bar and a live log, redrawn in place; where there is no notebook, the lines themselves.
+
+    Examples
+    --------
+    >>> with Live("The scaled copy") as live:  # doctest: +SKIP
+    ...     smp_advisor.profile(model, on_line=live.line, on_progress=live.progress)
+    """
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.lines: deque[str] = deque(maxlen=_LINES)
+        self.share: float | None = None
+        self.text = ""
+        self._handle: Any = None
+        self._saved_draws = _DRAWS_AT_ONCE
+        self._counted = time.monotonic()
+        self._plain = False
+
+    def __enter__(self) -> Self:
+        shell = get_ipython()
+        self._plain = shell is None or not hasattr(shell, "kernel")
+        if not self._plain:
+            self._handle = display(self._data("running"), raw=True, display_id=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._handle is not None:
+            self._draw("done" if kind is None else "stopped")
+
+    def line(self, text: str) -> None:
+        """One line of the log."""
+        if self._plain:
+            print(text)  # noqa: T201 (a terminal shows nothing else)
+        self.lines.append(text)
+        self._redraw()
+
+    def progress(self, done: float, total: float, text: str = "") -> None:
+        """How far it is."""
+        self.share = done / total if total else None
+        self.text = text
+        self._redraw()
+
+    def _redraw(self) -> None:
+        now = time.monotonic()
+        self._saved_draws = min(_DRAWS_AT_ONCE, self._saved_draws + (now - self._counted) * _DRAWS_A_SECOND)
+        self._counted = now
+        if self._handle is not None and self._saved_draws >= 1:
+            self._saved_draws -= 1
+            self._draw("running")
+
+    def _draw(self, state: str) -> None:
+        self._handle.update(self._data(state), raw=True)
+
+    def _data(self, state: str) -> dict[str, str]:
+        said = {"running": self.text or "running", "done": "done", "stopped": "stopped"}[state]
+        label = f"{self.title}: {said}"
+        log = "\n".join(line[:200] for line in self.lines)
+        bar = ""
+        if state == "running":
+            share = "" if self.share is None else f' value="{min(max(self.share, 0.0), 1.0):.3f}"'
+            name = escape(self.title, quote=True)
+            bar = f'<progress aria-label="{name}" max="1"{share} style="width:240px"></progress> '
+        box = f'<pre style="{_CODE};max-height:16em;overflow:auto;margin:4px 0" tabindex="0">{escape(log)}</pre>'
+        if state == "running":
+            shown = box if log else ""
+        else:
+            folded = '<details><summary style="cursor:pointer">Its last lines</summary>'
+            shown = f"{folded}{box}</details>" if log else ""
+        html = f'<div class="smp-advisor-live"><p role="status">{bar}{escape(label)}</p>{shown}</div>'
+        return {"text/html": html, "text/plain": f"{label}\n{log}" if log else label}

@@ -1,0 +1,157 @@
+"""Whatever a model does while it is profiled, the notebook's kernel goes on as before."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from .kernel import running_kernel
+
+SETUP = """
+%load_ext smp_advisor
+import ctypes, os, sys, time, torch
+from torch import nn
+
+harm = None
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(16, 8)
+        self.head = nn.Linear(8, 16)
+
+    def forward(self, tokens):
+        print("forward began", flush=True)
+        if harm is not None:
+            harm()
+        return self.head(self.table(tokens))
+
+model = Model()
+model(torch.zeros(1, 2, dtype=torch.long)).sum().backward()
+before = [(p.detach().clone(), p.grad.clone()) for p in model.parameters()]
+"""
+UNTOUCHED = (
+    "all(torch.equal(p, old) and torch.equal(p.grad, grad) for p, (old, grad) in zip(model.parameters(), before))"
+    " and os.getpid()"
+)
+PROFILE = "profile = %smp_profile model --stage copy --precision fp32 --sequence-length 8"
+
+
+@pytest.fixture(scope="module")
+def kernel(root, tmp_path_factory):
+    with running_kernel(root, tmp_path_factory.mktemp("kernel")) as running:
+        assert running.run(SETUP).status == "ok"
+        yield running
+
+
+def survives(kernel, pid: int) -> None:
+    assert kernel.children() == []
+    assert kernel.value(UNTOUCHED) == str(pid)
+
+
+HARMS = {
+    "out of memory": (
+        "def harm():\n    held = []\n    while True:\n        held.append(torch.ones(2**22))",
+        "--memory 0.5",
+        ["line 4 of cell [", "more than the 0.5 GiB"],
+    ),
+    "one large tensor": (
+        "def harm():\n    return torch.empty(2**40)",
+        "--memory 0.5",
+        ["line 2 of cell [", "more than the 0.5 GiB"],
+    ),
+    "endless loop": (
+        "def harm():\n    while True:\n        pass",
+        "--seconds 3",
+        ["did not end within 3 seconds", "of cell ["],
+    ),
+    "segfault": ("def harm():\n    ctypes.string_at(0)", "", ["SIGSEGV", "line 2 of cell ["]),
+    "abort": ("def harm():\n    os.abort()", "", ["SIGABRT", "line 2 of cell ["]),
+    "sys.exit": ("def harm():\n    sys.exit(3)", "", ["sys.exit(3)", "line 2 of cell ["]),
+    "os._exit": ("def harm():\n    os._exit(4)", "", ["status 4"]),
+    "fork bomb": (
+        "def harm():\n    for _ in range(9):\n        os.fork()\n    time.sleep(60)",
+        "",
+        ["more than 64 processes", "of cell ["],
+    ),
+    "output flood": (
+        "def harm():\n    while True:\n        print('flood' * 100)",
+        "",
+        ["more than 16 MiB of output", "line 3 of cell ["],
+    ),
+    "flood without a line's end": (
+        "def harm():\n    while True:\n        print('flood' * 100, end='')",
+        "",
+        ["16 MiB"],
+    ),
+    "error": (
+        "def harm():\n    raise RuntimeError('broken <b>')",
+        "",
+        ["RuntimeError: broken <b>", "line 2 of cell ["],
+    ),
+    "process that goes on": (
+        "def harm():\n    if os.fork() == 0:\n        os.setsid()\n        time.sleep(60)\n    raise KeyError('gone')",
+        "",
+        ["KeyError"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HARMS)
+def test_kernel_survives(kernel, name):
+    code, options, said = HARMS[name]
+    pid = int(kernel.value("os.getpid()"))
+    kernel.run(code)
+    cell = kernel.run(f"{PROFILE} {options}")
+    assert "UsageError: The scaled copy of Model " in cell.printed
+    for part in said:
+        assert part in cell.printed
+    assert "Traceback" not in cell.printed
+    assert "forward began" in cell.text  # the live log, up to where it ended
+    assert not any("<b>" in one.get("text/html", "") for one in cell.shown)
+    survives(kernel, pid)
+
+
+def test_interrupt_ends_the_child(kernel):
+    pid = int(kernel.value("os.getpid()"))
+    kernel.run("def harm():\n    time.sleep(600)")
+    cell = kernel.run(PROFILE, interrupt_at="forward began")
+    assert "interrupted; nothing of it is left running" in cell.printed
+    survives(kernel, pid)
+
+
+def test_a_model_that_does_no_harm_trains_and_stays_as_it_was(kernel):
+    pid = int(kernel.value("os.getpid()"))
+    kernel.run("harm = None")
+    cell = kernel.run(f"{PROFILE}\nprofile.scaled")
+    assert cell.status == "ok", cell.text
+    assert "A copy of Model" in cell.shown[-1]["text/html"]
+    assert kernel.value("profile.scaled.finite and not profile.scaled.without_gradient") == "True"
+    survives(kernel, pid)
+
+
+def test_the_sdk_is_not_imported_and_a_script_runs_from_its_cell(kernel):
+    cell = kernel.run("%%smp_local --processes 2\nimport os\nprint('rank', os.environ['RANK'], 'loss 0.5')")
+    assert cell.status == "ok", cell.text
+    assert "rank 1 loss 0.5" in cell.text
+    assert "SM_MODEL_DIR" in cell.shown[-1]["text/html"]
+    assert kernel.value("'sagemaker' in sys.modules") == "False"
+
+
+def test_a_kernel_that_is_killed_leaves_nothing_behind(root, tmp_path):
+    with running_kernel(root, tmp_path) as kernel:
+        kernel.run("from smp_advisor.profiling.sandbox import run_isolated\nimport os, time")
+        kernel.run("def work():\n    print('began', flush=True)\n    os.fork()\n    time.sleep(600)")
+        kernel.client.execute("run_isolated(work)")
+        until = time.monotonic() + 30
+        while len(children := kernel.children()) < 3 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert len(children) == 3  # a supervisor, its child and that one's own
+        os.kill(kernel.manager.provisioner.pid, signal.SIGKILL)
+        while any(Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert [pid for pid in children if Path(f"/proc/{pid}").exists()] == []

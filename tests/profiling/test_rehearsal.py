@@ -1,0 +1,130 @@
+"""Plans on local processes against one process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from smp_advisor import Job, Plan
+from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.rehearsal import Rehearsal, run
+from smp_advisor.profiling.rehearsal.degrees import degrees_of
+from smp_advisor.profiling.subject import read_subject
+
+pytest.importorskip("transformers")
+
+JOB = Job(sequence_length=512)
+GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 6, "n_head": 4, "vocab_size": 300}
+LLAMA = {
+    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 300,
+}  # fmt: skip
+T5 = {"model_type": "t5", "d_model": 32, "d_ff": 64, "num_layers": 3, "num_heads": 2, "d_kv": 16, "vocab_size": 200}
+
+PLANS = {
+    "tensor and pipeline and optimizer": (
+        GPT2,
+        Plan(
+            tensor_parallel_degree=4, pipeline_parallel_degree=8, microbatches=16, batch_size=32, fp16=True,
+            shard_optimizer_state=True,
+        ),
+        16,
+    ),
+    "a deep pipeline": (GPT2, Plan(pipeline_parallel_degree=8, microbatches=16, batch_size=16, fp16=True), 1),
+    "all forward passes first": (
+        LLAMA,
+        Plan(pipeline_parallel_degree=2, microbatches=4, batch_size=4, pipeline="simple", fp16=True),
+        1,
+    ),
+    "transformers' own tensor plan": (LLAMA, Plan(tensor_parallel_degree=2, batch_size=2, fp16=True), 1),
+    "sharded parameters": (LLAMA, Plan(sharded_data_parallel_degree=8, batch_size=2, fp16=True), 8),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rehearsals():
+    return {
+        name: run(read_subject(config), JOB, plan, data_parallel_degree=data)
+        for name, (config, plan, data) in PLANS.items()
+    }
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_loss_and_gradients_are_those_of_one_process(rehearsals, name):
+    done = rehearsals[name]
+    assert done.same_loss, str(done)
+    assert done.same_gradients, str(done)
+    assert done.gradient_difference < 1e-4
+    assert done.parameters_compared > 10
+
+
+def test_passes_come_in_the_order_of_the_cost_model(rehearsals):
+    deep = rehearsals["a deep pipeline"]
+    assert deep.same_schedule, str(deep)
+    assert [stage.in_flight for stage in deep.stages] == [4, 3, 2, 1]
+    assert deep.stages[3].order == ("F0", "B0", "F1", "B1", "F2", "B2", "F3", "B3")
+    simple = rehearsals["all forward passes first"]
+    assert simple.same_schedule, str(simple)
+    assert {stage.in_flight for stage in simple.stages} == {4}
+
+
+def test_degrees_are_the_plans_in_small(rehearsals):
+    done = rehearsals["tensor and pipeline and optimizer"]
+    degrees = done.degrees
+    assert (degrees.tensor, degrees.pipeline, degrees.data, degrees.microbatches) == (2, 2, 2, 4)
+    assert len(done.held) == degrees.world == 8
+    assert done.planned == "tensor 4 × pipeline 8 × data 16, 16 microbatches"
+
+
+def test_sharding_divides_what_ranks_hold(rehearsals):
+    full = rehearsals["sharded parameters"]
+    assert set(full.held) == {full.held[0]}
+    whole = rehearsals["transformers' own tensor plan"]
+    assert full.held[0] < whole.held[0]
+    optimizer = rehearsals["tensor and pipeline and optimizer"]
+    assert max(optimizer.optimizer_held) < max(optimizer.held)
+    assert "as transformers plans it" in whole.divided
+
+
+def test_what_cannot_be_rehearsed_is_named(rehearsals):
+    said = " ".join(rehearsals["tensor and pipeline and optimizer"].not_rehearsed)
+    assert "fused layers" in said
+    assert "partition" in said
+    t5 = run(
+        read_subject(T5), JOB, Plan(pipeline_parallel_degree=2, microbatches=2, batch_size=2), data_parallel_degree=2
+    )
+    assert t5.degrees.pipeline == 1
+    assert "Pipeline parallelism: " in " ".join(t5.not_rehearsed)
+    assert t5.same_gradients
+
+
+def test_bounds_that_pytorch_has_not_are_named():
+    plan = Plan(pipeline_parallel_degree=4, microbatches=8, active_microbatches=2, batch_size=8)
+    _, left_out = degrees_of(plan, 1)
+    assert any("active_microbatches=2" in sentence for sentence in left_out)
+
+
+def test_a_rehearsal_goes_through_json_unchanged(rehearsals):
+    done = rehearsals["a deep pipeline"]
+    assert Rehearsal.from_dict(json.loads(json.dumps(done.as_dict()))) == done
+    assert "F0 B0 F1" in done.as_html()
+
+
+def test_a_failing_rank_ends_all_of_them_and_says_why():
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            import torch.distributed as dist
+
+            if dist.is_initialized():
+                raise ValueError("not on several processes")
+            return self.last(self.first(x))
+
+    with pytest.raises(ProfileError, match="not on several processes"):
+        run(read_subject(Net()), JOB, Plan(batch_size=2), data_parallel_degree=2)
