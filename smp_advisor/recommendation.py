@@ -165,6 +165,7 @@ def advise(
     settled = _JOB_FIELDS if job_is_given else frozenset(given_job)
     chosen = _library(library, read, cluster, job, framework=framework, given=settled, probability=min_fit_probability)
     library = chosen.library
+    read = _in_shape_of(library, read, model, job, shape)
     job = job_for(library, job, cluster, given=settled)
     _require_fields(library, pins)
     if chosen_objective == "cost" and cluster.usd_per_hour is None:
@@ -228,7 +229,7 @@ def advise(
         reference=nearest_reference(read, best.cluster, job, plan, value, min_fit_probability=min_fit_probability),
         library_because=chosen.because,
         because=" ".join(filter(None, because)),
-        defaults=defaults(read, job, at_default - set(given_job), vocab_given="vocab" in shape),
+        defaults=defaults(library, read, job, at_default - set(given_job), vocab_given="vocab" in shape),
         plans_enumerated=sum(r.plans_enumerated for r in searched),
         plans_scored=sum(len(r.peak_gib) for r in searched),
         plans_fit=sum(len(r.ranked) for r in searched),
@@ -295,6 +296,16 @@ def _library(
         return choose_library(model, cluster, job, framework=framework, given=given, min_fit_probability=probability)
     require_supported_instance(library, cluster.instance)
     return LibraryChoice(library=library, because="")
+
+
+def _in_shape_of(library: str, read: Model, model: Any, job: Job, shape: Mapping[str, Any]) -> Model:
+    """The model, in Llama's shape where SMP v2 trains a bare parameter count.
+
+    AWS's reference configurations of SMP v2 are Llama's, and its tensor and context parallelism do not know GPT-2.
+    """
+    if library != "smp-v2" or read.origin != "inferred" or "family" in shape:
+        return read
+    return read_model(model, sequence_length=job.sequence_length, shape={**shape, "family": "llama"})
 
 
 def _require_fields(library: str, pins: Mapping[str, Any]) -> None:

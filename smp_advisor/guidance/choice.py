@@ -74,7 +74,9 @@ def batch_note(job: Job, batch: int, tokens: int) -> str:
     )
 
 
-def defaults(model: Model, job: Job, at_default: Collection[str], *, vocab_given: bool) -> tuple[str, ...]:
+def defaults(
+    library: str, model: Model, job: Job, at_default: Collection[str], *, vocab_given: bool
+) -> tuple[str, ...]:
     """Settings that nobody gave, as phrases.
 
     Parameters
@@ -87,9 +89,7 @@ def defaults(model: Model, job: Job, at_default: Collection[str], *, vocab_given
     phrases = {
         "precision": f"precision {job.precision}",
         "optimizer": "optimizer Adam",
-        "attention": "eager attention (PyTorch 1.13 has no fused kernel of its own)"
-        if job.attention == "eager"
-        else "fused attention (PyTorch 2's own)",
+        "attention": _attention(library, job),
         "sequence_length": f"sequence length {job.sequence_length:,} tokens",
         "global_batch_size": f"global batch free up to {job.max_tokens_per_step:,} tokens",
     }
@@ -101,6 +101,14 @@ def defaults(model: Model, job: Job, at_default: Collection[str], *, vocab_given
     if model.origin == "inferred" and not vocab_given:
         said.append(f"vocabulary {model.shape.vocab:,}")
     return tuple(said)
+
+
+def _attention(library: str, job: Job) -> str:
+    if job.attention == "fused":
+        return "fused attention (PyTorch 2's own)"
+    if library == "smp-v1-tensorflow":
+        return "eager attention"
+    return "eager attention (PyTorch 1.13 has no fused kernel of its own)"
 
 
 def nothing_fits(

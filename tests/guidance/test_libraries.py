@@ -250,3 +250,11 @@ def test_advise_refuses_what_the_library_lacks():
         advise("7B", "ml.p4d.24xlarge", library="auto", framework="jax")
     with pytest.raises(AdvisorError, match="Training Compiler on the families"):
         advise("124M", "ml.p5.48xlarge", library="training-compiler")
+
+
+def test_a_bare_count_is_llamas_shape_with_smp_v2():
+    advice = advise("7B", "ml.p5.48xlarge", library="auto", instance_count=2, sequence_length=4096)
+    assert advice.plan.library == "smp-v2"
+    assert (advice.model.family, advice.model.origin) == ("llama", "inferred")
+    given = advise("7B", "ml.p5.48xlarge", library="smp-v2", family="gpt2", sequence_length=2048)
+    assert given.model.family == "gpt2"
