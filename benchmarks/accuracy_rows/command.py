@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .judge import figures, judge
+from .page import page
 from .report import lines
 from .residuals import write_residuals
 from .table import TableError, read_table
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="+", type=Path, metavar="CSV", help="tables of measured runs, of any kind")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument("--page", type=Path, metavar="MD", help="also write the scores as a page of the documentation")
     parser.add_argument("--residuals", type=Path, metavar="CSV", help="also write every scored row with its prediction")
     chosen = parser.parse_args(arguments)
     try:
@@ -35,5 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.residuals is not None:
         write_residuals(judged, chosen.residuals)
     result = figures(judged)
+    if chosen.page is not None:
+        chosen.page.write_text(page(result), "utf-8")
     print(json.dumps(result, indent=2) if chosen.json else "\n".join(lines(result)))
     return 0
