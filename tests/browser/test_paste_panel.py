@@ -47,6 +47,8 @@ def test_the_panel_reads_corrects_and_compares_a_pasted_cell(advised, screenshot
     assert panel.locator("b").count() == 0  # what was pasted is text
     panel.scroll_into_view_if_needed()
     screenshot(advised, "paste-panel")
+    panel.locator("summary", has_text="From yours to the plan on screen").scroll_into_view_if_needed()
+    screenshot(advised, "paste-comparison")
     before = advised.cells.count()
     panel.get_by_role("button", name="Insert corrected cell").click()
     expect(advised.cells).to_have_count(before + 1)
