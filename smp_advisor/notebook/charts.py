@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["COLOURS", "legend", "memory_chart", "time_chart"]
 
 COLOURS = (
-    "#0072b2", "#56b4e9", "#009e73", "#f0e442", "#e69f00", "#d55e00", "#cc79a7", "#666666", "#8c8c8c", "#b0b0b0", "#d4d4d4",
+    "#0072b2", "#56b4e9", "#009e73", "#f0e442", "#e69f00", "#d55e00", "#cc79a7",
+    "#666666", "#8c8c8c", "#b0b0b0", "#d4d4d4",
 )  # fmt: skip
 """Okabe and Ito's, told apart with any common colour-vision deficiency; greys for what no setting changes."""
 
