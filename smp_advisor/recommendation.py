@@ -16,6 +16,7 @@ from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, n
 from smp_advisor.guidance.library_choice import LibraryChoice, choose_library, job_for
 from smp_advisor.library.check import check_against
 from smp_advisor.library.plan import Plan, plan_fields
+from smp_advisor.library.schema import schema
 from smp_advisor.library.support import require_supported_instance
 from smp_advisor.library.version import LIBRARIES
 from smp_advisor.search import OBJECTIVES, Objective, search
@@ -173,9 +174,7 @@ def advise(
             f"objective='cost' needs a price, and none is known for {cluster.instance.name}: use another objective, or "
             "Cluster.custom(..., usd_per_hour=...)."
         )
-    if library == "smp-v1" and (job.adapter is not None or job.fp8):
-        what = "adapters" if job.adapter is not None else "fp8 products"
-        raise JobError(f"The library SMP v1 documents no {what}: leave them out of the job.")
+    _require_trainable(library, job)
     if job.precision == "bf16" and not cluster.instance.bf16:
         raise JobError(f"{cluster.instance.gpu_label} does not compute in bf16; use precision='fp16'.")
 
@@ -296,6 +295,15 @@ def _library(
         return choose_library(model, cluster, job, framework=framework, given=given, min_fit_probability=probability)
     require_supported_instance(library, cluster.instance)
     return LibraryChoice(library=library, because="")
+
+
+def _require_trainable(library: str, job: Job) -> None:
+    """Refuse what a library does not document: adapters and fp8 products."""
+    name = schema(library).name
+    if job.adapter is not None and library not in {"smp-v2", "fsdp", "ddp"}:
+        raise JobError(f"{name} documents no adapters: leave them out of the job, or use SMP v2, FSDP or DDP.")
+    if job.fp8 and library != "smp-v2":
+        raise JobError(f"{name} documents no fp8 products: leave them out of the job, or use library='smp-v2'.")
 
 
 def _in_shape_of(library: str, read: Model, model: Any, job: Job, shape: Mapping[str, Any]) -> Model:

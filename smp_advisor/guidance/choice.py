@@ -30,6 +30,10 @@ _MOST_COUNTS = 16
 """Numbers of nodes tried between the last multiple that does not fit and the first that does."""
 
 
+_WHOLE_REPLICAS = ("ddp", "training-compiler")
+"""Libraries in which more nodes do not help a model to fit."""
+
+
 def why_this_plan(best: SearchResult, searched: list[SearchResult], asked: Cluster, probability: float) -> str:
     """How many plans fit, and by which rule this one is the first of them."""
     top = float(best.scores.tokens_per_second.max())
@@ -148,6 +152,9 @@ def nothing_fits(
         f"None of {result.plans_enumerated:,} plans fits {model.name} on {where} with a probability of "
         f"{percent(probability)}: the nearest {short}"
     )
+
+    if result.space.library in _WHOLE_REPLICAS:
+        return f"{said}; every GPU holds a whole replica: divide the model with library='fsdp' or 'smp-v2'."
 
     def fits(nodes: int) -> bool:
         larger = Cluster(cluster.instance, nodes)

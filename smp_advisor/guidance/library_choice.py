@@ -77,6 +77,11 @@ def choose_library(
     if name == "tensorflow":
         return _tensorflow(cluster)
 
+    if job.fp8:
+        return LibraryChoice(
+            library="smp-v2", because="Matrix products in fp8 are documented for SMP v2 (with Transformer Engine) only."
+        )
+
     def best(library: str) -> SearchResult | None:
         own = job_for(library, job, cluster, given=given)
         found = search(model, cluster, own, library=library, min_fit_probability=min_fit_probability)

@@ -113,7 +113,9 @@ def _figures(estimate: Estimate) -> Iterator[str]:
         rows.append(("cost", f"{estimate.usd_per_million_tokens:.3f} USD per million tokens"))
     if estimate.days is not None:
         between = estimate.usd_total_range
-        total = "" if between is None else f", {estimate.usd_total:,.0f} USD (95 %: {between[0]:,.0f} to {between[1]:,.0f})"
+        total = (
+            "" if between is None else f", {estimate.usd_total:,.0f} USD (95 %: {between[0]:,.0f} to {between[1]:,.0f})"
+        )
         rows.append(("whole run", f"{estimate.days:,.1f} days{total}"))
     yield from (f"  {name:<14}{value}" for name, value in rows)
 

@@ -258,3 +258,28 @@ def test_a_bare_count_is_llamas_shape_with_smp_v2():
     assert (advice.model.family, advice.model.origin) == ("llama", "inferred")
     given = advise("7B", "ml.p5.48xlarge", library="smp-v2", family="gpt2", sequence_length=2048)
     assert given.model.family == "gpt2"
+
+
+def test_what_a_library_does_not_document_is_refused():
+    fp8 = {"precision": "bf16", "fp8": True, "sequence_length": 1024}
+    for library in ("fsdp", "ddp", "smp-v1"):
+        with pytest.raises(AdvisorError, match="documents no fp8 products"):
+            advise("1B", "ml.p4d.24xlarge", library=library, **fp8)
+    assert choose_library(GPT2, Cluster("ml.p5.48xlarge"), Job(precision="bf16", fp8=True)).library == "smp-v2"
+
+
+def test_a_replica_that_fits_no_gpu_is_told_to_be_divided():
+    with pytest.raises(AdvisorError, match="divide the model with library='fsdp' or 'smp-v2'"):
+        advise("70B", "ml.p4d.24xlarge", library="ddp", sequence_length=512)
+
+
+def test_experts_are_spread_where_that_is_best():
+    mixtral = Model.from_shape(
+        layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32_000, family="mixtral", experts=8,
+        experts_per_token=2,
+    )  # fmt: skip
+    advice = advise(mixtral, "ml.p4d.24xlarge", instance_count=8, library="smp-v2", sequence_length=2048)
+    assert advice.plan.expert_parallel_degree > 1
+    step = next(one for one in advice.steps if one.technique == "expert_parallelism")
+    assert step.decision == "used"
+    assert "SMP302" in {one.id for one in advice.pitfalls}
