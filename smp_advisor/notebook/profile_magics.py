@@ -148,7 +148,13 @@ class ProfileMagics(Magics):
         memory = read(arguments.memory, amount)
         source = _written(cell, arguments.name, arguments.source_dir)
         docker = find_docker()
-        if docker.usable and not arguments.no_container and processes == 1 and arguments.steps is None:
+        needs_process = {
+            "--no-container was given": arguments.no_container,
+            "several processes of one machine need GPUs in the container": processes > 1,
+            "a container cannot be ended after --steps": arguments.steps is not None,
+        }
+        because = [reason for reason, holds in needs_process.items() if holds]
+        if docker.usable and not because:
             from smp_advisor.export.local_mode import local_mode_cell
             from smp_advisor.profiling.local_run import run_cell
 
@@ -171,6 +177,7 @@ class ProfileMagics(Magics):
             steps=read(arguments.steps, whole),
             seconds=seconds,
             memory_bytes=None if memory is None else int(memory * 2**30),
+            why_no_container=docker.missing or "; ".join(because),
             on_line=live.line,
         )
 

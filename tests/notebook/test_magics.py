@@ -180,7 +180,8 @@ def test_options_and_their_values_are_completed(shell):
 
 def test_each_magic_documents_itself(shell):
     for name in MAGICS:
-        assert "::" in shell.find_magic(name).__doc__
+        magic = shell.find_magic(name) or shell.find_magic(name, "cell")
+        assert "::" in magic.__doc__
 
 
 def test_loading_twice_does_nothing_and_unloading_takes_all_away(shell):
@@ -189,7 +190,8 @@ def test_loading_twice_does_nothing_and_unloading_takes_all_away(shell):
     smp_advisor.load_ipython_extension(shell)
     assert shell.find_magic("smp_advise") == before
     shell.run_line_magic("unload_ext", "smp_advisor")
-    assert [shell.find_magic(name) for name in MAGICS] == [None] * len(MAGICS)
+    kinds = [(name, kind) for name in MAGICS for kind in ("line", "cell")]
+    assert [shell.find_magic(name, kind) for name, kind in kinds] == [None] * len(kinds)
     shell.run_line_magic("load_ext", "smp_advisor")
     assert shell.find_magic("smp_advise") is not None
 

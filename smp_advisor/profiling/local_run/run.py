@@ -57,6 +57,7 @@ def run(
     seconds: float = 600.0,
     memory_bytes: int | None = None,
     folder: str | os.PathLike[str] | None = None,
+    why_no_container: str | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> LocalRun:
     """Run a training script in a child process laid out as SageMaker's container is.
@@ -81,6 +82,8 @@ def run(
         It is stopped beyond them; no `memory_bytes` is half of what the machine has to give.
     folder
         Where the container's folders are laid out; a temporary folder, which stays, if None.
+    why_no_container
+        Why this is no run of SageMaker's own container, for the report; None to find out what is missing for one.
     on_line
         Called with each line of its log.
 
@@ -134,7 +137,7 @@ def run(
     return LocalRun(
         script=container.entry_point,
         how="process",
-        why_no_container=find_docker().missing,
+        why_no_container=find_docker().missing if why_no_container is None else why_no_container,
         processes=processes,
         steps=steps,
         command=f"cd {shlex.quote(str(container.code))} && {shlex.join(command)}",

@@ -1,0 +1,169 @@
+"""``%smp_profile`` and ``%%smp_local``: what their options mean to the Python API."""
+
+from __future__ import annotations
+
+import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+
+import smp_advisor.profiling
+import smp_advisor.profiling.local_run
+from smp_advisor.errors import ProfileError
+from smp_advisor.notebook import Advisor
+from smp_advisor.profiling.local_run import Docker, LocalRun
+
+from .advice import PIPELINE, make_advice
+
+
+@pytest.fixture
+def shell():
+    made = InteractiveShell.instance()
+    made.run_line_magic("load_ext", "smp_advisor")
+    yield made
+    made.run_line_magic("unload_ext", "smp_advisor")
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the magics ask of the profiler, which answers at once."""
+    calls = []
+
+    def profile(model, **settings):
+        settings["on_line"]("a line")
+        settings["on_progress"](1, 2, "half")
+        calls.append((model, {k: v for k, v in settings.items() if not k.startswith("on_")}))
+        return "profile"
+
+    def run(script, **settings):
+        calls.append((script, settings))
+        return LocalRun(script=script, how="process", command="", variables={}, folder="", seconds=0, peak_bytes=0)
+
+    monkeypatch.setattr(smp_advisor.profiling, "profile", profile)
+    monkeypatch.setattr(smp_advisor.profiling.local_run, "run", run)
+    return calls
+
+
+@pytest.fixture
+def docker(monkeypatch):
+    found = Docker(engine="27.0", compose="v2", gpus=True)
+    monkeypatch.setattr(smp_advisor.profiling.local_run, "find_docker", lambda: found)
+    return found
+
+
+def test_options_of_a_profile_reach_the_python_api(shell, asked, capsys):
+    shell.user_ns |= {"model": "held", "batch": {"x": 1}}
+    line = (
+        "model --sequence-length 512 --precision bf16 --attention fused --library smp-v2 --batch 4 --stage trace "
+        "--stage copy --inputs batch --memory 1.5 --seconds 30 --script train.py"
+    )
+    assert shell.run_line_magic("smp_profile", line) == "profile"
+    assert asked == [
+        (
+            "held",
+            {
+                "sequence_length": 512,
+                "precision": "bf16",
+                "attention": "fused",
+                "library": "smp-v2",
+                "batch": 4,
+                "stages": ("trace", "copy"),
+                "inputs": {"x": 1},
+                "memory_bytes": 1536 * 2**20,
+                "seconds": 30.0,
+                "script": "train.py",
+            },
+        )
+    ]
+    assert "a line" in capsys.readouterr().out
+
+
+def test_the_advisor_shown_last_gives_plan_and_job(shell, asked):
+    advisor = Advisor(make_advice(PIPELINE))
+    shell.magics_manager.registry["AdvisorMagics"].last = advisor
+    shell.run_line_magic("smp_profile", "10B --plan --sequence-length 64")
+    _, settings = asked[0]
+    assert settings["plan"] == advisor.plan
+    assert settings["job"].sequence_length == 64
+    assert settings["job"].precision == advisor.advice.job.precision
+    shell.run_cell_magic("smp_local", "--plan --processes 2 -p batch_size=1", "pass")
+    _, settings = asked[1]
+    assert settings["parameters"] == advisor.plan.parameters
+    assert settings["hyperparameters"] == advisor.plan.hyperparameters | {"batch_size": 1}
+    assert settings["processes"] == 2
+
+
+def test_a_cell_becomes_a_script_beside_its_folder(shell, asked, tmp_path):
+    (tmp_path / "helper.py").write_text("x = 1")
+    line = f"--name run.py --source-dir {tmp_path} -p lr=1e-4 -p note=text -c train={tmp_path} --steps 3 --seconds 9"
+    shell.run_cell_magic("smp_local", line, "import helper")
+    script, settings = asked[0]
+    assert script == "run.py"
+    assert (settings["source_dir"] / "run.py").read_text() == "import helper"
+    assert (settings["source_dir"] / "helper.py").exists()
+    assert settings["hyperparameters"] == {"lr": 1e-4, "note": "text"}
+    assert settings["channels"] == {"train": str(tmp_path)}
+    assert (settings["steps"], settings["seconds"]) == (3, 9.0)
+
+
+def test_where_docker_runs_the_sdk_starts_sagemakers_container(shell, asked, docker, monkeypatch):
+    cells = []
+
+    def run_cell(cell, found, **settings):
+        cells.append((cell, found, settings["script"]))
+
+    monkeypatch.setattr(smp_advisor.profiling.local_run, "run_cell", run_cell)
+    shell.run_cell_magic("smp_local", "-p lr=0.1", "pass")
+    cell, found, script = cells[0]
+    compile(cell, "cell", "exec")
+    assert 'instance_type="local_gpu"' in cell
+    assert (found, script, asked) == (docker, "train.py", [])
+    shell.run_cell_magic("smp_local", "--steps 2", "pass")
+    assert asked[0][1]["why_no_container"] == "a container cannot be ended after --steps"
+
+
+@pytest.mark.parametrize(
+    ("magic", "line", "said"),
+    [
+        ("smp_profile", "nothing_here", "no variable 'nothing_here'"),
+        ("smp_profile", "10B --memory much", "'much' is not a number"),
+        ("smp_profile", "10B --stage everything", "everything"),
+        ("smp_profile", "10B --inputs nothing_here", "no variable 'nothing_here'"),
+        ("smp_profile", "10B --plan", "run %smp_advise first"),
+        ("smp_local", "--plan", "run %smp_advise first"),
+        ("smp_local", "-p lr", "NAME=VALUE"),
+        ("smp_local", "--name ../train.py", "name of a Python file"),
+        ("smp_local", "--source-dir /nowhere", "no folder"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(shell, asked, magic, line, said):
+    run = shell.run_line_magic if magic == "smp_profile" else lambda *words: shell.run_cell_magic(*words, "pass")
+    with pytest.raises(UsageError, match=said):
+        run(magic, line)
+
+
+@pytest.mark.parametrize("text", ["%smp_profile --help", "%%smp_local --help\npass"])
+def test_help_names_the_options_and_runs_nothing(shell, asked, capsys, text):
+    shell.run_cell(text)
+    assert "--seconds" in capsys.readouterr().out
+    assert asked == []
+
+
+def test_an_error_of_the_profiler_is_shown_without_a_trace(shell, capsys, monkeypatch):
+    def fails(*_, **__):
+        raise ProfileError("The trace failed.", log=("last words",))
+
+    monkeypatch.setattr(smp_advisor.profiling, "profile", fails)
+    shell.run_cell("%smp_profile 10B")
+    printed = "".join(capsys.readouterr())
+    assert "UsageError: The trace failed.\nThe last lines of its log:\n  last words" in printed
+    assert "Traceback" not in printed
+
+
+def test_options_of_both_are_completed(shell):
+    def completed(line):
+        return shell.complete("", line, len(line))[1]
+
+    assert "--sequence-length" in completed("%smp_profile model ")
+    assert set(completed("%smp_profile model --stage ")) >= {"trace", "rehearsal"}
+    assert "--processes" in completed("%%smp_local ")
