@@ -3,7 +3,9 @@
 from mutation_operators import (  # noqa: F401 - they register themselves
     compiler,
     pytorch,
+    pytorch_model,
     pytorch_rewritten,
+    pytorch_rewritten_model,
     tensorflow,
     version_2,
 )

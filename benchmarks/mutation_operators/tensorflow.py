@@ -202,3 +202,10 @@ def unused_outputs(script: Script) -> Iterator[str]:
                                 (value, f"{script.source(value)}, {method.args.args[1].arg}"),
                                 (statement.targets[0], f"{target}, _"),
                             )
+
+
+@operator("tensorflow", "seed random operations of the data pipeline with smp.dp_rank()", F, PIPELINE)
+def global_seed_by_rank(script: Script) -> Iterator[str]:
+    for call in script.calls("smp.init"):
+        statement = script.statement(call)
+        yield script.swap((statement, f"{script.source(statement)}\ntf.random.set_seed(7 + smp.rank())"))

@@ -168,7 +168,7 @@ def _apply(run: Run, frame: Frame, event: Call, target: Value) -> Value:
     _mutate(event)
     if event.method == "add_argument":
         declare(run, event)
-    if _wants_tensors(event):
+    if _formats_numbers(event) or _wants_tensors(event):
         for node, value in zip(event.node.args, event.arguments, strict=False):
             how = f"{event.name or frame.module.text(event.node.func)}()"
             run.trace.uses += [Use(node, frame.module, output, how) for output in _outputs_in(value)]
@@ -190,6 +190,12 @@ def _wants_tensors(event: Call) -> bool:
     made = event.receiver.call.name if isinstance(event.receiver, Result) else ""
     computes = made.startswith(("tensorflow.keras.", "keras.", "torchmetrics.", "torch.nn."))
     return computes and event.method in ("", "apply_gradients", "update_state", "update")
+
+
+def _formats_numbers(event: Call) -> bool:
+    """``"{:.3f}".format(loss)``."""
+    text = event.receiver.value if event.method == "format" and isinstance(event.receiver, Constant) else None
+    return isinstance(text, str) and ":" in text and "{" in text
 
 
 def _outputs_in(value: Value, depth: int = 0) -> list[StepOutput]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.scripts.command_line import field_default, option_of
@@ -223,6 +224,10 @@ def _binary(run: Run, frame: Frame, node: ast.BinOp) -> Value:
     if not (isinstance(node.op, ast.Mod) and isinstance(left, Constant) and isinstance(left.value, str)):
         _use(run, frame, node.left, left, "arithmetic")
         _use(run, frame, node.right, right, "arithmetic")
+    elif re.search(r"%[-+ #0-9.]*[dfeg]", left.value):
+        parts = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+        for part, value in zip(parts, right.items if isinstance(right, Collection) else (right,), strict=False):
+            _use(run, frame, part, value, "number formatting")
     return _compute(node.op, left, right)
 
 

@@ -46,10 +46,20 @@ def _original_forward(context: Context) -> Iterator[Hit]:
             for method in cls.body:
                 if not isinstance(method, ast.FunctionDef) or method.name != "forward":
                     continue
+                bases = {ast.unparse(base) for base in cls.bases}
                 for node in ast.walk(method):
                     owner = _super_of_forward(node)
                     if isinstance(node, ast.Call) and owner is not None:
                         yield Hit(module, node, {}, [replace(module, node.func, f"{module.text(owner)}._orig_forward")])
+                    elif isinstance(node, ast.Call) and _base_forward(node, bases):
+                        yield Hit(module, node)
+
+
+def _base_forward(node: ast.Call, bases: set[str]) -> bool:
+    """``Base.forward(self, x)``, where the class derives from it."""
+    function = node.func
+    named = isinstance(function, ast.Attribute) and function.attr == "forward" and ast.unparse(function.value) in bases
+    return named and bool(node.args) and getattr(node.args[0], "id", "") == "self"
 
 
 def _super_of_forward(node: ast.AST) -> ast.expr | None:

@@ -127,7 +127,7 @@ def _parameters_once(context: Context) -> Iterator[Hit]:
         given = call.node.args[0] if call.node.args else None
         if is_optimizer(call.name) and given is not None:
             source = _definition(call, given)
-            if _repeats(source):
+            if _repeats(source) or _gathered_twice(call, given):
                 yield Hit(call.module, call.node, {})
 
 
@@ -146,6 +146,30 @@ def _definition(call: Call, given: ast.expr) -> ast.expr:
     return max(assigned, key=lambda node: node.lineno).value if assigned else given
 
 
+def _gathered_twice(call: Call, given: ast.expr) -> bool:
+    """Whether a loop over all modules adds the parameters of each, which a parent's already hold."""
+    around: ast.AST = call.functions[-1].node if call.functions else call.module.tree
+    if not isinstance(given, ast.Name):
+        return False
+    for loop in ast.walk(around):
+        if isinstance(loop, ast.For) and _calls(loop.iter, "modules", "named_modules"):
+            body = ast.Module(loop.body, [])
+            adds = any(_adds_to(part, given.id) for part in ast.walk(body))
+            if adds and not _recurses_not(body) and not any(isinstance(part, ast.If) for part in ast.walk(body)):
+                return True
+    return False
+
+
+def _adds_to(node: ast.AST, name: str) -> bool:
+    """``name += list(module.parameters())`` and ``name.extend(module.parameters())``."""
+    value: ast.expr | None = None
+    if isinstance(node, ast.AugAssign) and getattr(node.target, "id", "") == name:
+        value = node.value
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "extend":
+        value = node.args[0] if node.args and getattr(node.func.value, "id", "") == name else None
+    return value is not None and bool(_owners(value))
+
+
 def _repeats(node: ast.expr) -> bool:
     """Whether the list surely holds shared parameters more than once."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -162,6 +186,8 @@ def _repeats(node: ast.expr) -> bool:
         if chained and _overlap([owner for argument in node.args for owner in _owners(argument)]):
             return True
         return duplicates or (named and bool(node.args) and _repeats(node.args[0]))
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return _overlap(_owners(node))
     if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
         modules = any(_calls(generator.iter, "modules", "named_modules") for generator in node.generators)
         inner = any(_calls(generator.iter, "parameters", "named_parameters") for generator in node.generators[1:])
@@ -190,5 +216,5 @@ def _calls(node: ast.expr, *names: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
 
 
-def _recurses_not(node: ast.expr) -> bool:
+def _recurses_not(node: ast.AST) -> bool:
     return any(isinstance(part, ast.keyword) and part.arg == "recurse" for part in ast.walk(node))

@@ -10,12 +10,13 @@ from smp_advisor.scripts.edits import Edit, add_keyword, replace
 from smp_advisor.scripts.names import is_scheduler
 from smp_advisor.scripts.queries import constant, guarded_by, is_wrapped_optimizer, mentions, origins, updates
 from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import Constant, Instance, Result, options
+from smp_advisor.scripts.values import Constant, External, Instance, Result, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.scripts.trace import Call
+    from smp_advisor.scripts.values import Value
 
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
 _SCALES = ("static_loss_scale", "dynamic_loss_scale")
@@ -28,16 +29,30 @@ def _half_precision(context: Context) -> Iterator[Hit]:
     if _own_half_precision(context):
         return
     created = context.trace.named("smp.model_creation")
-    without = [call for call in created if not call.gives("dtype", 1)]
+    without = [call for call in created if not call.gives("dtype", 1) or _full_precision(call.argument("dtype", 1))]
     for call in without or ([] if created else context.wrappings[:1]):
         what = "The model is created without smp.model_creation(dtype=torch.float16)"
         yield Hit(call.module, call.node, {"what": what})
     for call in context.trace.named("smp.DistributedOptimizer"):
-        if not any(call.gives(name, position) for position, name in enumerate(_SCALES, 1)):
-            edits = [
-                add_keyword(call.module, call.node, "static_loss_scale", "None, dynamic_loss_scale=True"),
-            ]
+        if not any(call.gives(name, position) for position, name in enumerate(_SCALES, 1)) or _scales_by_one(call):
+            given = {keyword.arg for keyword in call.node.keywords} & set(_SCALES)
+            text = "None, dynamic_loss_scale=True"
+            edits = [] if given else [add_keyword(call.module, call.node, "static_loss_scale", text)]
             yield Hit(call.module, call.node, {"what": "smp.DistributedOptimizer gets no loss scale"}, edits)
+
+
+def _full_precision(dtype: Value | None) -> bool:
+    """Whether the model is surely created in another type than half precision."""
+    named = [one.path for one in options(dtype) if isinstance(one, External)] if dtype is not None else []
+    return bool(named) and all(path in ("torch.float32", "torch.float", "torch.bfloat16") for path in named)
+
+
+def _scales_by_one(call: Call) -> bool:
+    """Whether the loss scales that are given amount to none."""
+    static, dynamic = call.argument("static_loss_scale", 1), call.argument("dynamic_loss_scale", 2)
+    one = isinstance(static, Constant) and static.value in (1, 1.0)
+    off = dynamic is None or (isinstance(dynamic, Constant) and dynamic.value is False)
+    return not call.unpacks and off and (one or (static is None and dynamic is not None))
 
 
 def _own_half_precision(context: Context) -> bool:

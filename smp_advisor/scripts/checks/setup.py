@@ -16,7 +16,18 @@ from smp_advisor.scripts.queries import (
     ranks,
 )
 from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import Constant, External, Instance, Member, Result, Value, options
+from smp_advisor.scripts.values import (
+    Class,
+    Collection,
+    Constant,
+    External,
+    Instance,
+    Member,
+    Operation,
+    Result,
+    Value,
+    options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +38,14 @@ _BEFORE_INIT = frozenset({"smp.init", "smp.step", "smptf.step", "smptf.init"})
 _KERAS_MODELS = frozenset(
     {"tensorflow.keras.Model", "keras.Model", "tensorflow.keras.models.Model", "tensorflow.Module"}
 )
-_DOWNLOADS = ("urllib.request.urlretrieve", "wget.download", "torch.hub.download_url_to_file", "gdown.download")
+_DOWNLOADS = (
+    "urllib.request.urlretrieve",
+    "wget.download",
+    "torch.hub.download_url_to_file",
+    "gdown.download",
+    "torchvision.datasets.utils.download_url",
+    "torchvision.datasets.utils.download_and_extract_archive",
+)
 
 
 @check("SMP101")
@@ -150,6 +168,8 @@ def _device_set(context: Context) -> Iterator[Hit]:
     for call in calls:
         device = call.argument("device", 0)
         wrong = ranks(device) - {"smp.local_rank", "os.environ.LOCAL_RANK"}
+        if wrong and _by_node(device):
+            continue
         if device is not None and (wrong or isinstance(device, Constant)):
             edits = [replace(call.module, call.node.args[0], "smp.local_rank()")] if call.node.args else []
             known = call.module.scope.find("smp")
@@ -161,6 +181,12 @@ def _device_set(context: Context) -> Iterator[Hit]:
             )
 
 
+def _by_node(device: Value | None) -> bool:
+    """``smp.rank() % torch.cuda.device_count()``: what the local rank is, as processes are numbered node by node."""
+    found = options(device) if device is not None else ()
+    return all(isinstance(one, Operation) and one.operator == "Mod" for one in found)
+
+
 @check("SMP133")
 def _job_options(context: Context) -> Iterator[Hit]:
     # By its imports: a script that prepares data for the job is no entry point of it.
@@ -168,17 +194,32 @@ def _job_options(context: Context) -> Iterator[Hit]:
     if not used or "mp_parameters" in context.trace.options:
         return
     for call in context.trace.methods("parse_args"):
-        if call.arguments or call.keywords or call.unpacks or call.receiver is None:
+        if call.keywords or call.unpacks or call.receiver is None or not _reads_the_command_line(call):
             continue
         parsers = origins(call.receiver)
         if parsers and all(_is_parser(one) for one in parsers) and isinstance(call.node.func, ast.Attribute):
-            receiver = call.module.text(call.node.func.value)
-            yield Hit(
-                call.module,
-                call.node,
-                {},
-                [replace(call.module, call.node, f"{receiver}.parse_known_args()[0]")],
-            )
+            receiver, given = call.module.text(call.node.func.value), "".join(map(call.module.text, call.node.args))
+            text = f"{receiver}.parse_known_args({given})[0]"
+            yield Hit(call.module, call.node, {"call": "parse_args"}, [replace(call.module, call.node, text)])
+    for call in context.trace.methods("parse_args_into_dataclasses"):
+        if not call.gives("return_remaining_strings") and call.reached and _all_here(call):
+            yield Hit(call.module, call.node, {"call": call.method})
+
+
+def _reads_the_command_line(call: Call) -> bool:
+    """Whether the arguments are those of the process: none given, or ``sys.argv[1:]``."""
+    given = call.arguments
+    return not given or (len(given) == 1 and call.module.text(call.node.args[0]).replace(" ", "") == "sys.argv[1:]")
+
+
+def _all_here(call: Call) -> bool:
+    """Whether all dataclasses that are filled are the script's own, and none has the job's option."""
+    made = call.receiver.call if isinstance(call.receiver, Result) else None
+    given = made.argument("dataclass_types", 0) if made is not None else None
+    classes = given.items if isinstance(given, Collection) else (given,)
+    return all(
+        isinstance(cls, Class) and not any(cls.ancestors()) and cls.find("mp_parameters") is None for cls in classes
+    )
 
 
 def _is_parser(value: object) -> bool:
@@ -190,11 +231,30 @@ def _downloads(context: Context) -> Iterator[Hit]:
     if not context.libraries.smp_v1:
         return
     for call in context.trace.calls:
-        torchvision = call.name.startswith(("torchvision.datasets.", "torchaudio.datasets.", "torchtext.datasets."))
-        fetches = torchvision and constant(call.argument("download")) is True
-        if not fetches and call.name not in _DOWNLOADS:
+        if not call.reached or not _fetches(call) or any(map(ranks, (*call.arguments, *call.keywords.values()))):
             continue
-        spared = any(mentions(guard.test, "rank", "main_process", "is_main", "is_master") for guard in call.guards)
-        own_folder = any(ranks(value) for value in (*call.arguments, *call.keywords.values()))
-        if call.reached and not spared and not own_folder:
-            yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]})
+        name = call.name.rpartition(".")[2]
+        words = ("rank", "main_process", "is_main", "is_master")
+        if not any(mentions(guard.test, *words) for guard in call.guards):
+            what = f"{name} downloads on every process of a node at the same time"
+            yield Hit(call.module, call.node, {"what": what})
+            continue
+        for other in context.trace.named(call.name):
+            if other.reached and other.order > call.order and not _fetches(other) and not _waits(context, call, other):
+                what = f"{name} reads here what another process may still be downloading: nothing waits for it"
+                yield Hit(other.module, other.node, {"what": what})
+                break
+
+
+def _fetches(call: Call) -> bool:
+    data = call.name.startswith(("torchvision.datasets.", "torchaudio.datasets.", "torchtext.datasets."))
+    return (data and constant(call.argument("download")) is True) or call.name in _DOWNLOADS
+
+
+def _waits(context: Context, first: Call, last: Call) -> bool:
+    """Whether something between the two may make the processes wait for each other."""
+    return any(
+        first.order < call.order < last.order
+        and any(word in f"{call.name}.{call.method}".lower() for word in ("barrier", "wait", "sync", "rendezvous"))
+        for call in context.trace.calls
+    ) or any(mentions(guard.test, "rank") for guard in last.guards)

@@ -23,6 +23,8 @@ _LISTINGS = (
     "tensorflow.io.gfile.listdir",
     "os.scandir",
 )
+_SEEDS = ("tensorflow.random.set_seed", "tensorflow.keras.utils.set_random_seed", "numpy.random.seed", "random.seed")
+_OTHER_RANKS = {"smptf.rank", "smptf.local_rank", "smptf.mp_rank", "smptf.pp_rank"}
 _GATHERED = ("sorted", "natsort.natsorted", "len", "any", "set")
 
 
@@ -77,6 +79,13 @@ def _order_by_rank(context: Context) -> Iterator[Hit]:
         if index is not None and wrong:
             rank = min(wrong).replace("smptf", "smp")
             yield Hit(call.module, call.node, {"what": f"shard() is indexed by {rank}()"})
+
+    for call in context.trace.named(*_SEEDS):
+        wrong = set().union(*(ranks(value) for value in call.arguments[:1])) & _OTHER_RANKS
+        if call.reached and wrong:
+            rank = min(wrong).replace("smptf", "smp")
+            what = f"{call.module.text(call.node.func)}() is seeded by {rank}()"
+            yield Hit(call.module, call.node, {"what": what})
 
 
 def _sharded(value: Value | None, depth: int = 0) -> bool:

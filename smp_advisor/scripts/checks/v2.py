@@ -10,7 +10,7 @@ from smp_advisor.scripts.edits import Edit, before_statement, replace
 from smp_advisor.scripts.names import is_optimizer
 from smp_advisor.scripts.queries import constant, is_plain_model, mentions, origins
 from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import Mapping, Result, Unknown, Value, options
+from smp_advisor.scripts.values import Argument, Mapping, Result, Unknown, Value, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -173,7 +173,8 @@ def _backend(context: Context) -> Iterator[Hit]:
         return
     for call in context.trace.named("torch.distributed.init_process_group"):
         given = call.argument("backend", 0)
-        if constant(given) == "smddp":
+        chosen = given.default if isinstance(given, Argument) else given  # what the job gets unless it says otherwise
+        if constant(chosen) == "smddp":
             nodes = [keyword.value for keyword in call.node.keywords if keyword.arg == "backend"] + call.node.args[:1]
             edits = [replace(call.module, nodes[0], '"nccl"')] if nodes and isinstance(nodes[0], ast.Constant) else []
             yield Hit(call.module, call.node, {}, edits)
