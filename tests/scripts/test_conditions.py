@@ -1,0 +1,140 @@
+"""What only some jobs get to: options that are off, branches that the plan rules out, batches that happen to divide."""
+
+from __future__ import annotations
+
+import pytest
+
+from smp_advisor.scripts import check_script
+from tests.scripts import samples
+
+PLAN = samples.PIPELINE_PLAN
+
+
+def changed(*replacements: tuple[str, str], script: str = samples.PIPELINE) -> str:
+    for old, new in replacements:
+        assert old in script
+        script = script.replace(old, new)
+    return script
+
+
+def seen(report):
+    return [(finding.id, finding.severity) for finding in report]
+
+
+OPTION = ("    args, _ =", '    parser.add_argument("--jit", action="store_true")\n    args, _ =')
+BEHIND = ("    model = Net()\n", "    model = Net()\n    if args.jit:\n        model = torch.nn.DataParallel(model)\n")
+
+
+def test_an_error_behind_an_option_that_is_off_is_a_warning_which_names_it():
+    (finding,) = check_script(changed(OPTION, BEHIND), PLAN)
+    assert (finding.id, finding.severity) == ("SMP132", "warning")
+    assert finding.message.endswith("The job gets here only with --jit.")
+
+
+@pytest.mark.parametrize(
+    "option",
+    ['parser.add_argument("--jit", type=int, default=1)', 'parser.add_argument("--jit", action="store_false")'],
+)
+def test_an_error_behind_an_option_that_is_on_is_one(option):
+    script = changed(("    args, _ =", f"    {option}\n    args, _ ="), BEHIND)
+    assert seen(check_script(script, PLAN)) == [("SMP132", "error")]
+
+
+def test_an_option_that_hugging_face_s_parser_fills():
+    dataclass = "@dataclass\nclass Options:\n    lr: float = 0.1\n    jit: bool = field(default={})\n\n\nclass Net("
+    script = changed(
+        (
+            "import argparse\n",
+            "from dataclasses import dataclass, field\n\nfrom transformers import HfArgumentParser\n",
+        ),
+        ("    parser = argparse.ArgumentParser()\n", "    parser = HfArgumentParser(Options)\n"),
+        ('    parser.add_argument("--lr", type=float, default=0.1)\n', ""),
+        (
+            "    args, _ = parser.parse_known_args()\n",
+            "    args, _ = parser.parse_args_into_dataclasses(return_remaining_strings=True)\n",
+        ),
+        BEHIND,
+    )
+    assert seen(check_script(script.replace("class Net(", dataclass.format("False")), PLAN)) == [("SMP132", "warning")]
+    assert seen(check_script(script.replace("class Net(", dataclass.format("True")), PLAN)) == [("SMP132", "error")]
+    strict = script.replace("return_remaining_strings=True", "").replace("args, _ =", "(args,) =")
+    assert ("SMP133", "error") in seen(check_script(strict.replace("class Net(", dataclass.format("True")), PLAN))
+
+
+def test_what_the_script_does_not_train_without_is_taken_to_be_given():
+    script = changed(
+        OPTION,
+        ("--jit", "--do_train"),
+        (
+            "    train(model, loader, optimizer, device)",
+            "    if args.do_train:\n        train(model, loader, optimizer, device)",
+        ),
+        ("    model.backward(loss)", "    loss.backward()"),
+    )
+    assert seen(check_script(script, PLAN)) == [("SMP106", "error")]
+
+
+def test_the_plan_decides_options_of_its_own_names():
+    script = changed(
+        ("import smdistributed", "import argparse\n\nimport smdistributed"),
+        (
+            "\nsmp.init()\n",
+            (
+                "\nparser = argparse.ArgumentParser()\n"
+                'parser.add_argument("--sharded_data_parallel_degree", type=int, default=1)\n'
+                "args = parser.parse_known_args()[0]\nsmp.init()\n"
+            ),
+        ),
+        (
+            "        optimizer.step()\n",
+            (
+                "        if args.sharded_data_parallel_degree < 1:\n            optimizer.clip_master_grads(1.0)\n"
+                "        optimizer.step()\n"
+            ),
+        ),
+        script=samples.SHARDED,
+    )
+    assert seen(check_script(script, samples.SHARDED_PLAN)) == []
+    assert seen(check_script(script.replace("< 1", "> 1"), samples.SHARDED_PLAN)) == [("SMP120", "warning")]
+
+
+def loader_of(dataset: str) -> str:
+    return changed(
+        (
+            "    sampler = DistributedSampler(dataset, num_replicas=smp.dp_size(), rank=smp.dp_rank(), shuffle=True)\n",
+            "",
+        ),
+        (
+            "DataLoader(dataset, batch_size=64, sampler=sampler, drop_last=True)",
+            f"DataLoader({dataset}, batch_size=64)",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("dataset", "severity"),
+    [
+        ("dataset", "warning"),  # MNIST: 60,000 images leave 32, and 4 divides them
+        ('datasets.CIFAR10("..", train=False)', "warning"),
+        ("datasets.FakeData(size=130)", "error"),
+        ("torch.utils.data.TensorDataset(torch.zeros(128, 3))", "warning"),
+        ("torch.utils.data.TensorDataset(torch.zeros(129, 3))", "error"),
+        ("load_somehow()", "error"),
+    ],
+)
+def test_a_last_batch_of_known_size_that_divides_is_no_error(dataset, severity):
+    report = check_script(loader_of(dataset), PLAN)
+    assert seen(report) == [("SMP109", severity)]
+    assert ("happens to divide" in report[0].message) == (severity == "warning")
+
+
+def test_a_class_named_lambda_is_no_optimizer():
+    script = changed(
+        ("from torchvision import datasets\n", "from torchvision import datasets, transforms\n"),
+        (
+            "    model = Net()\n",
+            "    scale = transforms.Lambda(lambda x: x / 255)\n    print(scale)\n    model = Net()\n",
+        ),
+    )
+    plan = {**PLAN, "pipeline_parallel_degree": 1, "tensor_parallel_degree": 2}
+    assert "SMP104" not in [finding.id for finding in check_script(script, plan)]
