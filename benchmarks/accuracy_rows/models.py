@@ -111,9 +111,8 @@ def _model(
             return _of_family(known, family, task)
         if family == "gpt":
             return _decoder(known, "falcon" if _grouped(known) else "gpt2", params_b)
-        if family == "llama":
-            return _decoder(known, "llama", params_b)
-        return _likelier(known, params_b)
+        model = _decoder(known, "llama", params_b) if family == "llama" else _likelier(known, params_b)
+        return _sparse(known, model, params_b) or model
     except ModelError as error:
         raise SkippedError(f"model that cannot be expressed: {error}") from error
 
@@ -175,6 +174,37 @@ def _likelier(known: dict[str, int | None], params_b: float | None) -> Model:
         return _decoder(known, "llama" if gated else "gpt2", params_b)
     forms = ("llama", "falcon") if _grouped(known) else ("llama", "gpt2")
     return min((_decoder(known, form, params_b) for form in forms), key=lambda model: _distance(model, params_b))
+
+
+_SPARSE_FROM = 1.4
+"""A row whose number of parameters exceeds its shape's by this factor has several feed-forward layers a block."""
+_MANY_EXPERTS = 64
+
+
+def _sparse(known: dict[str, int | None], dense: Model, params_b: float | None) -> Model | None:
+    """Mixture of as many experts as the number of parameters takes; None for a dense model.
+
+    A token passes two of a few experts (Mixtral), eight and a shared one of many (DeepSeek, Qwen).
+    """
+    ffn, layers, hidden = known["ffn"], known["layers"], known["hidden"]
+    if dense.family != "llama" or not (params_b and ffn and layers and hidden):
+        return None
+    if params_b * 1e9 < _SPARSE_FROM * dense.parameter_count:
+        return None
+    expert = 3 * hidden * ffn * layers
+    experts = round((params_b * 1e9 - (dense.parameter_count - expert)) / expert)
+    return Model.from_shape(
+        family="mixtral",
+        layers=layers,
+        hidden=hidden,
+        heads=_heads(known),
+        kv_heads=known["kv_heads"],
+        ffn=ffn,
+        vocab=known["vocab"],
+        tied=None if known["tied_embeddings"] is None else bool(known["tied_embeddings"]),
+        experts=experts,
+        experts_per_token=9 if experts >= _MANY_EXPERTS else 2,
+    )
 
 
 def _of_family(known: dict[str, int | None], family: str, task: str) -> Model:

@@ -274,6 +274,15 @@ def test_models_by_shape_count_and_name():
     assert mistral.parameter_count == pytest.approx(7.24e9, rel=0.01)
 
 
+def test_experts_follow_from_the_number_of_parameters():
+    shape = {
+        "family": "moe", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 32000,
+        "tied_embeddings": 0, "model": "a mixture",
+    }  # fmt: skip
+    assert model_of(row(**shape, params_b=46.7)).shape.experts == 8
+    assert model_of(row(**shape, params_b=7.24)).shape.experts == 1
+
+
 def test_albert_s_blocks_share_their_weights():
     albert = model_of(
         Row({"model": "albert-base-v2", "layers": "12", "hidden": "768", "heads": "12", "vocab": "30000"})
