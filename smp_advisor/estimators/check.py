@@ -15,6 +15,7 @@ from smp_advisor.estimators.readback import read_back
 from smp_advisor.estimators.report import EstimatorReport, Reading
 from smp_advisor.estimators.sources import configuration_of_recipe, configurations_of_cell
 from smp_advisor.estimators.sources.recipe import yaml_table
+from smp_advisor.library.version import require_library
 from smp_advisor.scripts.catalogue import catalogue, estimator_page
 from smp_advisor.scripts.check import check_source
 from smp_advisor.scripts.edits import parses
@@ -42,6 +43,7 @@ def check_estimator(
     *,
     model: Model | None = None,
     job: Job | None = None,
+    library: str | None = None,
     variables: Mapping[str, Any] | None = None,
     min_fit_probability: float = 0.95,
 ) -> EstimatorReport:
@@ -60,6 +62,8 @@ def check_estimator(
         What is trained, for the checks of memory; else the shape that the hyperparameters give, where they do.
     job
         Sequence length and precision; else what the hyperparameters give.
+    library
+        Whose parameters a dictionary holds, where neither a launcher nor its keys tell.
     variables
         Plain data that names of the cell stand for where the cell does not assign them.
     min_fit_probability
@@ -81,8 +85,10 @@ def check_estimator(
     >>> [finding.id for finding in report], report.plan
     (['EST501'], None)
     """
+    if library is not None:
+        require_library(library)
     document = open_document(source)
-    given = {"model": model, "job": job}
+    given = {"model": model, "job": job, "library": library}
     cases = _cases(document, variables, given, min_fit_probability)
     found = [(case, hit) for case in cases for check in CHECKS for hit in check(case)]
     corrected = _corrected(document, variables, given, min_fit_probability)
@@ -113,6 +119,8 @@ def _configurations(document: Document, variables: Mapping[str, Any] | None) -> 
     found = configurations_of_cell(followed)
     if found:
         return found
+    if any(one.name == "from_recipe" or "training_recipe" in one.keywords for one in followed.made):
+        raise AdvisorError("The job takes its configuration from a recipe: paste the recipe's YAML itself.")
     if followed.stopped is not None:
         line, why = followed.stopped
         raise AdvisorError(
@@ -128,9 +136,14 @@ def _cases(
     document: Document, variables: Mapping[str, Any] | None, given: dict[str, Any], min_fit_probability: float
 ) -> list[Case]:
     found = _configurations(document, variables)
+    settings = dict(given)
+    asked = settings.pop("library")
+    for one in found:
+        if asked is not None and (one.library is None or (one.form == "parameters" and not one.settings)):
+            one.library = asked
     # A notebook often trains a first time without the libraries: that job is no one's mistake.
     telling = [one for one in found if one.library not in (None, "ddp")] or found
-    return [Case(one, read_back(one, **given), min_fit_probability) for one in telling]
+    return [Case(one, read_back(one, **settings), min_fit_probability) for one in telling]
 
 
 def _mended(
@@ -285,10 +298,11 @@ def _defects(cases: list[Case]) -> list[tuple[Case, Hit]]:
     return [(case, hit) for case in cases for check in CHECKS[:6] for hit in check(case)]
 
 
-def _weight(found: list[tuple[Case, Hit]]) -> tuple[int, int, int]:
-    """Names and types count first: what they hide shows only once they are right."""
+def _weight(found: list[tuple[Case, Hit]]) -> tuple[int, ...]:
+    """Names count before types and types before combinations: what they hide shows only once they are right."""
     errors = sum((hit.severity or catalogue()[hit.id].severity) == "error" for _, hit in found)
-    return sum(hit.id == "EST501" for _, hit in found), errors, len(found)
+    names = sum(hit.rule in ("unknown", "version") for _, hit in found)
+    return names, sum(hit.id == "EST501" for _, hit in found), errors, len(found)
 
 
 def _as_pasted(document: Document, text: str) -> str | None:

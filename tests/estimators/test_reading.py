@@ -135,6 +135,33 @@ def test_a_dictionary_is_read_as_object_as_python_and_as_json(pasted):
         assert not report, str(report)
 
 
+def test_the_library_of_a_dictionary_can_be_said():
+    shared = {"tensor_parallel_degree": 2}
+    assert check_estimator({**shared, "ddp": True}).plan.library == "smp-v1"
+    assert check_estimator(shared, library="smp-v2").plan == Plan(library="smp-v2", tensor_parallel_degree=2)
+    with pytest.raises(AdvisorError, match="library must be one of"):
+        check_estimator(shared, library="smp")
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "from sagemaker.train import ModelTrainer\nt = ModelTrainer.from_recipe(training_recipe='training/llama/x')\n",
+        "from sagemaker.pytorch import PyTorch\ne = PyTorch(training_recipe='training/llama/x', role='r')\n",
+    ],
+)
+def test_a_job_that_takes_a_recipe_asks_for_it(cell):
+    with pytest.raises(AdvisorError, match="paste the recipe"):
+        check_estimator(cell)
+
+
+def test_parameters_among_the_hyperparameters_are_read():
+    cell = written("parameters = {}").replace(
+        "    debugger_hook", f"    hyperparameters={{'mp_parameters': {PARAMETERS}}},\n    debugger_hook"
+    )
+    assert check_estimator(cell).plan == PLAN
+
+
 def test_json_is_corrected_as_json():
     report = check_estimator(json.dumps(PARAMETERS | {"microbatches": 0, "fp16": 1}, indent=1))
     assert json.loads(report.corrected) == PARAMETERS | {"microbatches": 1}

@@ -41,6 +41,8 @@ class Hit:
     severity: Severity | None = None
     """None: the check's own."""
     changes: tuple[Change, ...] = ()
+    rule: str = ""
+    """Of the library, where it is one that is broken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,8 @@ def library_parameters(case: Case) -> Iterator[Hit]:
             "remedy": _capital(remedy) if remedy else "Use a value that the library takes",
             "consequence": _REFUSED,
         }
-        yield Hit(id=identifier, span=case.span_of(*violation.keys), values=values, changes=changes)
+        span = case.span_of(*violation.keys)
+        yield Hit(id=identifier, span=span, values=values, changes=changes, rule=violation.rule)
     yield from _exclusive(case)
     yield from _default_partition(case, given)
 

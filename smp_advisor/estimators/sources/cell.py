@@ -32,7 +32,7 @@ def configurations_of_cell(followed: Followed) -> list[Configuration]:
     """Every job that the cell would start, in order; else the dictionaries that configure one."""
     found = []
     for made in followed.made:
-        if made.name in ESTIMATORS:
+        if made.name in ESTIMATORS and "training_recipe" not in made.keywords:
             found.append(configuration_of_estimator(made))
         elif made.name == "ModelTrainer":
             found.append(configuration_of_trainer(made))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from smp_advisor.estimators.configuration import Gap, Setting
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["choose_library", "looks_like_parameters", "read_distribution", "read_model_parallel", "version_2_keys"]
 
+_NEAR = 0.85
+"""Likeness of a misspelt name to the one that was meant."""
 _LAUNCHERS = (
     "mpi",
     "torch_distributed",
@@ -105,10 +108,11 @@ def _version_1_keys() -> frozenset[str]:
 
 
 def looks_like_parameters(table: Table) -> bool:
-    """Whether a dictionary holds the library's parameters: most of its keys are some version's."""
+    """Whether a dictionary holds the library's parameters: most of its keys are some version's, or nearly so."""
     known = _version_1_keys() | version_2_keys()
     keys = [key for key in table.entries if isinstance(key, str)]
-    return bool(keys) and 2 * sum(key in known for key in keys) >= len(keys)
+    meant = [key in known or bool(get_close_matches(key, known, n=1, cutoff=_NEAR)) for key in keys]
+    return bool(keys) and 2 * sum(meant) >= len(keys)
 
 
 def choose_library(configuration: Configuration, framework_version: object, image_library: str | None) -> str | None:

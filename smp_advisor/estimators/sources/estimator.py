@@ -5,6 +5,7 @@ from __future__ import annotations
 from smp_advisor.estimators.configuration import Configuration, Gap, Setting
 from smp_advisor.estimators.images import image_name
 from smp_advisor.estimators.sources.distribution import choose_library, read_distribution
+from smp_advisor.estimators.sources.toolkit import read_toolkit_contract
 from smp_advisor.estimators.values import Made, Scalar, Table, Unknown, Value
 
 __all__ = ["ESTIMATORS", "configuration_of_estimator", "read_image"]
@@ -56,6 +57,7 @@ def configuration_of_estimator(made: Made) -> Configuration:
     elif given is not None:
         why = given.why if isinstance(given, Unknown) else "they are known only when it runs"
         configuration.gaps.append(Gap("hyperparameters", why, call.entries["hyperparameters"].span))
+    read_toolkit_contract(configuration)
     named = read_image(configuration)
     if configuration.framework == "huggingface" and "tensorflow_version" in configuration.settings:
         configuration.settings.setdefault("framework_version", configuration.settings["tensorflow_version"])

@@ -1,0 +1,63 @@
+"""Whatever is wrong with a dictionary, its correction is one that the library takes, and is final."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smp_advisor import check_estimator
+from smp_advisor.library.schema import schema
+from smp_advisor.library.version import default_version
+
+BASES = {
+    "smp-v1": {
+        "pipeline_parallel_degree": 2,
+        "tensor_parallel_degree": 2,
+        "microbatches": 4,
+        "optimize": "speed",
+        "fp16": True,
+        "ddp": True,
+    },
+    "smp-v2": {"hybrid_shard_degree": 8, "tensor_parallel_degree": 2, "sm_activation_offloading": False},
+    "smp-v1-tensorflow": {"partitions": 4, "microbatches": 4, "pipeline": "interleaved"},
+}
+VALUES = st.one_of(
+    st.integers(-2, 64),
+    st.floats(-1e10, 1e10),
+    st.sampled_from(
+        [5e8, float("inf"), "2", "true", "True", "", "speed", "MEMORY", "simple", "DPT", None, True, False]
+    ),
+)
+
+
+def keys(library):
+    known = sorted(schema(library).keys_for(default_version(library)))
+    typos = st.sampled_from(known).map(lambda key: key[:3] + key[4:])
+    return st.one_of(st.sampled_from(known), typos, st.sampled_from(["nothing_like_it", "x"]))
+
+
+@pytest.mark.parametrize("library", BASES)
+@settings(max_examples=50)
+@given(data=st.data())
+def test_the_corrected_dictionary_is_one_that_the_library_takes(library, data):
+    changed = dict(BASES[library]) | data.draw(st.dictionaries(keys(library), VALUES, max_size=4), "changes")
+    lines = "".join(f"    {key!r}: {_written(value)},  # {key}\n" for key, value in changed.items())
+    text = f"mp_parameters = {{\n{lines}}}\n"
+    report = check_estimator(text, library=library)
+    again = check_estimator(report.corrected, library=library)
+    ast.parse(report.corrected)
+    assert not [one for one in again if one.fix is not None], str(again)
+    assert again.corrected == report.corrected
+    assert not [one for one in again if one.id == "EST501"], str(again)
+    for key, value in changed.items():
+        if f"{key!r}: {_written(value)}," in report.corrected:
+            assert f"# {key}" in report.corrected
+    if not again:
+        assert again.plan is not None or "outside what a plan describes" in again.unresolved[0].what
+
+
+def _written(value):
+    return "float('inf')" if value == float("inf") else repr(value)
