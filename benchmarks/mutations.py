@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import json
 import shutil
 import sys
@@ -48,6 +49,18 @@ def scripts_in(paths: list[Path]) -> list[Path]:
     for path in paths:
         found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
     return found
+
+
+def different(paths: list[Path]) -> list[Path]:
+    """The paths without those whose text, and that of everything beside them, came before."""
+    seen, kept = set(), []
+    for path in paths:
+        beside = sorted(sibling.read_bytes() for sibling in path.parent.glob("*.py"))
+        digest = hashlib.sha256(b"\0".join([path.read_bytes(), *beside])).hexdigest()
+        if digest not in seen:
+            seen.add(digest)
+            kept.append(path)
+    return kept
 
 
 def findings(path: Path, operator: Operator | None, kind: str) -> Counter[str]:
@@ -178,8 +191,12 @@ def main() -> int:
     parser.add_argument("--details", action="store_true", help="list what was missed")
     args = parser.parse_args()
 
-    paths = scripts_in(args.paths)
-    results = [result for path in paths for result in run(path, OPERATORS)]
+    paths = different(scripts_in(args.paths))
+    results = []
+    for path in paths:
+        results += run(path, OPERATORS)
+        if args.details:
+            print(f"{len(results):6} mutations up to {path}", file=sys.stderr, flush=True)
     errors = unmutated(paths)
 
     applied: dict[str, list[bool]] = defaultdict(list)

@@ -153,7 +153,8 @@ def test_a_step_in_a_class_of_a_library_s_trainer_is_no_method():
             "def train(model, loader, optimizer, device):\n    model.train()\n",
             (
                 "class Mine(Trainer):\n    @smp.step\n    def own_step(model, optimizer, data, target):\n"
-                "        loss = F.cross_entropy(model(data), target)\n        model.backward(loss)\n        return loss\n\n"
+                "        loss = F.cross_entropy(model(data), target)\n        model.backward(loss)\n"
+                "        return loss\n\n"
                 "    def fit(self, model, optimizer, data, target):\n"
                 "        self.own_step(model, optimizer, data, target).reduce_mean()\n\n\n"
                 "def train(model, loader, optimizer, device):\n    model.train()\n"
