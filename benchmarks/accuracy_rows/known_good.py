@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs.layout import Layout
@@ -63,7 +64,8 @@ def _recipe(row: Row, job: Job, *, first: bool) -> Recipe:
         return smp_v1(job)
     if _level(row) == 3:
         return fully_sharded(job)
-    return megatron(job)
+    # NeMo's distributed Adam keeps gradients in the type in which it reduces them.
+    return replace(megatron(job), gradient_bytes=2, reduced_bytes=2)
 
 
 def _level(row: Row) -> int:

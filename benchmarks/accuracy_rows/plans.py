@@ -37,6 +37,7 @@ __all__ = ["Degrees", "Run", "degrees_of", "run_of"]
 
 _LEVELS = {"": 0, "none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "hybrid": 3}
 _RECOMPUTE = {"": 0, "none": 0, "full": 1, "selective-attention": 0}
+_MOST_SAMPLES = 16
 PREFETCHED_UNITS = 2
 """FSDP's and ZeRO-3's habit: the running unit and the next one are gathered."""
 
@@ -76,8 +77,9 @@ def degrees_of(row: Row, gpus: int, gpus_per_node: int) -> Degrees:
     """Degrees of a row.
 
     A missing tensor-parallel degree is the part of the model-parallel size that one node holds, and the rest is the
-    pipeline's. A missing microbatch is the replica's whole batch without a pipeline. In one it is a sample, as in
-    Megatron-LM's runs, or with fully sharded stages, which is PyTorch's own pipeline, one of as many as stages.
+    pipeline's. A missing microbatch is the replica's whole batch without a pipeline, up to 16 samples. In one it is a
+    sample, as in Megatron-LM's runs, or with fully sharded stages, which is PyTorch's own pipeline, one of as many as
+    stages.
     """
     context, replicas = row.integer("cp") or 1, row.integer("dp")
     tensor, pipeline = row.integer("tp"), row.integer("pp")
@@ -97,7 +99,7 @@ def degrees_of(row: Row, gpus: int, gpus_per_node: int) -> Degrees:
             raise SkippedError("batch not given")
         if count is None and pipeline > 1:
             count = pipeline if _level(row) == 3 else max(1, round(each))
-        micro = max(1, round(each / (count or 1)))
+        micro = min(max(1, round(each / (count or 1))), _MOST_SAMPLES)
     if count is None:
         count = max(1, round(each / micro)) if each else 1
     return Degrees(tensor, pipeline, context, replicas, micro, count, row.integer("vpp") or 1)
@@ -226,6 +228,7 @@ def _columns(row: Row, degrees: Degrees) -> dict[str, int | bool]:
     recompute = row.text("recompute_class")
     if recompute not in _RECOMPUTE:
         raise SkippedError(f"recomputation {recompute!r}")
+    selective, fused = recompute == "selective-attention", row.text("attention_class").startswith("flash")
     level = _level(row)
     group = degrees.replicas * degrees.context
     degree = row.integer("shard_degree") or 0
@@ -243,8 +246,10 @@ def _columns(row: Row, degrees: Degrees) -> dict[str, int | bool]:
         "microbatches": degrees.microbatches,
         "active_microbatches": degrees.microbatches,
         "depth_bounds_activations": True,
-        "checkpoint_layers": _RECOMPUTE[recompute],
-        "selective_recomputation": recompute == "selective-attention",
+        # A fused attention keeps no scores to recompute: there, "selective" is PyTorch's every other block.
+        "checkpoint_layers": 1 if selective and fused else _RECOMPUTE[recompute],
+        "checkpoint_period": 2 if selective and fused else 1,
+        "selective_recomputation": selective and not fused,
         "offload_activations": "activation" in row.text("offload"),
         "offload_running": True,
         "pipeline_outermost": True,

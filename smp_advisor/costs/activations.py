@@ -129,6 +129,7 @@ def activation_bytes(
             largest = np.maximum(largest, bytes_)
     inputs, _ = _resident_checkpoints(model, layout, world, stage)
     unit = unit_layers(layout, stage)
+    share = 1 / layout.checkpoint_period
     around = np.zeros(len(layout))
     if stage.first:  # embedding dropout mask, one byte an element
         around = around + model.shape.hidden * world.microbatch_tokens * flight
@@ -138,7 +139,7 @@ def activation_bytes(
     logits = _logits_bytes(model, layout, world, stage)
     recomputed = np.where(checkpointed, np.where(unit == stage.layers, every, largest * unit), 0.0)
     return {
-        "activations": np.where(checkpointed, inputs, every * flight) + around,
+        "activations": np.where(checkpointed, inputs * share + every * flight * (1 - share), every * flight) + around,
         # The loss and its gradient are gone when the first block is recomputed: the larger of the two counts.
         "recomputation": np.maximum(recomputed - logits, 0.0),
         "logits": logits,

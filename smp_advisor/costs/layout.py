@@ -91,6 +91,8 @@ class Layout:
     """Whether a stage holds no more microbatches than the stages from it to the last (1F1B); SMP v1 does not say."""
     checkpoint_layers: Ints
     """Blocks per checkpointed unit; 0 none, `CONTIGUOUS` all blocks of a stage."""
+    checkpoint_period: Ints
+    """Of how many blocks one is checkpointed: 1 for all of them, 2 for every other (PyTorch's "selective" option)."""
     selective_recomputation: Bools
     """Whether the core of eager attention (scores, softmax, dropout) is recomputed."""
     offload_activations: Bools
@@ -178,6 +180,7 @@ def _column_defaults() -> dict[str, tuple[type[np.generic], int | bool]]:
         "batch_samples",
         "microbatches",
         "active_microbatches",
+        "checkpoint_period",
     }
     special = {
         "activation_loading_horizon": int(constant("offload.loading_horizon")),

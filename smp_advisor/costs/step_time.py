@@ -91,9 +91,9 @@ def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, worl
     return _Passes(
         forward=compute.forward,
         backward=compute.backward,
-        recomputation=np.where(full, compute.forward, core),
+        recomputation=np.where(full, compute.forward / layout.checkpoint_period, core),
         exchange_forward=exchange,
-        exchange_backward=exchange * np.where(full, 2, 1),
+        exchange_backward=exchange * np.where(full, 1 + 1 / layout.checkpoint_period, 1),
     )
 
 
