@@ -160,8 +160,8 @@ def _estimated(row: Row, plan: Plan, about: dict[str, str]) -> Judgement:
     return Judgement(**about, outcome="fits" if found.fits else "does not fit", plan=plan, estimate=found)
 
 
-_FAMILIES = {"neox": "gpt_neox", "mixtral": "mixtral", "mistral": "llama", "llama": "llama", "gpt-2": "gpt2"}
-"""Part of a published name to the family of its blocks; Mistral's are Llama's."""
+_FAMILIES = {"neox": "gpt_neox", "mixtral": "mixtral", "mistral": "mistral", "llama": "llama", "gpt-2": "gpt2"}
+"""Part of a published name to its family."""
 
 
 def _family(row: Row) -> str:

@@ -27,3 +27,8 @@ def test_the_readme_shows_what_the_demo_prints(root: Path) -> None:
     written = readme.README.read_text("utf-8")
     assert "Recommendation\n--------------" in written
     assert written == readme.renewed(written), "run `python scripts/readme.py` and read what changed"
+
+
+def test_the_libraries_are_what_their_script_writes(root: Path) -> None:
+    libraries = script(root, "libraries_page")
+    assert libraries.PAGE.read_text("utf-8") == libraries.page(), "run `python scripts/libraries_page.py`"
