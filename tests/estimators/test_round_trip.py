@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from smp_advisor import check_estimator
 from smp_advisor.cluster import Cluster
-from smp_advisor.errors import AdvisorError
+from smp_advisor.errors import AdvisorError, ExportError
 from smp_advisor.export import estimator_cell
 from smp_advisor.library.support import supported_instances
 from smp_advisor.library.version import LIBRARIES
@@ -23,6 +23,16 @@ MODELS = {
     "mixtral": Model.from_shape(layers=8, hidden=2048, heads=16, vocab=32_000, family="mixtral", experts=8),
 }
 NODES = (1, 2, 8)
+OPTIONS = (
+    {},
+    {"script": "train.py", "data": "s3://bucket/data"},
+    {"script": "src/train.py", "source_dir": "src", "extra_hyperparameters": {"learning_rate": 1e-4, "fp16": 1}},
+    {
+        "job_name": "mine",
+        "checkpoint_s3_uri": "s3://bucket/checkpoints",
+        "data": {"train": "s3://b/t", "test": "s3://b/v"},
+    },
+)
 
 
 @cache
@@ -54,7 +64,11 @@ def test_any_plan_of_the_search_is_read_back_from_its_cell(library, data):
         return  # the search passes over what the library refuses
     sdk = data.draw(st.sampled_from(("v2", "v3")), "SDK")
     cluster, job = Cluster(instance, nodes), Job(sequence_length=2048, precision=plan.precision)
-    cell = estimator_cell(MODELS[model], cluster, job, plan, sdk=sdk, script="train.py", data="s3://bucket/data")
+    options = data.draw(st.sampled_from(OPTIONS), "options")
+    try:
+        cell = estimator_cell(MODELS[model], cluster, job, plan, sdk=sdk, **options)
+    except ExportError:
+        return  # no script can be written for it: the cell needs the user's own
     report = check_estimator(cell)
     assert report.plan == plan, cell
     assert report.cluster == cluster
