@@ -54,12 +54,13 @@ class MemoryColumns:
     host_bytes_per_node: Floats
 
 
-def _by_pipeline_degree(layout: Layout) -> list[tuple[int, NDArray[np.intp]]]:
-    """Rows of each pipeline degree: plans of one degree share their stages."""
-    return [
-        (int(degree), np.flatnonzero(layout.pipeline_parallel_degree == degree))
-        for degree in np.unique(layout.pipeline_parallel_degree)
-    ]
+def _by_pipeline_degree(layout: Layout) -> list[tuple[int, NDArray[np.intp], Layout]]:
+    """Rows of each pipeline degree, and their layout: plans of one degree share their stages."""
+    degrees = layout.pipeline_parallel_degree
+    if len(layout) and (degrees == degrees[0]).all():
+        return [(int(degrees[0]), np.arange(len(layout)), layout)]
+    by_degree = [(int(degree), np.flatnonzero(degrees == degree)) for degree in np.unique(degrees)]
+    return [(degree, rows, layout.take(rows)) for degree, rows in by_degree]
 
 
 def _kinds_bytes(
@@ -88,10 +89,10 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
     model = _trained(model, job)
     usable = cluster.instance.usable_gpu_memory_gib * GIB
     peak, margin, host = np.zeros(len(layout)), np.zeros(len(layout)), np.zeros(len(layout))
-    for degree, rows in _by_pipeline_degree(layout):
-        kinds = _kinds_bytes(model, cluster, job, layout.take(rows), degree)
+    for degree, rows, part in _by_pipeline_degree(layout):
+        kinds = _kinds_bytes(model, cluster, job, part, degree)
         totals = np.stack([sum(by.values(), np.zeros(len(rows))) for _, by, _ in kinds])
-        shards = vocabulary_shards(model, layout.take(rows))
+        shards = vocabulary_shards(model, part)
         errors = np.stack([memory_error_bytes(by, shards, model.activation_band) for _, by, _ in kinds])
         needed = np.stack([needed_bytes(by) for _, by, _ in kinds])
         peak[rows] = totals.max(axis=0)
@@ -110,8 +111,7 @@ def seconds_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) ->
     """Step time of n plans by part (the fields of `StepTime`), arrays of shape (n,)."""
     model = _trained(model, job)
     result = {name: np.zeros(len(layout)) for name in _TIME_PARTS}
-    for degree, rows in _by_pipeline_degree(layout):
-        part = layout.take(rows)
+    for degree, rows, part in _by_pipeline_degree(layout):
         world = World.of(model, cluster, job, part)
         for name, values in step_seconds(model, cluster, job, part, world, degree).items():
             result[name][rows] = values
@@ -139,8 +139,7 @@ def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan
     model = _trained(model, job)
     seconds = seconds_columns(model, cluster, job, layout)
     result: list[Estimate | None] = [None] * len(plans)
-    for degree, rows in _by_pipeline_degree(layout):
-        part = layout.take(rows)
+    for degree, rows, part in _by_pipeline_degree(layout):
         kinds = _kinds_bytes(model, cluster, job, part, degree)
         flight = in_flight(part)
         kinds_of_plan = plan_kinds(part, cluster)
