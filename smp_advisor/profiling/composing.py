@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from smp_advisor.profiling.measured import Attending, BlockProfile, Product, Segment
@@ -51,7 +52,11 @@ def compose(points: Points, model: nn.Module, found: Sequence[Stack], repeats: i
         The whole model, to count the blocks' parameters.
     """
     any_step = next(iter(points.values()))
-    used = [stack for stack in found if all(any_step.blocks[p].calls for p in kept_paths(stack, repeats) if p in any_step.blocks)]
+    used = [
+        stack
+        for stack in found
+        if all(any_step.blocks[p].calls for p in kept_paths(stack, repeats) if p in any_step.blocks)
+    ]
     order = {stretch.block: place for place, stretch in reversed(list(enumerate(any_step.stretches)))}
     used.sort(key=lambda stack: order.get(kept_paths(stack, repeats)[0], len(order)))
     saved = Polynomial.fit_each(points, lambda step: step.saved_bytes)
@@ -109,7 +114,7 @@ def _profile(points: Points, module: nn.Module, path: str, name: str) -> BlockPr
                 inputs=product.inputs,
                 outputs=product.outputs,
                 experts=product.experts,
-                flops=fit(lambda measure, place=place: measure.products[place].flops),
+                flops=fit(partial(_product_flops, place)),
             )
             for place, product in enumerate(one.products)
         )
@@ -130,6 +135,18 @@ def _profile(points: Points, module: nn.Module, path: str, name: str) -> BlockPr
     )
 
 
+def _product_flops(place: int, measure: BlockMeasure) -> int:
+    return measure.products[place].flops
+
+
+def _change(place: int, stretches: Sequence[Stretch]) -> int:
+    return stretches[place].change_bytes
+
+
+def _rise(place: int, stretches: Sequence[Stretch]) -> int:
+    return stretches[place].rise_bytes
+
+
 def timeline(points: Points, found: Sequence[Stack], repeats: int) -> tuple[Segment, ...]:
     """Live memory of the whole model's step; empty where the points do not run alike."""
     orders = {tuple((s.phase, s.block) for s in _passes(step)) for step in points.values()}
@@ -139,9 +156,9 @@ def timeline(points: Points, found: Sequence[Stack], repeats: int) -> tuple[Segm
     passes = {point: _passes(step) for point, step in points.items()}
     segments = [
         Segment(
-            phase=order[i][0],
-            change_bytes=Polynomial.fit_each(passes, lambda p, i=i: p[i].change_bytes),
-            rise_bytes=Polynomial.fit_each(passes, lambda p, i=i: p[i].rise_bytes),
+            phase="forward" if order[i][0] == "forward" else "backward",
+            change_bytes=Polynomial.fit_each(passes, partial(_change, i)),
+            rise_bytes=Polynomial.fit_each(passes, partial(_rise, i)),
         )
         for i in range(len(order))
     ]

@@ -18,37 +18,42 @@ if TYPE_CHECKING:
 
 __all__ = ["cuda_autocast_rules"]
 
-_IN_FP32 = (
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor "
-    "pow.Scalar softplus layer_norm native_layer_norm group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim "
-    "cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss "
-    "smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss "
-    "multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp"
-).split()
-_WITH_FP32_RESULT = (
-    "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm sum sum.dim_IntList"
-).split()
+_IN_FP32 = """
+acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
+pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm frobenius_norm.dim nuclear_norm
+nuclear_norm.dim cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d
+hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss
+multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits
+dist pdist cdist renorm logsumexp
+""".split()  # noqa: SIM905 - a list of 44 lines says no more
+_WITH_FP32_RESULT = """
+prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm sum sum.dim_IntList
+""".split()  # noqa: SIM905 - a list of 44 lines says no more
 _LOW = (torch.bfloat16, torch.float16)
 
 
 @contextlib.contextmanager
 def cuda_autocast_rules() -> Iterator[None]:
     """``torch.autocast("cpu")`` follows CUDA's rules within the block, in the whole process."""
-    library = torch.library.Library("aten", "IMPL")
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a rule of the CPU is overridden is meant
             for name in _IN_FP32:
                 operator = _operator(name)
                 if operator is not None:
-                    library.impl(name, _in_fp32(operator), "AutocastCPU", allow_override=True)
+                    _override(library, name, _in_fp32(operator))
             for name in _WITH_FP32_RESULT:
                 operator = _operator(name)
                 if operator is not None:
-                    library.impl(name, _with_fp32_result(operator), "AutocastCPU", allow_override=True)
+                    _override(library, name, _with_fp32_result(operator))
         yield
     finally:
-        library._destroy()
+        library._destroy()  # type: ignore[no-untyped-call]
+
+
+def _override(library: Any, name: str, rule: Callable[..., Any]) -> None:
+    library.impl(name, rule, "AutocastCPU", allow_override=True)
 
 
 def _operator(name: str) -> Any:

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.measured import Profile, Provenance
@@ -44,6 +44,7 @@ def profile(
     attention: str | None = None,
     library: str | None = None,
     batch: int | None = None,
+    data_parallel_degree: int | None = None,
     memory_bytes: int | None = None,
     seconds: float | None = None,
     on_line: Callable[[str], None] | None = None,
@@ -79,6 +80,8 @@ def profile(
         Which library the run is planned with, where there is no `plan`: ``"smp-v1"`` runs on PyTorch 1.x.
     batch
         Samples of a microbatch for the figures that are shown; the plan's, else 1.
+    data_parallel_degree
+        Replicas of the model in the planned job, for the rehearsal; two are rehearsed where they are not known.
     memory_bytes, seconds
         Limits of each child process; each stage has its own where they are not given.
     on_line, on_progress
@@ -128,10 +131,12 @@ def profile(
 
             copy = scaled.run(subject, job, plan, inputs=inputs, precision=precision, **bounds, **watching)
             result = dataclasses.replace(result, scaled=copy)
-        if "rehearsal" in chosen:
+        if "rehearsal" in chosen and plan is not None:
             from smp_advisor.profiling import rehearsal
 
-            rehearsed = rehearsal.run(subject, job, plan, inputs=inputs, **bounds, **watching)
+            rehearsed = rehearsal.run(
+                subject, job, plan, data_parallel_degree=data_parallel_degree, inputs=inputs, **bounds, **watching
+            )
             result = dataclasses.replace(result, rehearsal=rehearsed)
     if "local" in chosen:
         from smp_advisor.profiling import local_run
@@ -177,11 +182,16 @@ def _stages(stages: Sequence[Stage] | None, *, model: Any, plan: Any, script: An
             wanted.append("rehearsal")
         return tuple(wanted)
     if isinstance(stages, str):
-        stages = (stages,)
+        stages = cast("tuple[Stage, ...]", (stages,))
     for stage in stages:
         if stage not in STAGES:
             raise ProfileError(f"stages are {', '.join(STAGES)}, not {stage!r}.")
-    needs = {"local": ("script", script), "rehearsal": ("plan", plan), "trace": ("model", model), "copy": ("model", model)}
+    needs = {
+        "local": ("script", script),
+        "rehearsal": ("plan", plan),
+        "trace": ("model", model),
+        "copy": ("model", model),
+    }
     for stage in stages:
         name, value = needs[stage]
         if value is None:
@@ -223,7 +233,7 @@ def _as_json(model: Any) -> Any:
         return {"smp_advisor": {"name": model.name, "config": json.loads(model.config_json), "origin": model.note}}
     if isinstance(model, os.PathLike):
         return os.fspath(model)
-    if isinstance(model, str) or (isinstance(model, Real) and not isinstance(model, bool)):
+    if isinstance(model, str | Real):
         return model if isinstance(model, str) else float(model)
     if isinstance(model, dict):
         try:

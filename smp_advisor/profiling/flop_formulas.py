@@ -9,7 +9,7 @@ import torch
 from torch.utils import flop_counter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = ["flop_formulas"]
 
@@ -30,7 +30,7 @@ def flop_formulas() -> dict[Any, Callable[..., int]]:
     """
     aten = torch.ops.aten
     formulas: dict[Any, Callable[..., int]] = dict(flop_counter.flop_registry)
-    wrap = flop_counter.shape_wrapper
+    wrap: Callable[..., Any] = flop_counter.shape_wrapper
     if hasattr(aten, "_grouped_mm"):
         formulas.setdefault(aten._grouped_mm, wrap(_grouped_product))
     for name in _ATTENTIONS:
@@ -40,7 +40,7 @@ def flop_formulas() -> dict[Any, Callable[..., int]]:
     return formulas
 
 
-def _grouped_product(a: Any, b: Any, *_: Any, **__: Any) -> int:
+def _grouped_product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
     """Rows grouped by expert times each expert's weight, or its gradient, which reduces over the rows."""
     if len(a) == 2 and len(b) == 3:
         return 2 * a[0] * a[1] * b[2]

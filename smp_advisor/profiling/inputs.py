@@ -105,9 +105,7 @@ def _given(given: Any) -> ExampleInputs:
         return tree_map(resize, given)
 
     names = ", ".join(given) if isinstance(given, dict) else f"{len(given)} tensors"
-    return ExampleInputs(
-        make=make, has_sequence=bool(sequence), longest=0, description=f"{names} (given)", given=True
-    )
+    return ExampleInputs(make=make, has_sequence=bool(sequence), longest=0, description=f"{names} (given)", given=True)
 
 
 def _arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
@@ -132,36 +130,35 @@ def _of_transformers(model: nn.Module, config: Any) -> ExampleInputs:
     takes = _arguments(model)
     main = str(getattr(model, "main_input_name", "input_ids"))
     task = task_of(type(model), config)
-    if main == "pixel_values" and "input_ids" not in takes:
+    if "pixel_values" in takes and "input_ids" not in takes and (main == "pixel_values" or task == "image"):
         return _image(takes, config)
     if main in {"input_ids", "pixel_values", "inputs"}:
         name = "inputs" if main == "inputs" and "input_ids" not in takes else "input_ids"
         return _tokens(takes, config, name, task)
-    raise ProfileError(
-        f"{type(model).__name__} takes {main}, for which no example can be inferred: {_SUPPLY}."
-    )
+    raise ProfileError(f"{type(model).__name__} takes {main}, for which no example can be inferred: {_SUPPLY}.")
 
 
 def _tokens(takes: Mapping[str, Any], config: Any, name: str, task: str) -> ExampleInputs:
-    class_labels = task == "other"
+    class_labels = task in {"other", "image"}
+    # Audio tokens of several codebooks, one row each.
+    books = _own(config, "num_codebooks") if task == "causal" and "Musicgen" in type(config).__name__ else None
 
     def make(batch: int, sequence: int) -> dict[str, Any]:
-        inputs: dict[str, Any] = {name: _empty(batch, sequence)}
+        inputs: dict[str, Any] = {name: _empty(batch * (books or 1), sequence)}
         if task == "sequence-to-sequence" and "decoder_input_ids" in takes:
             inputs["decoder_input_ids"] = _empty(batch, sequence)
         if "bbox" in takes:
             inputs["bbox"] = _empty(batch, sequence, 4)
         if "labels" in takes:
-            inputs["labels"] = _empty(batch) if class_labels else _empty(batch, sequence)
+            rows = (batch,) if class_labels else (batch, sequence)
+            inputs["labels"] = _empty(*rows, books) if books else _empty(*rows)
         if "use_cache" in takes:
             inputs["use_cache"] = False
         return inputs
 
     longest = _longest(config)
     known = ", ".join(key for key in make(1, 1) if key != "use_cache")
-    return ExampleInputs(
-        make=make, has_sequence=True, longest=longest, description=f"{known} (inferred)", given=False
-    )
+    return ExampleInputs(make=make, has_sequence=True, longest=longest, description=f"{known} (inferred)", given=False)
 
 
 def _longest(config: Any) -> int:
@@ -224,6 +221,10 @@ def _of_module(model: nn.Module) -> ExampleInputs:
     return _of_first_layer(model, first, name, labels)
 
 
+def _features(layer: nn.Module) -> int:
+    return layer.in_features if isinstance(layer, nn.Linear) else 1
+
+
 def _of_first_layer(model: nn.Module, first: nn.Module, name: str, labels: str | None) -> ExampleInputs:
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
     has_sequence = isinstance(first, nn.Embedding)
@@ -236,7 +237,7 @@ def _of_first_layer(model: nn.Module, first: nn.Module, name: str, labels: str |
         elif isinstance(first, nn.Conv1d):
             inputs = {name: _empty(batch, first.in_channels, sequence, dtype=torch.float32)}
         else:
-            inputs = {name: _empty(batch, first.in_features, dtype=torch.float32)}  # type: ignore[attr-defined]
+            inputs = {name: _empty(batch, _features(first), dtype=torch.float32)}
         if labels:
             inputs[labels] = _empty(batch, sequence) if isinstance(first, nn.Embedding) else _empty(batch)
         return inputs
@@ -251,4 +252,3 @@ def _of_first_layer(model: nn.Module, first: nn.Module, name: str, labels: str |
         description=f"{name}: {said}{', ' + labels if labels else ''} (inferred)",
         given=False,
     )
-

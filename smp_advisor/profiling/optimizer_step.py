@@ -20,8 +20,8 @@ __all__ = ["make_optimizer", "optimizer_rise_bytes"]
 
 def make_optimizer(parameters: Sequence[nn.Parameter], name: str, *, foreach: bool = True) -> torch.optim.Optimizer:
     """AdamW, or SGD with momentum; `foreach` is what PyTorch runs on a GPU unless told otherwise."""
-    if name == "sgd":
-        return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, foreach=foreach)
+    if name in {"sgd", "plain-sgd"}:
+        return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9 if name == "sgd" else 0.0, foreach=foreach)
     return torch.optim.AdamW(parameters, lr=1e-3, foreach=foreach)
 
 

@@ -35,7 +35,10 @@ def profile_as_dict(profile: Profile) -> dict[str, Any]:
         if entry.name in _SHARED:
             distinct = list(dict.fromkeys(value))
             places = {part: place for place, part in enumerate(distinct)}
-            result[entry.name] = {"kinds": [_plain(part) for part in distinct], "order": [places[part] for part in value]}
+            result[entry.name] = {
+                "kinds": [_plain(part) for part in distinct],
+                "order": [places[part] for part in value],
+            }
         elif entry.name in _STAGES:
             result[entry.name] = value.as_dict() if hasattr(value, "as_dict") else value
         else:

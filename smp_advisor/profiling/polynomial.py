@@ -45,9 +45,7 @@ class Polynomial:
         rows = max(len(self.coefficients), len(other.coefficients))
         columns = max(len(self.coefficients[0]), len(other.coefficients[0]))
         return Polynomial(
-            tuple(
-                tuple(self.coefficient(i, j) + other.coefficient(i, j) for j in range(columns)) for i in range(rows)
-            )
+            tuple(tuple(self.coefficient(i, j) + other.coefficient(i, j) for j in range(columns)) for i in range(rows))
         )
 
     def __sub__(self, other: Polynomial) -> Polynomial:
@@ -104,7 +102,7 @@ class Polynomial:
 
 
 def _through(places: Sequence[int], values: Sequence[Fraction]) -> list[Fraction]:
-    """Coefficients, lowest first, of the polynomial of least degree through the points (Newton's divided differences)."""
+    """Coefficients, lowest first, of the least polynomial through the points (Newton's divided differences)."""
     differences = list(values)
     for order in range(1, len(places)):
         for k in range(len(places) - 1, order - 1, -1):

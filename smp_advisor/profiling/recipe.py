@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 from smp_advisor.errors import ProfileError
 
@@ -31,8 +31,15 @@ class Recipe:
     """Computed under ``torch.autocast``, which keeps 16-bit copies of the weights until the backward pass."""
 
     def state_bytes(self, optimizer: str = "adam") -> int:
-        """Bytes of optimizer state a parameter, master copies included."""
-        return (2 if optimizer == "adam" else 1) * self.moment_bytes + self.copy_bytes
+        """Bytes of optimizer state a parameter, master copies included; an optimizer unknown here counts as Adam."""
+        if optimizer == "adam-8bit":
+            return _QUANTIZED_MOMENTS + self.copy_bytes
+        return _MOMENTS.get(optimizer, _MOMENTS["adam"]) * self.moment_bytes + self.copy_bytes
+
+
+_MOMENTS = {"adam": 2, "sgd": 1, "lion": 1, "plain-sgd": 0, "adafactor": 0}
+_QUANTIZED_MOMENTS = 2
+"""Two of one byte."""
 
 
 RECIPES: dict[str, Recipe] = {
@@ -83,6 +90,6 @@ RECIPES: dict[str, Recipe] = {
 
 def recipe(precision: object) -> Recipe:
     """Recipe by its name."""
-    if precision not in RECIPES:
+    if not isinstance(precision, str) or precision not in RECIPES:
         raise ProfileError(f"precision must be one of {', '.join(RECIPES)}, not {precision!r}.")
-    return RECIPES[cast("str", precision)]
+    return RECIPES[precision]

@@ -163,8 +163,8 @@ def loss_of(output: Any) -> Tensor:
         if isinstance(leaf, Tensor) and leaf.requires_grad:
             return leaf if leaf.ndim == 0 else leaf.float().mean()
     raise ProfileError(
-        "The model returns nothing to train on, neither a loss nor a tensor with a gradient: pass inputs with labels, or "
-        "a module whose forward returns the loss."
+        "The model returns nothing to train on, neither a loss nor a tensor with a gradient: pass inputs with labels, "
+        "or a module whose forward returns the loss."
     )
 
 
@@ -278,7 +278,7 @@ def checkpointed(model: nn.Module, blocks: Sequence[str], *, preserve_rng_state:
                 )
 
             changed.append((module, vars(module).get("forward")))
-            module.forward = forward  # type: ignore[method-assign]
+            module.forward = forward
         yield
     finally:
         for module, own in changed:

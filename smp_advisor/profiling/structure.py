@@ -117,7 +117,7 @@ def _signature(module: nn.Module, known: dict[int, str]) -> str:
     )
     leaf = not module._modules
     name = type(module).__qualname__
-    # Strides and kernels show in extra_repr; other modules write values there that cost nothing (an index of the layer).
+    # Strides and kernels show in extra_repr; other modules write what costs nothing there (the layer's index).
     extra = module.extra_repr() if leaf and (own or "ool" in name or "psample" in name) else ""
     text = repr((type(module).__module__, name, own, buffers, children, extra))
     known[id(module)] = hashlib.blake2s(text.encode(), digest_size=8).hexdigest()

@@ -31,7 +31,11 @@ _SUFFIXES: tuple[tuple[str, Task], ...] = (
     ("ForImageClassification", "image"),
     ("ForImageClassificationWithTeacher", "image"),
     ("ForMaskedImageModeling", "image"),
+    ("WithLMHead", "causal"),
+    ("WithLMHeadModel", "causal"),
+    ("Decoder", "causal"),
 )
+_OTHER_LABELS = ("ForSequenceClassification", "ForQuestionAnswering", "ForTokenClassification", "ForMultipleChoice")
 _MAPPINGS = {
     "causal": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "sequence-to-sequence": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
@@ -97,8 +101,10 @@ def task_of(cls: type, config: Any) -> Task:
     """Task of a model class by its name; an encoder-decoder is one whatever its name."""
     name = cls.__name__
     found: Task = next((task for suffix, task in _SUFFIXES if name.endswith(suffix)), "other")
-    if getattr(config, "is_encoder_decoder", False) is True and found in {"causal", "masked"}:
+    if getattr(config, "is_encoder_decoder", False) is True and found != "image" and not name.endswith(_OTHER_LABELS):
         return "sequence-to-sequence"
+    if "ForImageClassification" in name:
+        return "image"
     return found
 
 
@@ -128,7 +134,9 @@ def read_subject(model: Any) -> Subject:
             source="module",
             module=model,
             config=config,
-            model_class=type(model) if config is not None and type(model).__module__.startswith("transformers.") else None,
+            model_class=type(model)
+            if config is not None and type(model).__module__.startswith("transformers.")
+            else None,
         )
     if isinstance(model, Model):
         return _from_values(json.loads(model.config_json), name=model.name, origin=model.note, source=_source(model))
@@ -187,9 +195,7 @@ def _from_values(
     return _from_config(config, name=name, source=source, origin=origin)
 
 
-def _from_config(
-    config: Any, *, name: str, source: Literal["configuration", "count"], origin: str = ""
-) -> Subject:
+def _from_config(config: Any, *, name: str, source: Literal["configuration", "count"], origin: str = "") -> Subject:
     import transformers
     from transformers.models.auto import modeling_auto
 
@@ -232,4 +238,3 @@ def _prepare(config: Any, attention: str | None) -> None:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-

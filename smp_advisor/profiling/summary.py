@@ -46,23 +46,14 @@ def rows(profile: Profile) -> list[tuple[str, str]]:
         return [("Parameters", _parameters(profile))] if profile.parameter_count else []
     batch, sequence = profile.batch, profile.sequence
     size = f"batch {batch}, {sequence:,} tokens" if profile.has_sequence else f"batch {batch}"
-    peak = profile.peak_memory(batch, sequence)
     found = [
         ("Parameters", _parameters(profile)),
         ("Blocks", _blocks(profile)),
         ("Settings", f"{RECIPES[profile.precision].label}, {profile.attention} attention, {profile.optimizer}; {size}"),
         ("Inputs", profile.inputs),
         ("Activations", _activations(profile)),
-        (
-            "FLOPs",
-            f"{profile.forward_flops(batch, sequence) / 1e12:.4g} T forward, "
-            f"{profile.backward_flops(batch, sequence) / 1e12:.4g} T backward",
-        ),
-        (
-            "Peak, one GPU",
-            f"{peak.peak_bytes / _GIB:.2f} GiB in the {peak.phase} "
-            f"{'step' if peak.phase == 'optimizer' else 'pass'}, before the allocator's reserve and CUDA's context",
-        ),
+        ("FLOPs", _flops(profile)),
+        ("Peak, one GPU", _peak(profile)),
     ]
     found += [
         (f"{one.figure[:1].upper()}{one.figure[1:]} by", _method(one))
@@ -72,12 +63,8 @@ def rows(profile: Profile) -> list[tuple[str, str]]:
     checks = [one for one in profile.agreements if one.measured]
     if checks:
         worst = max(checks, key=lambda one: abs(one.ratio - 1))
-        found.append(
-            (
-                "Checked",
-                f"{len(checks)} figures against the full trace and an unseen size, the worst {100 * (worst.ratio - 1):+.4f} %",
-            )
-        )
+        off = f"the worst {100 * (worst.ratio - 1):+.4f} %"
+        found.append(("Checked", f"{len(checks)} figures against the full trace and an unseen size, {off}"))
     found.append(("Took", f"{profile.seconds:.1f} s, {profile.operations:,} operations"))
     return found
 
@@ -100,7 +87,19 @@ def _blocks(profile: Profile) -> str:
     for block in profile.blocks:
         key = (block.kind, block.parameters)
         kinds[key] = kinds.get(key, 0) + 1
-    return ", ".join(f"{count} x {kind} of {format_count(size)}" for (kind, size), count in kinds.items()) or "none repeat"
+    said = [f"{count} x {kind} of {format_count(size)}" for (kind, size), count in kinds.items()]
+    return ", ".join(said) or "none repeat"
+
+
+def _flops(profile: Profile) -> str:
+    at = profile.batch, profile.sequence
+    return f"{profile.forward_flops(*at) / 1e12:.4g} T forward, {profile.backward_flops(*at) / 1e12:.4g} T backward"
+
+
+def _peak(profile: Profile) -> str:
+    peak = profile.peak_memory(profile.batch, profile.sequence)
+    where = "optimizer's step" if peak.phase == "optimizer" else f"{peak.phase} pass"
+    return f"{peak.peak_gib:.2f} GiB in the {where}, before the allocator's reserve and CUDA's context"
 
 
 def _activations(profile: Profile) -> str:

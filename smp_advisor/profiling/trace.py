@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.structure import Stack
     from smp_advisor.profiling.subject import Subject
 
-__all__ = ["TOLERANCE", "Settings", "Traced", "compute_dtype", "quiet", "trace", "traced_step"]
+__all__ = ["TOLERANCE", "Settings", "Traced", "compute_dtype", "quiet", "trace", "traced_step", "versions"]
 
 TOLERANCE = 1e-4
 """How far the truncated, extrapolated trace may be from the full one in saved bytes and FLOPs."""
@@ -150,10 +150,11 @@ class _Tracer:
         subject, attention = self.subject, self.settings.attention
         if subject.module is not None:
             model = fake_copy(subject.module, self.mode, dtype)
-            if hasattr(model, "set_attn_implementation"):
+            choose = getattr(model, "set_attn_implementation", None)
+            if callable(choose):
                 wanted = "eager" if attention == "eager" else "sdpa"
                 with contextlib.suppress(ValueError, ImportError):
-                    model.set_attn_implementation(wanted)
+                    choose(wanted)
             return model
         build = build_under_fake if self.settings.build == "fake" else build_fake
         return build(lambda: subject.build(attention=attention), self.mode, dtype)
@@ -328,7 +329,7 @@ class _Tracer:
             agreements=agreements,
             warnings=tuple(self.warnings),
             operations=self.operations,
-            versions=_versions(),
+            versions=versions(),
             config_json=subject.config_json,
         )
 
@@ -386,7 +387,8 @@ def _window(config: Any) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _versions() -> tuple[tuple[str, str], ...]:
+def versions() -> tuple[tuple[str, str], ...]:
+    """Of torch, and of transformers where it is loaded."""
     import sys
 
     found = [("torch", str(torch.__version__))]

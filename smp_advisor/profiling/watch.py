@@ -27,9 +27,10 @@ _TESTS = (_ATEN._local_scalar_dense.default, _ATEN.equal.default)
 def storage_key(tensor: Tensor) -> int | None:
     """What identifies a tensor's memory; None where it has none (sparse, quantized by a wrapper)."""
     try:
-        return tensor.untyped_storage()._cdata
+        key: int = tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
         return None
+    return key
 
 
 @dataclass(slots=True)
@@ -71,7 +72,7 @@ class Stretch:
     rise_bytes: int
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows a step operator by operator.
 
     Parameters
@@ -83,7 +84,7 @@ class Watch(TorchDispatchMode):
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], *, answer: bool | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.answer = answer
         self.assumed: list[str] = []
         self.phase = "forward"
@@ -152,7 +153,7 @@ class Watch(TorchDispatchMode):
         self.live_bytes -= self._live.pop(key, 0)
         self._weights.pop(key, None)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.answer is not None and func in _TESTS:
             return self._assume(func, args[0])

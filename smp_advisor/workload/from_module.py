@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ModelError
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.from_config import model_from_config
-from smp_advisor.workload.model import Model
+
+if TYPE_CHECKING:
+    from smp_advisor.workload.model import Model
 
 __all__ = ["model_from_module"]
 

@@ -26,6 +26,11 @@ _TRAFFIC_PER_SAVED = 2
 """A saved element is written once and read once by a memory-bound operation, roughly."""
 
 
+_OBTAINED = {"guided trace": "by a guided trace", "real steps": "extrapolated from real steps"}
+_BANDS = {"exact": 0.0, "high": 0.05, "low": 0.25}
+"""Relative error that activation memory is taken to have, by a profile's confidence."""
+
+
 def model_from_profile(profile: Any) -> Model:
     """Model of a profile; see `Model.from_profile`."""
     values = profile.as_dict() if callable(getattr(profile, "as_dict", None)) else profile
@@ -41,8 +46,13 @@ def model_from_profile(profile: Any) -> Model:
     measured = _Measured(values)
     known = _known(values)
     model = measured.corrected(known) if known is not None else measured.model()
+    saved = next(one for one in values["provenance"] if one["figure"] == "saved bytes")
     return dataclasses.replace(
-        model, name=values["name"] if known is None else known.name, origin=_origin(values), note=_note(values)
+        model,
+        name=values["name"] if known is None else known.name,
+        origin=_origin(values),
+        note=_note(values),
+        activation_band=_BANDS[saved["confidence"]],
     )
 
 
@@ -56,9 +66,9 @@ def _note(values: Mapping[str, Any]) -> str:
         return f"{values['origin']}; traced at that shape"
     saved = next(one for one in values["provenance"] if one["figure"] == "saved bytes")
     return (
-        f"measured on your model; {format_count(values['parameter_count'])} parameters counted, activations by "
-        f"{saved['method']} (confidence {saved['confidence']}) with {values['attention']} attention in "
-        f"{values['precision']}"
+        f"measured on your model; {format_count(values['parameter_count'])} parameters counted, activations "
+        f"{_OBTAINED.get(saved['method'], saved['method'])} (confidence {saved['confidence']}) with "
+        f"{values['attention']} attention in {values['precision']}"
     )
 
 
@@ -231,6 +241,8 @@ class _Measured:
             matmul for product in kind["products"] if (matmul := self._matmul(product, kind["hidden"])) is not None
         )
         attentions = self.measured_scores(self._attentions(kind), kind)
+        if not matmuls:
+            matmuls = self._one_product(kind, input_elements)
         if attentions:
             matmuls = _with_output_projection(matmuls, kind["hidden"])
         elements = max(0.0, self.kept_per_token(kind, attentions) / self.element)
@@ -271,6 +283,13 @@ class _Measured:
             experts=experts,
             weights_per_token=uses,
         )
+
+    def _one_product(self, kind: Mapping[str, Any], width: int) -> tuple[Matmul, ...]:
+        """All of a block's FLOPs as one product, where its weights were not told apart."""
+        flops = self.per_token(kind["forward_flops"])
+        if flops <= 0:
+            return ()
+        return (Matmul(name="block", inputs=width, outputs=max(1, round(flops / (2 * width)))),)
 
     def _attentions(self, kind: Mapping[str, Any]) -> tuple[Attention, ...]:
         if not self.power:

@@ -15,7 +15,7 @@ from smp_advisor.profiling.scaled.result import Reduction
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["reduced", "reductions_between"]
+__all__ = ["at_scale", "layers_of", "reduced", "reductions_between", "usual_fraction", "vocabulary_of"]
 
 _VOCABULARY = 2048
 _EXPERTS = (4, 2)
@@ -169,3 +169,44 @@ def _whole(config: Any, name: str) -> int | None:
 def _own(config: Any, name: str) -> Any:
     """What the configuration itself holds: other names for the same value are passed over."""
     return vars(config).get(name)
+
+
+def usual_fraction(config: Any) -> tuple[int, bool] | None:
+    """Divisor of widths and heads, and whether key-value heads take it too; None where heads share no divisor."""
+    found = _fractions(config)
+    return (found[0].under, found[0].with_key_value_heads) if found else None
+
+
+def layers_of(config: Any) -> int:
+    """Layers of the configuration; 0 where it counts none, or several stacks differently."""
+    counts = {vars(config)[name] for name in _names()["layers"] if _whole(config, name)}
+    return counts.pop() if len(counts) == 1 else 0
+
+
+def vocabulary_of(config: Any) -> int:
+    """Size of the vocabulary; 0 without one."""
+    return max(_values(config, "vocabularies"), default=0)
+
+
+def at_scale(config: Any, fraction: tuple[int, bool], over: int, *, layers: int, vocabulary: int) -> Any:
+    """The configuration with widths and heads times ``over / divisor``, and so many layers and tokens.
+
+    A dimension that the divisor does not divide stays as it is: what is measured is then a polynomial in `over` still.
+    """
+    under, with_key_value_heads = fraction
+    result = copy.deepcopy(config)
+    groups = ["widths", "heads", *(["key_value_heads"] if with_key_value_heads else [])]
+    for name in (name for group in groups for name in _names()[group]):
+        value = _whole(result, name)
+        if value and value % under == 0:
+            setattr(result, name, value // under * over)
+    _limit(result, "layers", layers)
+    for name in _names()["by_layer"]:
+        value = _own(result, name)
+        if isinstance(value, list | tuple):
+            setattr(result, name, list(value)[:layers])
+    _limit(result, "vocabularies", vocabulary)
+    for name, value in list(vars(result).items()):
+        if name.endswith("_token_id") and isinstance(value, int) and value >= vocabulary > 0:
+            setattr(result, name, 0)
+    return result
