@@ -138,10 +138,11 @@ def _adapted(adapter: Adapter, block: Block) -> Block:
     products that read the same tensor, and a copy behind dropout for every pair.
     """
     saved, pairs = block.saved, _pairs(adapter, block)
-    # The product with a quantised weight is a function of its own, which keeps its input whether or not it needs it.
-    unneeded = 0.0 if adapter.quantized else 1.0
-    replicated = saved.replicated_elements - unneeded * saved.weight_replicated_elements
-    split = saved.split_elements - unneeded * saved.weight_split_elements
+    # A quantised product is a function of its own, which keeps its input although no weight needs it, and casts it to
+    # the type it computes in: published QLoRA runs hold two of every input where LoRA holds none.
+    inputs = 1.0 if adapter.quantized else -1.0
+    replicated = saved.replicated_elements + inputs * saved.weight_replicated_elements
+    split = saved.split_elements + inputs * saved.weight_split_elements
     split += sum(adapter.rank * pair.chosen for pair in pairs)
     # Dropout gives every pair a tensor of its own. Without it they share what they read, and what the fused attention
     # or the encoder keeps anyway costs nothing.
