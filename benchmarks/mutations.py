@@ -100,6 +100,7 @@ def run(path: Path, operators: list[Operator]) -> list[dict[str, object]]:
     if kind is None:
         return []
     results = []
+    whole: dict[tuple[Path, str], Counter[str]] = {}
     siblings = sorted(path.parent.glob("*.py"))
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
@@ -112,17 +113,19 @@ def run(path: Path, operators: list[Operator]) -> list[dict[str, object]]:
         for operator in operators:
             if operator.library != kind or operator.needs not in text:
                 continue
-            before = {root: findings(root, operator, kind) for root in checked}
             for number, mutated in enumerate(operator.apply(Script(text))):
                 if number == SITES:
                     break
                 if not _parses(mutated):
                     continue  # the operator does not fit this script's layout
-                (work / path.name).write_text(mutated)
                 new = Counter[str]()
                 for root in checked:
-                    new += findings(root, operator, kind) - before[root]
-                (work / path.name).write_text(text)
+                    before = whole.get((root, str(operator.plan)))
+                    if before is None:
+                        before = whole[root, str(operator.plan)] = findings(root, operator, kind)
+                    (work / path.name).write_text(mutated)
+                    new += findings(root, operator, kind) - before
+                    (work / path.name).write_text(text)
                 results.append(
                     {
                         "operator": operator.name,

@@ -32,6 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         plan = _plan(options)
+        passed = _object(options.hyperparameters) if options.hyperparameters is not None else None
     except AdvisorError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command line program
         return 2
@@ -42,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
             if options.fix:
                 for fix in plan_fixes(path, plan=plan, library=options.library):
                     print(write_fixed(fix.path, fix.text, in_place=True), file=sys.stderr)  # noqa: T201
-            reports.append(check_script(Path(path), plan, library=options.library))
+            reports.append(check_script(Path(path), plan, library=options.library, hyperparameters=passed))
         except AdvisorError as error:
             print(error, file=sys.stderr)  # noqa: T201
             status = 2
@@ -70,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("scripts", nargs="+", metavar="script", help="a .py file or a notebook")
     parser.add_argument("--plan", type=Path, help="JSON file with the estimator's parameters (mp_parameters)")
+    parser.add_argument("--hyperparameters", type=Path, help="JSON file with what the job passes to the script")
     parser.add_argument("--library", choices=LIBRARIES, help="where neither imports nor plan tell")
     for name in _NUMBERS:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help="wins over the plan's")
@@ -91,12 +93,7 @@ def _parser() -> argparse.ArgumentParser:
 def _plan(options: argparse.Namespace) -> dict[str, Any] | None:
     plan: dict[str, Any] = {}
     if options.plan is not None:
-        try:
-            found = json.loads(options.plan.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise AdvisorError(f"The plan {options.plan} cannot be read as JSON: {error}.") from None
-        if not isinstance(found, dict):
-            raise AdvisorError(f"The plan {options.plan} must be a JSON object with the library's parameters.")
+        found = _object(options.plan)
         inner = found.get("parameters", found)  # the value of "modelparallel" in a distribution, too
         plan |= inner if isinstance(inner, dict) else found
     for name in (*_NUMBERS, *_SWITCHES):
@@ -104,6 +101,17 @@ def _plan(options: argparse.Namespace) -> dict[str, Any] | None:
         if value is not None:
             plan[name] = value
     return plan or None
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise AdvisorError(f"{path} cannot be read as JSON: {error}.") from None
+    if not isinstance(found, dict):
+        raise AdvisorError(f"{path} must hold a JSON object: names and their values.")
+    return found
 
 
 if __name__ == "__main__":

@@ -31,7 +31,11 @@ The rest come with the next check, as when fixes are applied."""
 
 
 def check_script(
-    path_or_source: str | Path, plan: Plan | Mapping[str, Any] | None = None, *, library: str | None = None
+    path_or_source: str | Path,
+    plan: Plan | Mapping[str, Any] | None = None,
+    *,
+    library: str | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
 ) -> Report:
     r"""Find what will fail, hang, train wrongly or waste money on the cluster.
 
@@ -48,6 +52,9 @@ def check_script(
         the script passes to ``smp.init`` counts, and checks that depend on the rest stay silent.
     library
         ``smp-v1``, ``smp-v2`` or ``training-compiler``, where neither the script's imports nor the plan tell.
+    hyperparameters
+        What the job passes to the script's own options; without it, an error behind an option that is off by default
+        is a warning that names the option.
 
     Raises
     ------
@@ -60,12 +67,18 @@ def check_script(
     >>> [finding.id for finding in report]
     ['SMP101']
     """
-    return check_source(read(path_or_source), plan, library=library)
+    return check_source(read(path_or_source), plan, library=library, hyperparameters=hyperparameters)
 
 
-def check_source(source: Source, plan: Plan | Mapping[str, Any] | None = None, *, library: str | None = None) -> Report:
+def check_source(
+    source: Source,
+    plan: Plan | Mapping[str, Any] | None = None,
+    *,
+    library: str | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
+) -> Report:
     """Like `check_script`, for text that has been read."""
-    context = follow(source, from_plan(plan, library))
+    context = follow(source, from_plan(plan, library, hyperparameters))
     budget = _FIXED_CHARACTERS
     findings = []
     for found, hit in judge(context):

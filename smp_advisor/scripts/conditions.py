@@ -104,11 +104,21 @@ class Conditions:
         return _UNSEEN if found is None else found
 
     def _option(self, option: Argument) -> Any:
-        """The option's value: the plan's where it is named like a parameter of the library, else its default."""
+        """The option's value: the job's, the plan's where it is named like a parameter of the library, its default."""
+        if option.name in self.settings.hyperparameters:
+            return _read(self.settings.hyperparameters[option.name])
         found = self._setting(option.name)
         if found is not _UNSEEN or not self.defaults:
             return found
         return option.default.value if isinstance(option.default, Constant) else _UNSEEN
+
+
+def _read(value: Any) -> Any:
+    """A hyperparameter as the script's parser reads it: jobs pass text."""
+    try:
+        return ast.literal_eval(value) if isinstance(value, str) else value
+    except (ValueError, SyntaxError):
+        return {"true": True, "false": False}.get(value.lower(), value)
 
 
 def arguments_of(value: Value, depth: int = 0) -> set[str]:

@@ -36,7 +36,8 @@ imports and from the plan. A check speaks only of what it can see; what could no
 
 - **error**: the job fails, hangs or trains wrongly. **warning**: memory, time or money wasted. **info**: worth knowing.
 - Where an error lies behind an option that is off by default (`if args.fp16:`), it is a warning that names the option;
-  conditions without which the script does not train (`if args.do_train:`) are taken to hold. Options named like a
+  conditions without which the script does not train (`if args.do_train:`) are taken to hold. With `hyperparameters`,
+  what the job passes to the script (`--hyperparameters job.json`), it is an error or nothing. Options named like a
   parameter of the library have the plan's value, and what that rules out is not reported.
 - `# smp: ignore[SMP109] reason` silences a finding on its line, or on the next line of code where it stands alone; over
   several lines of one statement it counts for all of them. Without a reason it is not heeded, and SMP100 says so.

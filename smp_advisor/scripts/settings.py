@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping as MappingABC
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
@@ -40,6 +40,8 @@ class Settings:
     delayed_parameter_initialization: bool | None = None
     activation_checkpointing: str | bool | None = None
     batch_size: int | None = None
+    hyperparameters: MappingABC[str, Any] = field(default_factory=dict)
+    """What the job passes to the script's own options."""
 
     @property
     def tensor_parallel(self) -> bool:
@@ -57,10 +59,10 @@ class Settings:
         return (self.sharded_data_parallel_degree or 1) > 1
 
 
-_NAMES = frozenset(field.name for field in fields(Settings))
+_NAMES = frozenset(one.name for one in fields(Settings)) - {"hyperparameters"}
 
 
-def from_plan(plan: object, library: str | None) -> Settings:
+def from_plan(plan: object, library: str | None, hyperparameters: MappingABC[str, Any] | None = None) -> Settings:
     """Settings of a `Plan`, or of a dictionary with the library's parameters; nothing is known without one.
 
     Raises
@@ -71,7 +73,7 @@ def from_plan(plan: object, library: str | None) -> Settings:
     if library is not None and library not in LIBRARIES:
         raise AdvisorError(f"library must be one of {', '.join(LIBRARIES)}, not {library!r}.")
     if plan is None:
-        return Settings(library=library)
+        return Settings(library=library, hyperparameters=_options(hyperparameters))
     if isinstance(plan, MappingABC):
         found = {_ALIASES.get(str(key), str(key)): value for key, value in plan.items()}
     elif hasattr(plan, "library") and hasattr(plan, "parameters"):
@@ -84,7 +86,12 @@ def from_plan(plan: object, library: str | None) -> Settings:
     known = {name: value for name, value in known.items() if _fits(name, value)}
     if library is not None:
         known["library"] = library
-    return Settings(**known)
+    return Settings(**known, hyperparameters=_options(hyperparameters))
+
+
+def _options(hyperparameters: MappingABC[str, Any] | None) -> dict[str, Any]:
+    """By the names of the attributes that argparse makes: ``train-batch-size`` is ``train_batch_size``."""
+    return {str(name).lstrip("-").replace("-", "_"): value for name, value in (hyperparameters or {}).items()}
 
 
 def _fits(name: str, value: Any) -> bool:

@@ -31,6 +31,20 @@ def test_an_error_behind_an_option_that_is_off_is_a_warning_which_names_it():
     assert finding.message.endswith("The job gets here only with --jit.")
 
 
+@pytest.mark.parametrize("value", [True, 1, "1", "True", "true"])
+def test_what_the_job_passes_decides(value):
+    script = changed(OPTION, BEHIND)
+    assert seen(check_script(script, PLAN, hyperparameters={"jit": value})) == [("SMP132", "error")]
+    assert seen(check_script(script, PLAN, hyperparameters={"jit": not value})) == []
+
+
+def test_a_batch_size_that_the_job_passes():
+    option = ("    args, _ =", '    parser.add_argument("--batch-size", type=int, default=64)\n    args, _ =')
+    script = changed(option, ("batch_size=64", "batch_size=args.batch_size"))
+    assert seen(check_script(script, PLAN)) == []
+    assert seen(check_script(script, PLAN, hyperparameters={"batch-size": "30"})) == [("SMP110", "error")]
+
+
 @pytest.mark.parametrize(
     "option",
     ['parser.add_argument("--jit", type=int, default=1)', 'parser.add_argument("--jit", action="store_false")'],

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from smp_advisor.scripts.checks.sizes import samples
+from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.edits import add_keyword
 from smp_advisor.scripts.queries import constant, mentions, origins, ranks
@@ -146,7 +147,10 @@ def _divisible(context: Context) -> Iterator[Hit]:
     for call, size in calls:
         if not isinstance(call.argument("batch_size", 1), Constant) and call.unpacks:
             continue
-        for option in options(size):
+        for given in options(size):
+            option = given
+            if isinstance(option, Argument) and option.name in context.settings.hyperparameters:
+                option = Constant(Conditions(context.settings).known(option))
             default = option.default if isinstance(option, Argument) else None
             if isinstance(option, Argument) and isinstance(constant(default), int) and constant(default) % microbatches:
                 context.leave_open(
