@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from IPython.core.error import UsageError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Mapping
 
-__all__ = ["amount", "model_named", "parsed", "read", "whole"]
+__all__ = ["amount", "helped", "model_named", "parsed", "read", "whole"]
 
 T = TypeVar("T")
 
@@ -70,6 +71,19 @@ def model_named(text: str, namespace: Mapping[str, Any]) -> Any:
             "the name of a variable that holds a model or its config."
         )
     return word
+
+
+def helped(magic: Any) -> Any:
+    """The same magic, which answers ``--help`` with its options and does nothing else."""
+
+    @wraps(magic)
+    def answer(self: Any, line: str, *cell: str) -> Any:
+        if "--help" not in line.split():
+            return magic(self, line, *cell)
+        print(magic.parser.format_help())  # noqa: T201 (that is what was asked for)
+        return None
+
+    return answer
 
 
 def parsed(magic: Any, line: str) -> Namespace:

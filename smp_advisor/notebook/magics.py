@@ -14,7 +14,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.library.version import LIBRARIES
-from smp_advisor.notebook.arguments import amount, model_named, parsed, read, whole
+from smp_advisor.notebook.arguments import amount, helped, model_named, parsed, read, whole
 from smp_advisor.notebook.cells import KINDS
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class AdvisorMagics(Magics):
     shell: InteractiveShell
     last: Advisor | None = None
 
+    @helped
     @magic_arguments()
     @argument("model", help="A parameter count (10B), the path of a config.json, or a variable that holds either.")
     @argument("--instance", "-i", required=True, help="SageMaker instance type, for example ml.p4d.24xlarge.")
@@ -86,6 +87,7 @@ class AdvisorMagics(Magics):
         stated = {name: value for name, value in given.items() if value is not None}
         return Advisor(advise(model, arguments.instance, instance_count=whole(arguments.count), **stated))
 
+    @helped
     @magic_arguments()
     @argument(
         "what", nargs="?", choices=KINDS, default="job", help="The job if not given; its script or a cell beside."
@@ -120,6 +122,7 @@ class AdvisorMagics(Magics):
         if len(sources) > 1:
             print("The cell that starts the job follows; %smp_export --script puts the one that writes its script.")  # noqa: T201
 
+    @helped
     @magic_arguments()
     @argument("script", nargs="?", help="Path of a .py or .ipynb file; the cell's text where it is a cell magic.")
     @argument("--plan", action="store_true", help="Check against the plan of the advisor shown last.")

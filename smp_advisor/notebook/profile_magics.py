@@ -16,7 +16,8 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.notebook.arguments import amount, model_named, parsed, read, whole
+from smp_advisor.library.world import reduced_data_parallel_degree
+from smp_advisor.notebook.arguments import amount, helped, model_named, parsed, read, whole
 from smp_advisor.notebook.live import Live
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class ProfileMagics(Magics):
 
     shell: InteractiveShell
 
+    @helped
     @magic_arguments()
     @argument(
         "model",
@@ -97,9 +99,14 @@ class ProfileMagics(Magics):
             advisor = self._advisor()
             job = advisor.advice.job
             length = stated.pop("sequence_length", job.sequence_length)
-            stated |= {"plan": advisor.plan, "job": replace(job, sequence_length=length)}
+            stated |= {
+                "plan": advisor.plan,
+                "job": replace(job, sequence_length=length),
+                "data_parallel_degree": reduced_data_parallel_degree(advisor.plan, advisor.advice.cluster),
+            }
         return stated
 
+    @helped
     @magic_arguments()
     @argument("--processes", "-n", help="Started by torchrun, over gloo; 1 if not given, with --plan its degrees.")
     @argument("--steps", help="End the script after so many optimizer steps; its own end if not given.")

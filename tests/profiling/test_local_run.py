@@ -170,3 +170,10 @@ def test_without_an_engine_local_mode_says_what_is_missing(monkeypatch, tmp_path
     assert not docker.usable
     with pytest.raises(ProfileError, match="no Docker engine answers"):
         run_cell("", docker)
+
+
+def test_a_rank_that_fails_names_its_line(write, tmp_path):
+    text = "import os\nprint('began')\nif os.environ['RANK'] == '1':\n    raise KeyError('of one rank')\n"
+    done = run(write(text), processes=2, folder=tmp_path / "run")
+    assert not done.ok
+    assert "train.py:4 (`raise KeyError('of one rank')`)" in done.error

@@ -123,7 +123,7 @@ def net():
 def test_an_arbitrary_module_is_cut_in_depth_and_left_whole(net):
     state = {name: value.clone() for name, value in net.state_dict().items()}
     done = run(read_subject(net), JOB, precision="fp32")
-    assert [str(one) for one in done.reductions] == ["blocks of blocks 5 → 2"]
+    assert [str(one) for one in done.reductions] == ["blocks 5 → 2"]
     assert len(net.blocks) == 5
     assert all((net.state_dict()[name] == value).all() for name, value in state.items())
     assert done.falling

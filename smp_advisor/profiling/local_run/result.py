@@ -61,8 +61,8 @@ class LocalRun:
     @property
     def label(self) -> str:
         """What kind of run this was, plainly."""
-        because = f" ({self.why_no_container}.)" if self.why_no_container else ""
-        return _LABELS[self.how] + because
+        why = self.why_no_container
+        return f"{_LABELS[self.how]} No container was started: {why}." if why else _LABELS[self.how]
 
     @property
     def summary(self) -> str:
@@ -70,11 +70,11 @@ class LocalRun:
         if self.error:
             return self.error.partition("\n")[0]
         count = f"{self.processes} processes" if self.processes > 1 else "one process"
-        steps = "" if self.steps is None else f", {self.steps} optimizer steps"
+        what = "ran to its end" if self.steps is None else f"ran for {self.steps} optimizer steps"
         loss = ""
         if len(self.losses) > 1:
             loss = f"; loss {self.losses[0]:.4g} at first, {self.losses[-1]:.4g} at last"
-        return f"{self.script} ran to its end: {count}{steps}, {self.seconds:.1f} s{loss}."
+        return f"{self.script} {what}: {count}, {self.seconds:.1f} s{loss}."
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""

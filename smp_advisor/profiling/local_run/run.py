@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from smp_advisor.library.plan import Plan
+    from smp_advisor.profiling.local_run.container import Container
     from smp_advisor.profiling.local_run.docker import Docker
 
 __all__ = ["planned", "run", "run_cell"]
@@ -110,7 +111,7 @@ def run(
         channels=channels,
         folder=None if folder is None else Path(folder),
     )
-    command = _command(container.entry_point, container.arguments, processes, steps)
+    command = _command(container, processes, steps)
     added = {**container.variables, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     lines: list[str] = []
 
@@ -211,13 +212,15 @@ def run_cell(
     )
 
 
-def _command(entry_point: str, arguments: tuple[str, ...], processes: int, steps: int | None) -> list[str]:
+def _command(container: Container, processes: int, steps: int | None) -> list[str]:
+    logs = container.base.parent / "logs"
     command = [sys.executable]
     if processes > 1:
         command += ["-m", "torch.distributed.run", "--standalone", "--nnodes=1", f"--nproc_per_node={processes}"]
+        command += ["--tee=3", f"--log-dir={logs}"]  # whole lines, each with its rank, however they meet
     if steps is not None:
         command += [str(_STOPPING), str(steps)]
-    return [*command, entry_point, *arguments]
+    return [*command, container.entry_point, *container.arguments]
 
 
 def _require_whole(name: str, value: object, most: int | None = None) -> None:

@@ -116,7 +116,9 @@ class Rehearsal:
             rows.append(("Tensor parallelism", f"divided {self.divided}"))
         for number, stage in enumerate(self.stages):
             agrees = "as the cost model" if stage.same else f"the cost model says {' '.join(stage.expected)}"
-            held = f"{self.stage_blocks[number]} blocks; {' '.join(stage.order)}; {stage.in_flight} in flight"
+            blocks = self.stage_blocks[number]
+            words = f"{blocks} block{'s' if blocks > 1 else ''}"
+            held = f"{words}; {' '.join(stage.order)}; {stage.in_flight} in flight"
             rows.append((f"Stage {number}", f"{held}; {agrees}"))
         if self.degrees.data > 1:
             words = _SHARDING[self.degrees.sharding]

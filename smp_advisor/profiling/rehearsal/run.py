@@ -44,7 +44,7 @@ def run(
     job: Job,
     plan: Plan,
     *,
-    data_parallel_degree: int = 2,
+    data_parallel_degree: int | None = None,
     inputs: Any = None,
     memory_bytes: int | None = None,
     seconds: float = 180.0,
@@ -65,7 +65,7 @@ def run(
     plan
         Degrees, microbatches, schedule and sharding.
     data_parallel_degree
-        Replicas of the model in the planned job.
+        Replicas of the model in the planned job; two are rehearsed where they are not known.
     inputs
         Example inputs of a model for which they cannot be inferred.
     memory_bytes, seconds
@@ -78,7 +78,7 @@ def run(
     ProfileError
         The copy cannot be made, or a rank fails.
     """
-    degrees, left_out = degrees_of(plan, data_parallel_degree)
+    degrees, left_out = degrees_of(plan, 2 if data_parallel_degree is None else data_parallel_degree)
     limits = Limits(memory_bytes=memory_bytes, seconds=seconds)
     limits = replace(limits, memory_bytes=limits.resolved_memory_bytes())
     settings = _Settings(
@@ -101,11 +101,12 @@ def run(
     return Rehearsal.from_dict(result)
 
 
-def _planned(plan: Plan, data_parallel_degree: int) -> str:
+def _planned(plan: Plan, data_parallel_degree: int | None) -> str:
     tensor = getattr(plan, "tensor_parallel_degree", 1)
     pipeline = getattr(plan, "pipeline_parallel_degree", 1)
     microbatches = getattr(plan, "microbatches", 1)
-    return f"tensor {tensor} × pipeline {pipeline} × data {data_parallel_degree}, {microbatches} microbatches"
+    data = "as the cluster allows" if data_parallel_degree is None else data_parallel_degree
+    return f"tensor {tensor} × pipeline {pipeline} × data {data}, {microbatches} microbatches"
 
 
 def _rehearse(settings: _Settings) -> dict[str, Any]:

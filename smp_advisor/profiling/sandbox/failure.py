@@ -7,8 +7,8 @@ import signal
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.sandbox.place import place_in_log, place_of
+from smp_advisor.errors import AdvisorError, ProfileError
+from smp_advisor.profiling.sandbox.place import place_of, trace_in_log, without_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ def describe_exception(error: BaseException) -> dict[str, Any]:
         "text": text[:4000],
         "code": code if isinstance(code, int | str) else None,
         "frames": frames,
-        "own": isinstance(error, ProfileError),
+        "own": isinstance(error, AdvisorError),
     }
 
 
@@ -63,8 +63,13 @@ def failed(what: str, followed: Followed, limits: Limits) -> ProfileError:
     if failure and failure["own"]:
         return ProfileError(failure["text"], kind="error")
     frames = [(file, line) for file, line in failure["frames"]] if failure else []
-    place = place_of(frames) or place_in_log(followed.stack) or (None if failure else place_in_log(followed.log))
-    kind, said = _said(f" at {place}" if place else "", failure, followed.end, limits)
+    trace = trace_in_log(followed.stack) or (None if failure else trace_in_log(followed.log))
+    place = place_of(frames) or (trace.place if trace else None)
+    at = f" at {place}" if place else ""
+    if trace and trace.exception and followed.end.get("breach") is None:
+        kind, said = "error", f"failed{at}: {_sentence(trace.exception)}"
+    else:
+        kind, said = _said(at, failure, followed.end, limits)
     return ProfileError(f"{_capital(what)} {said}", kind=kind, log=_tail(followed.log))
 
 
@@ -97,14 +102,21 @@ def _exception(failure: dict[str, Any]) -> str:
             "this kernel has used the GPU, and a process made from it then cannot: restart the kernel and profile "
             "before anything else runs on the GPU, or pass the model's configuration."
         )
+    return _sentence(f"{failure['name']}: {text}".rstrip(": "))
+
+
+def _sentence(text: str) -> str:
     shortened = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} …"
-    return f"{failure['name']}: {shortened}".rstrip(": ") + ("" if shortened.endswith((".", "!", "?")) else ".")
+    return shortened if shortened.endswith((".", "!", "?")) else f"{shortened}."
 
 
 def _tail(log: Sequence[str]) -> tuple[str, ...]:
-    shown = [line[:_LINE_CHARACTERS] for line in log if line.strip()]
+    """The last lines; of several processes theirs, without what the launcher adds."""
+    own = [line for line in log if without_rank(line) != line] or log
+    shown = [line[:_LINE_CHARACTERS] for line in own if without_rank(line).strip()]
     return tuple(shown[-_SHOWN_LINES:])
 
 
 def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """At the beginning of a sentence; the name of a file stays as it is."""
+    return f"T{text[1:]}" if text.startswith("the ") else text

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Place", "is_dump", "place_in_log", "place_of"]
+__all__ = ["Place", "Trace", "is_dump", "place_of", "trace_in_log", "without_rank"]
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?P<comma>,?) in ')
 """A line of a traceback (``, in f``), or of faulthandler's dump (`` in f``), which starts at the innermost frame."""
+_RANK = re.compile(r"^\[[a-z]+\d+\]:")
+"""With which torchrun marks the lines of each process."""
 _STARTS = ("Traceback (most recent call last)", "Current thread ", "Thread ", "Stack (most recent call first)")
 
 _CHILD = str(Path(__file__).with_name("child.py"))
@@ -52,22 +54,45 @@ def place_of(frames: Sequence[tuple[str, int]]) -> Place | None:
     return None
 
 
-def place_in_log(lines: Iterable[str]) -> Place | None:
-    """The user's line in the last traceback, or dump of a crash, that a log holds."""
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The last traceback of a log that passes through the user's code."""
+
+    place: Place
+    exception: str
+    """The line below the frames, ``KeyError: 'x'``; empty for a dump of a crash."""
+
+
+def trace_in_log(lines: Iterable[str]) -> Trace | None:
+    """The user's line, and what was raised, in the last traceback or dump of a crash that a log holds.
+
+    What a launcher adds about itself is passed over: its tracebacks hold none of the user's frames.
+    """
+    found: Trace | None = None
     frames: list[tuple[str, int]] = []
     innermost_first = outside = False
-    for line in lines:
+    for line in (without_rank(one) for one in lines):
+        frame = _FRAME.match(line)
         if line.lstrip().startswith(_STARTS):
             frames, outside = [], False
-        found = _FRAME.match(line)
-        if found:
-            innermost_first = not found["comma"]
-            if innermost_first and found["file"] == _CHILD:
-                outside = True  # further out is only what the kernel was doing when the child was forked
-            if outside:
-                continue
-            frames.append((found["file"], int(found["line"])))
-    return place_of(frames[::-1] if innermost_first else frames)
+        elif frame is not None:
+            innermost_first = not frame["comma"]
+            # Further out is only what the kernel was doing when the child was forked.
+            outside = outside or (innermost_first and frame["file"] == _CHILD)
+            if not outside:
+                frames.append((frame["file"], int(frame["line"])))
+            place = place_of(frames[::-1] if innermost_first else frames)
+            found = Trace(place, "") if place is not None else found
+        elif frames and line and not line[0].isspace():
+            place = None if innermost_first else place_of(frames)
+            found = Trace(place, line.strip()) if place is not None else found
+            frames = []
+    return found
+
+
+def without_rank(line: str) -> str:
+    """A line without the mark of the process that wrote it."""
+    return _RANK.sub("", line)
 
 
 def is_dump(line: str) -> bool:

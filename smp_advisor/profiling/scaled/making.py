@@ -141,7 +141,7 @@ def _by_truncation(
             nn.init.normal_(parameter, std=0.02) if parameter.ndim > 1 else nn.init.ones_(parameter)
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise ProfileError(f"{subject.name} has lazy layers: call it once on example inputs before it is profiled.")
-    cut = tuple(Reduction(f"blocks of {path or 'the model'}", *counts) for path, counts in places.items())
+    cut = tuple(Reduction(path or "blocks", *counts) for path, counts in places.items())
     return Copy(
         model=model.to(dtype),
         subject=subject,

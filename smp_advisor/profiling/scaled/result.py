@@ -140,6 +140,8 @@ class ScaledRun:
 
     @property
     def _batch_words(self) -> str:
+        if len(self.microbatches) == 1:
+            return f"one of {self.microbatches[0]}; a last partial batch of {sum(self.partial_microbatches)} ran, too"
         even = len(set(self.partial_microbatches)) == 1 and len(self.partial_microbatches) == len(self.microbatches)
         last = f"a last partial batch of {sum(self.partial_microbatches)} as {_plus(self.partial_microbatches)}"
         advice = (
