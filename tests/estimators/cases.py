@@ -313,6 +313,7 @@ CASES = [
         mended="distribution={}",
     ),
     _v1("EST506", "python", 'py_version="py39"', 'py_version="py38"', "framework_version", mended='py_version="py39"'),
+    _v2("EST506", "no python", '    py_version="py311",\n', "", "framework_version", mended='py_version="py311"'),
     _v2("EST506", "short version", '"2.4.1"', '"2.4"', "2.4", mended='framework_version="2.4.1"'),
     _v1(
         "EST506",

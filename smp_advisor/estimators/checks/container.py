@@ -45,6 +45,20 @@ def _versions(case: Case) -> Iterator[Hit]:
     if not isinstance(stated, str) or tensorflow_compiler or "tensorflow_version" in configuration.settings:
         return
     known = python if isinstance(python, str) else None
+    call = configuration.tables.get("estimator")
+    if known is None and configuration.form == SDK_2 and call is not None and "image_uri" not in configuration.settings:
+        if configuration.unknown("py_version"):
+            return
+        pair = _nearest_pair(library, stated)
+        yield _hit(
+            case,
+            ("framework_version",),
+            f"The estimator names version {stated} of the framework and no py_version",
+            "The SDK raises an error when the estimator is made: it takes both, or image_uri",
+            f'Add py_version="{pair[1]}"',
+            (Change(call, "py_version", pair[1]),),
+        )
+        return
     if _has_image(library, stated, known, short=library != "smp-v2"):
         return
     pair = _nearest_pair(library, stated)
