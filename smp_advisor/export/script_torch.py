@@ -24,7 +24,7 @@ _FP32_BYTES = 4
 
 def require(model: Model, cluster: Cluster, plan: Plan) -> None:
     """Refuse models that cannot be built where the job runs."""
-    if plan.library == "smp-v2" and _transforms(plan) and not _library_initializes(model, plan):
+    if _transforms(plan) and not _library_initializes(model, plan):
         raise ExportError(
             f"SMP v2 has no form of the family {model.family!r} to divide: leave out tensor, context and expert"
             " parallelism and fp8, or pass script= with your own."
@@ -36,7 +36,7 @@ def write(model: Model, cluster: Cluster, job: Job, plan: Plan, known: Architect
     """Write the script out."""
     smp = plan.library == "smp-v2"
     sharded = plan.library != "ddp"
-    transforms = smp and _transforms(plan)
+    transforms = _transforms(plan)
     building = _building(model, cluster, plan)
     checkpoints = bool(plan.activation_checkpointing)
     strategy = plan.sharding_strategy.upper() if sharded else ""
@@ -72,7 +72,7 @@ def write(model: Model, cluster: Cluster, job: Job, plan: Plan, known: Architect
 def _transforms(plan: Plan) -> bool:
     """Whether `tsm.transform` replaces the model: what divides layers, and fp8, need the library's form of them."""
     degrees = (plan.tensor_parallel_degree, plan.context_parallel_degree, plan.expert_parallel_degree)
-    return max(degrees) > 1 or bool(plan.fp8)
+    return plan.library == "smp-v2" and (max(degrees) > 1 or bool(plan.fp8))
 
 
 def _building(model: Model, cluster: Cluster, plan: Plan) -> str:

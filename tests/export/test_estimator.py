@@ -115,6 +115,88 @@ def test_no_text_changes_what_a_cell_does(plan, name, script, source_dir, path, 
     hostile.encode()
 
 
+OTHERS = [
+    Plan(library="smp-v2", hybrid_shard_degree=8),
+    Plan(library="training-compiler"),
+    Plan(library="training-compiler", version="1.11.0"),
+    Plan(library="smp-v1-tensorflow", partitions=2, microbatches=2, batch_size=2),
+    Plan(library="fsdp"),
+]
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(OTHERS) | valid_plans(),
+    st.sampled_from(["v2", "v3"]),
+    TEXT,
+    SPOKEN,
+    st.none() | SPOKEN,
+    TEXT,
+    st.dictionaries(SPOKEN.filter(lambda t: t[0] != "s"), SCALARS, max_size=4),
+)
+def test_no_text_changes_what_a_cell_of_any_library_and_sdk_does(plan, sdk, name, script, source_dir, path, extra):
+    def cell(name, script, source_dir, path, extra):
+        return estimator_cell(
+            make_model(name=name),
+            Cluster(P4D, 2),
+            Job(sequence_length=64),
+            plan,
+            sdk=sdk,
+            script=script,
+            source_dir=source_dir,
+            job_name="job",
+            data={"train": f"s3://bucket/{path}", "more": "fsx://fs-0123456789/fsx"},
+            checkpoints=f"s3://bucket/{path}",
+            subnets=["subnet-1"],
+            security_group_ids=["sg-1"],
+            extra_hyperparameters=extra,
+        )
+
+    own = {"batch_size", "activation_checkpointing", "precision", "max_steps", "checkpoint_every", "mp_parameters"}
+    extra = {key: value for key, value in extra.items() if key not in own}
+    hostile = cell(name, script, source_dir, path, extra)
+    plain = {f"k{place}": "x" if isinstance(value, str) else value for place, value in enumerate(extra.values())}
+    assert shape(hostile) == shape(cell("model", "train.py", None if source_dir is None else "code", "data", plain))
+    assert black.format_str(hostile, mode=black.Mode()) == hostile
+    hostile.encode()
+
+
+def test_text_arrives_as_text_under_version_3():
+    """Version 3 sends text as it is, and the container decodes JSON: 'true' must not become a flag."""
+    extra = {"flag": "true", "number": "1", "word": "hello", "quoted": '"x"', "real": 0.5}
+    cell = call(sdk="v3", script="train.py", extra_hyperparameters=extra)
+    for line in ('"flag": \'"true"\'', '"number": \'"1"\'', '"word": "hello"', '"real": 0.5'):
+        assert f"{line}," in cell
+
+
+def test_cells_are_written_for_the_sdk_that_is_installed(monkeypatch):
+    def installed(**versions):
+        def version(name):
+            if name in versions:
+                return versions[name]
+            raise importlib.metadata.PackageNotFoundError(name)
+
+        monkeypatch.setattr(importlib.metadata, "version", lambda name: version(name.replace("-", "_")))
+        return "ModelTrainer(" in call()
+
+    assert not installed(sagemaker="2.257.7")
+    assert installed(sagemaker="3.27.0", sagemaker_train="1.27.0")
+    assert installed(sagemaker_train="1.0")
+    assert not installed()
+
+
+def test_version_3_says_that_it_stands_in_for_what_aws_documents_with_version_2():
+    assert "AWS documents this library with version 2 only" in call(sdk="v3")
+    smp_v2 = replace_plan(Plan(library="smp-v2", hybrid_shard_degree=8))
+    assert "AWS documents this library" not in estimator_cell(*smp_v2, sdk="v3", script="train.py")
+    compiler = replace_plan(Plan(library="training-compiler"))
+    assert "AWS has announced no new releases of Training Compiler" in estimator_cell(*compiler, sdk="v2")
+
+
+def replace_plan(plan):
+    return BASE.model, Cluster(P4D), BASE.job, plan
+
+
 @settings(max_examples=40)
 @given(TEXT, st.dictionaries(SPOKEN.filter(lambda t: t != "model_type"), SCALARS, max_size=4))
 def test_no_text_changes_what_a_script_does(name, settings_):
@@ -212,6 +294,19 @@ CUSTOM = Cluster.custom(
         ({"checkpoints": "/tmp"}, "checkpoints must be an S3 URI"),
         ({"job_name": "a_b"}, "job_name must be"),
         ({"max_run_seconds": 0}, "max_run_seconds"),
+        ({"no_such": 1}, "A job has no option 'no_such'"),
+        ({"spot": True}, "starts over without checkpoints"),
+        ({"spot": True, "checkpoints": "s3://b/c", "keep_alive_seconds": 60}, "no warm pool of spot instances"),
+        ({"max_wait_seconds": 60}, "pass spot=True as well"),
+        ({"spot": True, "checkpoints": "s3://b/c", "max_wait_seconds": 60}, "must be at least max_run_seconds"),
+        ({"keep_alive_seconds": 30_000}, "360 minutes"),
+        ({"data": "fsx://fs-0123456789abcdef0/fsx"}, "through your network only"),
+        ({"data": "fsx://nonsense"}, "must be an S3 URI"),
+        ({"data": {"code": "s3://b/c"}}, "choose another name"),
+        ({"subnets": ["subnet-1"]}, "SageMaker takes both or neither"),
+        ({"subnets": "subnet-1", "security_group_ids": ["sg-1"]}, "must be a list of ids"),
+        ({"plan_hyperparameters": False}, "pass script= with your own"),
+        ({"volume_gb": 0}, "volume_gb must be a whole number"),
         ({"max_run_seconds": 29 * 86_400}, "28 days"),
         ({"script": " "}, "script must be text"),
         ({"source_dir": "code"}, "pass script="),

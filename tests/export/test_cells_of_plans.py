@@ -1,0 +1,102 @@
+"""Any plan that the search can return, on any instance: its cell is formatted, typed, and read back as the plan."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+
+import black
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smp_advisor import check_estimator
+from smp_advisor.cluster import Cluster
+from smp_advisor.errors import InstanceError, PlanError
+from smp_advisor.export import estimator_cell
+from smp_advisor.library.schema import schema
+from smp_advisor.library.support import supported_instances
+from smp_advisor.library.version import LIBRARIES
+from smp_advisor.search.space import enumerate_plans
+from smp_advisor.workload.job import Job
+from smp_advisor.workload.model import Model
+
+MODELS = {
+    "smp-v1-tensorflow": Model.from_config({"model_type": "gpt2"}),
+    "training-compiler": Model.from_config({"model_type": "bert"}),
+}
+LLAMA = Model.from_config(
+    {"model_type": "llama", "num_hidden_layers": 8, "hidden_size": 1024, "num_attention_heads": 16}
+)
+TYPES = {"int": int, "float": float, "bool": bool, "str": str}
+
+
+@cache
+def space(library, instance, nodes, precision):
+    """Every plan of a library on a cluster; None where it has none."""
+    job = Job(sequence_length=512, precision=precision)
+    try:
+        return enumerate_plans(MODELS.get(library, LLAMA), Cluster(instance, nodes), job, library=library)
+    except (PlanError, InstanceError):
+        return None
+
+
+def precisions(library):
+    """What a library trains in."""
+    stated = [setting.choices for setting in schema(library).settings if setting.key == "precision"]
+    return stated[0] if stated else ("fp16", "bf16", "fp32")
+
+
+@st.composite
+def searched(draw):
+    """A plan out of a search, with its cluster and job."""
+    library = draw(st.sampled_from(LIBRARIES))
+    instance = draw(st.sampled_from([one.name for one in supported_instances(library)]))
+    nodes = draw(st.sampled_from([1, 2, 3, 16]))
+    precision = draw(st.sampled_from(precisions(library)))
+    plans = space(library, instance, nodes, precision)
+    if plans is None or not len(plans):
+        plans, precision = space(library, "ml.p4d.24xlarge", 2, "fp32"), "fp32"
+        instance, nodes = "ml.p4d.24xlarge", 2
+    plan = plans.plan(draw(st.integers(0, len(plans) - 1)))
+    return plan, Cluster(instance, nodes), Job(sequence_length=512, precision=precision)
+
+
+def parameters_in(cell, plan, sdk):
+    """The library's parameters as the cell writes them."""
+    tree = ast.parse(cell)
+    calls = {getattr(node.func, "id", ""): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    named = {"training-compiler": "TrainingCompilerConfig"} if sdk == "v2" else {"smp-v2": "SMP"}
+    if plan.library in named:
+        return {keyword.arg: ast.literal_eval(keyword.value) for keyword in calls[named[plan.library]].keywords}
+    key = "parameters" if sdk == "v2" else "mp_parameters"
+    found = [
+        ast.literal_eval(value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Dict)
+        for name, value in zip(node.keys, node.values, strict=True)
+        if isinstance(name, ast.Constant) and name.value == key
+    ]
+    return found[0] if found else {}
+
+
+@settings(max_examples=150, deadline=None)
+@given(searched(), st.sampled_from(["v2", "v3"]))
+def test_cells_of_any_plan_are_read_back_as_the_plan(found, sdk):
+    plan, cluster, job = found
+    model = MODELS.get(plan.library, LLAMA)
+    cell = estimator_cell(model, cluster, job, plan, sdk=sdk, script="train.py", data="s3://bucket/train")
+    assert black.format_str(cell, mode=black.Mode()) == cell
+    if sdk == "v2" or plan.library != "training-compiler":
+        # repr tells 1 from True and 1.0.
+        assert repr(parameters_in(cell, plan, sdk)) == repr(plan.parameters)
+    for key, value in plan.parameters.items():
+        assert type(value) is TYPES[schema(plan.library).parameter(key).type]
+    report = check_estimator(cell)
+    assert report.plan == plan
+    assert (report.cluster.instance.name, report.cluster.nodes) == (cluster.instance.name, cluster.nodes)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_library_is_searched_above(library):
+    assert space(library, "ml.p4d.24xlarge", 2, "fp32")

@@ -1,0 +1,229 @@
+"""Training scripts of SMP v2, FSDP, DDP, Training Compiler and TensorFlow: formatted, checked, run on processors."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+
+import black
+import numpy as np
+import pytest
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.errors import ExportError
+from smp_advisor.export import estimator_cell, local_cell, training_script
+from smp_advisor.library import Plan
+from smp_advisor.library.version import image
+from smp_advisor.scripts import check_script
+from smp_advisor.workload.job import Job
+from smp_advisor.workload.model import Model
+from tests.export.examples import P4D, TASKS, WORDS
+
+TWO_NODES = Cluster(P4D, 2)
+
+PLANS = {
+    f"{library} {precision} {checkpointing}": Plan(
+        library=library, precision=precision, activation_checkpointing=checkpointing, batch_size=4
+    )
+    for library in ("ddp", "fsdp", "smp-v2")
+    for precision in ("bf16", "fp16", "fp32")
+    for checkpointing in (False, "each")
+} | {
+    "accumulation": Plan(library="ddp", batch_size=4, gradient_accumulation_steps=2),
+    "accumulation, sharded": Plan(library="fsdp", batch_size=4, gradient_accumulation_steps=2),
+    "compiler": Plan(library="training-compiler", batch_size=4),
+    "compiler, Hugging Face": Plan(library="training-compiler", version="1.11.0", precision="fp32", batch_size=4),
+    "TensorFlow": Plan(library="smp-v1-tensorflow", partitions=8, microbatches=2, batch_size=4),
+    "TensorFlow, replicas": Plan(library="smp-v1-tensorflow", partitions=2, microbatches=2, batch_size=4, horovod=True),
+}
+DIVIDED = {
+    "tensor": Plan(
+        library="smp-v2",
+        hybrid_shard_degree=8,
+        tensor_parallel_degree=2,
+        activation_checkpointing="each",
+        offload_activations=True,
+        batch_size=4,
+    ),
+    "context, fp8, smddp": Plan(
+        library="smp-v2",
+        hybrid_shard_degree=8,
+        context_parallel_degree=2,
+        fp8=True,
+        distributed_backend="smddp",
+        batch_size=4,
+    ),
+    "delayed": Plan(library="smp-v2", hybrid_shard_degree=8, delayed_parameter_initialization=True, batch_size=4),
+}
+MIXTRAL = Plan(library="smp-v2", hybrid_shard_degree=8, expert_parallel_degree=2, batch_size=4)
+
+
+def job(plan):
+    return Job(sequence_length=32, precision=plan.precision)
+
+
+def written():
+    """Every script by name, with its plan."""
+    for name, plan in PLANS.items():
+        yield f"{name}, gpt2", TASKS["gpt2"], plan
+    for name in ("ddp fp16 each", "smp-v2 bf16 each", "compiler"):
+        for family in ("bert", "t5", "vit", "gpt2 classifier"):
+            yield f"{name}, {family}", TASKS[family], PLANS[name]
+    for name, plan in DIVIDED.items():
+        yield f"{name}, llama", TASKS["llama"], plan
+    yield "experts, mixtral", TASKS["mixtral"], MIXTRAL
+
+
+SCRIPTS = {name: (training_script(model, TWO_NODES, job(plan), plan), plan) for name, model, plan in written()}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_are_formatted_as_black_formats(name):
+    script, _ = SCRIPTS[name]
+    assert black.format_str(script, mode=black.Mode()) == script
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_our_own_checker_finds_nothing(name):
+    script, plan = SCRIPTS[name]
+    report = check_script(script, plan)
+    assert [(finding.id, finding.message) for finding in report] == []
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_parse_in_their_containers_python(name):
+    script, plan = SCRIPTS[name]
+    version = image(plan.library, plan.version).py_version.removeprefix("py")
+    ast.parse(script, feature_version=(int(version[0]), int(version[1:])))
+
+
+def test_no_script_imports_what_it_does_not_use(tmp_path):
+    for place, (script, _) in enumerate(SCRIPTS.values()):
+        (tmp_path / f"script_{place}.py").write_text(script)
+    answer = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", "--ignore", "F401", "--quiet", tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.stdout == ""
+
+
+def run(tmp_path, script, *, processes=2, channel=None, **options):
+    """Run a script by torchrun, as a job would; what it printed and its summary."""
+    path = tmp_path / "train_smp.py"
+    path.write_text(script)
+    environment = os.environ | {
+        "SM_MODEL_DIR": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    if channel is not None:
+        environment["SM_CHANNEL_TRAIN"] = environment["SM_CHANNEL_VALIDATION"] = str(channel)
+    given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    answer = subprocess.run(
+        [sys.executable, *launcher, path, *given],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    return answer.stdout, json.loads((tmp_path / "summary.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["ddp", "fsdp"])
+def test_a_job_trains_and_resumes(tmp_path, library):
+    """Two processes over gloo; the second job starts where the first one's last checkpoint ends."""
+    plan = Plan(library=library, batch_size=4, activation_checkpointing="each", gradient_accumulation_steps=2)
+    script = training_script(TASKS["gpt2"], TWO_NODES, job(plan), plan)
+    data = tmp_path / "data"
+    data.mkdir()
+    # One sequence over and over: the loss must fall.
+    np.save(data / "tokens.npy", np.tile(np.arange(32, dtype=np.uint16), 400))
+    settings = {
+        **estimator_settings(plan),
+        "learning_rate": 0.01,
+        "warmup_steps": 1,
+        "log_every": 2,
+        "checkpoint_every": 2,
+        "checkpoint_directory": tmp_path / "checkpoints",
+        "channel": data,
+    }
+    printed, summary = run(tmp_path, script, **settings | {"max_steps": 4})
+    assert "step 1 loss 4." in printed
+    assert summary["steps"] == 4
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-2", "step-4"]
+    printed, later = run(tmp_path, script, **settings | {"max_steps": 8})
+    assert "step 5 loss" in printed
+    assert "step 1 loss" not in printed
+    assert later["loss"] < summary["loss"] - 0.1
+    assert later["validation_loss"] < 4.5
+
+
+def estimator_settings(plan):
+    """The options that the job's cell passes to its script."""
+    cell = estimator_cell(TASKS["gpt2"], TWO_NODES, job(plan), plan, sdk="v2")
+    (call,) = [
+        node
+        for node in ast.walk(ast.parse(cell))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "PyTorch"
+    ]
+    (given,) = [keyword.value for keyword in call.keywords if keyword.arg == "hyperparameters"]
+    return ast.literal_eval(given)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neo", "gptj", "falcon", "llama", "mixtral", "bert", "t5", "vit"])
+def test_local_cells_hold_a_small_model_of_the_family(family):
+    cell = local_cell(TASKS[family], TWO_NODES, Job(sequence_length=32), Plan(batch_size=16))
+    first, script = cell.split("\n", 1)
+    assert first == "%%smp_local --processes 2 --steps 20 --name train_smp.py"
+    assert "smdistributed" not in script
+    assert black.format_str(script, mode=black.Mode()) == script
+    assert '"--batch_size", type=int, default=2' in script
+
+
+def test_local_cells_of_large_models_fit_any_machine():
+    model = Model.from_config({"model_type": "llama"} | WORDS)
+    script = local_cell(model, TWO_NODES, Job(sequence_length=32), Plan(batch_size=16))
+    assert '"num_hidden_layers": 2' in script
+    assert '"hidden_size": 64' in script
+
+
+def test_own_scripts_are_run_as_they_are():
+    cell = local_cell(TASKS["gpt2"], TWO_NODES, Job(), Plan(), script='it\'s "mine".py', source_dir="code")
+    body = cell.split("\n", 1)[1]
+    (call,) = [node for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Call)]
+    assert ast.literal_eval(call.args[0]) == 'code/it\'s "mine".py'
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "sentence"),
+    [
+        (TASKS["gpt2"], DIVIDED["tensor"], "SMP v2 has no form of the family 'gpt2' to divide"),
+        (TASKS["llama"], PLANS["compiler"], "has no models of the family 'llama'"),
+        (TASKS["bert"], PLANS["TensorFlow"], "next-token prediction by the family 'gpt2', not for masked-token"),
+        (Model.from_parameters(200e9), Plan(library="fsdp", batch_size=1), "too large to be built by every process"),
+    ],
+)
+def test_what_no_script_can_be_written_for_is_said_in_a_sentence(model, plan, sentence):
+    with pytest.raises(ExportError, match=sentence) as raised:
+        estimator_cell(model, TWO_NODES, job(plan), plan)
+    assert str(raised.value).endswith("script= with your own.")
+
+
+def test_models_too_large_for_every_process_are_built_once():
+    config = {"model_type": "llama", "tie_word_embeddings": False, "hidden_size": 8192, "num_hidden_layers": 64}
+    model = Model.from_config(config | {"intermediate_size": 22016, "num_attention_heads": 64, "vocab_size": 32000})
+    plan = Plan(library="fsdp", batch_size=1)
+    script = training_script(model, Cluster(P4D, 8), Job(sequence_length=32, precision="bf16"), plan)
+    assert 'with nullcontext() if dist.get_rank() == 0 else torch.device("meta"):' in script
+    assert "sync_module_states=True" in script
+    assert black.format_str(script, mode=black.Mode()) == script
