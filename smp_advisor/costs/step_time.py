@@ -171,17 +171,20 @@ def _bubble(model: Model, cluster: Cluster, layout: Layout, world: World, degree
         return np.zeros(len(layout))
     spans = makespan_slots(layout)
     width = max(g.block.hidden * g.block.input_tensors for g in model.groups)
-    hop = np.where(layout.host_handover, constant("communication.handover_seconds"), 0.0) + point_to_point_seconds(
+    # The whole tensor-parallel group holds the same activations: Megatron and DeepSpeed send a part from each GPU;
+    # SMP v1 does not say.
+    parts = np.where(layout.host_handover, 1, layout.tensor_parallel_degree)
+    hop = constant("communication.handover_seconds") + point_to_point_seconds(
         cluster,
-        world.bytes_per_element
-        * width
-        * world.microbatch_tokens
-        / np.where(layout.sequence_parallel, layout.tensor_parallel_degree, 1),
+        world.bytes_per_element * width * world.microbatch_tokens / parts,
         layout.pipeline_parallel_degree,
         world.pipeline_stride,
     )
-    # Every microbatch hands over once in each direction; the sender's compute stream waits for its copy.
-    return (spans - layout.microbatches) * slot + 2 * hop * layout.virtual_stages * spans
+    # Every microbatch hands over once in each direction. While the pipeline fills and drains a stage waits for that; in
+    # between there is other work, which a copy disturbs as any communication does.
+    waiting = spans - layout.microbatches
+    steady = constant("time.contention_across_nodes") * layout.microbatches
+    return waiting * slot + 2 * hop * layout.virtual_stages * (waiting + steady)
 
 
 def _largest_local_parameters(model: Model, layout: Layout, degree: int) -> LocalParameters:
@@ -204,6 +207,17 @@ def _exposed(communication: Floats, compute: Floats, inside: NDArray[np.bool_]) 
     """
     share = np.where(inside, constant("time.contention_in_node"), constant("time.contention_across_nodes"))
     return np.maximum(communication - compute, 0.0) + share * np.minimum(communication, compute)
+
+
+def _shared_out(cluster: Cluster, bytes_: Floats, world: World) -> Floats:
+    """Reduce-scatter or all-gather of all gradients or parameters over their shards, in messages of a bucket.
+
+    A message goes round the whole ring, so that large groups wait for its hops rather than for its bytes.
+    """
+    messages = np.ceil(bytes_ / (constant("communication.bucket_mib") * 2**20))
+    one = all_gather_seconds(cluster, bytes_ / np.maximum(messages, 1), world.shards, world.data_stride)
+    seconds: Floats = messages * one
+    return seconds
 
 
 def _data_parallel(
@@ -240,8 +254,11 @@ def _data_parallel(
         )
 
     reduced = over_groups(all_reduce_seconds, recipe.reduced_bytes)
-    scattered = over_groups(all_gather_seconds, recipe.reduced_bytes)
-    gathered = over_groups(all_gather_seconds, recipe.compute_bytes)
+    gradient_bytes = recipe.reduced_bytes * trained.total
+    scattered = _shared_out(cluster, gradient_bytes, world) + all_reduce_seconds(
+        cluster, gradient_bytes / world.shards, reduction // world.shards, world.shards * stride
+    )
+    gathered = _shared_out(cluster, recipe.compute_bytes * trained.total, world)
     inside = bus_bytes_per_second(cluster, reduction, stride)[1]
     forward = passes.forward + passes.exchange_forward
     waited = np.where(layout.gather_after_step, gathered, _exposed(gathered, forward, inside))
@@ -255,11 +272,10 @@ def _data_parallel(
     blocks, neighbours = model.layer_count, tp
     whole = local.total
     gather = blocks * all_gather_seconds(cluster, recipe.gathered_bytes * whole / blocks, world.shards, neighbours)
-    gradients = recipe.reduced_bytes * trained.total
-    scatter = blocks * all_gather_seconds(cluster, gradients / blocks, world.shards, neighbours)
+    scatter = blocks * all_gather_seconds(cluster, gradient_bytes / blocks, world.shards, neighbours)
     across = all_reduce_seconds(
         cluster,
-        gradients / world.shards,
+        gradient_bytes / world.shards,
         np.maximum(reduction // world.shards, 1),
         world.shards * neighbours,
     )
