@@ -30,7 +30,8 @@ def test_groups_inside_a_node_use_nvlink_and_others_share_the_network() -> None:
     assert rate[0] == pytest.approx(0.73 * 300e9)
     # Stride 2: two such groups cross each node; stride 8: eight share 400 Gbps; one group has it all.
     reached = constant("communication.network_efficiency") * 50e9
-    assert rate[1:] == pytest.approx([reached / 2, reached / 8, reached])
+    shared = constant("communication.shared_network_share") * reached
+    assert rate[1:] == pytest.approx([shared / 2, shared / 8, reached])
 
 
 def test_groups_that_straddle_nodes_are_not_inside_one() -> None:
@@ -78,7 +79,8 @@ def test_recomputation_adds_one_forward_pass() -> None:
     time = estimate(model, cluster, job, plan).time
     # Twice the products, and gradients of microbatches added up.
     assert 2 * time.forward_seconds < time.backward_seconds < 2.1 * time.forward_seconds
-    assert 0.95 * time.forward_seconds < time.recomputation_seconds <= time.forward_seconds
+    # All of it but the head.
+    assert 0.9 * time.forward_seconds < time.recomputation_seconds <= time.forward_seconds
 
 
 def test_tensor_parallelism_across_nodes_is_slow() -> None:
