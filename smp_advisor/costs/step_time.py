@@ -206,7 +206,8 @@ def _exposed(communication: Floats, compute: Floats, inside: NDArray[np.bool_]) 
     bandwidth and multiprocessors from compute at NVLink's rate, one that waits for the network far less.
     """
     share = np.where(inside, constant("time.contention_in_node"), constant("time.contention_across_nodes"))
-    return np.maximum(communication - compute, 0.0) + share * np.minimum(communication, compute)
+    exposed: Floats = np.maximum(communication - compute, 0.0) + share * np.minimum(communication, compute)
+    return exposed
 
 
 def _shared_out(cluster: Cluster, bytes_: Floats, world: World) -> Floats:
