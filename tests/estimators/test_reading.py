@@ -162,6 +162,32 @@ def test_parameters_among_the_hyperparameters_are_read():
     assert check_estimator(cell).plan == PLAN
 
 
+def test_the_arguments_of_an_estimator_are_read_as_a_dictionary():
+    arguments = {
+        "entry_point": "train.py",
+        "role": "role",
+        "instance_type": "ml.p4d.24xlarge",
+        "instance_count": 2,
+        "framework_version": "1.13.1",
+        "py_version": "py39",
+        "distribution": {
+            "smdistributed": {"modelparallel": {"enabled": True, "parameters": PARAMETERS}},
+            "mpi": {"enabled": True, "processes_per_host": 8},
+        },
+        "hyperparameters": {"batch_size": 8, "activation_checkpointing": "each"},
+        "debugger_hook_config": False,
+        "disable_profiler": True,
+    }
+    report = check_estimator(arguments)
+    assert (report.plan.batch_size, report.plan.activation_checkpointing) == (8, "each")
+    assert not report, str(report)
+    report = check_estimator({key: value for key, value in arguments.items() if key != "debugger_hook_config"})
+    assert [one.id for one in report] == ["EST507"]
+    assert "'debugger_hook_config': False" in report.corrected
+    del arguments["entry_point"], arguments["role"]
+    assert check_estimator(arguments).plan.batch_size == 8
+
+
 def test_json_is_corrected_as_json():
     report = check_estimator(json.dumps(PARAMETERS | {"microbatches": 0, "fp16": 1}, indent=1))
     assert json.loads(report.corrected) == PARAMETERS | {"microbatches": 1}

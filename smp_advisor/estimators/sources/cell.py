@@ -15,7 +15,7 @@ from smp_advisor.estimators.sources.distribution import (
 from smp_advisor.estimators.sources.estimator import ESTIMATORS, configuration_of_estimator
 from smp_advisor.estimators.sources.request import configuration_of_request, looks_like_request
 from smp_advisor.estimators.sources.trainer import configuration_of_trainer
-from smp_advisor.estimators.values import Entry, Listing, Table
+from smp_advisor.estimators.values import Entry, Listing, Made, Span, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,8 @@ def configurations_of_cell(followed: Followed) -> list[Configuration]:
 def _keywords(names: dict[str, Value]) -> Table:
     """The names of a cell as an estimator's keywords; ``name=value,``, as in a piece of a call, makes a tuple."""
     table = Table()
-    for name in ("distribution", "instance_type", "instance_count", "framework_version", "py_version"):
+    known = ("distribution", "instance_type", "instance_count", "framework_version", "py_version", "hyperparameters")
+    for name in known:
         value = names.get(name)
         if isinstance(value, Listing) and len(value.items) == 1:
             value = value.items[0]
@@ -78,12 +79,18 @@ def configuration_of_dictionary(table: Table) -> Configuration | None:
     """A job's dictionary: a request, a ``distribution``, ``smp_options`` or the parameters themselves."""
     if looks_like_request(table):
         return configuration_of_request(table)
+    if "distribution" in table.entries and {"entry_point", "role"} & table.entries.keys():
+        name = "HuggingFace" if "transformers_version" in table.entries else "PyTorch"
+        return configuration_of_estimator(Made(name, [], table.entries, table.span or Span(0, 0), table.open))
     configuration = Configuration("parameters", "The dictionary", table.span)
     if "distribution" in table.entries:
         configuration.tables["estimator"] = table
         read_distribution(configuration, table.get("distribution"))
         for name in ("instance_type", "instance_count", "framework_version", "py_version"):
             configuration.take(table, name)
+        hyperparameters = table.get("hyperparameters")
+        if isinstance(hyperparameters, Table):
+            configuration.take_all(hyperparameters, configuration.hyperparameters, group="hyperparameters")
     elif "smdistributed" in table.entries:
         read_distribution(configuration, table)
     elif "modelparallel" in table.entries:
