@@ -19,6 +19,8 @@ __all__ = ["Dialect", "Document", "open_document", "with_text"]
 Dialect = Literal["python", "json", "yaml"]
 
 _LARGEST = 1_000_000
+_DEEPEST = 40
+_PLAIN = (bool, int, float, str)
 _FILES: dict[str, Dialect] = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".py": "python", ".ipynb": "python"}
 _CHECKED_HERE = ("%%smp_check",)
 _TYPESET = str.maketrans("\u00a0\u2007\u202f\u201c\u201d\u2018\u2019", "   \"\"''")
@@ -88,12 +90,32 @@ def _is_path(text: str) -> bool:
 
 def _of_object(data: dict[Any, Any]) -> Document:
     try:
-        text = pprint.pformat(data, sort_dicts=False, width=100)
+        text = pprint.pformat(_shown(data, 0), sort_dicts=False, width=100)
     except Exception as error:  # noqa: BLE001 - whatever an object of someone else's does in its repr
         raise AdvisorError(
             f"The dictionary holds what cannot be shown ({type(error).__name__}): pass plain data."
         ) from None
     return Document(Source("<dictionary>", text), "python", text)
+
+
+class _Other:
+    """Stands for an object that is no plain data: a date in a job's description."""
+
+    def __init__(self, of: object) -> None:
+        self._name = type(of).__name__
+
+    def __repr__(self) -> str:
+        return f"{self._name}()"
+
+
+def _shown(data: object, depth: int) -> object:
+    if depth > _DEEPEST:
+        raise ValueError
+    if isinstance(data, Mapping):
+        return {key if isinstance(key, _PLAIN) else str(key): _shown(value, depth + 1) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_shown(item, depth + 1) for item in data]
+    return data if type(data) in _PLAIN or data is None else _Other(data)
 
 
 def _of_file(path: Path) -> Document:

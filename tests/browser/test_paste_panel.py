@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 CELL = """\
@@ -55,6 +56,7 @@ def test_the_panel_reads_corrects_and_compares_a_pasted_cell(advised, screenshot
     assert '"tensor_parallel_degree": 8' in advised.source(1)
 
 
+@pytest.mark.lab_only
 def test_what_is_no_configuration_is_said_in_a_sentence(advised):
     panel = advised.advisor.locator("details", has_text="Check a cell you have").last
     panel.locator("summary").first.click()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,15 @@ def test_parameters_among_the_hyperparameters_are_read():
         "    debugger_hook", f"    hyperparameters={{'mp_parameters': {PARAMETERS}}},\n    debugger_hook"
     )
     assert check_estimator(cell).plan == PLAN
+
+
+def test_the_description_of_a_job_is_read_with_its_dates():
+    described = json.loads(cells.REQUEST) | {"CreationTime": datetime(2026, 11, 21, tzinfo=UTC), "Other": {1: object()}}
+    assert check_estimator(described).plan == check_estimator(cells.REQUEST).plan
+    endless = dict(described)
+    endless["Tags"] = endless
+    with pytest.raises(AdvisorError, match="cannot be shown"):
+        check_estimator(endless)
 
 
 def test_the_arguments_of_an_estimator_are_read_as_a_dictionary():
