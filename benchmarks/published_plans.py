@@ -47,7 +47,7 @@ class Judgement:
 def read_plan(row: Row) -> Plan:
     """The row's configuration as its library's dictionary and script settings, read back as a plan."""
     library = _LIBRARIES[row.text("smp_version")]
-    batch = row.integer("train_batch_size_per_gpu_or_rdp")
+    batch = _whole(row, "train_batch_size_per_gpu_or_rdp")
     settings: dict[str, Any] = {
         "activation_checkpointing": "each" if row.flag("activation_checkpointing") else "none",
         **({} if batch is None else {"batch_size": batch}),
@@ -57,7 +57,7 @@ def read_plan(row: Row) -> Plan:
 
 
 def _smp_v1(row: Row) -> dict[str, Any]:
-    shards = row.integer("sharded_data_parallel_degree") or 1
+    shards = _whole(row, "sharded_data_parallel_degree") or 1
     precision = _precision(row)
     parameters: dict[str, Any] = {
         "ddp": row.flag("ddp") is not False,
@@ -75,7 +75,7 @@ def _smp_v1(row: Row) -> dict[str, Any]:
         "active_microbatches",
         "activation_loading_horizon",
     ):
-        value = row.integer(name)
+        value = _whole(row, name)
         if value is not None:
             parameters[name] = value
     for name in ("pipeline", "optimize", "placement_strategy"):
@@ -93,7 +93,7 @@ def _smp_v2(row: Row, settings: dict[str, Any]) -> dict[str, Any]:
         "offload_activations": offloads,
     }
     parameters: dict[str, Any] = {
-        "hybrid_shard_degree": row.integer("sharded_data_parallel_degree") or 0,
+        "hybrid_shard_degree": _whole(row, "sharded_data_parallel_degree") or 0,
         "sm_activation_offloading": offloads,
     }
     for name in (
@@ -102,22 +102,27 @@ def _smp_v2(row: Row, settings: dict[str, Any]) -> dict[str, Any]:
         "expert_parallel_degree",
         "activation_loading_horizon",
     ):
-        value = row.integer(name)
+        value = _whole(row, name)
         if value is not None:
             parameters[name] = value
-    batch, whole = settings.get("batch_size"), row.integer("global_batch")
-    ranks = (row.integer("gpus") or 1) // (
-        (row.integer("tensor_parallel_degree") or 1) * (row.integer("context_parallel_degree") or 1)
+    batch, whole = settings.get("batch_size"), _whole(row, "global_batch")
+    ranks = (_whole(row, "gpus") or 1) // (
+        (_whole(row, "tensor_parallel_degree") or 1) * (_whole(row, "context_parallel_degree") or 1)
     )
     if batch and whole:
         settings["gradient_accumulation_steps"] = max(1, round(whole / (ranks * batch)))
     return parameters
 
 
+def _whole(row: Row, column: str) -> int | None:
+    value = row.number(column)
+    return None if value is None else round(value)
+
+
 def _precision(row: Row) -> str:
     stated = row.text("precision")
     if not stated:  # AWS's samples train in bf16 with sharded data parallelism, in fp16 without
-        return "bf16" if (row.integer("sharded_data_parallel_degree") or 1) > 1 else "fp16"
+        return "bf16" if (_whole(row, "sharded_data_parallel_degree") or 1) > 1 else "fp16"
     return "fp16" if stated.startswith("fp16") else "fp32" if stated.startswith("fp32") else "bf16"
 
 
@@ -134,7 +139,7 @@ def _judged(row: Row) -> Judgement:
         return Judgement(**about, outcome="refused", reason=str(error))
     if "may be shorter" in row.text("note"):
         return Judgement(**about, outcome="not judged", plan=plan, reason="the sequence length is an upper bound only")
-    unstated = [name for name in ("seq", "train_batch_size_per_gpu_or_rdp") if row.integer(name) is None]
+    unstated = [name for name in ("seq", "train_batch_size_per_gpu_or_rdp") if _whole(row, name) is None]
     if unstated:
         return Judgement(**about, outcome="not judged", plan=plan, reason=f"{' and '.join(unstated)} not published")
     if row.text("task") in _NOT_DESCRIBED:
@@ -146,11 +151,11 @@ def _judged(row: Row) -> Judgement:
 
 
 def _estimated(row: Row, plan: Plan, about: dict[str, str]) -> Judgement:
-    cluster = instance_cluster_of(row, nodes=row.integer("instances") or 1)
+    cluster = instance_cluster_of(row, nodes=_whole(row, "instances") or 1)
     model = model_of(Row({**row.values, "family": _family(row)}))
     flash = row.text("attention").startswith("flash") or plan.library != "smp-v1"
     job = Job(
-        sequence_length=row.integer("seq") or 1,
+        sequence_length=_whole(row, "seq") or 1,
         precision=plan.precision,
         fp8=plan.library == "smp-v2" and plan.fp8,
         attention="fused" if flash else "eager",

@@ -39,9 +39,9 @@ def option_words(magic: Any, typed: str) -> list[str]:
 
 def _values(option: str, choices: Any) -> list[str]:
     if option == "instance":
-        from smp_advisor.library.support import supported_instances
+        from smp_advisor.cluster.table import instances
 
-        return [instance.name for instance in supported_instances("smp-v1")]
+        return [instance.name for instance in instances()]
     return list(choices or ())
 
 
