@@ -235,6 +235,8 @@ def _downloads(context: Context) -> Iterator[Hit]:
             continue
         name = call.name.rpartition(".")[2]
         words = ("rank", "main_process", "is_main", "is_master")
+        if any(_one_goes_first(context_value) for context_value in call.contexts):
+            continue
         if not any(mentions(guard.test, *words) for guard in call.guards):
             what = f"{name} downloads on every process of a node at the same time"
             yield Hit(call.module, call.node, {"what": what})
@@ -244,6 +246,11 @@ def _downloads(context: Context) -> Iterator[Hit]:
                 what = f"{name} reads here what another process may still be downloading: nothing waits for it"
                 yield Hit(other.module, other.node, {"what": what})
                 break
+
+
+def _one_goes_first(value: Value) -> bool:
+    """``with training_args.main_process_first():``."""
+    return any(isinstance(one, Result) and "first" in f"{one.call.name}.{one.call.method}" for one in options(value))
 
 
 def _fetches(call: Call) -> bool:

@@ -93,7 +93,10 @@ def _untransformed(wrap: Call) -> bool:
 def _branches_without(context: Context, transforms: list[Call]) -> Iterator[Hit]:
     """The other side of a condition under which the model is transformed, unless it turns the library off."""
     for module in context.trace.modules:
-        inside = {call.node for call in transforms if call.module is module}
+        inside: set[ast.AST] = {call.node for call in transforms if call.module is module}
+        if inside:  # and calls of the script's own functions that transform
+            ways = {function.node for call in transforms for function in call.functions}
+            inside |= {call.node for call in context.trace.calls if call.function and call.function.node in ways}
         for node in module.all(ast.If) if inside else ():
             if not node.orelse or mentions(node.test, *_SWITCHES):
                 continue
