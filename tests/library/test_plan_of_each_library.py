@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 from dataclasses import replace
+from inspect import signature
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import InstanceError, PlanError
 from smp_advisor.library import Plan, image, mismatches, require_supported_instance, schema, violations
+from smp_advisor.library.plan import plan_fields
 from smp_advisor.library.plans import KINDS
 from smp_advisor.library.support import suggested_instances, supported_instances
 from smp_advisor.library.version import LIBRARIES, images
@@ -235,3 +237,8 @@ def test_what_is_suggested_is_supported_and_not_being_phased_out(library):
     assert suggested
     assert set(suggested) <= set(supported_instances(library))
     assert not any("V100" in machine.gpu for machine in suggested)
+
+
+def test_a_notebook_completes_the_keywords_of_every_library():
+    assert {"tensor_parallel_degree", "hybrid_shard_degree", "partitions", "debug"} <= set(signature(Plan).parameters)
+    assert set(signature(KINDS["ddp"]).parameters) == set(plan_fields("ddp"))
