@@ -283,3 +283,13 @@ def test_experts_are_spread_where_that_is_best():
     step = next(one for one in advice.steps if one.technique == "expert_parallelism")
     assert step.decision == "used"
     assert "SMP302" in {one.id for one in advice.pitfalls}
+
+
+def test_compilation_is_amortised_over_the_runs_length():
+    job = Job(sequence_length=512, precision="fp16", tokens=1e9)
+    steps = explained(
+        Plan(library="training-compiler", batch_size=8), model=GPT2, cluster=Cluster("ml.g5.48xlarge"), job=job
+    )
+    hours = estimate(GPT2, Cluster("ml.g5.48xlarge"), job, Plan(library="training-compiler", batch_size=8)).days * 24
+    assert f"takes {hours:,.1f} hours" in steps["warm_up"].because
+    assert f"up to {hours * 12:,.0f} minutes" in steps["warm_up"].because

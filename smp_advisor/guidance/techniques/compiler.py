@@ -150,10 +150,12 @@ def _network(case: Case) -> Finding:
 
 
 def _warm_up(case: Case) -> Finding:
+    hours = None if case.estimate.days is None else case.estimate.days * 24
     run = (
-        ""
-        if case.estimate.days is None
-        else f" Your run takes {case.estimate.days * 24:,.1f} hours without the compiler, by the cost model."
+        " Give the job its tokens to see what your run would pay back."
+        if hours is None
+        else f" Your run takes {hours:,.1f} hours without the compiler, by the cost model: at that rate it pays back up to"
+        f" {hours * 60 * _SHORTER_STEP:,.0f} minutes of compilation."
     )
     back = 10 / _SHORTER_STEP
     return Finding(
