@@ -154,8 +154,8 @@ def _warm_up(case: Case) -> Finding:
     run = (
         " Give the job its tokens to see what your run would pay back."
         if hours is None
-        else f" Your run takes {hours:,.1f} hours without the compiler, by the cost model: at that rate it pays back up to"
-        f" {hours * 60 * _SHORTER_STEP:,.0f} minutes of compilation."
+        else f" Your run takes {hours:,.1f} hours without the compiler, by the cost model: at that rate it pays back"
+        f" up to {hours * 60 * _SHORTER_STEP:,.0f} minutes of compilation."
     )
     back = 10 / _SHORTER_STEP
     return Finding(
