@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.cuda_autocast import cuda_autocast_rules
+from smp_advisor.profiling.forwards import wrapped_forwards
 from smp_advisor.profiling.gpu_kernels import gpu_kernels
 from smp_advisor.profiling.watch import Watch, storage_key
 
@@ -266,23 +267,13 @@ def checkpointed(model: nn.Module, blocks: Sequence[str], *, preserve_rng_state:
     """Each block is recomputed in the backward pass (torch.utils.checkpoint, not reentrant)."""
     from torch.utils.checkpoint import checkpoint
 
-    changed = []
-    try:
-        for path in blocks:
-            module = model.get_submodule(path)
-            original = module.forward
+    def wrap(_: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(*arguments: Any, **keywords: Any) -> Any:
+            return checkpoint(
+                original, *arguments, use_reentrant=False, preserve_rng_state=preserve_rng_state, **keywords
+            )
 
-            def forward(*arguments: Any, _original: Any = original, **keywords: Any) -> Any:
-                return checkpoint(
-                    _original, *arguments, use_reentrant=False, preserve_rng_state=preserve_rng_state, **keywords
-                )
+        return forward
 
-            changed.append((module, vars(module).get("forward")))
-            module.forward = forward
+    with wrapped_forwards(model, blocks, wrap):
         yield
-    finally:
-        for module, own in changed:
-            if own is None:
-                del module.forward
-            else:
-                module.forward = own

@@ -10,6 +10,7 @@ from smp_advisor import Job, Plan
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.scaled import ScaledRun, run
 from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
+from smp_advisor.profiling.scaled.run import _partial
 from smp_advisor.profiling.subject import read_subject
 
 transformers = pytest.importorskip("transformers")
@@ -43,6 +44,20 @@ def test_reductions_keep_the_architecture(values, expected):
     assert {name: found[name] for name in expected} == expected
     heads = config.num_attention_heads
     assert config.hidden_size % heads == 0
+
+
+def test_stages_of_a_convolutional_network_are_cut_in_depth():
+    _, config, found = small(model_type="resnet")
+    assert config.depths == [2, 2, 2, 2]
+    assert found == {"depths in all": (16, 8)}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "least", "expected"),
+    [([2, 2, 2, 2], 1, [2, 2, 2, 1]), ([2, 2], 2, [3]), ([4], 1, [3]), ([1], 1, [1]), ([2], 2, [2])],
+)
+def test_a_partial_batch_lacks_a_sample(sizes, least, expected):
+    assert _partial(sizes, least=least) == expected
 
 
 def test_tokens_stay_within_the_smaller_vocabulary():

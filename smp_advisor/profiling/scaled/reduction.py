@@ -61,6 +61,10 @@ def reductions_between(full: Any, small: Any) -> list[Reduction]:
             before, after = _whole(full, name), _whole(small, name)
             if before and after and before != after:
                 found.append(Reduction(name, before, after))
+    for name in _names()["layers_of_stages"]:
+        before, after = _own(full, name), _own(small, name)
+        if isinstance(before, list | tuple) and list(before) != list(after):
+            found.append(Reduction(f"{name} in all", sum(before), sum(after)))
     for name in ("text_config", "vision_config", "encoder", "decoder"):
         inner = getattr(full, name, None)
         if hasattr(inner, "to_dict"):
@@ -133,6 +137,10 @@ def _reduce_layers(config: Any, layers: int) -> None:
         *(max((one.index(kind) for kind in set(one)), default=0) + 1 for one in kinds),
     )
     _limit(config, "layers", layers)
+    for name in _names()["layers_of_stages"]:
+        value = _own(config, name)
+        if isinstance(value, list | tuple) and all(isinstance(one, int) for one in value):
+            setattr(config, name, [min(one, layers) for one in value])
     for name in _names()["by_layer"]:
         value = _own(config, name)
         if isinstance(value, list | tuple):

@@ -103,7 +103,9 @@ class ScaledRun:
     def summary(self) -> str:
         """The copy in one line."""
         size = f"{self.parameter_count / 1e6:.3g} M parameters"
-        loss = f"loss {self.losses[0]:.4g} → {self.losses[-1]:.4g} in {len(self.losses)} steps"
+        lowest = min(self.losses)
+        last = "" if lowest == self.losses[-1] else f" (last {self.losses[-1]:.4g})"
+        loss = f"loss {self.losses[0]:.4g} → {lowest:.4g}{last} in {len(self.losses)} steps"
         said = "trains" if self.ok else "does not train as it should"
         return f"A copy of {self.name} with {size} {said}: {loss}."
 

@@ -90,7 +90,6 @@ def run(
     limits = Limits(memory_bytes=limits.resolved_memory_bytes(), seconds=seconds)
     planned = plan.microbatches if plan else 1
     samples = max(1, plan.batch_size // planned) if plan else 2
-    tokens = min(job.sequence_length, _MOST_TOKENS)
     checkpointing = bool(plan and plan.activation_checkpointing)
     notes = []
     if plan and checkpointing and str(plan.activation_checkpointing) != "each":
@@ -98,7 +97,6 @@ def run(
     shrunk = {
         "microbatches": (planned, min(planned, _MOST_MICROBATCHES)),
         "samples a microbatch": (samples, min(samples, _MOST_SAMPLES)),
-        "tokens a sample": (job.sequence_length, tokens),
     }
     notes += [f"{name} reduced from {full} to {kept}." for name, (full, kept) in shrunk.items() if full != kept]
     settings = _Settings(
@@ -108,7 +106,7 @@ def run(
         inputs=inputs,
         microbatches=min(planned, _MOST_MICROBATCHES),
         samples=min(samples, _MOST_SAMPLES),
-        sequence=tokens,
+        sequence=job.sequence_length,
         checkpointing=checkpointing,
         steps=steps,
         memory_bytes=limits.resolved_memory_bytes(),
@@ -142,7 +140,11 @@ def _train(settings: _Settings) -> dict[str, Any]:
         copy = make_copy(settings.subject, stack, memory_bytes=settings.memory_bytes, dtype=dtype)
         model = copy.model.train()
         example = example_inputs(model, settings.inputs, config=copy.subject.config)
-        sequence = min(settings.sequence, example.longest or settings.sequence) if example.has_sequence else 1
+        sequence = 1
+        if example.has_sequence:
+            planned = min(settings.sequence, example.longest or settings.sequence)
+            sequence = min(planned, _MOST_TOKENS)
+            notes += [f"tokens a sample reduced from {planned} to {sequence}."] if sequence < planned else []
         has_norm_over_batch = any("BatchNorm" in type(module).__name__ for module in model.modules())
         samples = max(settings.samples, 2) if has_norm_over_batch else settings.samples
         sizes = [samples] * settings.microbatches
@@ -226,7 +228,8 @@ def _partial(sizes: list[int], *, least: int) -> list[int]:
         parts.append(min(sizes[0], left))
         left -= parts[-1]
     if len(parts) > 1 and parts[-1] < least:
-        parts[-2] += parts.pop()
+        rest = parts.pop()
+        parts[-1] += rest
     return parts
 
 

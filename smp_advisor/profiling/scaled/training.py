@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from smp_advisor.profiling.forwards import wrapped_forwards
 from smp_advisor.profiling.optimizer_step import make_optimizer
 from smp_advisor.profiling.scaled.making import plain_inputs
 from smp_advisor.profiling.step import call_model, checkpointed, loss_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
 __all__ = ["Trained", "Trainer", "split"]
 
@@ -108,28 +110,17 @@ class Trainer:
                 parameter.copy_(master)
                 parameter.grad = None
 
-    @contextlib.contextmanager
-    def _counted(self, seen: Trained) -> Iterator[None]:
+    def _counted(self, seen: Trained) -> AbstractContextManager[None]:
         """Count the forward passes of the blocks, recomputed ones included."""
-        changed = []
-        for path in self.watched:
-            module = self.model.get_submodule(path)
-            original, own = module.forward, vars(module).get("forward")
 
-            def forward(*arguments: Any, _path: str = path, _original: Any = original, **keywords: Any) -> Any:
-                seen.forwards[_path] += 1
-                return _original(*arguments, **keywords)
+        def wrap(path: str, original: Callable[..., Any]) -> Callable[..., Any]:
+            def forward(*arguments: Any, **keywords: Any) -> Any:
+                seen.forwards[path] += 1
+                return original(*arguments, **keywords)
 
-            changed.append((module, own))
-            module.forward = forward
-        try:
-            yield
-        finally:
-            for module, own in changed:
-                if own is None:
-                    del module.forward
-                else:
-                    module.forward = own
+            return forward
+
+        return wrapped_forwards(self.model, self.watched, wrap)
 
 
 def split(inputs: Any, sizes: Sequence[int]) -> list[Any]:
