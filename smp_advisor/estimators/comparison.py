@@ -105,7 +105,8 @@ def _differences(
         if one.name != "library" and getattr(yours, one.name) != getattr(recommended, one.name)
     ]
     alone = {name: _alone(yours, cluster, {name: getattr(recommended, name)}) for name in names}
-    possible = {name: plan for name, plan in alone.items() if plan is not None and plan != yours}
+    # The cost model knows no difference between versions of one library.
+    possible = {name: plan for name, plan in alone.items() if name != "version" and plan not in (None, yours)}
     estimates = (
         dict(zip(possible, estimate_many(model, cluster, job, list(possible.values())), strict=True))
         if possible
@@ -152,7 +153,7 @@ def _gain(now: Estimate, then: Estimate, least: float) -> str:
         f"It processes {throughput(then.samples_per_second)} instead of {before} ({speed}).",
     ]
     ours, theirs = now.usd_per_million_tokens, then.usd_per_million_tokens
-    if ours is not None and theirs is not None:
+    if ours is not None and theirs is not None and usd(ours) != usd(theirs):
         said.append(f"A million tokens cost {usd(theirs)} instead of {usd(ours)}.")
     if now.global_batch_size != then.global_batch_size:
         said.append(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import AdvisorError
+from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.scripts.report import Report
 
 if TYPE_CHECKING:
@@ -77,13 +77,16 @@ class EstimatorReport(Report):
         """The model, as given or as its shape stands in the hyperparameters."""
         return self.main.model if self.main is not None else None
 
-    def recommended(self, model: Any = None, **settings: Any) -> Comparison:
+    def recommended(self, model: Any = None, *, hold_global_batch: bool = True, **settings: Any) -> Comparison:
         """From this plan to the one that `smp_advisor.advise` recommends for the same model, cluster and job.
 
         Parameters
         ----------
         model
             As for `advise`, where the text does not tell; else the model of the report.
+        hold_global_batch
+            Whether the recommendation keeps this plan's global batch, and with it the learning rate; where no plan fits
+            with it, and otherwise, the search chooses another.
         **settings
             For `advise`: `objective`, `min_fit_probability`, `library` (that of the plan, where it is not given), ...
 
@@ -93,6 +96,7 @@ class EstimatorReport(Report):
             Where the plan, its cluster or the model is not known, or nothing fits.
         """
         from smp_advisor.estimators.comparison import compare
+        from smp_advisor.library.world import global_batch_size
         from smp_advisor.recommendation import advise, read_model
 
         main = self.main
@@ -104,7 +108,13 @@ class EstimatorReport(Report):
             raise AdvisorError("The text does not say what is trained: pass a model, for example recommended('10B').")
         trained = main.model if model is None else read_model(model, sequence_length=main.job.sequence_length)
         settings = {"library": main.plan.library, **settings}
-        advice = advise(trained, main.cluster, main.job, **settings)
+        batch = global_batch_size(main.plan, main.cluster) if hold_global_batch else None
+        try:
+            advice = advise(trained, main.cluster, replace(main.job, global_batch_size=batch), **settings)
+        except NoPlanFitsError:
+            if batch is None:
+                raise
+            advice = advise(trained, main.cluster, main.job, **settings)
         return compare(
             advice.model,
             main.plan,

@@ -25,6 +25,7 @@ def test_the_recommended_plan_is_no_slower_and_each_difference_is_named(report):
     found = report.recommended()
     assert found.yours == report.plan
     assert found.recommended_estimate.fits
+    assert found.recommended_estimate.global_batch_size == found.your_estimate.global_batch_size
     assert found.recommended_estimate.samples_per_second >= 0.999 * found.your_estimate.samples_per_second
     names = {one.setting for one in found.differences}
     differing = {
