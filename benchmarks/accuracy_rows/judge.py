@@ -27,6 +27,8 @@ __all__ = ["Judged", "Scored", "figures", "judge"]
 
 _CLASSES = {"allocated": "memory_allocated", "reserved": "memory_total", "total": "memory_total"}
 _TWO_SIDED = 1.96
+_UNUSABLE = (SkippedError, AdvisorError, ArithmeticError, ValueError)
+"""What a row that makes no sense raises, here or in the cost model."""
 _LIKELY = 0.5
 _SURE = 0.95
 
@@ -120,7 +122,7 @@ def _memory_row(judged: Judged, row: Row) -> None:
     per_stage = row.text("plan_kind") == "per-stage"
     if not row.scorable and not per_stage:
         return
-    measured = row.number("memory_gib_per_gpu")
+    measured = row.positive("memory_gib_per_gpu")
     scores = figure is not None and measured is not None
     if per_stage:
         figure = f"per_stage_{figure}" if scores else None
@@ -134,7 +136,7 @@ def _memory_row(judged: Judged, row: Row) -> None:
             half = _TWO_SIDED * prediction.error_gib
             interval = (predicted - half, predicted + half)
             judged.scored[figure].append(Scored(row, run, predicted, measured, prediction.terms, interval))
-    except (SkippedError, AdvisorError) as reason:
+    except _UNUSABLE as reason:
         # A row whose memory is not scored was to be judged for its fit all the same.
         judged.skipped[figure or "fit"][str(reason)] += 1
 
@@ -144,7 +146,7 @@ def _throughput_row(judged: Judged, row: Row) -> None:
     if not row.scorable and not per_stage:
         return
     figure = _time_figure(row, per_stage=per_stage)
-    timed = bool(row.number("step_time_s") or row.number("tokens_per_s_per_gpu"))
+    timed = bool(row.positive("step_time_s") or row.positive("tokens_per_s_per_gpu"))
     try:
         run = run_of(row)
         if not per_stage:
@@ -155,7 +157,7 @@ def _throughput_row(judged: Judged, row: Row) -> None:
             low, high = predict.step_factors(run)
             interval = (seconds * low, seconds * high)
             judged.scored[figure].append(Scored(row, run, seconds, _measured_seconds(row, run), terms, interval))
-    except (SkippedError, AdvisorError) as reason:
+    except _UNUSABLE as reason:
         judged.skipped[figure if timed else "fit"][str(reason)] += 1
 
 
@@ -168,7 +170,7 @@ def _time_figure(row: Row, *, per_stage: bool) -> str:
 
 
 def _measured_seconds(row: Row, run: Run) -> float:
-    seconds = row.number("step_time_s")
+    seconds = row.positive("step_time_s")
     if seconds:
         return seconds
     layout = run.layout
@@ -176,7 +178,7 @@ def _measured_seconds(row: Row, run: Run) -> float:
         layout.tensor_parallel_degree[0] * layout.pipeline_parallel_degree[0] * layout.context_parallel_degree[0]
     )
     tokens = int(layout.batch_samples[0]) * replicas * run.model.sequence_length(run.job.sequence_length)
-    return tokens / ((row.number("tokens_per_s_per_gpu") or 0.0) * run.cluster.gpus)
+    return tokens / ((row.positive("tokens_per_s_per_gpu") or 0.0) * run.cluster.gpus)
 
 
 def _fit(judged: Judged, row: Row, run: Run) -> None:
@@ -189,17 +191,17 @@ def _fit(judged: Judged, row: Row, run: Run) -> None:
 def _known_good_row(judged: Judged, row: Row) -> None:
     try:
         _fit(judged, row, known_good_run(row))
-    except (SkippedError, AdvisorError) as reason:
+    except _UNUSABLE as reason:
         judged.skipped["fit"][str(reason)] += 1
 
 
 def _max_batch_row(judged: Judged, row: Row) -> None:
-    measured = row.number("max_batch_per_gpu_native")
+    measured = row.positive("max_batch_per_gpu_native")
     if measured is None:
         return
     try:
         judged.scored["max_batch"].append(Scored(row, None, largest_batch(row), measured))
-    except (SkippedError, AdvisorError) as reason:
+    except _UNUSABLE as reason:
         judged.skipped["max_batch"][str(reason)] += 1
 
 

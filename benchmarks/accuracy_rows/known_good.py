@@ -26,8 +26,8 @@ __all__ = ["known_good_run"]
 
 def known_good_run(row: Row) -> Run:
     """Configuration of a row of the table of configurations published as working."""
-    cluster = instance_cluster_of(row, nodes=row.integer("instances") or 1)
-    sequence = row.integer("seq")
+    cluster = instance_cluster_of(row, nodes=row.count("instances") or 1)
+    sequence = row.count("seq")
     if not sequence:
         raise SkippedError("sequence length not given")
     precision = row.text("precision") or "bf16"
@@ -72,24 +72,24 @@ def _level(row: Row) -> int:
     """Sharding: the degree of sharded data parallelism is of everything unless the optimizer's state is named."""
     if row.flag("shard_optimizer_state"):
         return 1
-    if (row.integer("sharded_data_parallel_degree") or 0) > 1:
+    if (row.count("sharded_data_parallel_degree") or 0) > 1:
         return 3
     # Megatron's and NeMo's recipes train with the distributed optimizer.
     return 1 if row.text("smp_version").startswith("nemo") else 0
 
 
 def _columns(row: Row, gpus: int, *, first: bool) -> dict[str, int | bool]:
-    tensor = row.integer("tensor_parallel_degree") or 1
-    pipeline = row.integer("pipeline_parallel_degree") or 1
-    context = row.integer("context_parallel_degree") or 1
+    tensor = row.count("tensor_parallel_degree") or 1
+    pipeline = row.count("pipeline_parallel_degree") or 1
+    context = row.count("context_parallel_degree") or 1
     if gpus % (tensor * pipeline * context):
         raise SkippedError("parallel degrees do not divide the number of GPUs")
     replicas = gpus // (tensor * pipeline * context)
-    group, degree = replicas * context, row.integer("sharded_data_parallel_degree") or 0
-    batch, whole = row.integer("train_batch_size_per_gpu_or_rdp"), row.integer("global_batch")
+    group, degree = replicas * context, row.count("sharded_data_parallel_degree") or 0
+    batch, whole = row.count("train_batch_size_per_gpu_or_rdp"), row.count("global_batch")
     if batch is None and not whole:
         raise SkippedError("batch not given")
-    microbatches = row.integer("microbatches") or 1
+    microbatches = row.count("microbatches") or 1
     if batch is None:
         microbatches = batch = max(1, round((whole or 0) / replicas))
     elif first:
@@ -101,13 +101,13 @@ def _columns(row: Row, gpus: int, *, first: bool) -> dict[str, int | bool]:
         microbatches = max(microbatches, round(whole / (replicas * batch))) if whole else microbatches
         batch *= microbatches
     level = _level(row)
-    active = row.integer("active_microbatches") or min(pipeline + 2, microbatches)
+    active = row.count("active_microbatches") or min(pipeline + 2, microbatches)
     return {
         "tensor_parallel_degree": tensor,
         "sequence_parallel": tensor > 1 and not first,
         "pipeline_parallel_degree": pipeline,
         "context_parallel_degree": context,
-        "expert_parallel_degree": row.integer("expert_parallel_degree") or 1,
+        "expert_parallel_degree": row.count("expert_parallel_degree") or 1,
         "shard_level": level,
         "shard_degree": degree if level and 1 < degree < group and group % degree == 0 else 0,
         "prefetched_units": PREFETCHED_UNITS if level == 3 and not first else 0,
@@ -119,6 +119,6 @@ def _columns(row: Row, gpus: int, *, first: bool) -> dict[str, int | bool]:
         "offload_running": not first,
         "experts_beside_shards": not first,
         "offload_activations": bool(row.flag("activation_offloading")),
-        "activation_loading_horizon": row.integer("activation_loading_horizon") or 4,
+        "activation_loading_horizon": row.count("activation_loading_horizon") or 4,
         "pipeline_outermost": not first,
     }

@@ -24,11 +24,11 @@ _NODE_GPUS = 8
 
 def cluster_of(row: Row) -> Cluster:
     """Cluster of a measured run: GPUs, GPUs a node, and both links as the row has them."""
-    gpus = row.integer("gpus")
+    gpus = row.count("gpus")
     if not gpus:
         raise SkippedError("number of GPUs not given")
-    nodes = row.integer("nodes")
-    per_node = row.integer("gpus_per_node") or (gpus // nodes if nodes else min(gpus, _NODE_GPUS))
+    nodes = row.count("nodes")
+    per_node = row.count("gpus_per_node") or (gpus // nodes if nodes else min(gpus, _NODE_GPUS))
     per_node = min(per_node, gpus)
     if gpus % per_node:
         raise SkippedError("GPUs are no whole number of nodes")
@@ -43,7 +43,7 @@ def instance_cluster_of(row: Row, *, nodes: int = 1) -> Cluster:
     first = first if first.startswith("ml.") else f"ml.{first}"
     if first in {machine.name for machine in instances()}:
         return Cluster(first, nodes)
-    gpus = row.integer("gpus") or _NODE_GPUS * nodes
+    gpus = row.count("gpus") or _NODE_GPUS * nodes
     return _custom(_board(row), gpus, max(1, gpus // nodes), "nvlink", 400.0)
 
 

@@ -29,7 +29,7 @@ def largest_batch(row: Row) -> int:
     Native PyTorch 1.x under the Hugging Face Trainer: autocast, the model's own attention, no recomputation.
     """
     cluster = instance_cluster_of(row)
-    sequence = row.integer("seq")
+    sequence = row.count("seq")
     if not sequence:
         raise SkippedError("sequence length not given")
     precision = row.text("precision")

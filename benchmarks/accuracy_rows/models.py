@@ -38,12 +38,10 @@ def model_of(row: Row, *, task: str = "", dropout: bool = True) -> Model:
     dropout
         Whether a GPT trains with dropout.
     """
-    shape = tuple(
-        (name, row.integer(name))
-        for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "tied_embeddings", "seq")
-    )
+    shape = tuple((name, row.count(name)) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq"))
+    shape = (*shape, ("tied_embeddings", None if (tied := row.number("tied_embeddings")) is None else int(tied > 0)))
     # A name counts only where columns cannot say it: experts, and checkpoints that a row names instead of describing.
-    model = _model(shape, row.number("params_b"), row.text("family"), _named(row.text("model")), task)
+    model = _model(shape, row.positive("params_b"), row.text("family"), _named(row.text("model")), task)
     return model if dropout or model.family != "gpt2" else _without_dropout(model)
 
 

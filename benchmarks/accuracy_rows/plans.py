@@ -81,8 +81,8 @@ def degrees_of(row: Row, gpus: int, gpus_per_node: int) -> Degrees:
     sample, as in Megatron-LM's runs, or with fully sharded stages, which is PyTorch's own pipeline, one of as many as
     stages.
     """
-    context, replicas = row.integer("cp") or 1, row.integer("dp")
-    tensor, pipeline = row.integer("tp"), row.integer("pp")
+    context, replicas = row.count("cp") or 1, row.count("dp")
+    tensor, pipeline = row.count("tp"), row.count("pp")
     if tensor is None or pipeline is None:
         if not replicas:
             raise SkippedError("parallel degrees not given")
@@ -92,7 +92,7 @@ def degrees_of(row: Row, gpus: int, gpus_per_node: int) -> Degrees:
     replicas = replicas or gpus // (tensor * pipeline * context)
     if tensor * pipeline * context * replicas != gpus:
         raise SkippedError("parallel degrees do not make the number of GPUs")
-    micro, count, whole = row.integer("micro_batch"), row.integer("num_microbatches"), row.integer("global_batch")
+    micro, count, whole = row.count("micro_batch"), row.count("num_microbatches"), row.count("global_batch")
     each = whole / replicas if whole else None
     if micro is None:
         if each is None:
@@ -102,7 +102,7 @@ def degrees_of(row: Row, gpus: int, gpus_per_node: int) -> Degrees:
         micro = min(max(1, round(each / (count or 1))), _MOST_SAMPLES)
     if count is None:
         count = max(1, round(each / micro)) if each else 1
-    return Degrees(tensor, pipeline, context, replicas, micro, count, row.integer("vpp") or 1)
+    return Degrees(tensor, pipeline, context, replicas, micro, count, row.count("vpp") or 1)
 
 
 def run_of(row: Row) -> Run:
@@ -131,7 +131,7 @@ def run_of(row: Row) -> Run:
 
 def _job(row: Row, kept: Keeping) -> Job:
     precision = row.text("precision_class") or row.text("precision")
-    sequence = row.integer("seq")
+    sequence = row.count("seq")
     if not sequence:
         raise SkippedError("sequence length not given")
     try:
@@ -220,7 +220,7 @@ def _keeps_gathered(row: Row, degrees: Degrees) -> bool:
 
 
 def _gathered_units(row: Row, degrees: Degrees) -> int:
-    layers = row.integer("layers")
+    layers = row.count("layers")
     return -(-layers // degrees.pipeline) if layers and _keeps_gathered(row, degrees) else PREFETCHED_UNITS
 
 
@@ -231,14 +231,14 @@ def _columns(row: Row, degrees: Degrees) -> dict[str, int | bool]:
     selective, fused = recompute == "selective-attention", row.text("attention_class").startswith("flash")
     level = _level(row)
     group = degrees.replicas * degrees.context
-    degree = row.integer("shard_degree") or 0
+    degree = row.count("shard_degree") or 0
     return {
         "tensor_parallel_degree": degrees.tensor,
         "sequence_parallel": degrees.tensor > 1 and _modern(row),
         "pipeline_parallel_degree": degrees.pipeline,
         "virtual_stages": degrees.chunks,
         "context_parallel_degree": degrees.context,
-        "expert_parallel_degree": row.integer("ep") or 1,
+        "expert_parallel_degree": row.count("ep") or 1,
         "shard_level": level,
         "shard_degree": degree if level and 1 < degree < group and group % degree == 0 else 0,
         "prefetched_units": _gathered_units(row, degrees) if level == 3 else 0,

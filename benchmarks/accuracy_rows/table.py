@@ -56,10 +56,15 @@ class Row:
             return None
         return value if math.isfinite(value) else None
 
-    def integer(self, column: str) -> int | None:
-        """Whole number of a column."""
+    def positive(self, column: str) -> float | None:
+        """Number of a column; None where it is not above zero."""
         value = self.number(column)
-        return None if value is None else round(value)
+        return value if value is not None and value > 0 else None
+
+    def count(self, column: str) -> int | None:
+        """Whole number of a column that counts something; None below 1."""
+        value = self.number(column)
+        return round(value) if value is not None and value >= 1 else None
 
     def flag(self, column: str) -> bool | None:
         """Whether a column says yes; None where it says nothing."""
@@ -91,7 +96,7 @@ class Table:
 def read_table(path: Path) -> Table:
     """Read one file; its kind follows from its columns."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             columns = frozenset(reader.fieldnames or ())
             rows = tuple(Row({key: value or "" for key, value in row.items() if key}) for row in reader)
