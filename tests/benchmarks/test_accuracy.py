@@ -172,6 +172,19 @@ def test_a_row_that_cannot_be_expressed_is_counted_under_its_reason(tmp_path, ch
     assert count == 1
 
 
+@pytest.mark.parametrize("changes", [{"gpus": "0"}, {"dp": "-4"}, {"hidden": "7"}, {"micro_batch": "0"}, {"tp": "x"}])
+def test_a_row_that_makes_no_sense_stops_nothing(tmp_path, changes):
+    judged = score(tmp_path, [TIMED | changes, TIMED])
+    assert len(judged.scored["step_time_a100_h100"]) + sum(judged.skipped["step_time_a100_h100"].values()) == 2
+    assert judged.scored["step_time_a100_h100"]
+
+
+def test_a_measurement_of_nothing_is_none(tmp_path):
+    judged = score(tmp_path, [TIMED | {"step_time_s": "0"}], [MEASURED | {"memory_gib_per_gpu": "0"}])
+    assert not any(judged.scored.values())
+    assert not any(judged.skipped.values())
+
+
 def test_nothing_of_a_measurement_decides_what_is_skipped_or_predicted(tmp_path):
     one, other = (
         score(tmp_path, [TIMED | {"step_time_s": seconds, "mfu": seconds, "memory_gib_per_gpu": seconds}])
