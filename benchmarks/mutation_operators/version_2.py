@@ -171,11 +171,7 @@ def replicated_instead(script: Script) -> Iterator[str]:
 
 @operator("v2", "the names of version 1 do not exist in version 2", V2, {"hybrid_shard_degree": 4})
 def step_of_version_1(script: Script) -> Iterator[str]:
-    yield script.text.replace(
-        "import torch.sagemaker as tsm\n",
-        "import torch.sagemaker as tsm\nfrom smdistributed.modelparallel import torch as smp\n",
-        1,
-    )
+    yield script.on_top("from smdistributed.modelparallel import torch as smp")
 
 
 @operator("v2", "parameters of version 1 are unknown to version 2", V2, {"hybrid_shard_degree": 4})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.edits import Edit, after_statement
 from smp_advisor.scripts.names import is_optimizer
-from smp_advisor.scripts.queries import is_optimizer_call, origins, updates
+from smp_advisor.scripts.queries import is_optimizer_call, is_wrapped_optimizer, origins, updates
 from smp_advisor.scripts.trace import exclusive
 from smp_advisor.scripts.values import Collection, External, Item, Mapping, Operation, Result, Value, options
 
@@ -29,17 +29,31 @@ def _optimizer_wrapped(context: Context) -> Iterator[Hit]:
     if not (context.wrappings or context.trace.named("smp.init")):
         return
     seen: set[ast.Call] = set()
+    wrapped = {step.node for step, stepped in updates(context.trace) if is_wrapped_optimizer(stepped)}
     for step, stepped in updates(context.trace):
         if not step.reached or not is_optimizer_call(stepped):
             continue
         made = [one.call for one in origins(stepped) if isinstance(one, Result)]
         for call in made:
-            if call.node not in seen and not any(exclusive(step, other) for other in _wrappings(context)):
+            others = _wrappings(context)
+            elsewhere = bool(others) and all(exclusive(step, other) for other in others)
+            # Where it may be the wrapped one, too, the plain one is for runs without the library.
+            if call.node not in seen and not elsewhere and step.node not in wrapped:
                 seen.add(call.node)
                 yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]}, _wrap(context, call))
-    if not seen and not _wrappings(context) and not updates(context.trace):
+    if (
+        not seen
+        and not _wrappings(context)
+        and not any(_is_optimizer(stepped) for _, stepped in updates(context.trace))
+    ):
         for call in _handed_on(context):
             yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]}, _wrap(context, call))
+
+
+def _is_optimizer(value: Value) -> bool:
+    """Whether `value` may be an optimizer, as opposed to a schedule; what is unseen may be one."""
+    found = origins(value)
+    return any(not isinstance(one, Result) or is_optimizer(one.call.name) for one in found)
 
 
 def _handed_on(context: Context) -> list[Call]:

@@ -87,8 +87,7 @@ def _model_wrapped(context: Context) -> Iterator[Hit]:
             yield Hit(second.module, second.node, {"what": "The model is wrapped by smp.DistributedModel twice"})
             continue
         for earlier in wrappings[:number]:
-            same = earlier.node is second.node
-            if not same and not earlier.guards and not second.guards and not exclusive(earlier, second):
+            if earlier.node is not second.node and _both_run(earlier, second):
                 yield Hit(
                     second.module,
                     second.node,
@@ -100,6 +99,14 @@ def _model_wrapped(context: Context) -> Iterator[Hit]:
         return
     if not wrappings and context.settings.pipelined:
         yield from _never(context)
+
+
+def _both_run(earlier: Call, second: Call) -> bool:
+    """Whether the earlier call has run wherever the second one runs."""
+    return not exclusive(earlier, second) and all(
+        any(guard.test is other.test and guard.holds == other.holds for other in second.guards)
+        for guard in earlier.guards
+    )
 
 
 def _unwrapped_in_steps(context: Context) -> Iterator[Call]:
@@ -123,7 +130,7 @@ def _plain_candidate(value: Value) -> bool:
 
 def _outermost(call: Call) -> bool:
     """Whether the model is called by the step itself, not by another module's forward."""
-    return bool(call.functions) and call.functions[-1].home is None
+    return bool(call.functions) and (call.functions[-1].home is None or call.functions[-1].step is not None)
 
 
 def _never(context: Context) -> Iterator[Hit]:

@@ -95,21 +95,26 @@ def _unused_outputs(context: Context) -> Iterator[Hit]:
             value = call.argument(flag)
             model = call.receiver is not None and is_wrapped_model(call.receiver)
             made = call.name.startswith("transformers.")
-            if constant(value) is True and (model or made) and not _read(context, attribute):
+            if constant(value) is True and (model or made) and not _read(context, call.module, attribute):
                 node = next((keyword.value for keyword in call.node.keywords if keyword.arg == flag), call.node)
                 yield Hit(call.module, node, {"what": f"{flag}=True makes the model return {attribute}"})
         for store in context.trace.stores:
-            if store.node.attr == flag and constant(store.value) is True and not _read(context, attribute):
+            if (
+                store.node.attr == flag
+                and constant(store.value) is True
+                and not _read(context, store.module, attribute)
+            ):
                 yield Hit(store.module, store.node, {"what": f"{flag}=True makes the model return {attribute}"})
     yield from _thrown_away(context)
 
 
-def _read(context: Context, attribute: str) -> bool:
-    """Whether any of the script's files reads what the flag asks for."""
+def _read(context: Context, here: Module, attribute: str) -> bool:
+    """Whether the file that asks, or the script itself, reads what the flag asks for; models' own files all do."""
     return any(
         any(node.attr == attribute for node in module.all(ast.Attribute))
         or any(node.value == attribute for node in module.all(ast.Constant))
         for module in context.trace.modules
+        if module is here or module.entry
     )
 
 
