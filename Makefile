@@ -51,7 +51,7 @@ pins: test-environment
 	scripts/pins.sh $(TEST)/python
 
 clean:
-	rm -rf .venv .venv-sdk .venv-test artifacts dist js/node_modules js/lib smp_advisor/static smp_advisor/labextension
+	rm -rf .venv .venv-sdk .venv-test .venv-toolkit artifacts dist js/node_modules js/lib smp_advisor/static smp_advisor/labextension
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find smp_advisor tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -151,6 +151,14 @@ def test_a_parameter_without_gradient_is_named(net):
     assert "unused.weight" in str(done)
 
 
+def test_a_model_without_a_loss_is_said_to_have_none():
+    from torch import nn
+
+    done = run(read_subject(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))), JOB, precision="fp32")
+    assert any("returned no loss" in note for note in done.notes)
+    assert done.how == "whole, with its own weights"
+
+
 def test_a_copy_that_does_not_fit_says_what_would_do(net):
     with pytest.raises(ProfileError, match="more memory"):
         run(read_subject(net), JOB, memory_bytes=2**17)

@@ -141,12 +141,12 @@ def _by_truncation(
             nn.init.normal_(parameter, std=0.02) if parameter.ndim > 1 else nn.init.ones_(parameter)
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise ProfileError(f"{subject.name} has lazy layers: call it once on example inputs before it is profiled.")
-    cut = tuple(Reduction(path or "blocks", *counts) for path, counts in places.items())
+    cut = [Reduction(path or "blocks", *counts) for path, counts in places.items() if counts[0] != counts[1]]
     return Copy(
         model=model.to(dtype),
         subject=subject,
-        how="by truncating its repeated blocks, at full width, with its own weights",
-        reductions=tuple(one for one in cut if one.full != one.copy),
+        how=f"{'by truncating its repeated blocks, at full width' if cut else 'whole'}, with its own weights",
+        reductions=tuple(cut),
         blocks=_blocks(model),
     )
 

@@ -126,9 +126,12 @@ def run(
 
 def _train(settings: _Settings) -> dict[str, Any]:
     """In the child: make the copy, train it, compare it with its trace."""
+    import torch
+
     from smp_advisor.profiling.inputs import example_inputs, filled
-    from smp_advisor.profiling.scaled.making import make_copy, token_count
+    from smp_advisor.profiling.scaled.making import make_copy, plain_inputs, token_count
     from smp_advisor.profiling.scaled.training import Trainer, split
+    from smp_advisor.profiling.step import call_model
     from smp_advisor.profiling.structure import parameter_total, ties
 
     begun = time.perf_counter()
@@ -153,6 +156,10 @@ def _train(settings: _Settings) -> dict[str, Any]:
         last = _partial(sizes, least=2 if has_norm_over_batch else 1)
         last_batch = split(filled(example.make(sum(last), sequence), vocab, seed=1), last)
         groups = ties(model)
+        with torch.no_grad():
+            output = call_model(model, plain_inputs(batch[0], dtype))
+        if not (isinstance(output, torch.Tensor) and output.ndim == 0) and getattr(output, "loss", None) is None:
+            notes.append("The model returned no loss: the mean of its first result was trained on.")
         progress(1, total, "comparing with its trace")
         comparisons, more = _compare(copy, settings, example, sequence, samples, dtype)
         trainer = Trainer(
