@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smp_advisor import check_estimator
+from smp_advisor import advise, check_estimator
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import InstanceError, PlanError
 from smp_advisor.export import estimator_cell
@@ -95,6 +95,20 @@ def test_cells_of_any_plan_are_read_back_as_the_plan(found, sdk):
     report = check_estimator(cell)
     assert report.plan == plan
     assert (report.cluster.instance.name, report.cluster.nodes) == (cluster.instance.name, cluster.nodes)
+
+
+def test_advice_writes_every_cell_with_its_own_script_and_data():
+    advice = advise(LLAMA, "ml.p4d.24xlarge", instance_count=2, sequence_length=512, data="s3://mine/train")
+    assert '"train": "s3://mine/train"' in advice.cell("v2")
+    assert 'data_source="s3://mine/train"' in advice.cell("v3")
+    assert 'data_source="s3://other"' in advice.cell("v3", data="s3://other")
+    assert '"mine",' in advice.permissions_cell()
+    assert "INSTANCES, SECONDS = 2, 60" in advice.monitoring_cell()
+    assert 'QUOTA = "ml.p4d.24xlarge for training job usage"' in advice.quota_cell()
+    assert advice.local_cell().startswith("%%smp_local ")
+    own = advise(LLAMA, "ml.p4d.24xlarge", instance_count=2, sequence_length=512, script="mine.py")
+    assert own.script_cell() == ""
+    assert 'runpy.run_path("mine.py"' in own.local_cell()
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

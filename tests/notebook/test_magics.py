@@ -135,6 +135,30 @@ def test_export_puts_the_cell_of_the_controls_as_they_stand(shell, asked, next_c
     assert next_cells[1].startswith("%%writefile")
 
 
+def test_export_writes_the_cells_beside_the_job(shell, asked, next_cells):
+    shell.run_line_magic("smp_advise", ADVISE)
+    starts = {
+        "script": "%%writefile train_smp.py",
+        "local": "%%smp_local",
+        "monitoring": "# What the hosts of the job do",
+        "permissions": "# What the job's execution role has to be allowed.",
+        "quota": "# Asks AWS whether the account may start",
+    }
+    for what in starts:
+        shell.run_line_magic("smp_export", what)
+    assert [source.startswith(start) for source, start in zip(next_cells, starts.values(), strict=True)] == [True] * 5
+
+
+def test_export_takes_the_jobs_options_and_refuses_in_a_sentence(shell, asked, next_cells, capsys):
+    shell.run_line_magic("smp_advise", ADVISE)
+    network = "--subnet subnet-1 --security-group sg-1"
+    shell.run_line_magic("smp_export", f"--sdk v3 --data fsx://fs-0123456789abcdef0/fsx --keep-alive 600 {network}")
+    for written in ("ModelTrainer(", "FileSystemDataSource(", "keep_alive_period_in_seconds=600", '"subnet-1"'):
+        assert written in next_cells[0]
+    shell.run_cell("%smp_export --spot")
+    assert "pass checkpoints= with the place" in "".join(capsys.readouterr())
+
+
 def test_export_without_advice_says_what_to_do(shell, capsys):
     shell.run_cell("%smp_export")
     assert "run %smp_advise first" in "".join(capsys.readouterr())
