@@ -177,3 +177,11 @@ def test_a_rank_that_fails_names_its_line(write, tmp_path):
     done = run(write(text), processes=2, folder=tmp_path / "run")
     assert not done.ok
     assert "train.py:4 (`raise KeyError('of one rank')`)" in done.error
+
+
+def test_a_notebook_keeps_a_few_lines_of_text(write, tmp_path):
+    from IPython.lib.pretty import pretty
+
+    done = run(write("print('x' * 3000)"), folder=tmp_path / "run")
+    assert pretty(done) == str(done)
+    assert len(pretty(done)) < 500

@@ -98,6 +98,10 @@ class LocalRun:
     def _repr_html_(self) -> str:
         return self.as_html()
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 (IPython's own form)
+        # What a saved notebook keeps beside the HTML, and what a terminal shows.
+        printer.text("..." if cycle else str(self))
+
     def __str__(self) -> str:
         return f"{self.error or self.summary}\n{self.label}"
 

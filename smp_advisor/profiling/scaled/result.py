@@ -191,6 +191,10 @@ class ScaledRun:
     def _repr_html_(self) -> str:
         return self.as_html()
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 (IPython's own form)
+        # What a saved notebook keeps beside the HTML, and what a terminal shows.
+        printer.text("..." if cycle else str(self))
+
     def __str__(self) -> str:
         lines = [f"  {name}: {text}" for name, text in self.findings]
         return "\n".join([self.summary, *lines, self._time_words])
