@@ -103,14 +103,21 @@ def _product_seconds(
     return copies * np.maximum(arithmetic, traffic / _bandwidth(instance))
 
 
-def _matmul_seconds(matmul: Matmul, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
+def _matmuls_seconds(matmuls: tuple[Matmul, ...], layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
+    """All products of weights of a block in one go, arrays of shape (products, n), and their sum."""
+
+    def column(values: list[float]) -> Floats:
+        return np.array(values, dtype=np.float64)[:, np.newaxis]
+
     tp, ep = layout.tensor_parallel_degree, layout.expert_parallel_degree
-    columns = matmul.outputs / np.where(matmul.split == "column", tp, 1.0)
-    inner = matmul.inputs / np.where(matmul.split == "row", tp, 1.0)
+    columns = column([m.outputs for m in matmuls]) / np.where(column([m.split == "column" for m in matmuls]), tp, 1)
+    inner = column([m.inputs for m in matmuls]) / np.where(column([m.split == "row" for m in matmuls]), tp, 1)
     # Expert parallelism gives a GPU fewer experts, and the tokens of more GPUs for each.
-    held = np.maximum(matmul.experts / ep, 1.0) if matmul.experts > 1 else 1.0
-    rows = world.microbatch_tokens * matmul.weights_per_token / held
-    return _product_seconds(rows, columns, inner, held, instance, job, world.bytes_per_element, weights=True)
+    held = np.maximum(column([m.experts for m in matmuls]) / ep, 1.0)
+    rows = world.microbatch_tokens * column([m.weights_per_token for m in matmuls]) / held
+    seconds = _product_seconds(rows, columns, inner, held, instance, job, world.bytes_per_element, weights=True)
+    total: Floats = seconds.sum(axis=0)
+    return total
 
 
 def _attention_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
@@ -156,9 +163,7 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
     """
     tp = layout.tensor_parallel_degree
     attention = _attention_seconds(block, layout, world, instance, job)
-    products = sum(
-        (_matmul_seconds(matmul, layout, world, instance, job) for matmul in block.matmuls), np.zeros(len(layout))
-    )
+    products = _matmuls_seconds(block.matmuls, layout, world, instance, job)
     # The library's fused layers replace the model's own activation function under tensor parallelism.
     unfused = np.where(tp == 1, block.unfused_split_traffic_elements, 0.0)
     whole = block.traffic_elements / np.where(layout.sequence_parallel, tp, 1)

@@ -145,6 +145,7 @@ def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan
         kinds_of_plan = plan_kinds(part, cluster)
         shards = vocabulary_shards(model, part)
         errors = [memory_error_bytes(by, shards, model.activation_band) for _, by, _ in kinds]
+        needed = [needed_bytes(by) for _, by, _ in kinds]
         for position, row in enumerate(rows):
             result[row] = _value(
                 model,
@@ -154,7 +155,7 @@ def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan
                 memory=_memory(model, degree, kinds, position),
                 time=StepTime(**{name: float(values[row]) for name, values in seconds.items()}),
                 error_bytes=[float(error[position]) for error in errors],
-                needed=[float(needed_bytes(by)[position]) for _, by, _ in kinds],
+                needed=[float(values[position]) for values in needed],
                 host=max(float(h[position]) for _, _, h in kinds) * cluster.instance.gpus,
                 flight=int(flight[position]),
                 kind=str(kinds_of_plan[position]),
@@ -163,17 +164,13 @@ def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan
 
 
 def _memory(model: Model, degree: int, kinds: list[tuple[Stage, dict[str, Floats], Floats]], position: int) -> Memory:
-    by_kind = {stage.kind: by for stage, by, _ in kinds}
+    by_kind = {
+        stage.kind: {category: float(by[category.removesuffix("_gib")][position]) / GIB for category in CATEGORIES}
+        for stage, by, _ in kinds
+    }
     return Memory(
         stages=tuple(
-            StageMemory(
-                stage=stage.index,
-                layers=stage.layers,
-                **{
-                    category: float(by_kind[stage.kind][category.removesuffix("_gib")][position]) / GIB
-                    for category in CATEGORIES
-                },
-            )
+            StageMemory(stage=stage.index, layers=stage.layers, **by_kind[stage.kind])
             for stage in stages(model, degree)
         )
     )

@@ -189,6 +189,8 @@ def _bubble(model: Model, cluster: Cluster, layout: Layout, world: World, degree
 
 def _largest_local_parameters(model: Model, layout: Layout, degree: int) -> LocalParameters:
     locals_ = [local_parameters(model, layout, stage) for stage in stage_kinds(model, degree)]
+    if len(layout) == 1:
+        return max(locals_, key=lambda local: float(local.total[0]))
     largest = np.stack([local.total for local in locals_]).argmax(axis=0)
     rows = np.arange(len(layout))
     return type(locals_[0])(
@@ -254,19 +256,22 @@ def _data_parallel(
             cluster, element * trained.replicated, dp, wide
         )
 
-    reduced = over_groups(all_reduce_seconds, recipe.reduced_bytes)
+    level = layout.shard_level
     gradient_bytes = recipe.reduced_bytes * trained.total
-    scattered = _shared_out(cluster, gradient_bytes, world) + all_reduce_seconds(
-        cluster, gradient_bytes / world.shards, reduction // world.shards, world.shards * stride
-    )
-    gathered = _shared_out(cluster, recipe.compute_bytes * trained.total, world)
     inside = bus_bytes_per_second(cluster, reduction, stride)[1]
     forward = passes.forward + passes.exchange_forward
-    waited = np.where(layout.gather_after_step, gathered, _exposed(gathered, forward, inside))
-    by_level = np.where(
-        layout.shard_level == 0, _exposed(reduced, last, inside), _exposed(scattered, last, inside) + waited
-    )
-    if not (layout.shard_level >= 3).any():
+    by_level = np.zeros(len(layout))
+    # Each level is worked out only where a plan has it: one plan has one of them.
+    if (level == 0).any():
+        by_level = _exposed(over_groups(all_reduce_seconds, recipe.reduced_bytes), last, inside)
+    if ((level == 1) | (level == 2)).any():
+        scattered = _shared_out(cluster, gradient_bytes, world) + all_reduce_seconds(
+            cluster, gradient_bytes / world.shards, reduction // world.shards, world.shards * stride
+        )
+        gathered = _shared_out(cluster, recipe.compute_bytes * trained.total, world)
+        waited = np.where(layout.gather_after_step, gathered, _exposed(gathered, forward, inside))
+        by_level = np.where(level == 0, by_level, _exposed(scattered, last, inside) + waited)
+    if not (level >= 3).any():
         return by_level
 
     # One gather a block: every one of them pays the start of a collective.
@@ -284,7 +289,7 @@ def _data_parallel(
     sharing = bus_bytes_per_second(cluster, world.shards, neighbours)[1]
     per_microbatch = _exposed(gather, forward, sharing) + _exposed(gather + scatter, backward, sharing)
     fully = layout.microbatches * per_microbatch + _exposed(across, last, np.zeros_like(sharing))
-    return np.where(layout.shard_level >= 3, fully, by_level)
+    return np.where(level >= 3, fully, by_level)
 
 
 def _optimizer(cluster: Cluster, layout: Layout, world: World, local: LocalParameters) -> Floats:
