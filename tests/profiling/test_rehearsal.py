@@ -105,6 +105,13 @@ def test_bounds_that_pytorch_has_not_are_named():
     assert any("active_microbatches=2" in sentence for sentence in left_out)
 
 
+def test_accumulated_gradients_are_microbatches_too():
+    degrees, _ = degrees_of(Plan(library="fsdp", batch_size=4, gradient_accumulation_steps=3), 8)
+    assert (degrees.microbatches, degrees.data, degrees.sharding) == (3, 2, "full")
+    degrees, _ = degrees_of(Plan(library="ddp", batch_size=4), 8)
+    assert (degrees.data, degrees.sharding) == (2, "none")
+
+
 def test_a_rehearsal_goes_through_json_unchanged(rehearsals):
     done = rehearsals["a deep pipeline"]
     assert Rehearsal.from_dict(json.loads(json.dumps(done.as_dict()))) == done

@@ -36,9 +36,7 @@ _WITHOUT_LIBRARY = (
 
 def planned(plan: Plan) -> dict[str, Any]:
     """What `run` is given to run a script as a plan says: options, ``mp_parameters``, processes of one replica."""
-    processes = 1
-    for name in ("pipeline_parallel_degree", "tensor_parallel_degree"):
-        processes *= int(getattr(plan, name, 1))
+    processes = plan.pipeline_parallel_degree * plan.tensor_parallel_degree
     return {
         "hyperparameters": dict(plan.hyperparameters),
         "parameters": dict(plan.parameters),

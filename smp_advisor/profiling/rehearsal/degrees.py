@@ -57,7 +57,7 @@ def degrees_of(plan: Plan, data_parallel_degree: int) -> tuple[Degrees, list[str
     data = data_parallel_degree if sharding != "full" else max(sharded, min(data_parallel_degree, 2))
     alone = sum(one > 1 for one in (tensor, pipeline, data)) == 1
     most = 4 if alone else 2
-    microbatches = getattr(plan, "microbatches", 1)
+    microbatches = plan.microbatches * plan.gradient_accumulation_steps
     used = Degrees(
         tensor=min(tensor, 2),
         pipeline=min(pipeline, most),

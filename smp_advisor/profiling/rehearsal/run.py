@@ -102,9 +102,8 @@ def run(
 
 
 def _planned(plan: Plan, data_parallel_degree: int | None) -> str:
-    tensor = getattr(plan, "tensor_parallel_degree", 1)
-    pipeline = getattr(plan, "pipeline_parallel_degree", 1)
-    microbatches = getattr(plan, "microbatches", 1)
+    tensor, pipeline = plan.tensor_parallel_degree, plan.pipeline_parallel_degree
+    microbatches = plan.microbatches * plan.gradient_accumulation_steps
     data = "as the cluster allows" if data_parallel_degree is None else data_parallel_degree
     return f"tensor {tensor} × pipeline {pipeline} × data {data}, {microbatches} microbatches"
 

@@ -88,12 +88,14 @@ def run(
     """
     limits = Limits(memory_bytes=memory_bytes, seconds=seconds)
     limits = Limits(memory_bytes=limits.resolved_memory_bytes(), seconds=seconds)
-    planned = plan.microbatches if plan else 1
-    samples = max(1, plan.batch_size // planned) if plan else 2
+    planned = plan.microbatches * plan.gradient_accumulation_steps if plan else 1
+    samples = max(1, plan.batch_size // plan.microbatches) if plan else 2
     checkpointing = bool(plan and plan.activation_checkpointing)
     notes = []
     if plan and checkpointing and str(plan.activation_checkpointing) != "each":
         notes.append(f"activation_checkpointing={plan.activation_checkpointing!r} was run block by block.")
+    if job.optimizer not in {"adam", "sgd", "plain-sgd"}:
+        notes.append(f"AdamW took the steps in the place of {job.optimizer}.")
     shrunk = {
         "microbatches": (planned, min(planned, _MOST_MICROBATCHES)),
         "samples a microbatch": (samples, min(samples, _MOST_SAMPLES)),
