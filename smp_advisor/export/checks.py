@@ -6,12 +6,15 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export.facts import launch_facts
 
-__all__ = ["base_job_name", "hyperparameters", "seconds", "text", "whole"]
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+
+__all__ = ["base_job_name", "hyperparameters", "sagemaker_instance", "seconds", "text", "whole"]
 
 _RESERVED = ("sagemaker_", "mp_parameters")
 
@@ -21,6 +24,15 @@ def text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ExportError(f"{name} must be text, for example a path, not {value!r}.")
     return value
+
+
+def sagemaker_instance(cluster: Cluster) -> None:
+    """Refuse hardware that SageMaker does not have."""
+    if cluster.instance.custom or not cluster.instance.name.startswith("ml."):
+        raise ExportError(
+            f"{cluster.instance.name!r} is no SageMaker instance type, so no job can be started on it: choose one such"
+            " as ml.p4d.24xlarge."
+        )
 
 
 def base_job_name(given: object, model_name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.table import table_date
-from smp_advisor.errors import ExportError
+from smp_advisor.export import checks
 from smp_advisor.export.literal import Comment, comment
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.storage import FileSystem, bucket_and_prefix
@@ -24,7 +24,7 @@ def monitoring_cell(cluster: Cluster) -> str:
 
     It takes ``job_name`` from the cell that started the job, and leaves a data frame ``usage``.
     """
-    _require_sagemaker(cluster)
+    checks.sagemaker_instance(cluster)
     gpus, vcpus = cluster.instance.gpus, cluster.instance.vcpus
     values = {
         "instances": cluster.nodes,
@@ -42,7 +42,7 @@ def permissions_cell(cluster: Cluster, plan: Plan, **options: Any) -> str:
 
     `options` are the job's, see `JobOptions`: its buckets and file systems appear in the statements.
     """
-    _require_sagemaker(cluster)
+    checks.sagemaker_instance(cluster)
     chosen = JobOptions.of(options)
     places = [place for place in (*chosen.channels.values(), chosen.checkpoint_place) if place is not None]
     buckets = dict.fromkeys(bucket_and_prefix(place)[0] for place in places if isinstance(place, str))
@@ -62,7 +62,7 @@ def permissions_cell(cluster: Cluster, plan: Plan, **options: Any) -> str:
 
 def quota_cell(cluster: Cluster, **options: Any) -> str:
     """Cell that asks AWS for the account's quota and today's price, each with a time limit."""
-    _require_sagemaker(cluster)
+    checks.sagemaker_instance(cluster)
     chosen = JobOptions.of(options)
     name = cluster.instance.name
     use = "spot training job" if chosen.spot else "training job"
@@ -80,11 +80,3 @@ def quota_cell(cluster: Cluster, **options: Any) -> str:
         "table_words": f"the advisor's table of {table_date()}",
     }
     return render("quota.py.in", values=values, flags={})
-
-
-def _require_sagemaker(cluster: Cluster) -> None:
-    if cluster.instance.custom or not cluster.instance.name.startswith("ml."):
-        raise ExportError(
-            f"{cluster.instance.name!r} is no SageMaker instance type, so no job can be started on it: choose one such"
-            " as ml.p4d.24xlarge."
-        )

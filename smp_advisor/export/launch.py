@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import ExportError
 from smp_advisor.export import checks
 from smp_advisor.export.script import SCRIPT_NAME, builds, require_writable, requirements
 from smp_advisor.export.storage import CHECKPOINT_CHANNEL, FileSystem, Location
@@ -68,11 +67,7 @@ def launch(model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOpt
     InstanceError
         The plan's library does not run on the cluster's instances.
     """
-    if cluster.instance.custom or not cluster.instance.name.startswith("ml."):
-        raise ExportError(
-            f"{cluster.instance.name!r} is no SageMaker instance type, so no job can be started on it: choose one such"
-            " as ml.p4d.24xlarge."
-        )
+    checks.sagemaker_instance(cluster)
     require_supported_instance(plan.library, cluster.instance)
     generated = options.script is None and builds(model)
     if generated:

@@ -1,4 +1,4 @@
-"""Reading emitted cells without running them."""
+"""Reading and changing emitted cells without running them."""
 
 from __future__ import annotations
 
@@ -34,3 +34,13 @@ class _Anonymous(ast.NodeTransformer):
 def shape(cell):
     """What a cell does, with the values of its constants left out."""
     return ast.dump(_Anonymous().visit(ast.parse(cell)))
+
+
+def replaced(old, new):
+    """A change of a cell, which must be possible in one place."""
+
+    def change(cell):
+        assert cell.count(old) == 1, f"{old!r} must be in the cell once"
+        return cell.replace(old, new)
+
+    return change

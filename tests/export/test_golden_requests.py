@@ -6,6 +6,7 @@ import pytest
 
 from smp_advisor.export import estimator_cell
 from tests.export.golden_jobs import JOBS, OPTIONS, differences
+from tests.export.reading import replaced
 from tests.moto_harness.notebooks import ENVIRONMENTS, run_notebooks
 
 pytestmark = [pytest.mark.moto, pytest.mark.slow]
@@ -17,14 +18,6 @@ SCRIPT = "%%writefile src/train_smp.py\nprint('trains')\n"
 def cell(name):
     case, sdk, added = JOBS[name]
     return estimator_cell(*case.parts, sdk=sdk, job_name=f"smp-advisor-{name[0]}", **OPTIONS | added)
-
-
-def replaced(old, new):
-    def change(cell):
-        assert cell.count(old) == 1, f"{old!r} must be in the cell once"
-        return cell.replace(old, new)
-
-    return change
 
 
 MUTATIONS = {

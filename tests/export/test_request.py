@@ -8,6 +8,7 @@ import pytest
 
 from smp_advisor.export import estimator_cell, script_cell, training_script
 from tests.export.examples import CASES
+from tests.export.reading import replaced
 from tests.moto_harness.notebooks import run_notebooks
 
 pytestmark = [pytest.mark.moto, pytest.mark.slow]
@@ -273,14 +274,6 @@ def differences(result, name):
 def notebook(name, change=lambda cell: cell):
     parts = CASES[name].parts
     return [script_cell(*parts), change(estimator_cell(*parts, data=DATA))]
-
-
-def replaced(old, new):
-    def change(cell):
-        assert cell.count(old) == 1, f"{old!r} must be in the cell once"
-        return cell.replace(old, new)
-
-    return change
 
 
 MUTATIONS = {
