@@ -4,7 +4,7 @@ TEST := .venv-test/bin
 LAB_ARGS ?=
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # in a container there is often nobody else
 PYTEST_ARGS ?=
-BENCHMARKS ?= search_speed cost_speed mutations # not published_scripts: it wants a folder of somebody's scripts
+BENCHMARKS ?= search_speed cost_speed profile_trace mutations # not published_scripts: it wants a folder of somebody's scripts
 
 .PHONY: help lab demo test check bench format clean lint pins lab-environment test-environment
 

@@ -1,7 +1,7 @@
 """Profile every class of transformers' own tables with its default configuration, and write docs/profiling_coverage.md.
 
-Run it with ``python scripts/profiling_coverage.py``; with ``--results FILE`` it keeps what it found so far, line by line,
-and goes on from there the next time (``--limit N`` does N classes at most).
+Run it with ``python scripts/profiling_coverage.py``; with ``--results FILE`` it keeps what it found so far, line by
+line, and goes on from there the next time (``--limit N`` does N classes at most).
 """
 
 from __future__ import annotations
@@ -9,10 +9,15 @@ from __future__ import annotations
 import argparse
 import collections
 import json
+import re
 import sys
 import time
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smp_advisor.profiling.subject import Subject
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "profiling_coverage.md"
@@ -23,8 +28,16 @@ TASKS = {
     "image classification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
 }
 SEQUENCE = 64
-SECONDS = 60.0
-LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
+SECONDS = 120.0
+LAYERS = (
+    "num_hidden_layers",
+    "n_layer",
+    "num_layers",
+    "n_layers",
+    "num_decoder_layers",
+    "encoder_layers",
+    "decoder_layers",
+)
 MOST_LAYERS = 6
 OUTCOMES = ("traced", "really run", "guided trace", "invalid default", "failed")
 
@@ -40,8 +53,8 @@ def classes() -> list[tuple[str, str, str]]:
     return found
 
 
-def default_subject(name: str, *, shallow: bool = False):
-    """The class with the configuration it builds by default; `shallow`, with a few of its layers, to be done in time."""
+def default_subject(name: str, *, shallow: bool = False) -> Subject:
+    """The class with its default configuration; `shallow`, with a few of its layers, to be done in time."""
     import transformers
 
     from smp_advisor.profiling.subject import Subject
@@ -53,7 +66,7 @@ def default_subject(name: str, *, shallow: bool = False):
     return Subject(name=name, source="configuration", config=config, model_class=cls)
 
 
-def limit_layers(config) -> None:
+def limit_layers(config: Any) -> None:
     """At most so many layers, in the configuration and its parts; kinds of layers keep their order."""
     for part in ("text_config", "vision_config", "encoder", "decoder"):
         if hasattr(getattr(config, part, None), "to_dict"):
@@ -79,7 +92,7 @@ def built(name: str) -> dict:
     return {"parameters": sum(p.numel() for p in model.parameters())}
 
 
-def traced(name: str, answers: bool = False) -> dict:
+def traced(name: str, answers: str = "") -> dict:
     """A whole step, forward and backward, on fake tensors; `answers`: with assumed answers to data-dependent tests."""
     import dataclasses
 
@@ -88,6 +101,7 @@ def traced(name: str, answers: bool = False) -> dict:
 
     plain = Settings(precision="bf16", attention="fused", sequence=SEQUENCE)
     kinds = [dataclasses.replace(plain, build=build) for build in ("meta", "fake")]
+    kinds += [dataclasses.replace(plain, sequence=10**6), dataclasses.replace(plain, precision="fp32")]
     if answers:
         kinds = [dataclasses.replace(plain, answer=answer) for answer in (True, False)]
     reasons = []
@@ -98,7 +112,9 @@ def traced(name: str, answers: bool = False) -> dict:
             except Exception as error:  # noqa: BLE001
                 reasons.append(reason(error))
                 continue
-            return {"inputs": inputs, "operations": step.operations, "saved": step.saved_bytes}
+            how = "at its full length only" if settings.sequence > SEQUENCE else ""
+            how = "in fp32 only" if settings.precision != plain.precision else how
+            return {"inputs": inputs, "operations": step.operations, "saved": step.saved_bytes, "how": how}
     return {"reason": reasons[0]}
 
 
@@ -128,10 +144,12 @@ def judged(name: str) -> dict:
         reasons.append(error.sentence)
     except Exception as error:  # noqa: BLE001
         reasons.append(f"{type(error).__name__}: {error}")
+    if "NoneType" in reasons[0]:  # a value that the model cannot do without is not set
+        return {"outcome": "invalid default", "reason": reasons[0]}
     if valid:
         return {"outcome": "invalid default", "reason": valid}
     try:
-        found = run_isolated(traced, name, True, limits=limits)
+        found = run_isolated(traced, name, "both", limits=limits)
         if "reason" not in found:
             return {"outcome": "guided trace", "reason": reasons[0], "second": reasons[-1], **found}
     except ProfileError:
@@ -157,7 +175,12 @@ def warm_up() -> None:
     from smp_advisor.profiling.trace import Settings
 
     small = transformers.MixtralConfig(
-        hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=64
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=64,
     )
     climb_down(read_subject(small), Settings(precision="bf16", attention="fused", sequence=64))
 
@@ -166,7 +189,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path)
     parser.add_argument("--limit", type=int, default=10**6)
-    parser.add_argument("--only", default="")
     parser.add_argument("--write", action="store_true", help="only write the document of the results")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -175,7 +197,7 @@ def main() -> int:
 
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
-    wanted = [entry for entry in classes() if options.only in entry[2]]
+    wanted = classes()
     done: dict[tuple[str, str, str], dict] = {}
     if options.results and options.results.exists():
         for line in options.results.read_text().splitlines():
@@ -187,7 +209,10 @@ def main() -> int:
             began = time.perf_counter()
             result = {"class": entry, **judged(entry[2]), "seconds": round(time.perf_counter() - began, 1)}
             done[entry] = result
-            print(f"{result['outcome']:16} {entry[2]:45} {result['seconds']:6.1f} s  {result.get('reason', '')[:120]}", flush=True)
+            print(
+                f"{result['outcome']:16} {entry[2]:45} {result['seconds']:6.1f} s  {result.get('reason', '')[:120]}",
+                flush=True,
+            )
             if options.results:
                 with options.results.open("a") as file:
                     file.write(json.dumps(result) + "\n")
@@ -199,7 +224,47 @@ def main() -> int:
 
 
 def document(results: list[dict], transformers_version: str, torch_version: str) -> str:
-    return ""
+    """The page: counts by task, then every class."""
+    whole = len(results)
+    count = collections.Counter(result["outcome"] for result in results)
+    works = count["traced"] + count["really run"]
+    valid = whole - count["invalid default"]
+    lines = [
+        "# Which transformers classes can be profiled",
+        "",
+        "Every class of four of transformers' own tables (`MODEL_FOR_CAUSAL_LM_MAPPING_NAMES` and its kin), none",
+        "chosen or left out, with the configuration it has by default:",
+        f"transformers {transformers_version}, torch {torch_version}.",
+        f"Written by `scripts/profiling_coverage.py`, {SECONDS:.0f} s and 4 GiB a class, on a machine without a GPU.",
+        "",
+        "- **traced**: a whole training step, forward and backward, at full width on fake tensors, in bf16 with fused",
+        f"  attention, inputs inferred; with at most {MOST_LAYERS} layers where the configuration says how many.",
+        "- **really run**: no trace, but real steps of a scaled copy with a finite loss.",
+        "- **guided trace**: neither; traced with both answers to tests on values, the larger kept (confidence low).",
+        "- **invalid default**: the default configuration is incomplete or contradicts itself, or the class needs a",
+        "  package that is not installed: no model can be built and called.",
+        "- **failed**: refused with the reason; `inputs=` or another configuration may help.",
+        "",
+        f"Traced or really run: **{works} of {whole}** ({100 * works / whole:.1f} %); of the {valid} whose default",
+        f"configuration is valid, {100 * works / valid:.1f} %.",
+        "",
+        "| task | classes | " + " | ".join(OUTCOMES) + " |",
+        "| --- | --: | " + " | ".join("--:" for _ in OUTCOMES) + " |",
+    ]
+    for task in TASKS:
+        chosen = collections.Counter(result["outcome"] for result in results if result["class"][0] == task)
+        lines.append(f"| {task} | {chosen.total()} | " + " | ".join(str(chosen[name]) for name in OUTCOMES) + " |")
+    lines += ["", "| task | class | outcome | reason |", "| --- | --- | --- | --- |"]
+    lines += [f"| {one['class'][0]} | {one['class'][2]} | {one['outcome']} | {why(one)} |" for one in results]
+    return "\n".join(lines) + "\n"
+
+
+def why(result: dict) -> str:
+    """Reason of an outcome, without what only this machine knows."""
+    text = result.get("how") or result.get("reason", "")
+    text = re.sub(r"The profile (failed|was stopped) at \S+ \(`[^`]*`\): ", "", text)
+    text = re.sub(r"\(?(\S*/)?profiling_coverage\.py:\d+\)?", "", text).strip().rstrip(".")
+    return text.replace("|", "\\|")[:220]
 
 
 if __name__ == "__main__":

@@ -191,7 +191,7 @@ def _grouped_product(original: Any) -> Callable[[Tensor, Tensor, Tensor], Tensor
         if not _on_fake(input):
             result: Tensor = original(input, weight, offs)
             return result
-        return cast("Tensor", _GroupedProduct.apply(input.to(weight.dtype), weight))  # type: ignore[no-untyped-call]
+        return cast("Tensor", _GroupedProduct.apply(input.to(weight.dtype), weight, offs))  # type: ignore[no-untyped-call]
 
     return product
 
@@ -200,20 +200,20 @@ class _GroupedProduct(torch.autograd.Function):
     """Shapes, saved tensors and FLOPs of a grouped product: each row meets the weight of one expert."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(rows, weight)
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, offsets: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weight, offsets)
         return rows @ weight[0]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, Tensor | None]:
-        rows, weight = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, Tensor | None, None]:
+        rows, weight, _ = ctx.saved_tensors
         (gradient,) = gradients
         of_rows = gradient @ weight[0].transpose(-2, -1) if ctx.needs_input_grad[0] else None
         of_weight = None
         if ctx.needs_input_grad[1]:
             of_weight = torch.empty_like(weight)
             of_weight[0] = rows.transpose(-2, -1) @ gradient
-        return of_rows, of_weight
+        return of_rows, of_weight, None
 
 
 @contextlib.contextmanager

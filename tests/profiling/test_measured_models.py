@@ -1,0 +1,99 @@
+"""Models made of profiles: what was measured is what the cost model counts."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import smp_advisor  # noqa: E402
+from smp_advisor.cluster import Cluster  # noqa: E402
+from smp_advisor.costs.activations import block_saved_bytes  # noqa: E402
+from smp_advisor.costs.layout import Layout  # noqa: E402
+from smp_advisor.costs.world import World  # noqa: E402
+from smp_advisor.errors import ModelError  # noqa: E402
+from smp_advisor.library import Plan  # noqa: E402
+from smp_advisor.profiling.ladder import climb_down  # noqa: E402
+from smp_advisor.profiling.subject import read_subject  # noqa: E402
+from smp_advisor.profiling.trace import Settings  # noqa: E402
+from smp_advisor.workload import Job, Model  # noqa: E402
+from tests.profiling.plain_models import PlainGPT, ResNet  # noqa: E402
+
+SEQUENCE = 256
+SMALL = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 8}
+MODELS = {
+    "a known family": lambda: transformers.GPT2Config(n_layer=4),
+    "grouped queries": lambda: transformers.LlamaConfig(**SMALL, intermediate_size=256, num_key_value_heads=2),
+    "a family without formulas": lambda: transformers.Qwen3MoeConfig(
+        **SMALL, intermediate_size=256, moe_intermediate_size=64, num_experts=8, num_experts_per_tok=2
+    ),
+    "an encoder": lambda: transformers.BertConfig(num_hidden_layers=4),
+    "images": lambda: transformers.ViTConfig(num_hidden_layers=4),
+    "a plain module": PlainGPT,
+    "a plain convolutional network": ResNet,
+}
+
+
+def profiled(model, attention="fused", precision="fp16"):
+    settings = Settings(precision=precision, attention=attention, sequence=SEQUENCE, checkpointing=False)
+    return climb_down(read_subject(model), settings)
+
+
+@pytest.mark.parametrize("attention", ["fused", "eager"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_cost_model_counts_what_was_measured(name, attention):
+    profile = profiled(MODELS[name](), attention)
+    model = Model.from_profile(profile)
+    assert model.origin == "measured"
+    assert model.parameter_count == profile.parameter_count
+    job = Job(sequence_length=SEQUENCE, precision="fp16", attention=attention)
+    layout = Layout.of([Plan(batch_size=2, microbatches=1)], job)
+    world = World.of(model, Cluster("ml.p4d.24xlarge", 1), job, layout)
+    counted = sum(group.count * float(block_saved_bytes(group.block, layout, world, job)[0]) for group in model.groups)
+    measured = sum(block.saved_bytes(2, SEQUENCE) for block in profile.blocks)
+    # Tables kept once a microbatch are counted for each sample: never less than measured.
+    assert measured * (1 - 1e-6) <= counted <= measured * 1.02
+    tokens = 2 * (SEQUENCE if profile.has_sequence else model.fixed_sequence_length)
+    products = sum(
+        group.count * sum(2 * m.inputs * m.outputs * m.weights_per_token for m in group.block.matmuls)
+        for group in model.groups
+    )
+    expected = sum(block.forward_flops(2, SEQUENCE) - block.attention_flops(2, SEQUENCE) for block in profile.blocks)
+    assert products * tokens == pytest.approx(expected, rel=1e-4)
+
+
+def test_advice_on_a_module_says_that_it_is_measured():
+    advice = smp_advisor.advise(PlainGPT(), "ml.p4d.24xlarge", sequence_length=SEQUENCE)
+    assert advice.model.note.startswith("measured on your model; ")
+    assert "(measured on your model)" in advice.model.summary
+    again = smp_advisor.advise(
+        smp_advisor.profile(PlainGPT(), sequence_length=SEQUENCE, stages=("trace",)),
+        "ml.p4d.24xlarge",
+        sequence_length=SEQUENCE,
+    )
+    assert again.model == advice.model
+    with pytest.raises(smp_advisor.errors.AdvisorError, match="this model is measured"):
+        smp_advisor.advise(PlainGPT(), "ml.p4d.24xlarge", hidden=64)
+
+
+def test_a_profile_of_a_count_stays_inferred():
+    model = Model.from_profile(profiled("125M"))
+    assert model.origin == "inferred"
+    assert model.note.startswith("inferred from 125 M")
+
+
+def test_a_module_of_a_known_family_is_counted_without_a_trace():
+    config = transformers.GPT2Config(n_layer=2)
+    with torch.device("meta"):
+        module = transformers.GPT2LMHeadModel(config)
+    model = Model.from_module(module)
+    assert model.parameter_count == sum(p.numel() for p in module.parameters())
+    module.extra = torch.nn.Linear(8, 8)
+    with pytest.raises(ModelError, match="it was changed since"):
+        Model.from_module(module)
+    with pytest.raises(ModelError, match="profile it first"):
+        Model.from_module(PlainGPT())
+
+
+def test_what_is_no_trace_is_refused():
+    with pytest.raises(ModelError, match="A profile is what"):
+        Model.from_profile({"parameters": 3})

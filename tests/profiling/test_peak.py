@@ -1,0 +1,97 @@
+"""The composed peak against a steady-state step traced with its optimizer."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from smp_advisor.profiling.fake import build_fake, fake_inputs, fake_mode  # noqa: E402
+from smp_advisor.profiling.inputs import example_inputs  # noqa: E402
+from smp_advisor.profiling.optimizer_step import make_optimizer  # noqa: E402
+from smp_advisor.profiling.step import measure_step  # noqa: E402
+from smp_advisor.profiling.structure import stacks  # noqa: E402
+from smp_advisor.profiling.subject import read_subject  # noqa: E402
+from smp_advisor.profiling.trace import Settings, compute_dtype, trace  # noqa: E402
+
+GPT2_XL = {"n_embd": 1600, "n_layer": 48, "n_head": 25}
+LLAMA_8B = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+GB = 1e9
+
+
+def traced_steady_state(config, settings, *, batch, sequence, checkpointing):
+    """Peak of the second of two steps, optimizer state resident, gradients freed between steps."""
+    mode = fake_mode()
+    dtype = compute_dtype(settings.recipe)
+    model = build_fake(lambda: read_subject(config).build(attention=settings.attention), mode, dtype).train()
+    inputs = fake_inputs(example_inputs(model).make(batch, sequence), mode, dtype)
+    with mode:
+        return measure_step(
+            model,
+            inputs,
+            precision=settings.precision,
+            attention=settings.attention,
+            blocks=[path for stack in stacks(model) for path in stack.paths],
+            optimizer=make_optimizer(list(model.parameters()), settings.optimizer),
+            steps=2,
+            checkpointing=checkpointing,
+        ).peak_bytes
+
+
+# model, precision, batch, sequence, checkpointing, peak of the passes in GB where it is known
+CASES = {
+    "GPT-2 XL": (transformers.GPT2Config, GPT2_XL, "bf16", 2, 1024, False, 19.73),
+    "GPT-2 XL, checkpointed": (transformers.GPT2Config, GPT2_XL, "bf16", 2, 1024, True, 12.78),
+    "GPT-2 XL, autocast": (transformers.GPT2Config, GPT2_XL, "amp", 2, 512, False, None),
+    "Llama 3 8B": (transformers.LlamaConfig, LLAMA_8B, "bf16", 2, 1024, False, 64.56),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_composed_peak_is_the_traced_one(name):
+    config_class, keywords, precision, batch, sequence, checkpointing, known = CASES[name]
+    config = config_class(**keywords)
+    settings = Settings(precision=precision, attention="fused", sequence=1024)
+    profile = trace(read_subject(config), settings).profile
+    composed = profile.peak_memory(batch, sequence, checkpointing=checkpointing)
+    traced = traced_steady_state(config, settings, batch=batch, sequence=sequence, checkpointing=checkpointing)
+    assert composed.peak_bytes == pytest.approx(traced, rel=1e-3)
+    if known:
+        assert composed.passes_bytes / GB == pytest.approx(known, abs=0.006)
+
+
+def test_the_closed_form_is_what_the_timeline_says():
+    # P + O + max(A + 8 b s V, G + one block's A), the 8 for the fp32 loss that transformers computes.
+    batch, sequence = 2, 1024
+    config = transformers.GPT2Config(**GPT2_XL)
+    profile = trace(read_subject(config), Settings(precision="bf16", attention="fused", sequence=sequence)).profile
+    peak = profile.peak_memory(batch, sequence)
+    resident = peak.parameters_bytes + peak.optimizer_state_bytes
+    logits = 8 * batch * sequence * config.vocab_size
+    block = profile.blocks[-1].saved_bytes(batch, sequence)
+    closed = resident + max(peak.activations_bytes + logits, peak.gradients_bytes + block)
+    assert peak.passes_bytes == pytest.approx(closed, rel=2e-3)
+    persistent = profile.peak_memory(batch, sequence, persistent_gradients=True)
+    everything = resident + peak.gradients_bytes + peak.activations_bytes + logits
+    assert persistent.passes_bytes == pytest.approx(everything, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("precision", "held", "at_peak"), [("fp32", 16, 20), ("bf16", 8, 10), ("fp16", 20, 24), ("amp", 16, 20)]
+)
+def test_bytes_a_parameter(precision, held, at_peak):
+    config = transformers.GPT2Config(n_embd=512, n_head=8, n_layer=12, vocab_size=256, n_positions=64)
+    profile = trace(
+        read_subject(config), Settings(precision=precision, attention="fused", sequence=64, checkpointing=False)
+    ).profile
+    peak = profile.peak_memory(1, 8)
+    assert peak.phase == "optimizer"
+    count = profile.parameter_count
+    resident = peak.parameters_bytes + peak.optimizer_state_bytes + peak.gradients_bytes
+    assert (resident / count, peak.peak_bytes / count) == pytest.approx((held, at_peak), rel=1e-3)

@@ -1,0 +1,180 @@
+"""The full-size trace: exact counts, truncation equal to the whole, unseen sizes, and equality with real steps."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from torch.utils._pytree import tree_map  # noqa: E402
+
+from smp_advisor.profiling.fake import default_dtype, fake_copy, fake_inputs, fake_mode  # noqa: E402
+from smp_advisor.profiling.inputs import example_inputs, filled  # noqa: E402
+from smp_advisor.profiling.step import measure_step  # noqa: E402
+from smp_advisor.profiling.structure import stacks, ties  # noqa: E402
+from smp_advisor.profiling.subject import read_subject  # noqa: E402
+from smp_advisor.profiling.trace import Settings, trace  # noqa: E402
+from tests.profiling.plain_models import PlainGPT, ResNet  # noqa: E402
+
+LLAMA = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
+MODELS = {
+    "GPT-2 XL": lambda: transformers.GPT2Config(n_embd=1600, n_layer=48, n_head=25),
+    "Llama 3 8B": lambda: transformers.LlamaConfig(**LLAMA, intermediate_size=14336, vocab_size=128256),
+    "Mixtral": lambda: transformers.MixtralConfig(**LLAMA, intermediate_size=14336, num_local_experts=8),
+    "BERT": transformers.BertConfig,
+    "T5": lambda: transformers.T5Config(decoder_start_token_id=0),
+    "ViT": transformers.ViTConfig,
+    "ResNet": lambda: on_meta(ResNet),
+    "plain GPT": lambda: on_meta(PlainGPT),
+}
+# Read from PyTorch: sum(p.numel() for p in model.parameters()).
+PARAMETERS = {"GPT-2 XL": 1_557_611_200, "Llama 3 8B": 8_030_261_248, "Mixtral": 46_702_792_704, "ResNet": 60_192_808}
+
+
+def on_meta(build):
+    with torch.device("meta"):
+        return build()
+
+
+def profile(model, **settings):
+    given = {"precision": "bf16", "attention": "fused", "sequence": 512} | settings
+    return trace(read_subject(model), Settings(**given)).profile
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_two_repeats_of_each_block_say_what_the_whole_model_does(name):
+    found = profile(MODELS[name](), checkpointing=False)
+    if name in PARAMETERS:
+        assert found.parameter_count == PARAMETERS[name]
+    against_full = [one for one in found.agreements if one.against == "the full trace"]
+    assert {one.figure for one in against_full} >= {"saved bytes", "forward FLOPs", "backward FLOPs"}
+    for one in found.agreements:
+        assert one.ratio == pytest.approx(1, abs=1e-4), one
+    assert any("at batch 5" in one.against for one in found.agreements)
+
+
+@pytest.mark.parametrize("attention", ["fused", "eager"])
+@pytest.mark.parametrize("precision", ["fp32", "amp", "fp16"])
+def test_every_precision_and_kernel_extrapolates(precision, attention):
+    config = transformers.LlamaConfig(
+        hidden_size=128, intermediate_size=256, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=2
+    )
+    found = profile(config, precision=precision, attention=attention)
+    assert found.agreements
+    for one in found.agreements:
+        assert one.ratio == pytest.approx(1, abs=1e-4), one
+
+
+def test_a_gpt_block_keeps_what_the_paper_says():
+    # Korthikanti et al. 2022: 34 sbh, and 5 a s / h more with eager attention; here with a 4-byte statistic a head.
+    batch, sequence, width, heads = 2, 512, 512, 8
+    model = on_meta(lambda: PlainGPT(width=width, heads=heads, vocab=1000))
+    block = profile(model).blocks[1]
+    elements = batch * sequence * width
+    assert block.saved_bytes(batch, sequence) == pytest.approx(34 * elements + 4 * heads * batch * sequence, rel=1e-3)
+    config = transformers.GPT2Config(n_embd=width, n_head=heads, n_layer=4, activation_function="gelu")
+    eager = profile(config, attention="eager").blocks[1].saved_bytes(batch, sequence)
+    assert eager == pytest.approx(34 * elements + 5 * heads * sequence * sequence * batch, rel=1e-3)
+
+
+def test_experts_count_with_the_flops_that_a_token_uses():
+    config = transformers.MixtralConfig(
+        hidden_size=128, intermediate_size=512, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=4
+    )
+    block = profile(config).blocks[1]
+    experts = [product for product in block.products if product.experts == 8]
+    tokens = 2 * 512
+    assert sum(product.flops(2, 512) for product in experts) == 2 * tokens * 2 * 3 * 128 * 512  # top 2, three matrices
+
+
+class Scan(torch.nn.Module):
+    """A state-space block without its fused kernel: a loop over the tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        state, states = torch.zeros_like(x[:, 0]), []
+        for token in self.mix(x).unbind(1):
+            state = torch.tanh(state + token)
+            states.append(state)
+        return x + torch.stack(states, 1)
+
+
+class Scanning(torch.nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(16, 8)
+        self.layers = torch.nn.ModuleList(Scan() for _ in range(layers))
+
+    def forward(self, x):
+        hidden = self.embedding(x)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return hidden.float().mean()
+
+
+def test_blocks_that_loop_over_tokens_are_traced_at_short_sequences():
+    found = profile(Scanning(48), sequence=2048, checkpointing=False)
+    assert any("too many operations" in warning for warning in found.warnings)
+    short = profile(Scanning(6), sequence=128, checkpointing=False)
+    assert not short.warnings
+    block = short.blocks[1].saved_bytes
+    assert found.blocks[1].saved_bytes(4, 2048) == block(4, 2048)
+    assert found.saved_bytes(4, 2048) == short.saved_bytes(4, 2048) + 42 * block(4, 2048)
+
+
+def test_the_users_module_is_left_as_it_is():
+    model = PlainGPT()
+    model.eval()
+    before = {name: (p.data_ptr(), p.dtype, p.grad) for name, p in model.named_parameters()}
+    profile(model)
+    assert before == {name: (p.data_ptr(), p.dtype, p.grad) for name, p in model.named_parameters()}
+    assert not model.training
+    assert not model._forward_hooks
+    assert "forward" not in vars(model.blocks[0])
+
+
+@pytest.mark.parametrize("name", ["plain", "llama", "gpt2", "t5", "mixtral"])
+def test_the_trace_of_a_copy_equals_its_real_step(name):
+    small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    configs = {
+        "llama": lambda: transformers.LlamaConfig(**small, vocab_size=256, num_key_value_heads=2),
+        "gpt2": lambda: transformers.GPT2Config(n_embd=64, n_head=4, n_layer=2, vocab_size=256),
+        "t5": lambda: transformers.T5Config(
+            d_model=64, d_ff=128, d_kv=16, num_heads=4, num_layers=2, vocab_size=256, decoder_start_token_id=0
+        ),
+        "mixtral": lambda: transformers.MixtralConfig(**small, vocab_size=256, num_key_value_heads=2),
+    }
+    with default_dtype(torch.bfloat16):
+        model = PlainGPT() if name == "plain" else read_subject(configs[name]()).build(attention="eager")
+    model.train()
+    inputs = example_inputs(model).make(2, 64)
+    blocks = [path for stack in stacks(model) for path in stack.paths]
+    real = measure_step(model, filled(inputs, 100), precision="bf16", attention="eager", blocks=blocks)
+    mode = fake_mode()
+    copy = fake_copy(model, mode, torch.bfloat16)
+    with mode:
+        fake = measure_step(
+            copy, fake_inputs(inputs, mode, torch.bfloat16), precision="bf16", attention="eager", blocks=blocks
+        )
+    assert torch.isfinite(real.loss)
+    assert (fake.saved_bytes, fake.forward_flops) == (real.saved_bytes, real.forward_flops)
+    assert fake.backward_flops == real.backward_flops
+
+
+def test_tied_parameters_and_dense_layers_before_experts():
+    assert ties(PlainGPT()) == (("wte.weight", "head.weight"),)
+    config = transformers.DeepseekV2Config(
+        num_hidden_layers=5, first_k_dense_replace=1, hidden_size=64, num_attention_heads=4, num_key_value_heads=4
+    )
+    with torch.device("meta"):
+        (stack,) = stacks(transformers.DeepseekV2ForCausalLM(config))
+    assert (stack.prefix, stack.period, stack.repeats) == (1, 1, 4)
+
+
+def test_given_inputs_are_resized():
+    example = example_inputs(PlainGPT(), {"x": torch.zeros(1, 16, dtype=torch.long), "y": torch.zeros(1, 16)})
+    made = example.make(3, 64)
+    assert tree_map(lambda tensor: tuple(tensor.shape), made) == {"x": (3, 64), "y": (3, 64)}
+    assert example.given
