@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import black
 import numpy as np
@@ -112,7 +113,7 @@ def test_no_script_imports_what_it_does_not_use(tmp_path):
     assert answer.stdout == ""
 
 
-def run(tmp_path, script, *, processes=2, channel=None, **options):
+def run(tmp_path, script, *, processes=2, channel=None, environment=None, **options):
     """Run a script by torchrun, as a job would; what it printed and its summary."""
     path = tmp_path / "train_smp.py"
     path.write_text(script)
@@ -120,6 +121,7 @@ def run(tmp_path, script, *, processes=2, channel=None, **options):
         "SM_MODEL_DIR": str(tmp_path),
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
+        **(environment or {}),
     }
     if channel is not None:
         environment["SM_CHANNEL_TRAIN"] = environment["SM_CHANNEL_VALIDATION"] = str(channel)
@@ -166,6 +168,31 @@ def test_a_job_trains_and_resumes(tmp_path, library):
     assert "step 1 loss" not in printed
     assert later["loss"] < summary["loss"] - 0.1
     assert later["validation_loss"] < 4.5
+
+
+@pytest.mark.slow
+def test_a_divided_model_is_transformed_and_its_group_shares_batches(tmp_path):
+    """SMP v2's script, with a stand-in for the library, as a job of one tensor-parallel group."""
+    plan = Plan(
+        library="smp-v2",
+        hybrid_shard_degree=8,
+        tensor_parallel_degree=2,
+        sharding_strategy="full_shard",
+        activation_checkpointing="each",
+        batch_size=4,
+    )
+    script = training_script(TASKS["llama"], TWO_NODES, job(plan), plan)
+    stand_in = {
+        "PYTHONPATH": str(Path(__file__).parent / "fakes_smp_v2"),
+        "SM_HP_MP_PARAMETERS": json.dumps(plan.parameters),
+    }
+    printed, summary = run(tmp_path, script, environment=stand_in, max_steps=2, checkpoint_every=0)
+    assert printed.index("library initialized") < printed.index("model transformed") < printed.index("step 1 loss")
+    assert summary["steps"] == 2
+    # A script for other parameters than the job has stops at once.
+    other = stand_in | {"SM_HP_MP_PARAMETERS": json.dumps(plan.parameters | {"tensor_parallel_degree": 1})}
+    with pytest.raises(AssertionError, match="written for other parameters"):
+        run(tmp_path, script, processes=1, environment=other, max_steps=2)
 
 
 def estimator_settings(plan):
