@@ -11,7 +11,7 @@ from smp_advisor.scripts.edits import Edit, after_statement
 from smp_advisor.scripts.names import is_optimizer
 from smp_advisor.scripts.queries import is_optimizer_call, is_wrapped_optimizer, origins, updates
 from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import Collection, External, Item, Mapping, Operation, Result, Value, options
+from smp_advisor.scripts.values import Collection, External, Instance, Item, Mapping, Operation, Result, Value, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,19 +41,15 @@ def _optimizer_wrapped(context: Context) -> Iterator[Hit]:
             if call.node not in seen and not elsewhere and step.node not in wrapped:
                 seen.add(call.node)
                 yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]}, _wrap(context, call))
-    if (
-        not seen
-        and not _wrappings(context)
-        and not any(_is_optimizer(stepped) for _, stepped in updates(context.trace))
-    ):
+    if not seen and not any(_is_optimizer(stepped) for _, stepped in updates(context.trace)):
         for call in _handed_on(context):
             yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]}, _wrap(context, call))
 
 
 def _is_optimizer(value: Value) -> bool:
     """Whether `value` may be an optimizer, as opposed to a schedule; what is unseen may be one."""
-    found = origins(value)
-    return any(not isinstance(one, Result) or is_optimizer(one.call.name) for one in found)
+    found = [one for one in origins(value) if not isinstance(one, Instance)]
+    return any(not isinstance(one, Result) or is_optimizer(one.call.name) or is_wrapped_optimizer(one) for one in found)
 
 
 def _handed_on(context: Context) -> list[Call]:
@@ -65,6 +61,8 @@ def _handed_on(context: Context) -> list[Call]:
         for value in call.bound.values()
         for one in options(value)
     ]
+    if any(is_wrapped_optimizer(one) for one in given):
+        return []
     made = [call for call in context.trace.calls if is_optimizer(call.name) and call.reached and context.wrappings]
     return [call for call in made if any(isinstance(one, Result) and one.call is call for one in given)]
 
