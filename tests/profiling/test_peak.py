@@ -1,5 +1,7 @@
 """The composed peak against a steady-state step traced with its optimizer."""
 
+from functools import cache
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -23,6 +25,15 @@ LLAMA_8B = {
     "vocab_size": 128256,
 }
 GB = 1e9
+MODELS = {"GPT-2 XL": (transformers.GPT2Config, GPT2_XL), "Llama 3 8B": (transformers.LlamaConfig, LLAMA_8B)}
+
+
+@cache
+def profiled(name, precision, sequence=1024):
+    """Of a model by the name of its configuration class; some tests ask for the same."""
+    config_class, keywords = MODELS[name]
+    settings = Settings(precision=precision, attention="fused", sequence=sequence)
+    return trace(read_subject(config_class(**keywords)), settings).profile
 
 
 def traced_steady_state(config, settings, *, batch, sequence, checkpointing):
@@ -46,19 +57,19 @@ def traced_steady_state(config, settings, *, batch, sequence, checkpointing):
 
 # model, precision, batch, sequence, checkpointing, peak of the passes in GB where it is known
 CASES = {
-    "GPT-2 XL": (transformers.GPT2Config, GPT2_XL, "bf16", 2, 1024, False, 19.73),
-    "GPT-2 XL, checkpointed": (transformers.GPT2Config, GPT2_XL, "bf16", 2, 1024, True, 12.78),
-    "GPT-2 XL, autocast": (transformers.GPT2Config, GPT2_XL, "amp", 2, 512, False, None),
-    "Llama 3 8B": (transformers.LlamaConfig, LLAMA_8B, "bf16", 2, 1024, False, 64.56),
+    "GPT-2 XL": ("GPT-2 XL", "bf16", 2, 1024, False, 19.73),
+    "GPT-2 XL, checkpointed": ("GPT-2 XL", "bf16", 2, 1024, True, 12.78),
+    "GPT-2 XL, autocast": ("GPT-2 XL", "amp", 2, 512, False, None),
+    "Llama 3 8B": ("Llama 3 8B", "bf16", 2, 1024, False, 64.56),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_composed_peak_is_the_traced_one(name):
-    config_class, keywords, precision, batch, sequence, checkpointing, known = CASES[name]
-    config = config_class(**keywords)
-    settings = Settings(precision=precision, attention="fused", sequence=1024)
-    profile = trace(read_subject(config), settings).profile
+    model, precision, batch, sequence, checkpointing, known = CASES[name]
+    profile = profiled(model, precision)
+    config_class, keywords = MODELS[model]
+    config, settings = config_class(**keywords), Settings(precision=precision, attention="fused")
     composed = profile.peak_memory(batch, sequence, checkpointing=checkpointing)
     traced = traced_steady_state(config, settings, batch=batch, sequence=sequence, checkpointing=checkpointing)
     assert composed.peak_bytes == pytest.approx(traced, rel=1e-3)
@@ -69,11 +80,10 @@ def test_the_composed_peak_is_the_traced_one(name):
 def test_the_closed_form_is_what_the_timeline_says():
     # P + O + max(A + 8 b s V, G + one block's A), the 8 for the fp32 loss that transformers computes.
     batch, sequence = 2, 1024
-    config = transformers.GPT2Config(**GPT2_XL)
-    profile = trace(read_subject(config), Settings(precision="bf16", attention="fused", sequence=sequence)).profile
+    profile = profiled("GPT-2 XL", "bf16", sequence)
     peak = profile.peak_memory(batch, sequence)
     resident = peak.parameters_bytes + peak.optimizer_state_bytes
-    logits = 8 * batch * sequence * config.vocab_size
+    logits = 8 * batch * sequence * profile.vocab
     block = profile.blocks[-1].saved_bytes(batch, sequence)
     closed = resident + max(peak.activations_bytes + logits, peak.gradients_bytes + block)
     assert peak.passes_bytes == pytest.approx(closed, rel=2e-3)
