@@ -24,8 +24,8 @@ _BREAKDOWNS = {"by_gpu": "GPU", "by_parallelism": "Parallelism", "by_quality": "
 _HEAD = """\
 # How far the numbers can be trusted
 
-Written by `python benchmarks/accuracy.py CSV... --page docs/accuracy.md` from published measurements of others; nothing
-on this page is typed by hand.
+Written by `python benchmarks/accuracy.py CSV... --page docs/accuracy.md` from published measurements of others; no
+figure on this page is typed by hand.
 
 An error is the natural logarithm of predicted over measured: 10 % is a factor of 1.1. "Median" and "p90" are of its
 absolute value; the bias, its median with the sign, is above zero where predictions are too large.
@@ -34,27 +34,32 @@ absolute value; the bias, its median with the sign, is above zero where predicti
 _METHOD = """\
 ## Method
 
-- **Rows.** Training runs that others measured and published: step times, peak memory, configurations that ran or ran out
-  of memory, largest batches. A row counts if somebody verified it at its source, if it is complete but for one small
-  inference at most (quality A or B) and if all pipeline stages share a plan. The mapping reads the typed columns of a
-  row (shape, degrees, classes of sharding, recomputation, attention, precision and network) and never its name, its
-  source or what was measured. What is skipped is counted above with its reason.
-- **Constants.** Few, each with a physical meaning, a source and a prior; see the table below. Those of the step time are
-  fitted together by `benchmarks/calibrate.py`: Gauss-Newton steps on their logarithms towards the least weighted absolute
-  error of all rows, held near their priors. Rows of one publication on one GPU weigh together by the square root of their
-  number. Nothing is fitted per row, model or source.
-- **Intervals.** Half widths of the step time's 95 % intervals are 95 % quantiles of the errors of rows that were left out
-  of the fit (ten folds, to first order about the fit to all rows), by kind of plan; kinds with fewer than 19 rows take
-  those of all. Memory's error is a sum of independent errors of state, activations and context.
+- **Rows.** Training runs that others measured and published: step times, peak memory, configurations that ran or ran
+  out of memory, largest batches. A row counts if somebody verified it at its source, if it is complete but for one
+  small inference at most (quality A or B) and if all pipeline stages share a plan. The mapping reads the typed columns
+  of a row (shape, degrees, classes of sharding, recomputation, attention, precision and network, the optimizer for its
+  bytes); a model's name only where its shape is not given or its experts have no column; never its source, a note or
+  what was measured. What is skipped is counted above with its reason.
+- **Constants.** Few, each with a physical meaning, a source and a prior; see the table below. Those of the step time
+  are fitted together by `benchmarks/calibrate.py`: Gauss-Newton steps on their logarithms towards the least weighted
+  absolute error of all rows, held near their priors. Rows of one publication on one GPU weigh together by the square
+  root of their number. Memory's constants are set from published differences (allocator, context, losses of a
+  library). Nothing is fitted per row, model or source.
+- **Intervals.** Half widths of the step time's 95 % intervals are 95 % quantiles of the errors of rows that were left
+  out of the fit (ten folds, to first order about the fit to all rows), by kind of plan; kinds with fewer than 19 rows
+  take those of all. Memory's error is a sum of independent errors of state, of what follows the batch, of the
+  allocator's reserve and of context; their sizes were set on the same rows that they are judged on here.
 
 ## What is not covered
 
 - Nothing here ran on SageMaker. No step time of SMP v1 or v2 was published with a complete configuration, so their
   schedule, hand-overs and sharding are modelled from their documentation with the constants of other libraries.
-- Networks are taken at the rate that is stated; noise of shared clusters is in the errors (the same configuration was
-  published with step times 6 % apart, and up to 30 % apart where a library's overlap was switched on in between).
+- Networks are taken at the rate that is stated; noise of shared clusters is in the errors (one configuration was
+  published with step times 6 % apart).
 - Runs on one GPU with small batches depend on the host: there predictions are too fast by up to a factor of four.
 - ZeRO-3 of 2021 on 384 and more GPUs took up to 3.7 times as long as predicted; later fully sharded runs did not.
+- Fine-tuning recipes that fold the optimizer's step into the backward pass, compute the loss in chunks or load a whole
+  model on every GPU before it is sharded are not told from others: up to a factor of three in memory.
 - Few runs that went out of memory were published: the rate of missed ones has a wide interval.
 """
 

@@ -140,8 +140,7 @@ def activation_bytes(
     recomputed = np.where(checkpointed, np.where(unit == stage.layers, every, largest * unit), 0.0)
     return {
         "activations": np.where(checkpointed, inputs * share + every * flight * (1 - share), every * flight) + around,
-        # The loss and its gradient are gone when the first block is recomputed: the larger of the two counts.
-        "recomputation": np.maximum(recomputed - logits, 0.0),
+        "recomputation": recomputed,
         "logits": logits,
     }
 

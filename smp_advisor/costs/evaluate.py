@@ -251,5 +251,5 @@ def assumptions(model: Model, plan: Plan) -> tuple[str, ...]:
     said += library_assumptions(plan)
     if plan.offload_activations and plan.library == "smp-v1":
         said.append("Inputs of the running microbatch are taken to stay on the GPU when activations are offloaded.")
-    said.append("Context, NCCL and allocator reserve are starting values from published runs, not yet calibrated.")
+    said.append("Memory and time are calibrated on published runs of other libraries, none of them on SageMaker.")
     return tuple(said)

@@ -45,10 +45,17 @@ def stage_bytes(
     """
     local = local_parameters(model, layout, stage)
     result = state_bytes(local, layout, world) | activation_bytes(model, layout, world, stage, saved)
-    result["communication"] = _buffer_bytes(model, layout, world, local)
-    transient = result["activations"] + result["recomputation"] + result["logits"]
-    step = layout.recipe.step_bytes * owned_parameters(local, layout, world)
-    result["optimizer_step"] = np.maximum(step - transient, 0.0)
+    buffers, recomputed, logits = _buffer_bytes(model, layout, world, local), result["recomputation"], result["logits"]
+    # The loss and its gradient are gone when the first block is recomputed: the larger of the two counts. Where
+    # parameters are sharded, the head alone is gathered at the loss and no gradient waits for its reduction.
+    at_loss = np.where(layout.shard_level >= 3, np.minimum(world.bytes_per_element * local.root, buffers), buffers)
+    result["recomputation"] = np.maximum(recomputed - logits, 0.0)
+    result["communication"] = np.maximum(recomputed + buffers, logits + at_loss) - np.maximum(recomputed, logits)
+    transient = result["activations"] + result["recomputation"] + logits
+    late = np.where(layout.shard_level >= 3, layout.recipe.late_copy_bytes, 0.0)
+    step = (layout.recipe.step_bytes + late) * owned_parameters(local, layout, world)
+    free_by_then = transient + np.where(layout.shard_level >= 3, result["communication"], 0.0)
+    result["optimizer_step"] = np.maximum(step - free_by_then, 0.0)
     result["context"] = _context_bytes(layout, world)
     result["allocator_reserve"] = _reserve_bytes(result, world.usable_bytes)
     return result

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COMPILED_LOGIT_BYTES",
     "FUSED_LOGIT_BYTES",
+    "HALF_LOGIT_BYTES",
     "PURE_LOGIT_BYTES",
     "Recipe",
     "amp",
@@ -44,6 +45,9 @@ class Recipe:
     """Optimizer state: 8 for Adam's two moments in fp32."""
     copy_bytes: float
     """fp32 copies of parameters (and gradients) beside the 16-bit ones."""
+    late_copy_bytes: float = 0.0
+    """The part of `copy_bytes` that is made in the optimizer's step only where parameters are sharded: ZeRO-3 casts
+    16-bit gradients to fp32 then."""
     reduced_bytes: float
     """Element in which gradients are reduced over data parallelism."""
     extra_gradient_bytes: float = 0.0
@@ -88,7 +92,9 @@ def over_frozen(recipe: Recipe, job: Job) -> Recipe:
 def smp_v1(job: Job) -> Recipe:
     """SMP v1: 2 + 2 + 8 + (4 + 4) = 20 bytes in half precision with Adam, 16 in fp32.
 
-    Source: SMP documentation, Introduction to model parallelism.
+    Source: SMP documentation, Introduction to model parallelism. Sharded data parallelism is built on DeepSpeed's
+    ZeRO-3, which has the last 4 in the optimizer's step only; AWS's samples of GPT-2 30B and GPT-J 6B with it fit
+    their GPUs in no other way, nor with an fp32 copy of the logits beside their fused attention.
     """
     if job.precision == "fp32":
         return Recipe(
@@ -105,7 +111,9 @@ def smp_v1(job: Job) -> Recipe:
         gradient_bytes=2,
         moment_bytes=job.moment_bytes,
         copy_bytes=8,
+        late_copy_bytes=4,
         reduced_bytes=2,
+        logit_bytes=HALF_LOGIT_BYTES if job.attention == "fused" else 12.0,
     )
 
 
@@ -140,6 +148,8 @@ def fully_sharded(job: Job) -> Recipe:
 
 COMPILED_LOGIT_BYTES = 6.0
 """With a loss compiled or fused into few kernels: the 16-bit logit, its gradient, and some of both in fp32."""
+HALF_LOGIT_BYTES = 6.0
+"""With PyTorch's loss on 16-bit logits that no code casts up: log-softmax and two gradients."""
 PURE_LOGIT_BYTES = 4.0
 """The same in pure 16-bit training: the logit and its gradient, fp32 values only for the rows at work."""
 FUSED_LOGIT_BYTES = 8.0

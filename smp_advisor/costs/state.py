@@ -138,5 +138,5 @@ def state_bytes(local: LocalParameters, layout: Layout, world: World) -> dict[st
         + recipe.cast_bytes * whole,
         "gradients": recipe.gradient_bytes * np.where(level >= 2, owned, whole) + recipe.extra_gradient_bytes * whole,
         "optimizer_state": recipe.moment_bytes * owned,
-        "fp32_copies": recipe.copy_bytes * owned,
+        "fp32_copies": (recipe.copy_bytes - np.where(level >= 3, recipe.late_copy_bytes, 0.0)) * owned,
     }

@@ -54,8 +54,9 @@ def verdict(estimate: Estimate) -> str:
 def figures(estimate: Estimate) -> list[Figure]:
     """The figures to decide by; the same labels in the same order for every plan of a job."""
     peak, usable = estimate.memory.peak.total_gib, estimate.usable_gpu_memory_gib
+    error = _TWO_SIDED * estimate.memory_error_gib
     result = [
-        Figure("Memory per GPU", f"{peak:,.1f} of {gib(usable)}", f"± {gib(_TWO_SIDED * estimate.memory_error_gib)} (95 %)"),
+        Figure("Memory per GPU", f"{peak:,.1f} of {gib(usable)}", f"± {gib(error)} (95 %)"),
         Figure(
             "Throughput",
             f"{_three_digits(estimate.samples_per_second)} samples/s",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import CATEGORIES, StageMemory, estimate
+from smp_advisor.costs.recipe import smp_v1
 from smp_advisor.library import Plan
 from smp_advisor.workload import Job
 from tests.costs.shapes import P4D, gpt, row_30b
@@ -50,7 +51,17 @@ def test_optimizer_state_sharding_divides_16_of_20_bytes() -> None:
 @pytest.mark.parametrize("degree", [2, 4, 8])
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_sharded_data_parallelism_divides_all_20_bytes(degree: int, precision: str) -> None:
-    assert sum(one_gpu_share(precision, sharded_data_parallel_degree=degree).values()) == pytest.approx(20 / degree)
+    # Of the 20, the 4 of fp32 gradients are there in the optimizer's step only, when no activations are.
+    assert sum(one_gpu_share(precision, sharded_data_parallel_degree=degree).values()) == pytest.approx(16 / degree)
+    assert smp_v1(Job(precision=precision)).total_bytes == 20
+
+
+def test_the_step_of_sharded_data_parallelism_casts_gradients() -> None:
+    model, cluster, job, _ = row_30b()
+    plan = Plan(sharded_data_parallel_degree=8, batch_size=1, fp16=True, activation_checkpointing="each")
+    stage = estimate(model, cluster, job, plan).memory.stages[0]
+    transient = stage.activations_gib + stage.recomputation_gib + stage.logits_gib + stage.communication_gib
+    assert stage.optimizer_step_gib == pytest.approx(4 / 8 * model.parameter_count / GIB - transient)
 
 
 def test_tensor_parallelism_divides_layers_and_leaves_norms() -> None:
@@ -150,7 +161,9 @@ def test_one_replica_has_nobody_to_share_optimizer_state_with() -> None:
 
 
 def test_sizes_of_sharded_data_parallelism_take_memory() -> None:
-    model, cluster, job, _ = row_30b()
+    # A small vocabulary: with a large one the buffers are empty when memory peaks, at the loss.
+    _, cluster, job, _ = row_30b()
+    model = gpt(vocab=1_000)
     plan = Plan(sharded_data_parallel_degree=32, batch_size=1, fp16=True, activation_checkpointing="each")
     usual, large, small = (
         estimate(model, cluster, job, one).memory.peak.communication_gib
@@ -200,8 +213,19 @@ def test_offloading_moves_inputs_of_waiting_microbatches_to_the_host() -> None:
     assert kept.host_memory_gib_per_node == 0
 
 
+def test_at_the_loss_sharded_data_parallelism_has_gathered_the_head_alone() -> None:
+    _, cluster, job, _ = row_30b()
+    model = gpt(layers=8, vocab=400_000)
+    plan = Plan(sharded_data_parallel_degree=32, batch_size=32, fp16=True, activation_checkpointing="each")
+    stage = estimate(model, cluster, job, plan).memory.stages[0]
+    around = 400_000 * 7168 + 2048 * 7168 + model.final_parameters
+    assert stage.communication_gib <= 2 * around / GIB
+    assert stage.recomputation_gib == 0
+
+
 def test_sharded_data_parallelism_pays_for_gathered_parameters() -> None:
-    model, cluster, job, _ = row_30b()
+    _, cluster, job, _ = row_30b()
+    model = gpt(vocab=1_000)
     plan = Plan(sharded_data_parallel_degree=128, batch_size=1, fp16=True, activation_checkpointing="each")
     stage = estimate(model, cluster, job, plan).memory.stages[0]
     # 1e9 live parameters and a reduce bucket of 5e8 elements, 2 bytes each.
