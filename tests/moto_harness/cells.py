@@ -58,7 +58,7 @@ from moto import mock_aws  # noqa: E402
 
 # Every session would read the services' models anew, for seconds in all.
 _loader = botocore.loaders.create_loader()
-botocore.loaders.create_loader = lambda search_path_string=None: _loader
+botocore.loaders.create_loader = lambda *_: _loader
 
 calls: list[tuple[str, dict]] = []
 _make_api_call = botocore.client.BaseClient._make_api_call
