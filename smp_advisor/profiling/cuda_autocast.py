@@ -53,7 +53,10 @@ def cuda_autocast_rules() -> Iterator[None]:
 
 
 def _override(library: Any, name: str, rule: Callable[..., Any]) -> None:
-    library.impl(name, rule, "AutocastCPU", allow_override=True)
+    try:
+        library.impl(name, rule, "AutocastCPU", allow_override=True)
+    except TypeError:  # before PyTorch 2.8 it needed no leave
+        library.impl(name, rule, "AutocastCPU")
 
 
 def _operator(name: str) -> Any:

@@ -11,7 +11,7 @@ from torch.utils import flop_counter
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["flop_formulas"]
+__all__ = ["flop_formula", "flop_formulas"]
 
 
 _ATTENTIONS = (
@@ -38,6 +38,27 @@ def flop_formulas() -> dict[Any, Callable[..., int]]:
             formulas[getattr(aten, name)] = wrap(_attention)
             formulas[getattr(aten, f"{name}_backward")] = wrap(_attention_backward)
     return formulas
+
+
+@cache
+def flop_formula(operator: Any) -> Callable[..., int] | None:
+    """Formula of an operator; None where it does no products."""
+    known = flop_formulas().get(operator)
+    if known is not None:
+        return known
+    # What transformers registers in place of grouped products where PyTorch has none for the device.
+    by_name = {
+        "transformers.grouped_mm_fallback": _grouped_product,
+        "transformers.grouped_mm_fallback_backward": _grouped_product_backward,
+    }
+    formula = by_name.get(str(operator))
+    wrap: Callable[..., Any] = flop_counter.shape_wrapper
+    return wrap(formula) if formula is not None else None
+
+
+def _grouped_product_backward(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
+    """Gradients of rows and of weights."""
+    return 2 * _grouped_product(a, b)
 
 
 def _grouped_product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:

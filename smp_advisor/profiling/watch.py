@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from smp_advisor.profiling.flop_formulas import flop_formulas
+from smp_advisor.profiling.flop_formulas import flop_formula
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -98,7 +98,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._live: dict[int, int] = {}
         self._start_bytes = 0
         self._stretch_peak = 0
-        self._formulas = flop_formulas()
         self._sizes = {name: tensor.numel() for name, tensor in parameters.items()}
         self._weights: dict[int, str] = {}
         for name, tensor in parameters.items():
@@ -162,7 +161,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         packet = func._overloadpacket
         if packet is _ATEN._to_copy:
             self._follow_cast(args[0], result)
-        formula = self._formulas.get(packet)
+        formula = flop_formula(packet)
         if formula is not None:
             self._count(packet, args, formula(*args, **kwargs, out_val=result))
         for leaf in tree_leaves(result):

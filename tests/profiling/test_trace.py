@@ -159,8 +159,9 @@ def test_the_trace_of_a_copy_equals_its_real_step(name):
             copy, fake_inputs(inputs, mode, torch.bfloat16), precision="bf16", attention="eager", blocks=blocks
         )
     assert torch.isfinite(real.loss)
-    assert (fake.saved_bytes, fake.forward_flops) == (real.saved_bytes, real.forward_flops)
-    assert fake.backward_flops == real.backward_flops
+    # Some releases keep the experts' offsets, a few bytes, out of autograd's sight.
+    assert fake.saved_bytes == pytest.approx(real.saved_bytes, rel=1e-4)
+    assert (fake.forward_flops, fake.backward_flops) == (real.forward_flops, real.backward_flops)
 
 
 def test_tied_parameters_and_dense_layers_before_experts():
