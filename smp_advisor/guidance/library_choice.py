@@ -91,7 +91,7 @@ def choose_library(
     whole = best("ddp")
     if whole is not None:
         return _replicated(model, cluster, job, old=old, version=version)
-    needs = f"No whole replica of {model.name} fits one {cluster.instance.gpu_label}, so the model has to be divided."
+    needs = f"No whole replica of the model fits one {cluster.instance.gpu_label}, so the model has to be divided."
     if old:
         require_supported_instance("smp-v1", cluster.instance)
         return LibraryChoice(

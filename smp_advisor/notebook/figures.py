@@ -80,7 +80,13 @@ def figures(estimate: Estimate) -> list[Figure]:
 
 
 def _range(low: float, high: float) -> str:
-    return f"95 %: {_three_digits(low)} to {_three_digits(high)}"
+    return f"95\N{NO-BREAK SPACE}%: {_rounded(low)} to {_rounded(high)}"
+
+
+def _rounded(value: float) -> str:
+    """Three digits, the rest zeros: an interval's ends are not known better."""
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"
 
 
 def _price(estimate: Estimate) -> Figure:
