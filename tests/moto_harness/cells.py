@@ -53,12 +53,12 @@ sys.addaudithook(refuse_network)
 
 import boto3  # noqa: E402
 import botocore.client  # noqa: E402
-import botocore.loaders  # noqa: E402
+import botocore.session  # noqa: E402
 from moto import mock_aws  # noqa: E402
 
 # Every session would read the services' models anew, for seconds in all.
-_loader = botocore.loaders.create_loader()
-botocore.loaders.create_loader = lambda *_: _loader
+_loader = botocore.session.create_loader()
+botocore.session.create_loader = lambda *_: _loader
 
 calls: list[tuple[str, dict]] = []
 _make_api_call = botocore.client.BaseClient._make_api_call
