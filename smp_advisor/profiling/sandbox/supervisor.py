@@ -24,6 +24,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _TICK_SECONDS = 0.05
 _GRACE_SECONDS = 0.3
 """For a child that broke a limit to write where it was."""
+_ENDING_SECONDS = 3.0
+"""How long a program may take to end of itself once it is interrupted; on a busy machine its last words come late."""
 _WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
@@ -117,7 +119,7 @@ def _ask(child: int, where: int) -> None:
         for number in (where, signal.SIGCONT):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-    until = time.monotonic() + _GRACE_SECONDS
+    until = time.monotonic() + (_ENDING_SECONDS if where == signal.SIGINT else _GRACE_SECONDS)
     while time.monotonic() < until and descendants(os.getpid()):
         signal.sigtimedwait({signal.SIGCHLD}, _TICK_SECONDS)
         _collected(child)
