@@ -153,9 +153,10 @@ def step_seconds(
 
 
 def _accumulation(cluster: Cluster, layout: Layout, world: World, local: LocalParameters) -> Floats:
-    """Adding a microbatch's gradient to the kept one: both are read, one is written."""
+    """Adding a microbatch's gradient of what is trained to the kept one: both are read, one is written."""
     recipe = layout.recipe
-    kept = np.where(layout.shard_level >= 2, owned_parameters(local, layout, world), local.total)
+    whole = trained_parameters(local, layout).total
+    kept = np.where(layout.shard_level >= 2, owned_parameters(local, layout, world), whole)
     moved = (recipe.compute_bytes + 2 * max(recipe.gradient_bytes, recipe.extra_gradient_bytes)) * kept
     seconds: Floats = (
         constant("time.gradient_accumulation")

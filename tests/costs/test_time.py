@@ -14,8 +14,11 @@ from smp_advisor.costs import estimate
 from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, bus_bytes_per_second
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import constant
+from smp_advisor.costs.evaluate import seconds_columns
+from smp_advisor.costs.layout import Layout
+from smp_advisor.costs.recipe import amp, over_frozen
 from smp_advisor.library import Plan
-from smp_advisor.workload import Job
+from smp_advisor.workload import Adapter, Job, Model
 from tests.costs.shapes import P4D, gpt, row_30b
 
 
@@ -131,3 +134,16 @@ def test_spread_placement_takes_tensor_parallel_groups_apart() -> None:
     together = estimate(model, cluster, job, plan).time
     apart = estimate(model, cluster, job, replace(plan, placement_strategy="spread")).time
     assert apart.tensor_parallel_seconds > 5 * together.tensor_parallel_seconds
+
+
+def test_only_what_is_trained_has_gradients_to_add_up() -> None:
+    model = Model.from_shape(layers=16, hidden=2048, heads=16, vocab=32_000, family="llama")
+    cluster, seconds = Cluster(P4D, 1), []
+    for adapter in (None, Adapter(rank=8)):
+        job = Job(sequence_length=128, precision="bf16", attention="fused", adapter=adapter)
+        layout = Layout.of_columns(over_frozen(amp(job), job), batch_samples=64, microbatches=64)
+        seconds.append(float(seconds_columns(model, cluster, job, layout)["backward_seconds"][0]))
+    whole, adapted = seconds
+    # fp32 gradients of 0.9 B parameters: 2 bytes read, 4 read and 4 written for each of 64 microbatches.
+    moved = 10 * model.parameter_count * 64 / (cluster.instance.hbm_gb_per_s * 1e9)
+    assert whole - adapted > moved
