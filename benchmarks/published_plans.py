@@ -165,8 +165,9 @@ def _estimated(row: Row, plan: Plan, about: dict[str, str]) -> Judgement:
     return Judgement(**about, outcome="fits" if found.fits else "does not fit", plan=plan, estimate=found)
 
 
-_FAMILIES = {"neox": "gpt_neox", "mixtral": "mixtral", "mistral": "mistral", "llama": "llama", "gpt-2": "gpt2"}
-"""Part of a published name to its family."""
+_FAMILIES = {"neox": "gpt_neox", "mixtral": "mixtral", "mistral": "mistral", "llama": "llama", "gpt-2": "gpt"}
+"""Part of a published name to its family. A GPT-2 is given by its shape, and gets the fused activation function of the
+library's own layers rather than that of the checkpoints of its name."""
 
 
 def _family(row: Row) -> str:

@@ -35,8 +35,7 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
     element = world.bytes_per_element
     saved = block.saved
     # The library's fused layers replace the model's own activation function under tensor parallelism.
-    own = tp == 1 if not layout.recipe.fused_kernels else np.zeros(len(layout), dtype=np.bool_)
-    unfused = np.where(own, saved.unfused_split_elements, 0.0)
+    unfused = np.where(tp == 1, saved.unfused_split_elements, 0.0)
     half = saved.half_replicated_bytes if element == 2 else 0.0
     split: float = saved.split_elements
     if layout.recipe.fused_kernels:

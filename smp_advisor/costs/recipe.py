@@ -114,8 +114,6 @@ def smp_v1(job: Job) -> Recipe:
         late_copy_bytes=4,
         reduced_bytes=2,
         logit_bytes=HALF_LOGIT_BYTES if job.attention == "fused" else 12.0,
-        # Flash attention is one of the library's own layers, which are fused throughout (smp.nn, FlashAttentionLayer).
-        fused_kernels=job.attention == "fused",
     )
 
 

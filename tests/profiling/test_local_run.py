@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,16 @@ def test_a_script_that_does_not_end_is_ended_where_it_is(write, tmp_path):
     assert "did not end within 1.5 seconds" in done.error
     assert "train.py:" in done.error
     assert "started" in done.log
+
+
+def test_where_a_script_was_is_known_in_the_background_too(write, tmp_path):
+    # A shell has what it starts in the background ignore SIGINT, and children inherit that.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        done = run(write("print('started')\nwhile True:\n    pass\n"), seconds=1.5, folder=tmp_path / "run")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "train.py:" in done.error
 
 
 @pytest.mark.parametrize(

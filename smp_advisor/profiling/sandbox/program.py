@@ -79,6 +79,8 @@ def run_program(
         redirect(log)
         bounds.apply(given)
         os.chdir(cwd)
+        # Ignored, as in what a shell starts in the background, it would stay ignored.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.execve(program, [str(word) for word in command], dict(environment))  # noqa: S606
 
     # Upon SIGINT a Python program says where it was, as after Ctrl-C.
