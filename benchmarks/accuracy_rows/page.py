@@ -135,7 +135,8 @@ def _constants() -> Iterator[str]:
     yield "| constant | prior | fitted | meaning |"
     yield "|---|---:|---:|---|"
     for name, one in constants().items():
-        if one.prior is not None:
+        # A GPU without a measured run has a value that is assumed.
+        if one.prior is not None and not one.assumed:
             yield f"| `{name}` | {one.prior:g} | {one.value:g} | {one.source} |"
 
 

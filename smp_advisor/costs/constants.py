@@ -50,7 +50,7 @@ def _constants() -> Iterator[Constant]:
                     value=float(value),
                     source=str(entry["source"]),
                     date=str(entry["date"]),
-                    assumed=bool(entry["assumed"]),
+                    assumed=bool(entry["assumed"]) or gpu in entry.get("assumed_for", ()),  # type: ignore[operator]
                     prior=float(entry["prior"]) if "prior" in entry else None,  # type: ignore[arg-type]
                     spread=float(entry.get("spread", 0.0)),  # type: ignore[arg-type]
                 )

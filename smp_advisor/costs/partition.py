@@ -37,11 +37,10 @@ class Stage:
 
 @lru_cache(maxsize=4096)
 def stages(model: Model, pipeline_parallel_degree: int) -> tuple[Stage, ...]:
-    """Split the model's blocks over the stages as evenly as counts allow.
+    """Split the model's blocks over the stages: evenly where their number divides, else by work.
 
-    Left-over blocks go to the middle stages first, then to the first: the first and last stage carry the embedding
-    and the head. The library balances measured costs instead (``memory_weight``); for equal blocks both agree to one
-    block.
+    The last stage has the head to compute and so fewer blocks; left-over ones go to the middle stages first, then to
+    the first, which carries the embedding. SMP v1 balances measured costs instead (``memory_weight``).
     """
     degree = pipeline_parallel_degree
     sizes = _balanced(model, degree)

@@ -93,8 +93,8 @@ def smp_v1(job: Job) -> Recipe:
     """SMP v1: 2 + 2 + 8 + (4 + 4) = 20 bytes in half precision with Adam, 16 in fp32.
 
     Source: SMP documentation, Introduction to model parallelism. Sharded data parallelism is built on DeepSpeed's
-    ZeRO-3, which has the last 4 in the optimizer's step only; AWS's samples of GPT-2 30B and GPT-J 6B with it fit
-    their GPUs in no other way, nor with an fp32 copy of the logits beside their fused attention.
+    ZeRO-3, which has the last 4 in the optimizer's step only; AWS's sample of GPT-2 30B with it fits its GPUs in no
+    other way, nor with an fp32 copy of the logits beside its fused attention.
     """
     if job.precision == "fp32":
         return Recipe(

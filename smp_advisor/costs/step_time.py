@@ -252,11 +252,6 @@ def _data_parallel(
     split = trained.split + trained.experts
     last = passes.backward + passes.recomputation
 
-    def over_groups(collective: object, element: float) -> Floats:
-        return collective(cluster, element * split, reduction, stride) + collective(  # type: ignore[operator, no-any-return]
-            cluster, element * trained.replicated, dp, wide
-        )
-
     level = layout.shard_level
     gradient_bytes = recipe.reduced_bytes * trained.total
     inside = bus_bytes_per_second(cluster, reduction, stride)[1]
@@ -264,7 +259,10 @@ def _data_parallel(
     by_level = np.zeros(len(layout))
     # Each level is worked out only where a plan has it: one plan has one of them.
     if (level == 0).any():
-        by_level = _exposed(over_groups(all_reduce_seconds, recipe.reduced_bytes), last, inside)
+        reduced = all_reduce_seconds(cluster, recipe.reduced_bytes * split, reduction, stride) + all_reduce_seconds(
+            cluster, recipe.reduced_bytes * trained.replicated, dp, wide
+        )
+        by_level = _exposed(reduced, last, inside)
     if ((level == 1) | (level == 2)).any():
         scattered = _shared_out(cluster, gradient_bytes, world) + all_reduce_seconds(
             cluster, gradient_bytes / world.shards, reduction // world.shards, world.shards * stride

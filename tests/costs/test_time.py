@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smp_advisor.cluster import Cluster
+from smp_advisor.cluster import Cluster, instances
+from smp_advisor.cluster import gpu as gpu_board
 from smp_advisor.costs import estimate
 from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, bus_bytes_per_second
 from smp_advisor.costs.compute import model_flops_per_sample
-from smp_advisor.costs.constants import constant
+from smp_advisor.costs.constants import constant, constants
 from smp_advisor.costs.evaluate import seconds_columns
 from smp_advisor.costs.layout import Layout
 from smp_advisor.costs.recipe import amp, over_frozen
@@ -147,3 +148,21 @@ def test_only_what_is_trained_has_gradients_to_add_up() -> None:
     # fp32 gradients of 0.9 B parameters: 2 bytes read, 4 read and 4 written for each of 64 microbatches.
     moved = 10 * model.parameter_count * 64 / (cluster.instance.hbm_gb_per_s * 1e9)
     assert whole - adapted > moved
+
+
+def test_an_h200_computes_like_an_h100_and_faster_from_memory_alone() -> None:
+    # The same processors with more and faster memory: what compute bounds takes as long.
+    model, job = gpt(layers=24, hidden=8192, heads=64), Job(sequence_length=4096, precision="bf16", attention="fused")
+    layout = Layout.of_columns(amp(job), batch_samples=2)
+    slow, fast = (
+        seconds_columns(model, Cluster(name, 1), job, layout)["forward_seconds"][0]
+        for name in ("ml.p5.48xlarge", "ml.p5en.48xlarge")
+    )
+    assert 0.85 * slow < fast <= slow
+
+
+def test_every_gpu_of_a_table_by_gpu_is_found_by_its_board() -> None:
+    boards = {row.gpu for row in instances()} | {gpu_board("rtx4090-24gb").gpu, gpu_board("a6000-48gb").gpu}
+    words = {word for board in boards for word in board.split()}
+    tables = {name.split(".")[2] for name in constants() if name.startswith("gpu.")}
+    assert tables - {"other"} <= words
