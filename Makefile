@@ -6,13 +6,14 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # in a container there 
 PYTEST_ARGS ?=
 BENCHMARKS ?= search_speed cost_speed profile_trace mutations # not published_scripts: it wants a folder of somebody's scripts
 
-.PHONY: help lab demo test check bench format clean lint pins lab-environment test-environment
+.PHONY: help lab demo test check explore bench format clean lint pins lab-environment test-environment
 
 help:
 	@echo 'make lab      open the quickstart notebook in JupyterLab   (LAB_ARGS=--no-browser)'
 	@echo 'make demo     run the quickstart notebook here and print what it recommends'
 	@echo 'make check    lint, types and unit tests                   (PYTEST_ARGS="-k memory")'
 	@echo 'make test     everything, with moto, the wheel and the browser'
+	@echo 'make explore  property tests, with examples drawn at random (PYTEST_ARGS="tests/costs --hypothesis-seed=7")'
 	@echo 'make bench    run the benchmarks'
 	@echo 'make format   format the Python code and mend what ruff can mend'
 	@echo 'make pins     write constraints.txt anew from the test environment'
@@ -33,6 +34,10 @@ test: test-environment
 check: test-environment
 	$(MAKE) --no-print-directory lint
 	$(TEST)/python -m pytest -m 'not (browser or moto or packaging or slow)' $(PYTEST_ARGS)
+
+# The limit of a test's time is for a fixed number of examples: here there are more, and a failing one is made simple.
+explore: test-environment
+	$(TEST)/python -m pytest -m hypothesis --hypothesis-profile=explore --timeout=0 $(PYTEST_ARGS)
 
 lint:
 	$(TEST)/ruff check --quiet

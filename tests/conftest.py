@@ -1,4 +1,11 @@
-"""What every test runs under: no network, no account, no search that depends on chance in continuous integration."""
+"""What every test runs under: no network, no account, no chance.
+
+Property tests try the same examples at every run, on every machine. Hypothesis derives them from the test and from the
+constants in the modules of the advisor that are loaded: a room alone tries others than the whole suite, and so does the
+next commit. `make explore` is what searches at random, with more examples. What it finds is mended with the failing
+case as an `@example` or a test of its own, which every later run then tries. How many examples a test tries, the
+profile says: a number in the test itself would be that of every profile.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +14,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# A shared machine is slow at times, which is no failure; what CI finds must be found again on the next machine.
-settings.register_profile("smp_advisor", deadline=None, print_blob=True, derandomize="CI" in os.environ)
-settings.load_profile("smp_advisor")
+# Hypothesis' own profile for continuous integration, for all: no chance, no limits of time, failures with their blob.
+settings.load_profile("ci")
+settings.register_profile(
+    "explore",
+    settings.get_profile("default"),
+    max_examples=500,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],  # a shared machine is slow at times, which is no failure
+)
 
 # For this process and its children: the SDK would look for credentials at the metadata service, transformers at a hub.
 os.environ |= {"AWS_EC2_METADATA_DISABLED": "true", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
@@ -55,7 +55,6 @@ def peak(value: Estimate) -> float:
 
 
 @given(st.lists(plans(), min_size=1, max_size=6))
-@settings(max_examples=40)
 def test_alone_among_many_and_as_columns_are_the_same(some: list[Plan]) -> None:
     many = estimate_many(MODEL, CLUSTER, JOB, some)
     layout = Layout.of(some, JOB)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.costs.layout import Layout
@@ -34,7 +34,6 @@ def _layout(stages: int, microbatches: int, active: int, *, simple: bool) -> Lay
 
 
 @given(schedules, st.floats(0.3, 4.0), st.booleans())
-@settings(max_examples=150, deadline=None)
 def test_array_form_equals_simulation(case: tuple[int, int, int], ratio: float, simple: bool) -> None:
     stages, microbatches, active = case
     step = simulate(stages, microbatches, active, backward=ratio, simple=simple)
@@ -43,7 +42,6 @@ def test_array_form_equals_simulation(case: tuple[int, int, int], ratio: float, 
 
 
 @given(schedules, st.booleans(), st.floats(0, 1))
-@settings(max_examples=80, deadline=None)
 def test_every_pass_runs_once_in_a_possible_order(case: tuple[int, int, int], simple: bool, transfer: float) -> None:
     stages, microbatches, active = case
     step = simulate(stages, microbatches, active, transfer=transfer, simple=simple)
@@ -61,7 +59,6 @@ def test_every_pass_runs_once_in_a_possible_order(case: tuple[int, int, int], si
 
 
 @given(schedules)
-@settings(max_examples=80, deadline=None)
 def test_no_stage_holds_more_than_its_active_microbatches(case: tuple[int, int, int]) -> None:
     stages, microbatches, active = case
     assert simulate(stages, microbatches, active).in_flight <= active

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor import check_estimator
@@ -40,7 +40,6 @@ def keys(library):
 
 
 @pytest.mark.parametrize("library", BASES)
-@settings(max_examples=50)
 @given(data=st.data())
 def test_the_corrected_dictionary_is_one_that_the_library_takes(library, data):
     changed = dict(BASES[library]) | data.draw(st.dictionaries(keys(library), VALUES, max_size=4), "changes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor import check_estimator
@@ -47,7 +47,6 @@ def space(library: str, model: str, instance: str, nodes: int, precision: str) -
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-@settings(max_examples=40)
 @given(data=st.data())
 def test_any_plan_of_the_search_is_read_back_from_its_cell(library, data):
     instance = data.draw(st.sampled_from([one.name for one in supported_instances(library)]), "instance")

@@ -7,7 +7,7 @@ from functools import cache
 
 import black
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor import advise, check_estimator
@@ -80,7 +80,6 @@ def parameters_in(cell, plan, sdk):
     return found[0] if found else {}
 
 
-@settings(max_examples=150, deadline=None)
 @given(searched(), st.sampled_from(["v2", "v3"]))
 def test_cells_of_any_plan_are_read_back_as_the_plan(found, sdk):
     plan, cluster, job = found

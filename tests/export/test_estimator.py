@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import black
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
@@ -77,7 +77,6 @@ def test_cell_holds_exactly_the_plan(plan, instance, nodes):
     assert (found["disable_profiler"], found["debugger_hook_config"]) == (True, False)
 
 
-@settings(max_examples=200)
 @given(
     valid_plans(),
     TEXT,
@@ -124,7 +123,6 @@ OTHERS = [
 ]
 
 
-@settings(max_examples=60)
 @given(
     st.sampled_from(OTHERS) | valid_plans(),
     st.sampled_from(["v2", "v3"]),
@@ -197,7 +195,6 @@ def replace_plan(plan):
     return BASE.model, Cluster(P4D), BASE.job, plan
 
 
-@settings(max_examples=40)
 @given(TEXT, st.dictionaries(SPOKEN.filter(lambda t: t != "model_type"), SCALARS, max_size=4))
 def test_no_text_changes_what_a_script_does(name, settings_):
     case = CASES["10 B"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
@@ -111,7 +111,6 @@ def test_gravest_come_first():
     assert severities == sorted(severities)
 
 
-@settings(max_examples=100)
 @given(any_case())
 def test_any_plan_gets_complete_rows(one):
     for row in pitfalls(one.model, one.cluster, one.job, one.plan, script_is_generated=False):

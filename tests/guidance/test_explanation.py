@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
@@ -63,7 +63,6 @@ def estimate_alternative(one, plan):
     return estimate(one.model, one.cluster, job, plan)
 
 
-@settings(max_examples=150)
 @given(any_case())
 @example(case(model("10 B"), Cluster(P4D, 16), TEN_B))
 def test_steps_stand_in_aws_order_and_name_their_source(one):
@@ -78,7 +77,6 @@ def test_steps_stand_in_aws_order_and_name_their_source(one):
         assert step.because.endswith(".")
 
 
-@settings(max_examples=150)
 @given(any_case())
 def test_decision_says_what_the_plan_does(one):
     used = uses(one.plan)
@@ -89,7 +87,6 @@ def test_decision_says_what_the_plan_does(one):
             assert uses(step.alternative)[step.technique] != used[step.technique]
 
 
-@settings(max_examples=150)
 @given(any_case())
 @example(case(model("10 B"), Cluster(P4D, 16), TEN_B))
 @example(case(model("30 B"), Cluster(P4D, 32), SIXTY))
@@ -114,7 +111,6 @@ def in_seconds(number, unit):
     return float(number.replace(",", "")) * (0.001 if unit == "ms" else 1)
 
 
-@settings(max_examples=200)
 @given(any_case())
 def test_sentences_compare_with_the_plans_own_figures_in_the_right_direction(one):
     own = gib(one.estimate.memory.peak.total_gib)
@@ -128,7 +124,6 @@ def test_sentences_compare_with_the_plans_own_figures_in_the_right_direction(one
             assert {"longer": slower > 0, "shorter": slower < 0, "": True}[direction]
 
 
-@settings(max_examples=200)
 @given(any_case())
 def test_verdict_on_fitting_is_the_estimates(one):
     least = one.min_fit_probability
@@ -158,7 +153,6 @@ def test_verdict_on_fitting_is_the_estimates(one):
             assert fits(other if step.decision == "used" else one.estimate, least)
 
 
-@settings(max_examples=100)
 @given(any_case())
 def test_other_plans_keep_the_global_batch_or_say_so(one):
     for step in steps_of(one)[1:6]:

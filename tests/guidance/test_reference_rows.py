@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
@@ -164,7 +164,6 @@ def test_each_difference_is_argued_by_trying_the_references_setting():
     assert throughput(wider.samples_per_second) in found["samples a model replica"].because
 
 
-@settings(max_examples=100)
 @given(any_case())
 def test_every_plan_has_a_reference_with_reasons(one):
     reference = nearest_reference(

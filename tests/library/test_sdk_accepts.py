@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from smp_advisor.library import Plan, image, versions
 from smp_advisor.library.version import images
@@ -23,13 +23,9 @@ def fw_utils():
     return fw_utils
 
 
-def test_parameters_of_any_valid_plan(fw_utils):
-    @settings(max_examples=300)
-    @given(valid_plans())
-    def accepted(plan):
-        fw_utils.validate_mp_config(plan.parameters)
-
-    accepted()
+@given(plan=valid_plans())
+def test_parameters_of_any_valid_plan(fw_utils, plan):
+    fw_utils.validate_mp_config(plan.parameters)
 
 
 def test_the_sdk_would_fail_without_the_older_name_beside_default_partition(fw_utils):
