@@ -176,11 +176,11 @@ def _family(row: Row) -> str:
 
 def _report(judgements: list[Judgement]) -> None:
     for one in judgements:
-        peak = ""
+        memory = ""
         if one.estimate is not None:
             usable = one.estimate.usable_gpu_memory_gib
-            peak = f"{one.estimate.memory.peak.total_gib:7.1f} of {usable:.1f} GiB"
-        print(f"{one.row:<12} {one.name[:40]:<40} {one.outcome:<13} {peak} {one.reason}".rstrip())
+            memory = f"needs {one.estimate.needed_gib:6.1f} of {usable:.1f} GiB"
+        print(f"{one.row:<12} {one.name[:40]:<40} {one.outcome:<13} {memory} {one.reason}".rstrip())
     judged = [one for one in judgements if one.outcome in {"fits", "does not fit"}]
     fit = sum(one.outcome == "fits" for one in judged)
     read = sum(one.plan is not None for one in judgements)

@@ -27,20 +27,22 @@ HEAD = """# AWS's reference configurations and the advisor's own
 The best-practices pages of SageMaker's model parallelism library publish three configurations of SMP v1 (GPT-2) and
 three of SMP v2 (Llama 2). Here the cost model estimates each as published, with less sharding and without activation
 checkpointing, and the advisor chooses for the same model and cluster, once with the same global batch and once with a
-free one (at most 4 million tokens a step, 95 % fit probability). Figures are the cost model's: no measurement of these
-rows is published. `scripts/reference_rows.py` writes this page.
+free one (at most 4 million tokens a step, 95 % fit probability). The peak counts the free blocks that PyTorch's
+allocator keeps while there is room and gives back where there is none: a plan fits where what is needed does. Figures
+are the cost model's: no measurement of these rows is published. `scripts/reference_rows.py` writes this page.
 """
 
 COLUMNS = (
-    "| | peak GiB | of usable | fits | probability | step s | samples/s | MFU |\n|---|---|---|---|---|---|---|---|"
+    "| | peak GiB | needed GiB | usable GiB | fits | probability | step s | samples/s | MFU |\n"
+    "|---|---|---|---|---|---|---|---|---|"
 )
 
 
 def line(label: str, value: smpa.Estimate) -> str:
-    peak = value.memory.peak.total_gib
+    peak, needed, usable = value.memory.peak.total_gib, value.needed_gib, value.usable_gpu_memory_gib
     return (
         f"| {label} "
-        f"| {peak:.1f} | {value.usable_gpu_memory_gib:.1f} | {'yes' if value.fits else 'no'} "
+        f"| {peak:.1f} | {needed:.1f} | {usable:.1f} | {'yes' if value.fits else 'no'} "
         f"| {probability(value.fit_probability)} | {value.step_seconds:.2f} "
         f"| {value.samples_per_second:,.0f} | {100 * value.mfu:.0f} % |"
     )

@@ -24,6 +24,15 @@ test('what is too much is marked from the limit on', () => {
   expect(width(bar.node.querySelector('.smp-excess')!)).toBe(0);
 });
 
+test('what the allocator fills to the limit is not too much, whatever rounding adds up to', () => {
+  const chart = new MemoryChart(recommendation());
+  chart.draw({ ...moment(16, 1).costs, stages: [{ label: 'Each GPU', gib: [10.0005, 5.0005, 15.0005], peak: true }] });
+  expect(chart.node.querySelectorAll('.smp-over').length).toBe(0);
+  expect(width(chart.node.querySelector('.smp-excess')!)).toBe(0);
+  chart.draw({ ...moment(16, 1).costs, stages: [{ label: 'Each GPU', gib: [10, 5, 15.01], peak: true }] });
+  expect(chart.node.querySelectorAll('.smp-over').length).toBe(1);
+});
+
 test('a key names every part that can be seen, with its size', () => {
   const key = new Key(['a', 'b', 'c']);
   key.draw([1, 0, 0.0001], 'GiB');

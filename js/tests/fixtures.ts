@@ -10,7 +10,7 @@ export function moment(batch: number, degree: number): Moment {
       fits: batch <= 30,
       verdict: `peak ${batch}`,
       figures: [[`${batch} GiB`, 'note']],
-      peak_gib: batch,
+      needed_gib: batch,
       samples_per_second: 10 * batch,
       stages: [{ label: 'Each GPU', gib: [batch, 0, 2], peak: true }],
       seconds: [1, 2]
@@ -71,7 +71,7 @@ export function recommendation(): Recommendation {
         source_url: 'javascript:alert(1)'
       }
     ],
-    reference: { name: '10 B', summary: 'AWS ran it.', fits: true, peak_gib: 28, differences: [], extrapolation: '', source_url: '' },
+    reference: { name: '10 B', summary: 'AWS ran it.', fits: true, needed_gib: 28, differences: [], extrapolation: '', source_url: '' },
     pitfalls: [{ id: 'SMP103', severity: 'warning', text: HOSTILE, source_url: 'https://docs.aws.amazon.com/x' }],
     assumptions: ['Nothing.']
   };

@@ -15,8 +15,8 @@ beforeEach(() => {
 
 test('a move shows the estimate of the table before the kernel answers', () => {
   session.move('batch_size', 24);
-  expect(session.screen.moment.costs.peak_gib).toBe(24);
-  expect(session.screen.words).toBe('Batch size 16 → 24: memory +8.0 GiB (24.0 of 30.0 GiB), throughput +50 %.');
+  expect(session.screen.moment.costs.needed_gib).toBe(24);
+  expect(session.screen.words).toBe('Batch size 16 → 24: memory needed +8.0 GiB (24.0 of 30.0 GiB), throughput +50 %.');
   expect(model.get('_request')).toMatchObject({ settings: settings(24, 1), moved: 'batch_size' });
 });
 
@@ -100,5 +100,5 @@ test('the way back to the recommendation', () => {
   session.commit();
   session.reset();
   expect(session.screen.moment).toBe(session.shown.recommended);
-  expect(session.screen.words).toBe('Batch size 32 → 16: memory −16.0 GiB (16.0 of 30.0 GiB), throughput −50 %; now it fits.');
+  expect(session.screen.words).toBe('Batch size 32 → 16: memory needed −16.0 GiB (16.0 of 30.0 GiB), throughput −50 %; now it fits.');
 });

@@ -61,7 +61,7 @@ test('a slider stands on allowed values only and says which', () => {
   slide('batch_size', 2);
   expect(slider('batch_size').getAttribute('aria-valuetext')).toBe('24');
   expect(text('.smp-number')).toBe('24 GiB');
-  expect(text('.smp-words')).toContain('Batch size 16 → 24: memory +8.0 GiB');
+  expect(text('.smp-words')).toContain('Batch size 16 → 24: memory needed +8.0 GiB');
   expect(text('.smp-configuration .smp-title')).toBe('Your configuration');
 });
 

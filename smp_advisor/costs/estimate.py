@@ -58,8 +58,9 @@ class Memory:
 
     @property
     def peak(self) -> StageMemory:
-        """The stage that needs the most."""
-        return max(self.stages, key=lambda stage: stage.total_gib)
+        """The stage with the highest total; of those that fill the GPU, the one that allocates the most."""
+        # Rounded, so that what differs in the last bits only is equal.
+        return max(self.stages, key=lambda one: (round(one.total_gib, 6), one.total_gib - one.allocator_reserve_gib))
 
     def to_frame(self) -> pd.DataFrame:
         """One row a stage, one column a category (GiB), and the total."""
@@ -102,13 +103,15 @@ class Estimate:
     memory: Memory
     time: StepTime
     usable_gpu_memory_gib: float
+    needed_gib: float
+    """What the tightest stage's GPU must have: its peak but for what the allocator gives back under pressure."""
     host_memory_gib_per_node: float
     """Host memory that offloaded activations take on one node."""
     host_memory_fits: bool
     fit_probability: float
-    """Probability that the peak stays within usable memory, by the model's error (normal in GiB)."""
+    """Probability that every stage's need stays within usable memory, by the model's error (normal in GiB)."""
     memory_error_gib: float
-    """One standard deviation of the peak's prediction error."""
+    """One standard deviation of the prediction error, of the stage that is least sure to fit."""
     global_batch_size: int
     """Samples per optimizer step over the whole cluster."""
     tokens_per_step: int
@@ -128,8 +131,8 @@ class Estimate:
 
     @property
     def headroom_gib(self) -> float:
-        """Usable memory minus the peak stage's total; negative when it does not fit."""
-        return self.usable_gpu_memory_gib - self.memory.peak.total_gib
+        """Usable memory minus what is needed; negative exactly where `fit_probability` is below one half."""
+        return self.usable_gpu_memory_gib - self.needed_gib
 
     @property
     def fits(self) -> bool:

@@ -48,7 +48,9 @@ class MemoryColumns:
     """Memory of n plans, arrays of shape (n,)."""
 
     peak_bytes: Floats
-    """Of the stage that needs the most."""
+    """With all that the allocator keeps while there is room, of the stage where that is most."""
+    needed_bytes: Floats
+    """But for what the allocator gives back under pressure, of the stage that needs the most."""
     margin: Floats
     """Free memory in standard deviations of its error, of the stage where that is least."""
     host_bytes_per_node: Floats
@@ -88,7 +90,7 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
     """Peak memory of n plans."""
     model = _trained(model, job)
     usable = cluster.instance.usable_gpu_memory_gib * GIB
-    peak, margin, host = np.zeros(len(layout)), np.zeros(len(layout)), np.zeros(len(layout))
+    peak, most, margin, host = (np.zeros(len(layout)) for _ in range(4))
     for degree, rows, part in _by_pipeline_degree(layout):
         kinds = _kinds_bytes(model, cluster, job, part, degree)
         totals = np.stack([sum(by.values(), np.zeros(len(rows))) for _, by, _ in kinds])
@@ -96,14 +98,15 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
         errors = np.stack([memory_error_bytes(by, shards, model.activation_band) for _, by, _ in kinds])
         needed = np.stack([needed_bytes(by) for _, by, _ in kinds])
         peak[rows] = totals.max(axis=0)
+        most[rows] = needed.max(axis=0)
         margin[rows] = ((usable - needed) / errors).min(axis=0)
         # A node may hold several stages; all its GPUs are charged with the largest.
         host[rows] = np.stack([h for _, _, h in kinds]).max(axis=0) * cluster.instance.gpus
-    return MemoryColumns(peak_bytes=peak, margin=margin, host_bytes_per_node=host)
+    return MemoryColumns(peak_bytes=peak, needed_bytes=most, margin=margin, host_bytes_per_node=host)
 
 
 def fit_probability(margin: float) -> float:
-    """Probability that a peak stays within usable memory, of its margin in standard deviations (normal error)."""
+    """Probability that what is needed is there, of its margin in standard deviations (normal error)."""
     return NormalDist().cdf(margin)
 
 
@@ -203,6 +206,7 @@ def _value(
         memory=memory,
         time=time,
         usable_gpu_memory_gib=instance.usable_gpu_memory_gib,
+        needed_gib=max(needed) / GIB,
         host_memory_gib_per_node=host / GIB,
         host_memory_fits=host <= HOST_SHARE * instance.host_memory_gib * GIB,
         fit_probability=fit_probability(scores[worst]),

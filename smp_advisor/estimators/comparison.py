@@ -148,8 +148,8 @@ def _gain(now: Estimate, then: Estimate, least: float) -> str:
     before = throughput(now.samples_per_second)
     speed = degree_of_change(now.samples_per_second, then.samples_per_second)
     said = [
-        f"Yours {fit(now, least)} ({gib(now.memory.peak.total_gib)} a GPU).",
-        f"The recommended plan {fit(then, least)} ({gib(then.memory.peak.total_gib)} a GPU).",
+        f"Yours {fit(now, least)} (it needs {gib(now.needed_gib)} a GPU).",
+        f"The recommended plan {fit(then, least)} (it needs {gib(then.needed_gib)} a GPU).",
         f"It processes {throughput(then.samples_per_second)} instead of {before} ({speed}).",
     ]
     ours, theirs = now.usd_per_million_tokens, then.usd_per_million_tokens

@@ -40,5 +40,5 @@ def lines(reading: Reading) -> list[str]:
     said += [f"  Inferred: {sentence}" for sentence in reading.inferred]
     if reading.estimate is not None:
         now = reading.estimate
-        said.append(f"  By the memory model {gib(now.memory.peak.total_gib)} a GPU: it {fit(now, 0.95)}.")
+        said.append(f"  By the memory model it needs {gib(now.needed_gib)} a GPU: it {fit(now, 0.95)}.")
     return said

@@ -141,7 +141,7 @@ def nothing_fits(
         remedy = "use GPUs with more memory or a shorter sequence"
     else:
         remedy = "use GPUs with more memory, a shorter sequence or a smaller batch"
-    nearest = float(result.peak_gib.min())
+    nearest = float(result.needed_gib.min())
     usable = cluster.instance.usable_gpu_memory_gib
     short = (
         f"needs {gib(nearest)} of the GPU's {gib(usable)}"

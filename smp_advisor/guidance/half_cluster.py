@@ -65,8 +65,8 @@ def downsizing(
         severity="warning",
         text=(
             f"Check the memory again before you shrink the cluster: on {plural(half.nodes, 'node')} ({half.gpus} GPUs)"
-            f" {_spread(plan, asked.plan, cluster, half)}, and the plan needs {gib(answer.memory.peak.total_gib)} a GPU"
-            f" instead of {gib(now.memory.peak.total_gib)}; it then {fit(answer, min_fit_probability)}."
+            f" {_spread(plan, asked.plan, cluster, half)}, and the plan needs {gib(answer.needed_gib)} a GPU"
+            f" instead of {gib(now.needed_gib)}; it then {fit(answer, min_fit_probability)}."
         ),
         source_url=stated.source_url,
         source_title=stated.source_title,

@@ -68,7 +68,7 @@ def nearest_reference(
         name=row.name,
         summary=_summary(row, there),
         fits=there.fits,
-        peak_gib=there.memory.peak.total_gib,
+        needed_gib=there.needed_gib,
         differences=differences(case, row),
         extrapolation=f"{_distance(case, row)} {_procedure(case, row)}",
         source_url=row.source_url,
@@ -116,8 +116,8 @@ def _procedure(case: Case, row: ReferenceRow) -> str:
     if not path.trials:
         return f"The row's settings cannot be carried over to this model and cluster: {path.obstacle}"
     first = path.trials[0]
-    peak = gib(first.estimate.memory.peak.total_gib)
-    opening = f"Carried over to this model and cluster, the row's settings need {peak} a GPU"
+    needed = gib(first.estimate.needed_gib)
+    opening = f"Carried over to this model and cluster, the row's settings need {needed} a GPU"
     if first.fits:
         return (
             f"{opening}, which {fit(first.estimate, least)}, and process"
@@ -132,5 +132,5 @@ def _procedure(case: Case, row: ReferenceRow) -> str:
     return (
         f"{opening}, which {fit(first.estimate, least)}; the first setting on the way that fits is"
         f" batch_size={found.plan.batch_size} with tensor_parallel_degree={found.plan.tensor_parallel_degree}"
-        f" ({gib(found.estimate.memory.peak.total_gib)} a GPU, {throughput(found.estimate.samples_per_second)}); {now}."
+        f" ({gib(found.estimate.needed_gib)} a GPU, {throughput(found.estimate.samples_per_second)}); {now}."
     )

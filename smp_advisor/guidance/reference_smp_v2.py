@@ -87,7 +87,7 @@ def nearest_reference_smp_v2(case: Case) -> Reference:
         name=row.name,
         summary=_summary(row, there),
         fits=there.fits,
-        peak_gib=there.memory.peak.total_gib,
+        needed_gib=there.needed_gib,
         differences=_differences(case, row),
         extrapolation=_distance(case, row),
         source_url=row.source_url,

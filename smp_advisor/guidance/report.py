@@ -6,7 +6,7 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance.wording import gib, probability
+from smp_advisor.guidance.wording import gib, gives_back, probability
 from smp_advisor.library.plan import plan_fields
 from smp_advisor.library.schema import schema
 
@@ -101,8 +101,10 @@ def _said(setting: Parameter, value: object) -> object:
 def _figures(estimate: Estimate) -> Iterator[str]:
     price = estimate.usd_per_hour
     low, high = estimate.step_seconds_range
+    spare = f"; {gib(estimate.needed_gib)} needed, the rest is the allocator's spare"
+    needed = spare if gives_back(estimate) else ""
     rows = [
-        ("memory", f"{gib(estimate.memory.peak.total_gib)} of {gib(estimate.usable_gpu_memory_gib)} usable"),
+        ("memory", f"{gib(estimate.memory.peak.total_gib)} of {gib(estimate.usable_gpu_memory_gib)} usable{needed}"),
         ("headroom", f"{gib(estimate.headroom_gib)}; fits with probability {probability(estimate.fit_probability)}"),
         ("throughput", f"{estimate.samples_per_second:,.1f} samples/s, {estimate.tokens_per_second:,.0f} tokens/s"),
         ("step time", f"{estimate.step_seconds:.2f} s (95 %: {low:.2f} to {high:.2f} s)"),
@@ -126,7 +128,7 @@ def _memory(estimate: Estimate) -> Iterator[str]:
     stages = estimate.memory.stages
     peak = estimate.memory.peak
     if len(stages) > 1:
-        yield f"Stage {peak.stage} of {len(stages)} needs the most ({peak.layers} layers):"
+        yield f"Stage {peak.stage} of {len(stages)} has the highest peak ({peak.layers} layers):"
     for name in CATEGORIES:
         value = getattr(peak, name)
         if value >= 0.005:
@@ -151,7 +153,7 @@ def _reference(reference: Reference | None) -> Iterator[str]:
     if reference is None:
         return
     fits = "fits" if reference.fits else "does not fit"
-    yield f"{reference.summary} By this model it {fits} ({reference.peak_gib:.1f} GiB at its peak)."
+    yield f"{reference.summary} By this model it {fits}: it needs {reference.needed_gib:.1f} GiB a GPU."
     for one in reference.differences:
         yield f"- {one.setting}: {one.reference} there, {one.recommended} here. {one.because}"
     if reference.extrapolation:

@@ -28,7 +28,7 @@ class Step:
     trade_off: str
     """What the technique costs, from the documentation."""
     figures: tuple[tuple[str, str], ...] = ()
-    """(label, value with unit) pairs: "memory with", "memory without", "step time with", ..."""
+    """(label, value with unit) pairs: "memory needed with", "memory needed without", "step time with", ..."""
     source_title: str = ""
     source_url: str = ""
     alternative: Plan | None = None
@@ -53,7 +53,8 @@ class Reference:
     name: str
     summary: str
     fits: bool
-    peak_gib: float
+    needed_gib: float
+    """What a GPU must have for it to run, by the cost model."""
     differences: tuple[Difference, ...]
     extrapolation: str
     """How far the recommendation is from what AWS tested, and how to move there (batch first, then TP)."""

@@ -14,6 +14,7 @@ __all__ = [
     "fit",
     "fits",
     "gib",
+    "gives_back",
     "listed",
     "percent",
     "plural",
@@ -25,6 +26,10 @@ __all__ = [
 
 SAME = 0.005
 """Changes of less than this share are no change: the cost model does not resolve them."""
+
+
+VISIBLE_GIB = 0.05
+"""Half of the last digit in which memory is shown: what differs by more is shown as different."""
 
 
 def gib(value: float) -> str:
@@ -79,12 +84,18 @@ def fits(estimate: Estimate, min_fit_probability: float) -> bool:
     return estimate.fit_probability >= min_fit_probability and estimate.host_memory_fits
 
 
+def gives_back(estimate: Estimate) -> bool:
+    """Whether what a GPU must have is visibly less than its peak, because the allocator keeps free blocks."""
+    return estimate.memory.peak.total_gib - estimate.needed_gib > VISIBLE_GIB
+
+
 def fit(estimate: Estimate, min_fit_probability: float) -> str:
     """Predicate on how a plan fits: "fits with 9.1 GiB to spare"."""
     usable = gib(estimate.usable_gpu_memory_gib)
-    if estimate.headroom_gib < 0:
-        short = gib(-estimate.headroom_gib)
-        return f"does not fit: {short if short != '0.0 GiB' else 'slightly'} more than the usable {usable}"
+    short = gib(-estimate.headroom_gib)
+    over = f"{short if short != '0.0 GiB' else 'slightly'} more than the usable {usable}"
+    if estimate.headroom_gib < 0 and estimate.fit_probability < min_fit_probability:
+        return f"does not fit: {over}"
     if not estimate.host_memory_fits:
         return f"does not fit: {gib(estimate.host_memory_gib_per_node)} of host memory a node is more than there is"
     if estimate.fit_probability < min_fit_probability:
@@ -92,6 +103,9 @@ def fit(estimate: Estimate, min_fit_probability: float) -> str:
             f"fits with a probability of {probability(estimate.fit_probability)} only, where"
             f" {probability(min_fit_probability)} is asked for"
         )
+    if estimate.headroom_gib < 0:  # less than an even chance was asked for
+        asked = probability(min_fit_probability)
+        return f"fits with a probability of {probability(estimate.fit_probability)}, where {asked} is enough: {over}"
     return f"fits with {gib(estimate.headroom_gib)} to spare"
 
 
@@ -108,7 +122,7 @@ def compared(now: Estimate, other: Estimate) -> str:
 
     Step times are compared where both plans process the same global batch, throughputs otherwise.
     """
-    here, there = gib(now.memory.peak.total_gib), gib(other.memory.peak.total_gib)
+    here, there = gib(now.needed_gib), gib(other.needed_gib)
     memory = f"the same {here} a GPU" if here == there else f"{there} a GPU instead of {here}"
     if now.global_batch_size == other.global_batch_size:
         before, after = seconds(now.step_seconds), seconds(other.step_seconds)
@@ -122,12 +136,12 @@ def compared(now: Estimate, other: Estimate) -> str:
 
 
 def figures(with_: Estimate | None, without: Estimate | None) -> tuple[tuple[str, str], ...]:
-    """Memory, step time and throughput with and without a technique, as label and value."""
+    """Memory that is needed, step time and throughput with and without a technique, as label and value."""
     rows: list[tuple[str, str]] = []
     for label, one in (("with", with_), ("without", without)):
         if one is not None:
             rows += [
-                (f"memory {label}", gib(one.memory.peak.total_gib)),
+                (f"memory needed {label}", gib(one.needed_gib)),
                 (f"step time {label}", seconds(one.step_seconds)),
                 (f"throughput {label}", throughput(one.samples_per_second)),
             ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from smp_advisor.costs.estimate import CATEGORIES
+from smp_advisor.costs.estimate import CATEGORIES, Memory
+from smp_advisor.guidance.wording import gives_back
 from smp_advisor.notebook.words import dollars
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class StageGroup(NamedTuple):
     gib: list[float]
     """GiB of each of `CATEGORIES`."""
     is_peak: bool
-    """Whether the stage that needs the most is among them."""
+    """Whether the stage with the highest peak is among them."""
 
 
 def gib(value: float) -> str:
@@ -54,9 +55,8 @@ def verdict(estimate: Estimate) -> str:
 def figures(estimate: Estimate) -> list[Figure]:
     """The figures to decide by; the same labels in the same order for every plan of a job."""
     peak, usable = estimate.memory.peak.total_gib, estimate.usable_gpu_memory_gib
-    error = _TWO_SIDED * estimate.memory_error_gib
     result = [
-        Figure("Memory per GPU", f"{peak:,.1f} of {gib(usable)}", f"± {gib(error)} (95 %)"),
+        Figure("Memory per GPU", f"{peak:,.1f} of {gib(usable)}", _memory_note(estimate)),
         Figure(
             "Throughput",
             f"{_three_digits(estimate.samples_per_second)} samples/s",
@@ -77,6 +77,13 @@ def figures(estimate: Estimate) -> list[Figure]:
             note = f"{dollars(total)} in all; 95 %: {dollars(between[0])} to {dollars(between[1])}"
         result.append(Figure("Whole run", _days(estimate.days), note))
     return result
+
+
+def _memory_note(estimate: Estimate) -> str:
+    error = f"± {gib(_TWO_SIDED * estimate.memory_error_gib)} (95 %)".replace(" ", "\N{NO-BREAK SPACE}")
+    if not gives_back(estimate):
+        return error
+    return f"{gib(estimate.needed_gib)} needed, {error}; the rest is the allocator's spare"
 
 
 def _range(low: float, high: float) -> str:
@@ -123,7 +130,7 @@ def stage_groups(stages: Sequence[StageMemory]) -> list[StageGroup]:
     for stage in stages:
         # Rounded to a MiB: nobody could see the difference.
         groups.setdefault(tuple(round(getattr(stage, name), 3) for name in CATEGORIES), []).append(stage)
-    peak = max(stages, key=lambda stage: stage.total_gib).stage
+    peak = Memory(stages=tuple(stages)).peak.stage
     return [
         StageGroup(_stage_label(members, len(stages)), list(values), any(m.stage == peak for m in members))
         for values, members in groups.items()

@@ -40,12 +40,12 @@ def describe(rows: Sequence[str], before: Moment, after: Moment, *, moved: str, 
 
 
 def _memory(before: Moment, after: Moment, usable_gib: float) -> str:
-    peak = after["costs"]["peak_gib"]
-    change = peak - before["costs"]["peak_gib"]
-    now = f"({peak:.1f} of {usable_gib:.1f} GiB)"
+    needed = after["costs"]["needed_gib"]
+    change = needed - before["costs"]["needed_gib"]
+    now = f"({needed:.1f} of {usable_gib:.1f} GiB)"
     if abs(change) < 0.05:
-        return f"memory unchanged {now}"
-    return f"memory {_sign(change)}{abs(change):.1f} GiB {now}"
+        return f"memory needed unchanged {now}"
+    return f"memory needed {_sign(change)}{abs(change):.1f} GiB {now}"
 
 
 def _throughput(before: Moment, after: Moment) -> str:

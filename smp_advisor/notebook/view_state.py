@@ -54,7 +54,8 @@ class Costs(TypedDict):
     verdict: str
     figures: list[tuple[str, str]]
     """(value, note) in the order of `Recommendation.figures`."""
-    peak_gib: float
+    needed_gib: float
+    """What the tightest stage's GPU must have; the bars show the peaks."""
     samples_per_second: float
     stages: list[dict[str, Any]]
     """Of each group of equal stages: label, peak, gib by category."""
@@ -100,7 +101,7 @@ def costs(estimate: Estimate) -> Costs:
         "fits": estimate.fits,
         "verdict": verdict(estimate),
         "figures": [(figure.value, figure.note) for figure in figures(estimate)],
-        "peak_gib": round(estimate.memory.peak.total_gib, 3),
+        "needed_gib": round(estimate.needed_gib, 3),
         "samples_per_second": float(f"{estimate.samples_per_second:.6g}"),
         "stages": [
             {"label": group.label, "gib": group.gib, "peak": group.is_peak}

@@ -98,7 +98,7 @@ def alternatives(result: SearchResult, *, sequence_length: int, min_fit_probabil
     keys = _combinations(layout)
     fitting = _first_of_each(keys[result.ranked])
     chosen = result.ranked[fitting]
-    nearest_first = np.argsort(result.peak_gib, kind="stable")
+    nearest_first = np.argsort(result.needed_gib, kind="stable")
     others = nearest_first[_first_of_each(keys[nearest_first])]
     others = others[~np.isin(keys[others], keys[chosen])]
 
@@ -117,7 +117,8 @@ def alternatives(result: SearchResult, *, sequence_length: int, min_fit_probabil
                 "tokens_per_second": speed,
                 "step_seconds": None if speed is None else batch * sequence_length / speed,
                 "peak_gib": float(result.peak_gib[row]),
-                "headroom_gib": usable - float(result.peak_gib[row]),
+                "needed_gib": float(result.needed_gib[row]),
+                "headroom_gib": usable - float(result.needed_gib[row]),
                 "fit_probability": fit_probability(float(result.margin[row])),
                 "techniques": int(counts[row]),
             }

@@ -35,7 +35,7 @@ class Scores:
     usd_per_token: Floats
     """Equal for all plans of one cluster up to throughput; infinite where no price is known."""
     headroom: Floats
-    """Free share of usable memory, at the point estimate."""
+    """Share of usable memory that is not needed, at the point estimate."""
     techniques: NDArray[np.int64]
     tokens_per_step: NDArray[np.int64]
 

@@ -37,7 +37,9 @@ class SearchResult:
     objective: Objective
     space: Space
     peak_gib: Floats
-    """Of every plan, shape (n,)."""
+    """Of every plan, shape (n,): with all that the allocator keeps while there is room."""
+    needed_gib: Floats
+    """Of every plan, shape (n,): what a GPU must have for it to run."""
     margin: Floats
     """Free memory of every plan in standard deviations of its error, shape (n,)."""
     ranked: NDArray[np.intp]
@@ -86,7 +88,7 @@ def search(
     scores = Scores(
         tokens_per_second=speed,
         usd_per_token=np.full(len(rows), np.inf) if price is None else price * cluster.nodes / 3600 / speed,
-        headroom=1 - memory.peak_bytes[rows] / usable,
+        headroom=1 - memory.needed_bytes[rows] / usable,
         techniques=techniques(layout),
         tokens_per_step=tokens,
     )
@@ -96,6 +98,7 @@ def search(
         objective=objective,
         space=space,
         peak_gib=memory.peak_bytes / GIB,
+        needed_gib=memory.needed_bytes / GIB,
         margin=memory.margin,
         ranked=rows[best_first],
         scores=Scores(

@@ -57,7 +57,8 @@ def test_a_slider_moved_by_keyboard_shows_and_tells_what_that_does(advised):
     assert memory(view) > before
     expect(view.locator(".smp-words")).to_have_text(
         re.compile(
-            rf"^Batch size {value} → \d+ \(global batch [\d,]+ → [\d,]+\): memory \+[\d.]+ GiB \([\d.]+ of [\d.]+ GiB\)"
+            rf"^Batch size {value} → \d+ \(global batch [\d,]+ → [\d,]+\):"
+            r" memory needed \+[\d.]+ GiB \([\d.]+ of [\d.]+ GiB\)"
         )
     )
     expect(view.locator(".smp-configuration .smp-title")).to_have_text("Your configuration")

@@ -60,9 +60,12 @@ def test_alone_among_many_and_as_columns_are_the_same(some: list[Plan]) -> None:
     layout = Layout.of(some, JOB)
     columns = memory_columns(MODEL, CLUSTER, JOB, layout)
     seconds = sum(seconds_columns(MODEL, CLUSTER, JOB, layout).values(), np.zeros(len(some)))
-    for plan, value, total, step in zip(some, many, columns.peak_bytes / 2**30, seconds, strict=True):
+    totals = columns.peak_bytes / 2**30
+    for row, (plan, value, total, step) in enumerate(zip(some, many, totals, seconds, strict=True)):
         assert estimate(MODEL, CLUSTER, JOB, plan) == value
         assert total == pytest.approx(peak(value))
+        assert columns.needed_bytes[row] / 2**30 == value.needed_gib
+        assert (columns.margin[row] >= 0) == (value.headroom_gib >= 0)
         assert step == pytest.approx(value.step_seconds)
 
 
@@ -76,7 +79,44 @@ def test_parts_are_positive_and_rates_agree(plan: Plan) -> None:
     assert value.tokens_per_second == pytest.approx(512 * value.samples_per_second)
     assert 0 <= value.fit_probability <= 1
     assert value.fits == (value.headroom_gib >= 0 and value.host_memory_fits)
-    if value.fits:
+    assert value.needed_gib <= peak(value) + 1e-9
+
+
+def with_memory(usable_gib: float) -> Cluster:
+    """Two nodes of eight GPUs of any size."""
+    return Cluster.custom(
+        gpu="A100 40GB",
+        usable_gpu_memory_gib=usable_gib,
+        peak_tflops=312,
+        gpus_per_node=8,
+        nodes=2,
+        intra_node_gb_per_s=600,
+        inter_node_gbps=400,
+    )
+
+
+@given(plans(), st.floats(0.7, 1.5))
+def test_room_is_left_exactly_where_fitting_is_likelier_than_not(plan: Plan, share: float) -> None:
+    needed = estimate(MODEL, with_memory(80.0), JOB, plan).needed_gib
+    # The last bit decides: just too small, just enough, and anything around it.
+    for usable in (np.nextafter(needed, 0), needed, np.nextafter(needed, 1e9), share * needed):
+        value = estimate(MODEL, with_memory(float(usable)), JOB, plan)
+        assert (value.needed_gib, value.headroom_gib) == (needed, usable - needed)
+        assert (value.headroom_gib >= 0) == (value.fit_probability >= 0.5)
+        assert value.fits == (usable >= needed and value.host_memory_fits)
+
+
+def test_where_the_allocator_fills_the_room_the_plan_fits() -> None:
+    """The reserve is what is left of the room: to the last bit, its sum with the rest is more than that or less."""
+    model, cluster = gpt(layers=4, hidden=1024, heads=16, vocab=400_000), Cluster("ml.p3dn.24xlarge", 1)
+    job = Job(sequence_length=512, precision="fp32")
+    plan = Plan(tensor_parallel_degree=2, pipeline_parallel_degree=2, microbatches=4, batch_size=32)
+    some = [replace(plan, batch_size=4 * batch, active_microbatches=a) for batch in range(1, 13) for a in range(1, 5)]
+    values = estimate_many(model, cluster, job, some)
+    full = [value for value in values if peak(value) == pytest.approx(value.usable_gpu_memory_gib, abs=1e-9)]
+    assert any(peak(value) > value.usable_gpu_memory_gib for value in full)
+    for value in full:
+        assert value.fits
         assert value.fit_probability >= 0.5
 
 

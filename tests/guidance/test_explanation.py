@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import product
 
 from hypothesis import example, given
 
@@ -11,8 +12,9 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.guidance import explain
 from smp_advisor.guidance.practices import ORDER
-from smp_advisor.guidance.wording import fits, gib, seconds, throughput
+from smp_advisor.guidance.wording import fit, fits, gib, seconds, throughput
 from smp_advisor.library import Plan
+from smp_advisor.notebook.figures import verdict
 from smp_advisor.workload import Model
 from smp_advisor.workload.job import Job
 from tests.guidance.cases import any_case, case, llama, model
@@ -98,7 +100,7 @@ def test_figures_are_the_estimates(one):
         other = estimate_alternative(one, step.alternative)
         with_, without = (one.estimate, other) if step.decision == "used" else (other, one.estimate)
         for label, expected in (("with", with_), ("without", without)):
-            assert figures[f"memory {label}"] == gib(expected.memory.peak.total_gib)
+            assert figures[f"memory needed {label}"] == gib(expected.needed_gib)
             assert figures[f"step time {label}"] == seconds(expected.step_seconds)
             assert figures[f"throughput {label}"] == throughput(expected.samples_per_second)
 
@@ -113,7 +115,7 @@ def in_seconds(number, unit):
 
 @given(any_case())
 def test_sentences_compare_with_the_plans_own_figures_in_the_right_direction(one):
-    own = gib(one.estimate.memory.peak.total_gib)
+    own = gib(one.estimate.needed_gib)
 
     for step in steps_of(one)[1:]:
         for there, here in MEMORY.findall(step.because):
@@ -151,6 +153,52 @@ def test_verdict_on_fitting_is_the_estimates(one):
                 assert fits(other, least)
         if "Memory does not ask for it" in step.because:
             assert fits(other if step.decision == "used" else one.estimate, least)
+
+
+def test_figures_of_a_plan_whose_spare_fills_the_gpu_add_up():
+    """Peak and usable memory are the same to the last bits, which say nothing about fitting."""
+    full = 0
+    plan = Plan(tensor_parallel_degree=2, pipeline_parallel_degree=2, microbatches=4, batch_size=4)
+    for batch, active in product(range(1, 13), range(1, 5)):
+        wide = replace(plan, batch_size=4 * batch, active_microbatches=active)
+        job = Job(sequence_length=512, precision="fp32")
+        one = case(model("wide vocabulary"), Cluster("ml.p3dn.24xlarge", 1), wide, job=job, least=0.5).estimate
+        if abs(one.memory.peak.total_gib - one.usable_gpu_memory_gib) > 1e-9:
+            continue
+        full += 1
+        assert one.needed_gib < one.usable_gpu_memory_gib
+        assert fit(one, 0.5) == f"fits with {gib(one.usable_gpu_memory_gib - one.needed_gib)} to spare"
+        assert verdict(one).startswith(f"Fits with {gib(one.usable_gpu_memory_gib - one.needed_gib)} to spare")
+    assert full > 5
+
+
+def test_alternatives_that_fill_the_gpu_fit_by_the_words_as_by_the_probability():
+    full = 0
+    plan = Plan(tensor_parallel_degree=2, pipeline_parallel_degree=2, microbatches=4, batch_size=4)
+    plan = replace(plan, activation_checkpointing="each")
+    for batch, active in product(range(1, 13), range(1, 5)):
+        checkpointed = replace(plan, batch_size=4 * batch, active_microbatches=active)
+        job = Job(sequence_length=512, precision="fp32")
+        one = case(model("wide vocabulary"), Cluster("ml.p3dn.24xlarge", 1), checkpointed, job=job, least=0.5)
+        step = by_technique(one)["activation_checkpointing"]
+        without = estimate_alternative(one, step.alternative)
+        if abs(without.memory.peak.total_gib - without.usable_gpu_memory_gib) < 1e-9:
+            full += 1
+            assert fits(without, 0.5)
+            assert re.search(r"it then fits with [\d.]+ GiB to spare", step.because)
+    assert full > 5
+
+
+def test_less_than_an_even_chance_may_be_asked_for():
+    plan = Plan(pipeline_parallel_degree=2, microbatches=4, batch_size=4, active_microbatches=1)
+    for batch in range(1, 40):
+        wide = replace(plan, batch_size=4 * batch)
+        one = case(model("wide vocabulary"), Cluster("ml.p3dn.24xlarge", 1), wide).estimate
+        if 0.1 < one.fit_probability < 0.5:
+            break
+    assert fit(one, 0.5).startswith("does not fit")
+    assert fit(one, 0.1).startswith(f"fits with a probability of {one.fit_probability:.1%}".replace("%", " %"))
+    assert f"{gib(-one.headroom_gib)} more than the usable" in fit(one, 0.1)
 
 
 @given(any_case())

@@ -52,7 +52,7 @@ def test_sharding_is_argued_with_the_next_lower_degree(smp_v2):
     assert step.decision == "used"
     assert "sharded over 256 GPUs" in step.because
     assert step.alternative.hybrid_shard_degree < 256
-    assert {"memory with", "memory without"} <= set(dict(step.figures))
+    assert {"memory needed with", "memory needed without"} <= set(dict(step.figures))
 
 
 def test_degrees_that_the_family_lacks_are_not_possible(smp_v2):

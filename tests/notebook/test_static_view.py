@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -47,7 +48,8 @@ def test_bars_are_as_wide_as_their_share(advice):
     (svg,) = tree(memory_chart(shown, at)).iter("svg")
     widths = [float(rect.get("width").rstrip("%")) for rect in svg.iter("rect")]
     lines = [float(line.get("x1").rstrip("%")) for line in svg.iter("line")]
-    assert sum(widths) / lines[0] == pytest.approx(at["peak_gib"] / shown["usable_gib"], rel=1e-3)
+    peak = advice.estimate.memory.peak.total_gib
+    assert sum(widths) / lines[0] == pytest.approx(peak / shown["usable_gib"], rel=1e-3)
     assert "GiB usable" in svg.get("aria-label")
 
 
@@ -79,9 +81,22 @@ def test_days_and_total_cost_are_told_where_tokens_are_known(advice):
     assert run.note.startswith("$")
 
 
-def test_the_verdict_says_how_much_is_missing(advice):
-    import dataclasses
+def test_the_memory_figure_says_what_is_needed_where_the_allocator_keeps_more(advice):
+    now = advice.estimate
+    peak = now.memory.peak.total_gib
+    assert peak - now.needed_gib > 0.05
+    memory = figures(now)[0]
+    note = memory.note.replace("\N{NO-BREAK SPACE}", " ")
+    assert memory.value == f"{peak:.1f} of {now.usable_gpu_memory_gib:.1f} GiB"
+    assert note.startswith(f"{now.needed_gib:.1f} GiB needed, ± ")
+    assert note.endswith(" GiB (95 %); the rest is the allocator's spare")
+    assert f"Fits with {now.usable_gpu_memory_gib - now.needed_gib:.1f} GiB to spare" in verdict(now)
+    large = replace(advice.plan, batch_size=200)
+    over = estimate(advice.model, advice.cluster, advice.job, large)
+    assert figures(over)[0].note.startswith("±")
 
-    large = dataclasses.replace(advice.plan, batch_size=200)
+
+def test_the_verdict_says_how_much_is_missing(advice):
+    large = replace(advice.plan, batch_size=200)
     result = estimate(advice.model, advice.cluster, advice.job, large)
     assert verdict(result).startswith(f"Does not fit: {-result.headroom_gib:,.1f} GiB too much")

@@ -71,6 +71,7 @@ def test_scores_agree_with_the_estimate_of_the_plan(model: Model) -> None:
         value = estimate(model, CLUSTER, JOB, plan)
         assert value.tokens_per_second == pytest.approx(result.scores.tokens_per_second[position])
         assert value.step_seconds == pytest.approx(result.step_seconds[position])
+        assert value.headroom_gib / value.usable_gpu_memory_gib == pytest.approx(result.scores.headroom[position])
         assert value.fit_probability >= 0.95
         assert value.fits
 
@@ -111,5 +112,9 @@ def test_alternatives_name_each_combination_once_and_say_why_it_lost(model: Mode
     assert (table.loc[fits, "fit_probability"] >= 0.95).all()
     slower = table[table["why"].str.contains("slower")]
     assert (slower["tokens_per_second"] < 0.97 * table["tokens_per_second"].iloc[0]).all()
+    usable = CLUSTER.instance.usable_gpu_memory_gib
+    assert (table["headroom_gib"] == usable - table["needed_gib"]).all()
+    assert (table["needed_gib"] <= table["peak_gib"] + 1e-9).all()
+    assert ((table["headroom_gib"] >= 0) == (table["fit_probability"] >= 0.5)).all()
     over = table[table["why"].str.contains("GiB over")]
     assert (over["headroom_gib"] < 0).all()

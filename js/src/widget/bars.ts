@@ -29,7 +29,7 @@ export class Bar {
       place(shapes[position]!, `smp-part smp-c${index}`, start / full, value / full, title);
       start += value;
     });
-    const excess = Math.max(0, total - limit);
+    const excess = beyond(total, limit);
     place(shapes[parts.length]!, 'smp-excess', (total - excess) / full, excess / full, `${amount(excess, unit)} too much`);
     marks.forEach((mark, index) => {
       place(shapes[parts.length + 1 + index]!, `smp-mark smp-${mark.kind}`, mark.value / full, 0, mark.title);
@@ -79,6 +79,14 @@ export class Key {
 export function listed(names: string[], values: number[], unit: string): string {
   const parts = values.flatMap((value, index) => (isWorth(value) ? [`${names[index]} ${amount(value, unit)}`] : []));
   return parts.join(', ');
+}
+
+/**
+ * How far a total is beyond its limit. The allocator's spare fills a GPU exactly, and each of the eleven parts comes
+ * rounded to 0.001: what they add up to is no excess.
+ */
+export function beyond(total: number, limit: number): number {
+  return total - limit > 0.006 ? total - limit : 0;
 }
 
 export function amount(value: number, unit: string): string {

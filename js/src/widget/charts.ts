@@ -1,4 +1,4 @@
-import { Bar, Key, amount, listed, type Mark } from './bars';
+import { Bar, Key, amount, beyond, listed, type Mark } from './bars';
 import { element, setText } from './dom';
 import type { Costs, Recommendation } from './wire';
 
@@ -33,13 +33,13 @@ export class MemoryChart {
       const size = totals[index]!;
       setText(label, stage.label);
       setText(total, amount(size, 'GiB'));
-      row.classList.toggle('smp-over', size > usable);
+      row.classList.toggle('smp-over', beyond(size, usable) > 0);
       const text = `${stage.label}: ${size.toFixed(1)} of ${usable.toFixed(1)} GiB usable: ${listed(categories, stage.gib, 'GiB')}`;
       bar.draw(stage.gib, full, 'GiB', text, marks);
     });
     const peak = costs.stages.find(stage => stage.peak) ?? costs.stages[0];
     this.keyTitle.hidden = costs.stages.length < 2;
-    setText(this.keyTitle, `${peak?.label ?? ''}, which needs the most:`);
+    setText(this.keyTitle, `${peak?.label ?? ''}, which has the highest peak:`);
     this.key.draw(peak?.gib ?? [], 'GiB');
   }
 

@@ -43,7 +43,7 @@ function stepItem(step: Step): HTMLLIElement {
 }
 
 function referenceDetails(reference: Reference): HTMLElement {
-  const fits = `${reference.fits ? 'fits' : 'does not fit'} here by the cost model, ${reference.peak_gib.toFixed(1)} GiB per GPU`;
+  const fits = `${reference.fits ? 'fits' : 'does not fit'} here by the cost model, with ${reference.needed_gib.toFixed(1)} GiB needed per GPU`;
   const table = element('table', 'smp-table');
   const head = element('tr', '', ...['Setting', 'AWS', 'Here', 'Because'].map(text => headerCell(text, 'col')));
   table.append(element('thead', '', head));

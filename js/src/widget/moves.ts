@@ -19,11 +19,11 @@ export function describe(rows: string[], before: Moment, after: Moment, moved: s
 }
 
 function memory(before: Moment, after: Moment, usableGib: number): string {
-  const peak = after.costs.peak_gib;
-  const change = peak - before.costs.peak_gib;
-  const now = `(${peak.toFixed(1)} of ${usableGib.toFixed(1)} GiB)`;
-  if (Math.abs(change) < 0.05) return `memory unchanged ${now}`;
-  return `memory ${sign(change)}${Math.abs(change).toFixed(1)} GiB ${now}`;
+  const needed = after.costs.needed_gib;
+  const change = needed - before.costs.needed_gib;
+  const now = `(${needed.toFixed(1)} of ${usableGib.toFixed(1)} GiB)`;
+  if (Math.abs(change) < 0.05) return `memory needed unchanged ${now}`;
+  return `memory needed ${sign(change)}${Math.abs(change).toFixed(1)} GiB ${now}`;
 }
 
 function throughput(before: Moment, after: Moment): string {

@@ -22,7 +22,8 @@ export interface Costs {
   verdict: string;
   /** Value and note of each figure. */
   figures: [value: string, note: string][];
-  peak_gib: number;
+  /** What the tightest stage's GPU must have; the bars show the peaks. */
+  needed_gib: number;
   samples_per_second: number;
   stages: StageGroup[];
   /** Of each part of the step. */
@@ -68,7 +69,7 @@ export interface Reference {
   name: string;
   summary: string;
   fits: boolean;
-  peak_gib: number;
+  needed_gib: number;
   differences: Difference[];
   extrapolation: string;
   source_url: string;

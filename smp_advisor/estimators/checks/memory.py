@@ -81,8 +81,8 @@ def fit(case: Case) -> Iterator[Hit]:
         host = gib(now.host_memory_gib_per_node)
         what = f"{even}offloaded activations take {host} of host memory a node, more than there is"
     else:
-        peak, usable = gib(now.memory.peak.total_gib), gib(now.usable_gpu_memory_gib)
-        what = f"{even}the plan needs {peak} a GPU, {gib(-now.headroom_gib)} more than the usable {usable}"
+        needed, usable = gib(now.needed_gib), gib(now.usable_gpu_memory_gib)
+        what = f"{even}the plan needs {needed} a GPU, {gib(-now.headroom_gib)} more than the usable {usable}"
     remedy = _smallest_change(ground, case.min_fit_probability)
     yield Hit(id="EST508", span=case.span_of(*_DEGREES), values={"what": what, "remedy": remedy})
 

@@ -69,9 +69,9 @@ def _grouping(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Est
     others = {s: answers[s] for s in _strategies(case) if s != case.plan.activation_checkpointing and s in answers}
     if not others:
         return []
-    best = min(others, key=lambda strategy: others[strategy].memory.peak.total_gib)
+    best = min(others, key=lambda strategy: others[strategy].needed_gib)
     one = others[best]
-    saves = one.memory.peak.total_gib < case.estimate.memory.peak.total_gib
+    saves = one.needed_gib < case.estimate.needed_gib
     which = "The most frugal other strategy" if saves else "No other strategy needs less memory: the next"
     unit = {"each": "one layer a unit", "contiguous": "one unit of all layers of a stage"}.get(
         best, f"units of {best.removeprefix('group_')} layers"

@@ -47,7 +47,7 @@ def why_used(case: Case, without: WhatIf, estimate: Estimate | None, *, name: st
     if not case.fits:
         return f"{sentence} With it the plan {fit(case.estimate, least)}: {name} costs more memory than it saves here."
     gain = _gain(case.estimate, estimate)
-    freed = estimate.memory.peak.total_gib - case.estimate.memory.peak.total_gib
+    freed = estimate.needed_gib - case.estimate.needed_gib
     if case.objective == "headroom" and freed > 0:
         return f"{sentence} It is there for the {gib(freed)} it frees: the objective is headroom."
     if gain > SAME:

@@ -128,7 +128,7 @@ def _row(machine: Instance, estimate: Estimate | None, case: Case) -> str:
     else:
         speed = throughput(estimate.samples_per_second)
         verdict = "fits" if fits(estimate, case.min_fit_probability) else "does not fit"
-        parts.append(f"this plan {verdict}, {gib(estimate.memory.peak.total_gib)}, {speed}")
+        parts.append(f"this plan {verdict}, needs {gib(estimate.needed_gib)}, {speed}")
     return "; ".join(parts)
 
 

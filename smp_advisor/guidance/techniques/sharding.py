@@ -58,7 +58,8 @@ def find(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate
         )
     elif lower:
         next_lower = max(lower)
-        sentences.append(f"It is the lowest degree that fits: at {next_lower} the plan {fit(lower[next_lower], 0.5)}.")
+        words = fit(lower[next_lower], case.min_fit_probability)
+        sentences.append(f"It is the lowest degree that fits: at {next_lower} the plan {words}.")
     shown = str(max(lower)) if lower else next(iter(answers), "")
     estimate = answers.get(shown)
     return Finding(
