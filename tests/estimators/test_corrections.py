@@ -42,7 +42,15 @@ def keys(library):
 @pytest.mark.parametrize("library", BASES)
 @given(data=st.data())
 def test_the_corrected_dictionary_is_one_that_the_library_takes(library, data):
-    changed = dict(BASES[library]) | data.draw(st.dictionaries(keys(library), VALUES, max_size=4), "changes")
+    changed = data.draw(st.dictionaries(keys(library), VALUES, max_size=4), "changes")
+    require_final_correction(library, dict(BASES[library]) | changed)
+
+
+def test_a_text_for_a_number_beside_settings_that_exclude_each_other():
+    require_final_correction("smp-v1", BASES["smp-v1"] | {"microbatches": "2", "sharded_data_parallel_degree": 2})
+
+
+def require_final_correction(library, changed):
     lines = "".join(f"    {key!r}: {_written(value)},  # {key}\n" for key, value in changed.items())
     text = f"mp_parameters = {{\n{lines}}}\n"
     report = check_estimator(text, library=library)

@@ -69,7 +69,15 @@ def _candidates(given: Mapping[str, Any], violation: Violation, version: str, li
         return
     rule = next((one for one in stated.rules if one.id == violation.rule), None)
     if rule is not None and not rule.script_setting:
-        yield from _for_rule(rule, given, stated.completed(given))
+        # Rules are broken by what is right by itself; of the rest nothing can be compared.
+        wrong = {
+            key
+            for one in violations(given, version=version, library=library)
+            if one.rule in _SINGLE
+            for key in one.keys
+        }
+        sound = {key: value for key, value in given.items() if key not in wrong}
+        yield from _for_rule(rule, sound, stated.completed(sound))
 
 
 def _values(parameter: Parameter, value: Any) -> Iterator[Any]:
