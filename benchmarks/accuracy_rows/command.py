@@ -12,7 +12,7 @@ from .judge import figures, judge
 from .page import page
 from .report import lines
 from .residuals import write_residuals
-from .table import TableError, read_table
+from .table import TableError, read_table, without_column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.residuals is not None:
         write_residuals(judged, chosen.residuals)
     result = figures(judged)
+    # How much of the memory's error hangs on knowing the library.
+    unread = figures(judge([without_column(table, "framework") for table in tables if table.kind != "throughput"]))
+    for name in ("memory_allocated", "memory_total"):
+        result["extra"][f"{name}_framework_unread"] = unread[name]
     if chosen.page is not None:
         chosen.page.write_text(page(result), "utf-8")
     print(json.dumps(result, indent=2) if chosen.json else "\n".join(lines(result)))

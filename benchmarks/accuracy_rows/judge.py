@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from smp_advisor.errors import AdvisorError
 
@@ -50,6 +53,13 @@ class Scored:
     def held(self) -> bool:
         """Whether the measured value is within the interval."""
         return self.interval is not None and self.interval[0] <= self.measured <= self.interval[1]
+
+    @property
+    def half_widths_off(self) -> float:
+        """Distance of the measured value from the prediction in half widths of the interval."""
+        if self.interval is None:
+            return math.inf
+        return abs(self.measured - self.predicted) / ((self.interval[1] - self.interval[0]) / 2)
 
     @property
     def error(self) -> float:
@@ -133,7 +143,7 @@ def _memory_row(judged: Judged, row: Row) -> None:
         if scores and figure is not None and measured is not None:
             prediction = predict.memory(run)
             predicted = prediction.of_class(row.text("mem_class"))
-            half = _TWO_SIDED * prediction.error_gib
+            half = _TWO_SIDED * prediction.error_gib[row.text("mem_class")]
             interval = (predicted - half, predicted + half)
             judged.scored[figure].append(Scored(row, run, predicted, measured, prediction.terms, interval))
     except _UNUSABLE as reason:
@@ -246,8 +256,9 @@ def figures(judged: Judged) -> dict[str, Any]:
         "by_gpu": _by(judged.scored["max_batch"], lambda one: one.row.text("gpu")),
         "by_model": _by(judged.scored["max_batch"], lambda one: one.row.text("model")),
     }
+    remembered = [*judged.scored["memory_allocated"], *judged.scored["memory_total"]]
     result["intervals"] = {
-        "memory": _interval_figures([*judged.scored["memory_allocated"], *judged.scored["memory_total"]]),
+        "memory": _interval_figures(remembered) | {"left_out": _left_out(remembered)},
         "step_time": _interval_figures(
             [*judged.scored["step_time_a100_h100"], *judged.scored["step_time_other"], *judged.scored["assumed"]]
         ),
@@ -270,6 +281,16 @@ def _interval_figures(scored: list[Scored]) -> dict[str, Any]:
     held = asdict(rate(sum(one.held for one in scored), len(scored)))
     widths = [(one.interval[1] - one.interval[0]) / 2 / one.predicted for one in scored if one.interval is not None]
     return {**held, "nominal": 0.95, "median_half_width": quantile(widths, 0.5) if widths else None}
+
+
+def _left_out(scored: list[Scored], folds: int = 10) -> dict[str, Any]:
+    """How many rows lie within intervals as wide as rows of the other folds ask for."""
+    ratios = np.array([one.half_widths_off for one in scored])
+    if len(ratios) < folds:
+        return asdict(rate(0, 0))
+    fold = np.random.default_rng(0).permutation(len(ratios)) % folds
+    held = sum(int((ratios[fold == k] <= np.quantile(ratios[fold != k], 0.95)).sum()) for k in range(folds))
+    return asdict(rate(held, len(ratios)))
 
 
 def _error_figures(judged: Judged, name: str) -> dict[str, Any]:

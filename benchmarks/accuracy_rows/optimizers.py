@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from .table import Row
 
-__all__ = ["Keeping", "keeping"]
+__all__ = ["Keeping", "keeping", "leaves_optimizer_open"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,11 @@ def keeping(row: Row) -> Keeping:
         master_gradients="20 b/param" in text or "main grad" in text,
         deepspeed="deepspeed" in text,
     )
+
+
+def leaves_optimizer_open(row: Row) -> bool:
+    """Whether the column leaves the optimizer to the library's own recipe."""
+    return "per recipe" in row.text("optimizer") or "variant" in row.text("optimizer")
 
 
 def _optimizer(text: str) -> OptimizerName:

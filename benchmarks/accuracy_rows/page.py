@@ -38,8 +38,10 @@ _METHOD = """\
   out of memory, largest batches. A row counts if somebody verified it at its source, if it is complete but for one
   small inference at most (quality A or B) and if all pipeline stages share a plan. The mapping reads the typed columns
   of a row (shape, degrees, classes of sharding, recomputation, attention, precision and network, the optimizer for its
-  bytes); a model's name only where its shape is not given or its experts have no column; never its source, a note or
-  what was measured. What is skipped is counted above with its reason.
+  bytes); a model's name only where its shape is not given or its experts have no column; the training library's name
+  for documented habits of four of them that no column tells, how the loss is computed and what stays whole
+  (`benchmarks/accuracy_rows/data/frameworks.toml`); never its source, a note or what was measured. What is skipped is
+  counted above with its reason.
 - **Constants.** Few, each with a physical meaning, a source and a prior; see the table below. Those of the step time
   are fitted together by `benchmarks/calibrate.py`: Gauss-Newton steps on their logarithms towards the least weighted
   absolute error of all rows, held near their priors. Rows of one publication on one GPU weigh together by the square
@@ -48,7 +50,8 @@ _METHOD = """\
 - **Intervals.** Half widths of the step time's 95 % intervals are 95 % quantiles of the errors of rows that were left
   out of the fit (ten folds, to first order about the fit to all rows), by kind of plan; kinds with fewer than 19 rows
   take those of all. Memory's error is a sum of independent errors of state, of what follows the batch, of the
-  allocator's reserve and of context; their sizes were set on the same rows that they are judged on here.
+  allocator's reserve and of context, scaled together until 95 % of the rows lie within their intervals; what is held of
+  rows left out of that scaling (ten folds) stands beside it.
 
 ## What is not covered
 
@@ -58,8 +61,9 @@ _METHOD = """\
   published with step times 6 % apart).
 - Runs on one GPU with small batches depend on the host: there predictions are too fast by up to a factor of four.
 - ZeRO-3 of 2021 on 384 and more GPUs took up to 3.7 times as long as predicted; later fully sharded runs did not.
-- Fine-tuning recipes that fold the optimizer's step into the backward pass, compute the loss in chunks or load a whole
-  model on every GPU before it is sharded are not told from others: up to a factor of three in memory.
+- What an adapter is fitted to, and fine-tuning recipes that a row does not restate (batches, optimizers), are taken at
+  their library's defaults: up to a factor of two in memory.
+- Which part of the blocks a "selective" recomputation of FSDP recomputes is not told from its rows.
 - Few runs that went out of memory were published: the rate of missed ones has a wide interval.
 """
 
@@ -93,11 +97,17 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
     yield f"| Largest batch, median factor | {batch['rows']} | {_number(batch['median_factor'])} | at most 1.25 |"
     for name, entry in result["intervals"].items():
         words = f"{_share(entry)}, half width {_percent(entry['median_half_width'])}"
+        if "left_out" in entry:
+            words += f"; {_percent(entry['left_out']['share'])} of rows left out"
         title = f"Within the 95 % interval: {name.replace('_', ' ')}"
         yield f"| {title} | {entry['cases']} | {words} | 90 to 98 % |"
     yield ""
     for name, (title, _) in _TABLES.items():
         yield from _breakdown(title, result[name])
+        if unread := result["extra"].get(f"{name}_framework_unread"):
+            found = f"median {_percent(unread['median'])}, p90 {_percent(unread['p90'])}"
+            yield f"With the training library's name left unread: {found}."
+            yield ""
     yield from _step_intervals()
     yield _METHOD
     yield from _constants()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.costs.layout import Layout
 from smp_advisor.costs.recipe import (
@@ -20,9 +20,10 @@ from smp_advisor.costs.recipe import (
 from smp_advisor.errors import AdvisorError
 from smp_advisor.workload import Adapter, Job
 
+from .frameworks import habits
 from .machines import cluster_of
 from .models import model_of
-from .optimizers import keeping
+from .optimizers import keeping, leaves_optimizer_open
 from .table import SkippedError
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def run_of(row: Row) -> Run:
             # Who trains with FlashAttention's kernels has the other fused ones as well.
             pure = row.text("precision_class").endswith("pure") or job.adapter is not None
             recipe = replace(recipe, logit_bytes=PURE_LOGIT_BYTES if pure else COMPILED_LOGIT_BYTES, fused_kernels=True)
+        recipe = _by_habit(row, recipe, job)
         if _keeps_gathered(row, degrees):
             recipe = replace(recipe, extra_gradient_bytes=4)
         layout = Layout.of_columns(recipe, **_columns(row, degrees))
@@ -154,9 +156,9 @@ def _adapter(row: Row) -> Adapter | None:
     if not quantized:
         return Adapter()
     precision = row.text("precision")
-    return Adapter(
-        base_bits=8 if "int8" in precision or "8bit" in precision else 4, double_quantization="dq" in precision
-    )
+    bits: Literal[4, 8] = 8 if "int8" in precision or "8bit" in precision else 4
+    doubly = "dq" in precision or habits(row).double_quantization
+    return Adapter(base_bits=bits, double_quantization=bits == 4 and doubly)
 
 
 def _recipe(row: Row, job: Job, kept: Keeping, degrees: Degrees) -> Recipe:
@@ -180,6 +182,27 @@ def _recipe(row: Row, job: Job, kept: Keeping, degrees: Degrees) -> Recipe:
     if kept.gradient_bits == 16 or kept.deepspeed:
         return deepspeed(job, zero=level > 0)
     return _habitual_recipe(row, job, level, parallel=degrees.tensor > 1 or degrees.pipeline > 1)
+
+
+def _by_habit(row: Row, recipe: Recipe, job: Job) -> Recipe:
+    """What the row's library does beyond that."""
+    found = habits(row)
+    if found.logit_bytes is not None:
+        recipe = replace(recipe, logit_bytes=found.logit_bytes)
+    if found.default_optimizer == "paged-in-backward" and job.adapter is None and leaves_optimizer_open(row):
+        recipe = replace(recipe, gradient_bytes=0, moment_bytes=0)
+    recipe = replace(recipe, root_stays_gathered=not found.root_units)
+    # A row that tells one microbatch accumulates nothing.
+    if found.accumulates_unsharded and row.count("num_microbatches") != 1:
+        recipe = replace(recipe, gradients_persist=True)
+        if _level(row) == 3:
+            whole = float(recipe.compute_bytes)
+            recipe = replace(
+                recipe,
+                extra_gradient_bytes=whole,
+                frozen_gradient_bytes=whole if job.adapter is not None else 0.0,
+            )
+    return recipe
 
 
 def _habitual_recipe(row: Row, job: Job, level: int, *, parallel: bool) -> Recipe:
@@ -251,9 +274,17 @@ def _columns(row: Row, degrees: Degrees) -> dict[str, int | bool]:
         "checkpoint_period": 2 if selective and fused else 1,
         "selective_recomputation": selective and not fused,
         "offload_activations": "activation" in row.text("offload"),
+        "offload_state": level == 3 and _on_host(row.text("offload")),
+        # DeepSpeed's ZeRO-3 partitions them over model parallelism, FSDP2 beside it divides the sequence.
+        "split_checkpoints": level == 3 and degrees.tensor > 1,
         "offload_running": True,
         "pipeline_outermost": True,
     }
+
+
+def _on_host(offload: str) -> bool:
+    """Whether parameters and gradients, and so the optimizer's state, are kept on the CPU."""
+    return "param" in offload and ("cpu" in offload or "host" in offload)
 
 
 def _stage(row: Row, stages: int) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.evaluate import fit_probability, memory_columns, seconds_columns
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryPrediction", "fits", "memory", "step_factors", "step_seconds"]
 
+_CLASSES: tuple[Literal["allocated", "reserved", "total"], ...] = ("allocated", "reserved", "total")
 _NOT_ALLOCATED = ("allocator_reserve", "context")
 
 
@@ -30,8 +31,8 @@ class MemoryPrediction:
     allocated_gib: float
     reserved_gib: float
     total_gib: float
-    error_gib: float
-    """One standard deviation of the prediction's error."""
+    error_gib: dict[str, float]
+    """One standard deviation of the prediction's error, by class."""
     terms: dict[str, float]
 
     def of_class(self, name: str) -> float:
@@ -48,20 +49,19 @@ def memory(run: Run) -> MemoryPrediction:
     wanted = every if run.stage is None else (every[run.stage],)
     shards = vocabulary_shards(model, run.layout)
     found = [
-        _prediction(
-            by_category := stage_bytes(model, run.layout, world, stage, saved),
-            memory_error_bytes(by_category, shards, model.activation_band),
-        )
+        _prediction(stage_bytes(model, run.layout, world, stage, saved), shards, model.activation_band)
         for stage in wanted
     ]
     return max(found, key=lambda one: one.total_gib)
 
 
-def _prediction(by_category: dict[str, np.ndarray], error_bytes: np.ndarray) -> MemoryPrediction:
+def _prediction(by_category: dict[str, np.ndarray], shards: np.ndarray, activation_band: float) -> MemoryPrediction:
     terms = {name: float(values[0]) / GIB for name, values in by_category.items()}
     allocated = sum(value for name, value in terms.items() if name not in _NOT_ALLOCATED)
     reserved = allocated + terms["allocator_reserve"]
-    error = float(error_bytes[0]) / GIB
+    error = {
+        name: float(memory_error_bytes(by_category, shards, activation_band, of=name)[0]) / GIB for name in _CLASSES
+    }
     return MemoryPrediction(allocated, reserved, reserved + terms["context"], error, terms)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["Row", "SkippedError", "Table", "TableError", "TableKind", "read_table"]
+__all__ = ["Row", "SkippedError", "Table", "TableError", "TableKind", "read_table", "without_column"]
 
 TableKind = Literal["throughput", "memory", "known_good", "max_batch"]
 
@@ -91,6 +91,11 @@ class Table:
     path: Path
     kind: TableKind
     rows: tuple[Row, ...]
+
+
+def without_column(table: Table, column: str) -> Table:
+    """The table with a column empty."""
+    return replace(table, rows=tuple(Row({**row.values, column: ""}) for row in table.rows))
 
 
 def read_table(path: Path) -> Table:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["activation_bytes", "block_saved_bytes", "host_bytes"]
+__all__ = ["activation_bytes", "block_saved_bytes", "offloaded_activation_bytes"]
 
 
 def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> Floats:
@@ -100,7 +100,7 @@ def _resident_checkpoints(model: Model, layout: Layout, world: World, stage: Sta
     return on_gpu, everything - on_gpu
 
 
-def host_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
+def offloaded_activation_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
     """Host memory that one GPU's offloaded activations take."""
     if not layout.offload_activations.any():
         return np.zeros(len(layout))

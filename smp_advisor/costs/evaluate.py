@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smp_advisor.costs.activations import block_saved_bytes, host_bytes
+from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.compute import model_flops_per_sample, peak_flops
 from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory, StepTime
 from smp_advisor.costs.intervals import plan_kinds, step_time_factors
 from smp_advisor.costs.layout import Layout
 from smp_advisor.costs.library_assumptions import library_assumptions
-from smp_advisor.costs.memory import GIB, memory_error_bytes, needed_bytes, stage_bytes
+from smp_advisor.costs.memory import GIB, host_bytes, memory_error_bytes, needed_bytes, stage_bytes
 from smp_advisor.costs.money import days_to_train
 from smp_advisor.costs.partition import stage_kinds, stages
 from smp_advisor.costs.pipeline import in_flight

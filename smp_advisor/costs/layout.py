@@ -100,6 +100,9 @@ class Layout:
     """Whether offloading also moves the inputs of the microbatch that runs (SMP v2), `activation_loading_horizon` of
     them aside; else those stay on the GPU."""
     activation_loading_horizon: Ints
+    offload_state: Bools
+    """Level 3: whether parameters, gradients and optimizer state are kept and updated in host memory (FSDP's
+    ``CPUOffload``, ZeRO-3 with its parameters and optimizer on the CPU)."""
     split_checkpoints: Bools
     """Whether checkpointed inputs are divided over tensor parallelism (``optimize="memory"``)."""
     max_live_parameters: Ints

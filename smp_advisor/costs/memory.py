@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from smp_advisor.costs.activations import activation_bytes
+from smp_advisor.costs.activations import activation_bytes, offloaded_activation_bytes
 from smp_advisor.costs.constants import constant
-from smp_advisor.costs.state import LocalParameters, local_parameters, owned_parameters, state_bytes
+from smp_advisor.costs.state import (
+    LocalParameters,
+    local_parameters,
+    offloaded_state_bytes,
+    owned_parameters,
+    state_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["GIB", "memory_error_bytes", "needed_bytes", "stage_bytes"]
+__all__ = ["GIB", "host_bytes", "memory_error_bytes", "needed_bytes", "stage_bytes"]
 
 GIB = 2**30
 
@@ -51,14 +57,32 @@ def stage_bytes(
     at_loss = np.where(layout.shard_level >= 3, np.minimum(world.bytes_per_element * local.root, buffers), buffers)
     result["recomputation"] = np.maximum(recomputed - logits, 0.0)
     result["communication"] = np.maximum(recomputed + buffers, logits + at_loss) - np.maximum(recomputed, logits)
-    transient = result["activations"] + result["recomputation"] + logits
+    kept = result["gradients"]
+    if not layout.recipe.gradients_persist:
+        result |= _without_overlap(result, layout.microbatches == 1)
+    transient = result["activations"] + result["recomputation"] + result["logits"]
     late = np.where(layout.shard_level >= 3, layout.recipe.late_copy_bytes, 0.0)
     step = (layout.recipe.step_bytes + late) * owned_parameters(local, layout, world)
-    free_by_then = transient + np.where(layout.shard_level >= 3, result["communication"], 0.0)
+    step = np.where(layout.offload_state, 0.0, step)
+    free_by_then = transient - (kept - result["gradients"])
+    free_by_then = free_by_then + np.where(layout.shard_level >= 3, result["communication"], 0.0)
     result["optimizer_step"] = np.maximum(step - free_by_then, 0.0)
     result["context"] = _context_bytes(layout, world)
     result["allocator_reserve"] = _reserve_bytes(result, world.usable_bytes)
     return result
+
+
+def _without_overlap(by_category: dict[str, Floats], fresh: NDArray[np.bool_]) -> dict[str, Floats]:
+    """Gradients, activations and logits of a step that starts without gradients, at its peak.
+
+    While the backward pass frees activations the gradients grow: the peak is at its start or at its end, when one
+    unit's recomputation is all that is left.
+    """
+    names = ("activations", "logits")
+    before = _sum(by_category, names)
+    late = fresh & (by_category["gradients"] > before)
+    changed = {name: np.where(late, 0.0, by_category[name]) for name in names}
+    return changed | {"gradients": np.where(fresh & ~late, 0.0, by_category["gradients"])}
 
 
 _DYNAMIC = ("activations", "recomputation", "logits", "optimizer_step")
@@ -85,6 +109,14 @@ def needed_bytes(by_category: dict[str, Floats]) -> Floats:
     """What a GPU must have for a stage to run: everything but what the allocator gives back under pressure."""
     rest = _sum(by_category, (name for name in by_category if name != "allocator_reserve"))
     return rest + constant("memory.fragmentation") * _sum(by_category, _DYNAMIC)
+
+
+def host_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
+    """Host memory that what one GPU of a stage offloads takes."""
+    total = offloaded_activation_bytes(model, layout, world, stage)
+    if layout.offload_state.any():
+        total = total + offloaded_state_bytes(local_parameters(model, layout, stage), layout, world)
+    return total
 
 
 def _context_bytes(layout: Layout, world: World) -> Floats:
@@ -127,7 +159,8 @@ def _buffer_bytes(model: Model, layout: Layout, world: World, local: LocalParame
         ],
         axis=0,
     )
-    units = layout.recipe.gathered_bytes * layout.prefetched_units * block + element * local.root
+    root = local.root if layout.recipe.root_stays_gathered else 0.0
+    units = layout.recipe.gathered_bytes * layout.prefetched_units * block + element * root
     frozen = layout.recipe.frozen_bytes is not None
     # The gradients of an adapter are reduced in one go.
     reduced = local.adapters if frozen else np.maximum(block, local.root)
@@ -146,11 +179,18 @@ def _dequantized_bytes(model: Model, layout: Layout) -> Floats:
     return recipe.compute_bytes * largest / layout.tensor_parallel_degree
 
 
-def memory_error_bytes(by_category: dict[str, Floats], shards: Floats, activation_band: float) -> Floats:
+def memory_error_bytes(
+    by_category: dict[str, Floats],
+    shards: Floats,
+    activation_band: float,
+    *,
+    of: Literal["allocated", "reserved", "total"] = "total",
+) -> Floats:
     """One standard deviation of the stage's prediction error, bytes, shape (n,).
 
     Independent errors of state, of what follows the batch, of the allocator's reserve, of context and of the division
-    of the logits add in squares. Calibrated on the published memory rows: nine of ten lie within 1.96 of it.
+    of the logits add in squares. Calibrated on the published memory rows (``benchmarks/calibrate.py``): 95 % of them
+    lie within 1.96 of it.
 
     Parameters
     ----------
@@ -160,15 +200,20 @@ def memory_error_bytes(by_category: dict[str, Floats], shards: Floats, activatio
         `vocabulary_shards` of the plans.
     activation_band
         `Model.activation_band`: nine of ten inferred shapes stay within it, 1.64 standard deviations.
+    of
+        What is predicted: tensors alone (allocated), with the allocator's reserve, or with context and NCCL too.
     """
     state = sum((by_category[name] for name in ("parameters", "gradients", "optimizer_state", "fp32_copies")), 0.0)
     dynamic = sum((by_category[name] for name in (*_DYNAMIC, "communication")), 0.0)
     shaped = (1 + constant("memory.dynamic_reserve")) * (by_category["activations"] + by_category["recomputation"])
-    return np.sqrt(
+    squares = (
         (constant("memory.error_state") * state) ** 2
         + (constant("memory.error_dynamic") * dynamic) ** 2
-        + (constant("memory.error_reserve") * by_category["allocator_reserve"]) ** 2
-        + (constant("memory.error_context_gib") * GIB) ** 2
         + (activation_band / 1.64 * shaped) ** 2
         + (constant("memory.error_vocabulary_split") * by_category["logits"] * (shards - 1)) ** 2
     )
+    if of != "allocated":
+        squares = squares + (constant("memory.error_reserve") * by_category["allocator_reserve"]) ** 2
+    if of == "total":
+        squares = squares + (constant("memory.error_context_gib") * GIB) ** 2
+    return np.sqrt(squares)

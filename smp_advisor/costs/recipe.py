@@ -52,6 +52,15 @@ class Recipe:
     """Element in which gradients are reduced over data parallelism."""
     extra_gradient_bytes: float = 0.0
     """fp32 accumulation of gradients that no sharding divides."""
+    gradients_persist: bool = True
+    """Whether gradients keep their memory from step to step, as flat buffers and DDP's buckets do; otherwise a step of
+    one microbatch starts without any (``zero_grad`` sets them to None) and ends without activations."""
+    frozen_gradient_bytes: float = 0.0
+    """Gradient of a frozen parameter that no sharding divides: FSDP's flat parameter has one for all that it holds as
+    soon as an adapter is among it."""
+    root_stays_gathered: bool = True
+    """Where parameters are sharded: whether embedding and head stay gathered from forward to backward pass, as what
+    FSDP's root holds does, or are gathered for their own use only."""
     cast_bytes: float = 0.0
     """16-bit casts of the weights that autocast keeps during forward and backward pass."""
     step_bytes: float = 0.0
@@ -206,6 +215,7 @@ def deepspeed(job: Job, *, zero: bool = True, fp32_accumulation: bool = False) -
         gradient_bytes=2,
         moment_bytes=job.moment_bytes,
         copy_bytes=8 if held else 4,
+        late_copy_bytes=4 if held else 0,
         reduced_bytes=4 if fp32_accumulation else 2,
         extra_gradient_bytes=4 if fp32_accumulation else 0,
         step_bytes=2 if held else 4,
@@ -222,4 +232,5 @@ def pure(job: Job, *, fp32_state: bool = False) -> Recipe:
         moment_bytes=OPTIMIZERS[job.optimizer].moment_bytes(4.0 if fp32_state else 2.0),
         copy_bytes=0,
         reduced_bytes=2,
+        gradients_persist=False,
     )

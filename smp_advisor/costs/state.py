@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LocalParameters",
     "local_parameters",
+    "offloaded_state_bytes",
     "owned_parameters",
     "state_bytes",
     "trained_parameters",
@@ -132,11 +133,18 @@ def state_bytes(local: LocalParameters, layout: Layout, world: World) -> dict[st
     recipe, level = layout.recipe, layout.shard_level
     owned = owned_parameters(local, layout, world)
     whole = trained_parameters(local, layout).total
+    kept = np.where(layout.offload_state, 0.0, owned)
+    frozen = np.where(layout.offload_state, 0.0, _frozen_bytes(local, layout, world))
+    undivided = recipe.extra_gradient_bytes * whole + recipe.frozen_gradient_bytes * local.total
     return {
-        "parameters": _frozen_bytes(local, layout, world)
-        + recipe.parameter_bytes * np.where(level >= 3, owned, whole)
-        + recipe.cast_bytes * whole,
-        "gradients": recipe.gradient_bytes * np.where(level >= 2, owned, whole) + recipe.extra_gradient_bytes * whole,
-        "optimizer_state": recipe.moment_bytes * owned,
-        "fp32_copies": (recipe.copy_bytes - np.where(level >= 3, recipe.late_copy_bytes, 0.0)) * owned,
+        "parameters": frozen + recipe.parameter_bytes * np.where(level >= 3, kept, whole) + recipe.cast_bytes * whole,
+        "gradients": recipe.gradient_bytes * np.where(level >= 2, kept, whole) + undivided,
+        "optimizer_state": recipe.moment_bytes * kept,
+        "fp32_copies": (recipe.copy_bytes - np.where(level >= 3, recipe.late_copy_bytes, 0.0)) * kept,
     }
+
+
+def offloaded_state_bytes(local: LocalParameters, layout: Layout, world: World) -> Floats:
+    """What `Layout.offload_state` moves to the host: parameters, gradients and optimizer state of a GPU's shard."""
+    owned = owned_parameters(local, layout, world)
+    return np.where(layout.offload_state, layout.recipe.total_bytes * owned + _frozen_bytes(local, layout, world), 0.0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smp_advisor.costs.activations import host_bytes
+from smp_advisor.costs.activations import offloaded_activation_bytes
 from smp_advisor.costs.communication import (
     all_gather_seconds,
     all_reduce_seconds,
@@ -147,7 +147,9 @@ def step_seconds(
     accumulation = m * _accumulation(cluster, layout, world, local)
     result["backward_seconds"] = result["backward_seconds"] + accumulation
     compute = m * (passes.forward + passes.backward + passes.recomputation)
-    result["offload_seconds"] = _offload(model, cluster, layout, world, degree, compute)
+    result["offload_seconds"] = _offload(model, cluster, layout, world, degree, compute) + _state_copies(
+        cluster, layout, world, local, compute
+    )
     nodes = np.log2(max(cluster.nodes, 1))
     return {name: values * (1 + constant("time.straggler_per_doubling") * nodes) for name, values in result.items()}
 
@@ -294,15 +296,35 @@ def _data_parallel(
 def _optimizer(cluster: Cluster, layout: Layout, world: World, local: LocalParameters) -> Floats:
     """Memory-bound update of the parameters each GPU owns: every byte of their state is read and written."""
     moved = constant("time.optimizer_passes") * layout.recipe.total_bytes * owned_parameters(local, layout, world)
-    seconds: Floats = moved / (cluster.instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency"))
+    on_gpu = cluster.instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency")
+    # All GPUs of a node share the host's memory.
+    on_host = constant("offload.host_memory_gb_per_s") * 1e9 / cluster.instance.gpus
+    seconds: Floats = moved / np.where(layout.offload_state, on_host, on_gpu)
     return seconds
+
+
+def _state_copies(cluster: Cluster, layout: Layout, world: World, local: LocalParameters, compute: Floats) -> Floats:
+    """Copies of state that lives in host memory, as far as compute does not hide them.
+
+    Every microbatch brings the shard of the parameters twice, for forward and backward pass, and takes its gradients
+    back.
+    """
+    if not layout.offload_state.any():
+        return np.zeros(len(layout))
+    recipe = layout.recipe
+    moved = (2 * recipe.parameter_bytes + recipe.gradient_bytes) * owned_parameters(local, layout, world)
+    seconds = layout.microbatches * moved / (cluster.instance.host_link_gb_per_s * 1e9)
+    exposed: Floats = np.maximum(seconds - constant("time.overlap") * compute, 0.0)
+    return np.where(layout.offload_state, exposed, 0.0)
 
 
 def _offload(model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, compute: Floats) -> Floats:
     """Copies to the host and back that compute does not hide."""
     if not layout.offload_activations.any():
         return np.zeros(len(layout))
-    moved = np.stack([host_bytes(model, layout, world, stage) for stage in stage_kinds(model, degree)]).max(axis=0)
+    moved = np.stack(
+        [offloaded_activation_bytes(model, layout, world, stage) for stage in stage_kinds(model, degree)]
+    ).max(axis=0)
     # Host memory holds one round of microbatches in flight; every microbatch of the step passes through it.
     rounds = layout.microbatches / np.maximum(np.minimum(layout.active_microbatches, layout.microbatches), 1)
     seconds = 2 * moved * rounds / (cluster.instance.host_link_gb_per_s * 1e9)

@@ -5,13 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import CATEGORIES, Memory, StageMemory, estimate
-from smp_advisor.costs.recipe import smp_v1
+from smp_advisor.costs.activations import block_saved_bytes
+from smp_advisor.costs.constants import constant
+from smp_advisor.costs.evaluate import memory_columns, seconds_columns
+from smp_advisor.costs.layout import Layout
+from smp_advisor.costs.memory import memory_error_bytes, stage_bytes
+from smp_advisor.costs.partition import stages
+from smp_advisor.costs.recipe import Recipe, deepspeed, fully_sharded, pure, smp_v1
+from smp_advisor.costs.world import World
 from smp_advisor.library import Plan
 from smp_advisor.workload import Job
 from tests.costs.shapes import P4D, gpt, row_30b
@@ -255,3 +263,89 @@ def test_of_stages_that_the_reserve_fills_the_peak_is_the_tightest() -> None:
     assert Memory(stages=(roomy, tight)).peak is tight
     larger = replace(roomy, allocator_reserve_gib=5.1)
     assert Memory(stages=(larger, tight)).peak is larger
+
+
+def peak_gib(recipe: Recipe, *, samples: int = 1, nodes: int = 1, **columns: Any) -> dict[str, float]:
+    """GiB by category of a GPT of 1.3 B on p4d nodes."""
+    model, job, cluster = gpt(layers=24, hidden=2048, heads=16), Job(sequence_length=512), Cluster(P4D, nodes)
+    layout = Layout.of_columns(recipe, batch_samples=samples, **columns)
+    world = World.of(model, cluster, job, layout)
+    saved = tuple(block_saved_bytes(group.block, layout, world, job) for group in model.groups)
+    found = stage_bytes(model, layout, world, stages(model, 1)[0], saved)
+    return {name: float(values[0]) / GIB for name, values in found.items()}
+
+
+def test_a_fresh_step_has_gradients_or_activations_at_its_peak() -> None:
+    fresh = pure(Job(precision="bf16"))
+    keeping = replace(fresh, gradients_persist=True)
+    # One sample leaves little: the end of the backward pass is the peak, when no activations are left.
+    kept, end = peak_gib(keeping), peak_gib(fresh)
+    assert kept["gradients"] > kept["activations"] + kept["logits"] > 0
+    assert (end["gradients"], end["activations"], end["logits"]) == (kept["gradients"], 0, 0)
+    # With many samples its start is, when there are no gradients yet.
+    kept, start = peak_gib(keeping, samples=16), peak_gib(fresh, samples=16)
+    assert kept["activations"] + kept["logits"] > kept["gradients"]
+    assert (start["gradients"], start["activations"], start["logits"]) == (0, kept["activations"], kept["logits"])
+
+
+@given(st.integers(1, 32), st.booleans())
+def test_gradients_that_do_not_persist_never_cost_more(samples: int, checkpointing: bool) -> None:
+    fresh = pure(Job(precision="bf16"))
+    columns = {"samples": samples, "checkpoint_layers": int(checkpointing)}
+    one, other = (
+        sum(peak_gib(recipe, **columns).values()) for recipe in (fresh, replace(fresh, gradients_persist=True))
+    )
+    assert one <= other * (1 + 1e-12)
+
+
+def test_with_accumulation_the_second_microbatch_finds_gradients() -> None:
+    fresh = pure(Job(precision="bf16"))
+    assert peak_gib(fresh, samples=32, microbatches=2)["gradients"] == pytest.approx(2 * 1.31e9 / GIB, rel=0.02)
+
+
+def test_state_in_host_memory_leaves_the_gpu() -> None:
+    recipe = fully_sharded(Job(precision="bf16"))
+    columns = {"shard_level": 3, "prefetched_units": 2, "samples": 4}
+    here, there = (peak_gib(recipe, **columns, offload_state=moved) for moved in (False, True))
+    state = ("parameters", "gradients", "optimizer_state", "fp32_copies", "optimizer_step")
+    assert sum(here[name] for name in state) == pytest.approx(16 / 8 * 1.31e9 / GIB, rel=0.02)
+    assert sum(there[name] for name in state) == 0
+    # Blocks are gathered on the GPU all the same.
+    assert there["communication"] == here["communication"] > 0
+
+    model, job, cluster = gpt(layers=24, hidden=2048, heads=16), Job(sequence_length=512), Cluster(P4D, 1)
+    layout = Layout.of_columns(recipe, rows=2, shard_level=3, batch_samples=4, offload_state=[False, True])
+    host = memory_columns(model, cluster, job, layout).host_bytes_per_node
+    assert host[0] == 0
+    assert host[1] == pytest.approx(16 * 1.31e9, rel=0.02)
+    parts = seconds_columns(model, cluster, job, layout)
+    # The link to the host and its memory are slower than the GPU's.
+    assert parts["optimizer_seconds"][1] > 3 * parts["optimizer_seconds"][0]
+    assert parts["offload_seconds"][1] > parts["offload_seconds"][0] == 0
+
+
+def test_root_parameters_gathered_for_their_own_use_only() -> None:
+    recipe = fully_sharded(Job(precision="bf16"))
+    columns = {"shard_level": 3, "prefetched_units": 2, "checkpoint_layers": 1}
+    stays, leaves = (
+        peak_gib(replace(recipe, root_stays_gathered=root), **columns)["communication"] for root in (True, False)
+    )
+    # At the loss the head is gathered in any case.
+    assert 0.5 < (stays - leaves) / (2 * (50_000 + 2048) * 2048 / GIB) <= 1
+
+
+def test_zero_3_casts_gradients_in_its_step_and_zero_1_before() -> None:
+    recipe = deepspeed(Job(precision="fp16"))
+    by_level = [peak_gib(recipe, samples=8, shard_level=level)["fp32_copies"] for level in (1, 3)]
+    assert by_level == pytest.approx([8 / 8 * 1.31e9 / GIB, 4 / 8 * 1.31e9 / GIB], rel=0.02)
+
+
+def test_what_is_predicted_decides_which_errors_count() -> None:
+    by = {name: np.array([value * GIB]) for name, value in peak_gib(pure(Job(precision="bf16")), samples=8).items()}
+    shards = np.ones(1)
+    allocated, reserved, total = (
+        float(memory_error_bytes(by, shards, 0.0, of=name)[0]) for name in ("allocated", "reserved", "total")
+    )
+    assert allocated < reserved < total
+    assert total == float(memory_error_bytes(by, shards, 0.0)[0])
+    assert total**2 - reserved**2 == pytest.approx((constant("memory.error_context_gib") * GIB) ** 2)
