@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-__all__ = ["descendants", "end_tree", "memory_bytes"]
+__all__ = ["descendants", "end_tree", "is_handling", "memory_bytes"]
 
 _END_SECONDS = 10.0
 _BETWEEN_SECONDS = 0.02
@@ -50,6 +50,17 @@ def memory_bytes(pids: list[int], shared_bytes: int, most: int) -> int:
         return rough
     exact = sum(_fields(Path(f"/proc/{pid}/smaps_rollup"), "Pss_Anon:", "Pss_Shmem:") for pid in pids)
     return max(0, exact - shared_bytes)
+
+
+def is_handling(pid: int, number: int) -> bool:
+    """Whether a process has yet to hear a signal that it was sent, or is still at work on it."""
+    waiting = 0
+    with contextlib.suppress(OSError, ValueError):  # it has just ended
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            # While its handler runs, a signal is blocked.
+            if line.startswith(("SigPnd:", "ShdPnd:", "SigBlk:")):
+                waiting |= int(line.split()[1], 16)
+    return bool(waiting >> (number - 1) & 1)
 
 
 def _fields(file: Path, *names: str) -> int:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.profiling.sandbox import channel
-from smp_advisor.profiling.sandbox.processes import descendants, end_tree, memory_bytes
+from smp_advisor.profiling.sandbox.processes import descendants, end_tree, is_handling, memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,10 +22,8 @@ __all__ = ["bind_to_parent", "supervise"]
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _TICK_SECONDS = 0.05
-_GRACE_SECONDS = 0.3
-"""For a child that broke a limit to write where it was."""
-_ENDING_SECONDS = 3.0
-"""How long a program may take to end of itself once it is interrupted; on a busy machine its last words come late."""
+_LAST_WORDS_SECONDS = 3.0
+"""How long a child that broke a limit may take to write where it was; on a busy machine its last words come late."""
 _WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
@@ -115,11 +113,16 @@ def _collected(child: int) -> int | None:
 
 def _ask(child: int, where: int) -> None:
     """Have the child, and what it started, write where they are."""
-    for pid in [child, *descendants(child)]:
+    asked = [child, *descendants(child)]
+    for pid in asked:
         for number in (where, signal.SIGCONT):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-    until = time.monotonic() + (_ENDING_SECONDS if where == signal.SIGINT else _GRACE_SECONDS)
-    while time.monotonic() < until and descendants(os.getpid()):
+    until = time.monotonic() + _LAST_WORDS_SECONDS
+    busy = True
+    while busy and time.monotonic() < until:
         signal.sigtimedwait({signal.SIGCHLD}, _TICK_SECONDS)
         _collected(child)
+        # What is interrupted ends of itself; what is only asked writes, and goes on.
+        left = descendants(os.getpid())
+        busy = bool(left) if where == signal.SIGINT else any(is_handling(one, where) for one in asked if one in left)
