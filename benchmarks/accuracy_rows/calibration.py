@@ -44,7 +44,7 @@ class Fit:
     """The rows, and how far predictions are from them."""
 
     def __init__(self, scored: Mapping[str, Sequence[Scored]]) -> None:
-        self.rows = [(figure, one) for figure in _FIGURES for one in scored[figure] if one.run is not None]
+        self.rows = [(figure, one) for figure in _FIGURES for one in scored.get(figure, ()) if one.run is not None]
         sources = Counter(self._source(one) for _, one in self.rows)
         # Many rows of one publication are not as many facts.
         self.weights = np.array(
@@ -143,10 +143,26 @@ def left_out_errors(rows: Fit, values: Mapping[str, float], *, folds: int = 10) 
     The constants are moved from the fit to all rows to the one without a fold, to first order: each fold leaves out
     every tenth row.
     """
+    fold = np.random.default_rng(0).permutation(len(rows.rows)) % folds
+    return _left_out(rows, values, fold)
+
+
+def errors_elsewhere(rows: Fit, values: Mapping[str, float]) -> np.ndarray:
+    """Error of every row by constants fitted without any row of its training library, shape (rows,).
+
+    What a user meets whose script and cluster are in no publication.
+    """
+    libraries = np.array([one.row.text("framework") for _, one in rows.rows])
+    return _left_out(rows, values, np.unique(libraries, return_inverse=True)[1])
+
+
+def _left_out(rows: Fit, values: Mapping[str, float], fold: np.ndarray) -> np.ndarray:
     errors, jacobian = rows.errors(values), _jacobian(rows, values)
-    fold = np.random.default_rng(0).permutation(len(errors)) % folds
+    folds = np.unique(fold)
+    if len(folds) < 2:  # nothing else to fit to
+        return errors
     result = np.empty_like(errors)
-    for one in range(folds):
+    for one in folds:
         moves = _solve(rows, values, errors, jacobian, used=(fold != one).astype(float))
         result[fold == one] = (errors + jacobian @ moves)[fold == one]
     return result
@@ -157,12 +173,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="+", type=Path, metavar="CSV", help="tables of measured step times")
     parser.add_argument("--write", action="store_true", help="put the values into the table of constants")
+    parser.add_argument("--keep", action="store_true", help="fit nothing: only judge the constants as they are")
     chosen = parser.parse_args(arguments)
     scored = judge([read_table(path) for path in chosen.tables]).scored
     errors = _memory_errors([*scored["memory_allocated"], *scored["memory_total"]])
     for name, value in errors.items():
         print(f"{name:40s} {constants()[name].value:10.4g} -> {value:10.4g}")
-    if chosen.write:
+    if chosen.write and not chosen.keep:
         _write(errors)
     rows = Fit(scored)
     if not rows.rows:
@@ -177,14 +194,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         and (not name.startswith("gpu.") or any(gpu.startswith(name.split(".")[2].upper()) for gpu in seen))
     }
     print(f"{len(rows.rows)} rows, {len(start)} constants, loss {rows.loss(start):.5f}")
-    values = fit(rows, start)
+    values = start if chosen.keep else fit(rows, start)
     for name, value in values.items():
         print(f"{name:40s} {known[name].prior or 0:10.4g} -> {value:10.4g}")
-    left_out = left_out_errors(rows, values)
-    print(_in_words(rows, left_out))
+    left_out, elsewhere = left_out_errors(rows, values), errors_elsewhere(rows, values)
+    print(_in_words(rows, left_out, elsewhere))
     if chosen.write:
-        _write(values)
-        _write_intervals(rows, left_out)
+        if not chosen.keep:
+            _write(values)
+        _write_intervals(rows, left_out, elsewhere)
     return 0
 
 
@@ -230,31 +248,37 @@ def _held(errors: np.ndarray) -> float:
     return float(np.mean([abs(one) <= _half_width(np.abs(np.delete(errors, i))) for i, one in enumerate(errors)]))
 
 
-def _in_words(rows: Fit, left_out: np.ndarray) -> str:
-    kinds = np.array(_kinds(rows))
-    lines = ["rows left out of the fit, and how many of them the interval of the other rows holds:"]
+def _in_words(rows: Fit, left_out: np.ndarray, elsewhere: np.ndarray) -> str:
+    kinds, outside = np.array(_kinds(rows)), _intervals(rows, elsewhere)
+    lines = ["rows left out of the fit, how many of them intervals hold; elsewhere: the whole library left out:"]
     for kind, (half, count) in sorted(_intervals(rows, left_out).items()):
         chosen = left_out if kind == "any" else left_out[kinds == kind]
         share = f"{100 * _held(chosen):5.1f} %" if count > 1 else "    -"
         middle = 100 * float(np.median(np.abs(chosen)))
-        lines.append(f"  {kind:24s} {count:4d} rows  median {middle:5.1f} %  +-{100 * half:5.1f} %  held {share}")
+        lines.append(
+            f"  {kind:24s} {count:4d} rows  median {middle:5.1f} %  +-{100 * half:5.1f} %  held {share}"
+            f"  elsewhere +-{100 * outside[kind][0]:5.1f} %"
+        )
     return "\n".join(lines)
 
 
-def _write_intervals(rows: Fit, left_out: np.ndarray) -> None:
+def _write_intervals(rows: Fit, left_out: np.ndarray, elsewhere: np.ndarray) -> None:
     path = Path(str(resources.files("smp_advisor.costs").joinpath("data/intervals.toml")))
     text = [
         "# Half widths of 95 % prediction intervals of the step time, as natural logarithms of predicted over",
-        "# measured, by kind of plan. Written by benchmarks/calibrate.py from published runs left out of the fit.",
+        "# measured, by kind of plan: of rows left out of the fit, and of rows whose training library is (elsewhere).",
+        "# Written by benchmarks/calibrate.py from published runs.",
         f'date = "{datetime.now(UTC).date().isoformat()}"',
         "",
     ]
-    kinds = np.array(_kinds(rows))
+    kinds, outside = np.array(_kinds(rows)), _intervals(rows, elsewhere)
     for kind, (half, count) in sorted(_intervals(rows, left_out).items()):
-        chosen = left_out if kind == "any" else left_out[kinds == kind]
-        median = float(np.median(np.abs(chosen)))
-        text += [f'["{kind}"]', f"half_width = {half:.3f}", f"rows = {count}", f"median_error = {median:.3f}"]
-        text += [f"held = {_held(chosen):.3f}", ""]
+        chosen = np.ones(len(kinds), dtype=bool) if kind == "any" else kinds == kind
+        median, far = (float(np.median(np.abs(errors[chosen]))) for errors in (left_out, elsewhere))
+        # Few rows make either estimate coarse; elsewhere no less is known.
+        text += [f'["{kind}"]', f"half_width = {half:.3f}", f"half_width_elsewhere = {max(half, outside[kind][0]):.3f}"]
+        text += [f"rows = {count}", f"median_error = {median:.3f}", f"median_error_elsewhere = {far:.3f}"]
+        text += [f"held = {_held(left_out[chosen]):.3f}", ""]
     path.write_text("\n".join(text).rstrip() + "\n", "utf-8")
 
 

@@ -72,7 +72,7 @@ def fits(run: Run) -> float:
 
 def step_factors(run: Run) -> tuple[float, float]:
     """Between which factors of the predicted step time 95 % of the measured ones are said to be."""
-    return step_time_factors(str(plan_kinds(run.layout, run.cluster)[0]))
+    return step_time_factors(str(plan_kinds(run.layout, run.cluster)[0]), published_library=True)
 
 
 def step_seconds(run: Run) -> dict[str, float]:

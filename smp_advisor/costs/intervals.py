@@ -33,22 +33,28 @@ def plan_kinds(layout: Layout, cluster: Cluster) -> NDArray[np.str_]:
 
 
 @cache
-def _half_widths() -> dict[str, float]:
+def _half_widths(column: str) -> dict[str, float]:
     """Of every kind with rows enough."""
     text = resources.files("smp_advisor.costs").joinpath("data/intervals.toml").read_text("utf-8")
     table = {kind: entry for kind, entry in tomllib.loads(text).items() if isinstance(entry, dict)}
     return {
-        kind: float(entry["half_width"])
+        kind: float(entry[column])
         for kind, entry in table.items()
         if kind == "any" or int(entry["rows"]) >= _FEWEST_ROWS
     }
 
 
-def step_time_factors(kind: str) -> tuple[float, float]:
+def step_time_factors(kind: str, *, published_library: bool = False) -> tuple[float, float]:
     """95 % of the measured step times of a kind of plan lie between these factors of the predicted one.
 
     From published runs that were left out of the fit of the constants (split conformal prediction).
+
+    Parameters
+    ----------
+    published_library
+        Whether the fit has seen other runs of the same training library and publication. A user's script on
+        SageMaker is in none: there, all runs of a library are left out together, which gives wider intervals.
     """
-    widths = _half_widths()
+    widths = _half_widths("half_width" if published_library else "half_width_elsewhere")
     half = widths.get(kind, widths["any"])
     return math.exp(-half), math.exp(half)
