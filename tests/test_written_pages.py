@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -32,3 +33,24 @@ def test_the_readme_shows_what_the_demo_prints(root: Path) -> None:
 def test_the_libraries_are_what_their_script_writes(root: Path) -> None:
     libraries = script(root, "libraries_page")
     assert libraries.PAGE.read_text("utf-8") == libraries.page(), "run `python scripts/libraries_page.py`"
+
+
+def test_the_readme_s_accuracy_is_that_of_its_page(root: Path) -> None:
+    readme = (root / "README.md").read_text("utf-8").lower()
+    page = (root / "docs" / "accuracy.md").read_text("utf-8")
+    titles = {
+        "step time, a100 and h100": "Step time, A100 and H100, network known",
+        "step time, other gpus": "Step time, other GPUs",
+        "peak memory, allocated": "Peak memory, allocated",
+        "peak memory, reserved and total": "Peak memory, reserved and total",
+    }
+    for short, title in titles.items():
+        rows, median, p90 = re.search(rf"^\| {title} \| (\d+) \| ([\d.]+ %) \| ([\d.]+ %) ", page, re.M).groups()
+        assert f"| {short} | {rows} | {median} | {p90} |" in readme
+    for title in (
+        "Ran, predicted not to fit",
+        "Ran out of memory, predicted to fit",
+        "Ran out of memory, 95 % sure to fit",
+    ):
+        share = re.search(rf"^\| {title} \| \d+ \| ([\d.]+ %)", page, re.M).group(1)
+        assert share in readme, title
