@@ -45,12 +45,14 @@ def test_the_readme_s_accuracy_is_that_of_its_page(root: Path) -> None:
         "peak memory, reserved and total": "Peak memory, reserved and total",
     }
     for short, title in titles.items():
-        rows, median, p90 = re.search(rf"^\| {title} \| (\d+) \| ([\d.]+ %) \| ([\d.]+ %) ", page, re.M).groups()
+        rows, median, p90 = re.search(
+            rf"^\| {title} \| (\d+) \| ([\d.]+ %) \| ([\d.]+ %) ", page, re.MULTILINE
+        ).groups()
         assert f"| {short} | {rows} | {median} | {p90} |" in readme
     for title in (
         "Ran, predicted not to fit",
         "Ran out of memory, predicted to fit",
         "Ran out of memory, 95 % sure to fit",
     ):
-        share = re.search(rf"^\| {title} \| \d+ \| ([\d.]+ %)", page, re.M).group(1)
+        share = re.search(rf"^\| {title} \| \d+ \| ([\d.]+ %)", page, re.MULTILINE).group(1)
         assert share in readme, title
