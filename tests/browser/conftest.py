@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Route, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Route, expect, sync_playwright
 
 from .page import ADVISE, NotebookPage
 from .server import Server, serve, write_notebook
@@ -15,6 +15,9 @@ from .server import Server, serve, write_notebook
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 HERE = Path(__file__).parent
+
+# Long enough for a busy machine: what is there at once is not waited for.
+expect.set_options(timeout=60_000)
 
 # What runs before the kernel answers can be lost, whatever the page says of the kernel.
 CONNECTED = """

@@ -22,9 +22,12 @@ def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, open_not
     path = server.work / name
 
     def is_saved() -> bool:
-        return any(cell.get("outputs") for cell in json.loads(path.read_text())["cells"])
+        try:
+            return any(cell.get("outputs") for cell in json.loads(path.read_text())["cells"])
+        except json.JSONDecodeError:
+            return False  # the server is writing it
 
-    for _ in range(50):
+    for _ in range(300):
         if is_saved():
             break
         advised.page.wait_for_timeout(100)
@@ -39,8 +42,7 @@ def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, open_not
     again = open_notebook(name=name)
     picture = again.page.locator(".smp-static")
     again.page.wait_for_timeout(3000)
-    again.page.screenshot(path="/tmp/static_dbg.png")
-    expect(picture).to_be_visible(timeout=15_000)
+    expect(picture).to_be_visible()
     expect(picture).to_contain_text("Recommended configuration")
     expect(again.output(0)).not_to_contain_text("Error displaying")
     if trusted:
@@ -52,7 +54,7 @@ def test_where_the_front_end_cannot_load_core_widgets_take_over(context, open_no
     context.route(ANYWIDGET, lambda route: route.abort())
     notebook = open_notebook(ADVISE, "advice.plan.offload_activations")
     notebook.run(0)
-    expect(notebook.output(0)).to_contain_text("reload the browser page once", timeout=15_000)
+    expect(notebook.output(0)).to_contain_text("reload the browser page once")
     expect(notebook.output(0)).to_contain_text("Memory per GPU")
     notebook.output(0).get_by_label("Activation offloading").check()
     expect(notebook.output(0)).to_contain_text("Activation offloading off → on: memory needed ")
@@ -90,7 +92,7 @@ def test_run_all_does_not_mistake_a_busy_kernel_for_a_missing_front_end(server, 
     notebook.run(0)
     notebook.page.get_by_role("menuitem", name="Run", exact=True).click()
     notebook.page.locator(".lm-Menu-item", has_text=re.compile("^Run All Cells$")).first.click()
-    expect(notebook.output(2)).to_contain_text("done", timeout=30_000)
+    expect(notebook.output(2)).to_contain_text("done")
     notebook.page.wait_for_timeout(4_000)
     expect(notebook.advisor.locator(".smp-verdict")).to_be_visible()
     expect(notebook.cells.first).not_to_contain_text("reload the browser page")

@@ -52,7 +52,7 @@ def test_one_click_and_two_runs_start_the_job_that_the_widget_shows(notebook, ac
     expect(notebook.cells).to_have_count(3)
     notebook.run(1)
     notebook.run(2)
-    expect(notebook.output(2).last).to_contain_text("Started ", timeout=60_000)
+    expect(notebook.output(2).last).to_contain_text("Started ")
     jobs = account.jobs()
     assert len(jobs) == before + 1
     job = jobs[-1]

@@ -17,7 +17,7 @@ def test_the_toolbar_inserts_and_runs_an_advisor(open_notebook):
     button.click()
     expect(notebook.cells).to_have_count(3)
     expect(notebook.code(1)).to_contain_text("%smp_advise 10B")
-    expect(notebook.advisor.locator(".smp-verdict")).to_be_visible(timeout=20_000)
+    expect(notebook.advisor.locator(".smp-verdict")).to_be_visible()
 
 
 @pytest.mark.lab_only
@@ -47,7 +47,7 @@ def test_the_side_bar_asks_about_a_model_of_ones_own(open_notebook, server, scre
     screenshot(notebook, "side-bar")
     panel.get_by_role("button", name="Ask in the notebook").click()
     expect(notebook.code(1)).to_contain_text("%smp_advise 1.5B --instance ml.p4d.24xlarge --count 2")
-    expect(notebook.advisor.locator(".smp-heading")).to_contain_text("2 × ml.p4d.24xlarge", timeout=20_000)
+    expect(notebook.advisor.locator(".smp-heading")).to_contain_text("2 × ml.p4d.24xlarge")
 
 
 @pytest.mark.lab_only
@@ -59,7 +59,7 @@ def test_the_launcher_opens_a_notebook_with_the_advisor(open_notebook, screensho
     expect(card).to_be_visible()
     screenshot(notebook, "launcher")
     card.click()
-    expect(notebook.page.locator(".smp-verdict")).to_be_visible(timeout=30_000)
+    expect(notebook.page.locator(".smp-verdict")).to_be_visible()
 
 
 @pytest.mark.lab_only

@@ -21,6 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
+
 __all__ = ["Account", "mock_account"]
 
 REGION = "us-west-2"
@@ -70,7 +72,7 @@ def mock_account() -> Iterator[Account]:
     """Start the proxy and be a SageMaker execution role in its account."""
     package = Path(str(find_spec("moto").origin)).parent  # type: ignore[union-attr]
     certificate = str(package / "moto_proxy" / "ca.crt")
-    port = _free_port()
+    port = free_port()
     program = Path(sys.executable).with_name("moto_proxy")
     process = subprocess.Popen(
         [program, "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -105,14 +107,8 @@ def mock_account() -> Iterator[Account]:
         }
         yield Account(environment, proxy, certificate)
     finally:
-        process.terminate()
-        process.wait(timeout=10)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+        process.kill()
+        process.wait()
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
