@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from smp_advisor.cluster.boards import board_rows
+from smp_advisor.cluster.table import instances
 from smp_advisor.errors import ClusterError
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.instance import Instance
 
-__all__ = ["Gpu", "board_rows", "gpu", "gpus"]
+__all__ = ["Gpu", "gpu", "gpus"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,17 +54,8 @@ class Gpu:
 @cache
 def gpus() -> tuple[Gpu, ...]:
     """Every board of the table; what the instance table says of one is taken from there."""
-    from smp_advisor.cluster.table import instances
-
     known = {entry.gpu: entry for entry in instances()}
     return tuple(_gpu(row, known.get(row["gpu"])) for row in board_rows().values())
-
-
-@cache
-def board_rows() -> dict[str, dict[str, str]]:
-    """Rows of the table as they stand, by the board's name in the instance table."""
-    table = (files("smp_advisor.cluster") / "data" / "gpus.csv").read_text(encoding="utf-8")
-    return {row["gpu"]: row for row in csv.DictReader(table.splitlines())}
 
 
 def gpu(name: str) -> Gpu:

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from smp_advisor.cluster.gpu import board_rows
+from smp_advisor.cluster.boards import board_rows
 from smp_advisor.cluster.instance import Instance
 from smp_advisor.errors import InstanceError
 

@@ -12,7 +12,6 @@ from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.compute import model_flops_per_sample, peak_flops
 from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory, StepTime
 from smp_advisor.costs.intervals import plan_kinds, step_time_factors
-from smp_advisor.costs.layout import Layout
 from smp_advisor.costs.library_assumptions import library_assumptions
 from smp_advisor.costs.memory import GIB, host_bytes, memory_error_bytes, needed_bytes, stage_bytes
 from smp_advisor.costs.money import days_to_train
@@ -20,6 +19,7 @@ from smp_advisor.costs.partition import stage_kinds, stages
 from smp_advisor.costs.pipeline import in_flight
 from smp_advisor.costs.state import vocabulary_shards
 from smp_advisor.costs.step_time import step_seconds
+from smp_advisor.costs.translation import layout_of
 from smp_advisor.costs.world import World
 from smp_advisor.library.check import check_against
 from smp_advisor.library.families import supports_tensor_parallelism
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.costs.layout import Layout
     from smp_advisor.costs.partition import Stage
     from smp_advisor.library.plan import Plan
     from smp_advisor.workload.job import Job
@@ -138,7 +139,7 @@ def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan
         check_against(plan, cluster, model, job)
     if not plans:
         return []
-    layout = Layout.of(plans, job, cluster)
+    layout = layout_of(plans, job, cluster)
     model = _trained(model, job)
     seconds = seconds_columns(model, cluster, job, layout)
     result: list[Estimate | None] = [None] * len(plans)

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.recipe import Recipe
-    from smp_advisor.library.plan import Checkpointing, Plan
-    from smp_advisor.workload.job import Job
+    from smp_advisor.library.plan import Checkpointing
 
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
@@ -152,19 +150,6 @@ class Layout:
                 for name, (kind, default) in _column_defaults().items()
             },
         )
-
-    @classmethod
-    def of(cls, plans: Sequence[Plan], job: Job, cluster: Cluster | None = None) -> Layout:
-        """Columns of some plans of one library.
-
-        Parameters
-        ----------
-        cluster
-            Where the plans run: what sharding that follows the nodes needs to know (FSDP's hybrid strategies).
-        """
-        from smp_advisor.costs.translation import layout_of
-
-        return layout_of(plans, job, cluster)
 
 
 COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(Layout) if f.name != "recipe")

@@ -20,7 +20,13 @@ __all__ = ["layout_of"]
 
 
 def layout_of(plans: Sequence[Plan], job: Job, cluster: Cluster | None = None) -> Layout:
-    """Columns of some plans, all of one library."""
+    """Columns of some plans, all of one library.
+
+    Parameters
+    ----------
+    cluster
+        Where the plans run: what sharding that follows the nodes needs to know (FSDP's hybrid strategies).
+    """
     libraries = {plan.library for plan in plans}
     if len(libraries) > 1:
         raise ValueError(f"plans of different libraries do not go into one layout: {', '.join(sorted(libraries))}")

@@ -9,7 +9,7 @@ from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.guidance.aws_reference import ReferenceRow
-    from smp_advisor.guidance.what_if import Case
+    from smp_advisor.guidance.case import Case
 
 __all__ = ["apart"]
 

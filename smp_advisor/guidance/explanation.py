@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from smp_advisor.guidance.case import Case
 from smp_advisor.guidance.practices import order as order_of
 from smp_advisor.guidance.practices import practice, subset_tip
 from smp_advisor.guidance.step import Step
@@ -21,7 +22,7 @@ from smp_advisor.guidance.techniques import (
     tensor_parallelism,
 )
 from smp_advisor.guidance.techniques.degrees import Degree
-from smp_advisor.guidance.what_if import Case, evaluate
+from smp_advisor.guidance.what_if import evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

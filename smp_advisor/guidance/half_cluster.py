@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate as estimate_plan
+from smp_advisor.guidance.case import Case
 from smp_advisor.guidance.practices import practice
 from smp_advisor.guidance.step import Pitfall
-from smp_advisor.guidance.what_if import Case, evaluate, vary
+from smp_advisor.guidance.what_if import evaluate, vary
 from smp_advisor.guidance.wording import fit, gib, plural
 from smp_advisor.library.world import shard_degree
 

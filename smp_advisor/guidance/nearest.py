@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.guidance.apart import apart
 from smp_advisor.guidance.aws_reference import largest_tested_ratio, reference_rows, tested_extrapolation
+from smp_advisor.guidance.case import Case
 from smp_advisor.guidance.differences import differences
 from smp_advisor.guidance.extrapolation import extrapolate
 from smp_advisor.guidance.reference_smp_v2 import nearest_reference_smp_v2
 from smp_advisor.guidance.step import Reference
-from smp_advisor.guidance.what_if import Case
 from smp_advisor.guidance.wording import fit, gib, listed, plural, throughput
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.guidance.apart import apart
 from smp_advisor.guidance.aws_reference import ReferenceRow
 from smp_advisor.guidance.step import Difference, Reference
-from smp_advisor.guidance.what_if import Case, evaluate, vary
+from smp_advisor.guidance.what_if import evaluate, vary
 from smp_advisor.guidance.wording import compared, fit, listed, throughput
 from smp_advisor.library.plan import Plan
 from smp_advisor.library.world import shard_degree
@@ -22,6 +22,7 @@ from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.case import Case
     from smp_advisor.guidance.what_if import WhatIf
 
 __all__ = ["nearest_reference_smp_v2", "reference_rows_smp_v2"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.what_if_accumulated import accumulated_settings
-from smp_advisor.guidance.wording import fits, plural
+from smp_advisor.guidance.wording import plural
 from smp_advisor.library import mismatches
 from smp_advisor.library.families import supports_prescaled_batch
 
@@ -18,41 +18,14 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.case import Case
     from smp_advisor.library.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
     Key = TypeVar("Key")
 
-__all__ = ["Case", "WhatIf", "evaluate", "vary"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A plan for a model on a cluster, with its estimate: what is being explained."""
-
-    model: Model
-    cluster: Cluster
-    job: Job
-    plan: Plan
-    estimate: Estimate
-    min_fit_probability: float
-    objective: str = "throughput"
-
-    @property
-    def fits(self) -> bool:
-        """Whether the plan fits with the probability asked for."""
-        return fits(self.estimate, self.min_fit_probability)
-
-    @property
-    def data_parallel_degree(self) -> int:
-        """Ranks of a data-parallel group: world / pipeline degree."""
-        return self.cluster.gpus // self.plan.pipeline_parallel_degree
-
-    @property
-    def replicas(self) -> int:
-        """Groups of GPUs that see different samples (reduced data-parallel degree)."""
-        return self.data_parallel_degree // (self.plan.tensor_parallel_degree * self.plan.context_parallel_degree)
+__all__ = ["WhatIf", "evaluate", "vary"]
 
 
 @dataclass(frozen=True, kw_only=True)

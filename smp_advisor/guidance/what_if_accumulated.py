@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.guidance.what_if import Case
+    from smp_advisor.guidance.case import Case
     from smp_advisor.library.plan import Plan
     from smp_advisor.workload.job import Job
 

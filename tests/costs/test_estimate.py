@@ -13,7 +13,7 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import Estimate, estimate, estimate_many
 from smp_advisor.costs.constants import constants
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
-from smp_advisor.costs.layout import Layout
+from smp_advisor.costs.translation import layout_of
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.library import Plan
 from smp_advisor.workload import Job
@@ -57,7 +57,7 @@ def peak(value: Estimate) -> float:
 @given(st.lists(plans(), min_size=1, max_size=6))
 def test_alone_among_many_and_as_columns_are_the_same(some: list[Plan]) -> None:
     many = estimate_many(MODEL, CLUSTER, JOB, some)
-    layout = Layout.of(some, JOB)
+    layout = layout_of(some, JOB)
     columns = memory_columns(MODEL, CLUSTER, JOB, layout)
     seconds = sum(seconds_columns(MODEL, CLUSTER, JOB, layout).values(), np.zeros(len(some)))
     totals = columns.peak_bytes / 2**30

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from smp_advisor.costs.layout import Layout
 from smp_advisor.costs.pipeline import in_flight, makespan_slots, simulate
+from smp_advisor.costs.translation import layout_of
 from smp_advisor.library import Plan
 from smp_advisor.workload import Job
 
@@ -30,7 +31,7 @@ def _layout(stages: int, microbatches: int, active: int, *, simple: bool) -> Lay
         pipeline="simple" if simple else "interleaved",
         batch_size=microbatches,
     )
-    return Layout.of([plan], Job())
+    return layout_of([plan], Job())
 
 
 @given(schedules, st.floats(0.3, 4.0), st.booleans())

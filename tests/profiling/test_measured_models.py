@@ -8,7 +8,7 @@ transformers = pytest.importorskip("transformers")
 import smp_advisor  # noqa: E402
 from smp_advisor.cluster import Cluster  # noqa: E402
 from smp_advisor.costs.activations import block_saved_bytes  # noqa: E402
-from smp_advisor.costs.layout import Layout  # noqa: E402
+from smp_advisor.costs.translation import layout_of  # noqa: E402
 from smp_advisor.costs.world import World  # noqa: E402
 from smp_advisor.errors import ModelError  # noqa: E402
 from smp_advisor.library import Plan  # noqa: E402
@@ -46,7 +46,7 @@ def test_the_cost_model_counts_what_was_measured(name, attention):
     assert model.origin == "measured"
     assert model.parameter_count == profile.parameter_count
     job = Job(sequence_length=SEQUENCE, precision="fp16", attention=attention)
-    layout = Layout.of([Plan(batch_size=2, microbatches=1)], job)
+    layout = layout_of([Plan(batch_size=2, microbatches=1)], job)
     world = World.of(model, Cluster("ml.p4d.24xlarge", 1), job, layout)
     counted = sum(group.count * float(block_saved_bytes(group.block, layout, world, job)[0]) for group in model.groups)
     measured = sum(block.saved_bytes(2, SEQUENCE) for block in profile.blocks)

@@ -7,7 +7,8 @@ import pytest
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate_many
-from smp_advisor.costs.layout import COLUMNS, Layout
+from smp_advisor.costs.layout import COLUMNS
+from smp_advisor.costs.translation import layout_of
 from smp_advisor.library import Plan
 from smp_advisor.library.check import check_against
 from smp_advisor.library.version import LIBRARIES
@@ -53,7 +54,7 @@ def test_every_plan_is_valid_and_its_columns_are_its_own(library, model, precisi
         if batch is not None:
             assert global_batch_size(plan, NODES) == batch
     # The row that was scored is the plan that is shown: translated back it is the same row.
-    rows, back = space.layout.take(np.array(list(plans))), Layout.of(list(plans.values()), job, NODES)
+    rows, back = space.layout.take(np.array(list(plans))), layout_of(list(plans.values()), job, NODES)
     assert rows.recipe == back.recipe
     for name in COLUMNS:
         if name == "shard_degree":  # 0 stands for the whole group

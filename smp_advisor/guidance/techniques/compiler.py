@@ -14,8 +14,9 @@ from smp_advisor.library.support import instance_family
 from smp_advisor.library.version import facts, image
 
 if TYPE_CHECKING:
+    from smp_advisor.guidance.case import Case
     from smp_advisor.guidance.compiler_table import TestedModel
-    from smp_advisor.guidance.what_if import Case, WhatIf
+    from smp_advisor.guidance.what_if import WhatIf
 
 __all__ = ["ROOMS"]
 

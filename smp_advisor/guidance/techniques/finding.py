@@ -10,8 +10,9 @@ from smp_advisor.guidance.wording import SAME, compared, fit, fits, gib
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.case import Case
     from smp_advisor.guidance.step import Decision
-    from smp_advisor.guidance.what_if import Case, WhatIf
+    from smp_advisor.guidance.what_if import WhatIf
     from smp_advisor.library.plan import Plan
 
 __all__ = ["Finding", "why_not_used", "why_used"]

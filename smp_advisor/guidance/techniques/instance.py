@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.instance import Instance
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.case import Case
     from smp_advisor.guidance.step import Decision
-    from smp_advisor.guidance.what_if import Case
 
 __all__ = ["ask", "find"]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.what_if import Case
+    from smp_advisor.guidance.case import Case
 
 __all__ = ["ask", "find"]
 

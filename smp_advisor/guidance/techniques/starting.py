@@ -11,7 +11,7 @@ from smp_advisor.library.smp_v2_check import SMDDP_INSTANCES
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
-    from smp_advisor.guidance.what_if import Case
+    from smp_advisor.guidance.case import Case
 
 __all__ = ["collectives", "delayed_initialization", "mixed_precision"]
 

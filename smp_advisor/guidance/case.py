@@ -1,0 +1,45 @@
+"""What is being explained: a plan for a model on a cluster, with its estimate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from smp_advisor.guidance.wording import fits
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.library.plan import Plan
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["Case"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A plan for a model on a cluster, with its estimate: what is being explained."""
+
+    model: Model
+    cluster: Cluster
+    job: Job
+    plan: Plan
+    estimate: Estimate
+    min_fit_probability: float
+    objective: str = "throughput"
+
+    @property
+    def fits(self) -> bool:
+        """Whether the plan fits with the probability asked for."""
+        return fits(self.estimate, self.min_fit_probability)
+
+    @property
+    def data_parallel_degree(self) -> int:
+        """Ranks of a data-parallel group: world / pipeline degree."""
+        return self.cluster.gpus // self.plan.pipeline_parallel_degree
+
+    @property
+    def replicas(self) -> int:
+        """Groups of GPUs that see different samples (reduced data-parallel degree)."""
+        return self.data_parallel_degree // (self.plan.tensor_parallel_degree * self.plan.context_parallel_degree)
