@@ -27,7 +27,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],  # a shared machine is slow at times, which is no failure
 )
 
-# For this process and its children: the SDK would look for credentials at the metadata service, transformers at a hub.
+# For this process and its children: no account, profile or region of the developer's.
+for name in [name for name in os.environ if name.startswith(("AWS_", "SAGEMAKER_"))]:
+    del os.environ[name]
+os.environ |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+# The SDK would look for credentials at the metadata service, transformers at a hub.
 os.environ |= {"AWS_EC2_METADATA_DISABLED": "true", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 LOOPBACK = {"", "127.0.0.1", "::1", "localhost", "0.0.0.0"}

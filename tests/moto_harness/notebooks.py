@@ -29,7 +29,9 @@ def run_notebooks(
     with tempfile.TemporaryDirectory() as directory:
         given, answer = Path(directory, "notebooks.json"), Path(directory, "results.json")
         given.write_text(json.dumps(notebooks))
-        environment = os.environ | {"SAGEMAKER_SUPPRESS_V2_WARNING": "1"}
+        # The SDK's defaults of whoever runs the tests, or of their machine, are no part of what a cell says.
+        nobody = {"XDG_CONFIG_HOME": directory, "XDG_CONFIG_DIRS": directory}
+        environment = os.environ | nobody | {"SAGEMAKER_SUPPRESS_V2_WARNING": "1"}
         child = subprocess.run(
             [python, program, given, answer],
             env=environment,

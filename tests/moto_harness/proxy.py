@@ -14,6 +14,7 @@ import json
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -77,6 +78,7 @@ def mock_account() -> Iterator[Account]:
     process = subprocess.Popen(
         [program, "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
+    nobody = tempfile.TemporaryDirectory()
     try:
         _wait_for(port, process)
         proxy = f"http://127.0.0.1:{port}"
@@ -93,6 +95,9 @@ def mock_account() -> Iterator[Account]:
             "AWS_SECRET_ACCESS_KEY": "testing",
             "AWS_EC2_METADATA_DISABLED": "true",
             "SAGEMAKER_SUPPRESS_V2_WARNING": "1",
+            # The SDK's defaults of whoever runs the tests, or of their machine, are not the account's.
+            "XDG_CONFIG_HOME": nobody.name,
+            "XDG_CONFIG_DIRS": nobody.name,
         }
         account = Account(environment, proxy, certificate)
         role = account.client("iam").create_role(RoleName="SageMakerRole", AssumeRolePolicyDocument=json.dumps(TRUST))[
@@ -109,6 +114,7 @@ def mock_account() -> Iterator[Account]:
     finally:
         process.kill()
         process.wait()
+        nobody.cleanup()
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
