@@ -20,7 +20,8 @@ def follow(advice: Advice, before: Settings, name: str, value: Setting) -> Setti
     """The settings after `name` moved to `value`, every other held as far as that makes sense.
 
     Where the job fixes the global batch, the batch size follows the number of replicas; parameters are sharded over no
-    more GPUs than there are replicas. The active microbatches stay the library's default where they were, and never
+    more GPUs than there are replicas, and over all of them where they were: a slider that goes and comes back leads
+    back. The active microbatches stay the library's default where they were, and never
     exceed the microbatches. The simple schedule keeps all of them active, so that fewer make it the interleaved one.
     """
     if advice.plan.library != "smp-v1":
@@ -28,7 +29,7 @@ def follow(advice: Advice, before: Settings, name: str, value: Setting) -> Setti
     after: Settings = {**before, name: value}
     if name in {"tensor_parallel_degree", "pipeline_parallel_degree"}:
         _keep_global_batch(advice, after)
-        _shrink_shards(advice, after)
+        _fit_shards(advice, before, after)
     if name == "pipeline":
         after["active_microbatches"] = after["microbatches"] if value == "simple" else _default_active(after)
     elif name == "active_microbatches":
@@ -55,11 +56,16 @@ def _keep_global_batch(advice: Advice, after: Settings) -> None:
     after["microbatches"] = max(m for m in divisors(batch) if m <= max(1, _int(after, "microbatches")))
 
 
-def _shrink_shards(advice: Advice, after: Settings) -> None:
-    degree = shard_degree(after["sharding"])
-    replicas = advice.cluster.gpus // (_int(after, "tensor_parallel_degree") * _int(after, "pipeline_parallel_degree"))
+def _fit_shards(advice: Advice, before: Settings, after: Settings) -> None:
+    degree, most = shard_degree(after["sharding"]), _data_parallel_degree(advice, after)
     if degree > 1:
-        after["sharding"] = sharded(gcd(degree, replicas))
+        whole = degree == _data_parallel_degree(advice, before)
+        after["sharding"] = sharded(most if whole else gcd(degree, most))
+
+
+def _data_parallel_degree(advice: Advice, settings: Settings) -> int:
+    together = _int(settings, "tensor_parallel_degree") * _int(settings, "pipeline_parallel_degree")
+    return max(1, advice.cluster.gpus // together)
 
 
 def _default_active(settings: Settings) -> int:

@@ -163,12 +163,14 @@ def _accumulations(advice: Advice, settings: Settings) -> list[int]:
 def follow_fields(advice: Advice, before: Settings, name: str, value: Setting) -> Settings:
     """The settings after `name` moved to `value`, every other held as far as that makes sense.
 
-    Shards stay within what other degrees leave, the batch follows a fixed global batch, and offloading goes with
-    checkpointing.
+    Shards stay within what other degrees leave (all of it where they were), the batch follows a fixed global batch, and
+    offloading goes with checkpointing.
     """
     after: Settings = {**before, name: value}
     if "hybrid_shard_degree" in after and name in _DEGREES:
-        after["hybrid_shard_degree"] = gcd(_int(after, "hybrid_shard_degree"), _left(advice, after)) or 1
+        degree, most = _int(after, "hybrid_shard_degree"), _left(advice, after)
+        # Over all GPUs stays over all: a slider that goes and comes back leads back.
+        after["hybrid_shard_degree"] = most if 1 < degree == _left(advice, before) else gcd(degree, most) or 1
     if name == _CHECKPOINTING and value == "none" and "offload_activations" in after:
         after["offload_activations"] = False
     if name == "offload_activations" and value:

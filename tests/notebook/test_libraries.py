@@ -56,6 +56,16 @@ def test_settings_make_the_plan_again(advice):
     assert settings_of(plan_of(advice, moved)) == moved
 
 
+def test_a_degree_that_goes_and_comes_back_leads_back():
+    asked = dict(ASKED["smp-v2"])
+    advice = advise(asked.pop("model"), "ml.p4d.24xlarge", library="smp-v2", max_tokens_per_step=100_000, **asked)
+    bench = workbench.move(workbench.recommended(advice), "tensor_parallel_degree", 1)
+    whole = workbench.move(bench, "hybrid_shard_degree", 8)
+    gone = workbench.move(whole, "tensor_parallel_degree", 4)
+    assert gone.settings["hybrid_shard_degree"] == 2
+    assert workbench.move(gone, "tensor_parallel_degree", 1).settings == whole.settings
+
+
 def test_every_position_has_an_estimate_or_a_reason(advice):
     table = look_ahead(advice, settings_of(advice.plan))
     assert set(table["by"]) == set(names_of(advice.plan.library))

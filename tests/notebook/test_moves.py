@@ -56,7 +56,7 @@ def test_a_refused_setting_can_be_put_right_by_another_control(pipeline_advice):
     refused = workbench.move(workbench.recommended(pipeline_advice), "sharding", "sharded_8")
     mended = workbench.move(refused, "pipeline_parallel_degree", 1)
     assert mended.problem == ""
-    assert mended.plan.sharded_data_parallel_degree == 8
+    assert mended.plan.sharded_data_parallel_degree == 16  # all of them, as before
 
 
 def test_a_fixed_global_batch_stays(advice):
@@ -84,6 +84,23 @@ def test_shards_follow_the_replicas(advice):
     bench = workbench.move(workbench.recommended(advice), "sharding", "sharded_32")
     bench = workbench.move(bench, "tensor_parallel_degree", 8)
     assert (bench.problem, bench.plan.sharded_data_parallel_degree) == ("", 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "there"), [("tensor_parallel_degree", 8), ("tensor_parallel_degree", 32), ("pipeline_parallel_degree", 4)]
+)
+def test_a_degree_that_goes_and_comes_back_leads_back(advice, name, there):
+    start = workbench.move(workbench.recommended(advice), "sharding", "sharded_32")
+    gone = workbench.move(start, name, there)
+    assert gone.settings["sharding"] != "sharded_32"
+    assert workbench.move(gone, name, start.settings[name]).settings == start.settings
+
+
+def test_shards_over_some_gpus_are_still_made_fewer_only(advice):
+    start = workbench.move(workbench.recommended(advice), "sharding", "sharded_16")
+    gone = workbench.move(start, "tensor_parallel_degree", 16)
+    assert gone.settings["sharding"] == "sharded_8"
+    assert workbench.move(gone, "tensor_parallel_degree", 8).settings["sharding"] == "sharded_16"
 
 
 def test_an_unknown_control_is_named(advice):
