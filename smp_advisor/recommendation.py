@@ -21,7 +21,7 @@ from smp_advisor.library.support import require_supported_instance
 from smp_advisor.library.version import LIBRARIES
 from smp_advisor.search import OBJECTIVES, Objective, search
 from smp_advisor.search.fleet import search_cheapest
-from smp_advisor.workload.job import Job
+from smp_advisor.workload.job import MAX_SAMPLES_PER_STEP, Job
 from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
@@ -163,6 +163,7 @@ def advise(
     cluster = _cluster(cluster, instance_count)
     read = read_model(model, sequence_length=job.sequence_length, shape=shape, job=job, library=library)
     job = _within_positions(job, read, given="sequence_length" in given_job or job_is_given)
+    job = _within_usual_batch(job, read)
     settled = _JOB_FIELDS if job_is_given else frozenset(given_job)
     chosen = _library(library, read, cluster, job, framework=framework, given=settled, probability=min_fit_probability)
     library = chosen.library
@@ -202,8 +203,8 @@ def advise(
     plan = best.best()
     value = estimate(read, best.cluster, job, plan)
     because = (
-        why_this_plan(best, searched, cluster, min_fit_probability),
-        batch_note(job, value.global_batch_size, value.tokens_per_step),
+        why_this_plan(read, best, searched, cluster, min_fit_probability),
+        batch_note(read, job, value),
         low_utilisation(value),
     )
     return Advice(
@@ -370,6 +371,13 @@ def _within_positions(job: Job, model: Model, *, given: bool) -> Job:
         f"{model.name} has {positions:,} positions, fewer than a sequence_length of {job.sequence_length:,}: pass "
         f"sequence_length={positions} or less, or a configuration with more positions."
     )
+
+
+def _within_usual_batch(job: Job, model: Model) -> Job:
+    """The job, with the limit of a free global batch in samples where the model reads no tokens."""
+    if model.reads_tokens or "max_tokens_per_step" not in job.defaulted():
+        return job
+    return replace(job, max_tokens_per_step=MAX_SAMPLES_PER_STEP * model.sequence_length(1))
 
 
 def _cluster(cluster: Cluster | Instance | str, count: int | None) -> Cluster:

@@ -12,8 +12,9 @@ export function moment(batch: number, degree: number): Moment {
       figures: [[`${batch} GiB`, 'note']],
       needed_gib: batch,
       samples_per_second: 10 * batch,
-      stages: [{ label: 'Each GPU', gib: [batch, 0, 2], peak: true }],
-      seconds: [1, 2]
+      stages: [{ label: 'Each GPU', gib: [batch, 0, 2], total_gib: batch + 2, peak: true }],
+      seconds: [1, 2],
+      step_seconds: 3
     }
   };
 }
@@ -49,7 +50,6 @@ export function recommendation(): Recommendation {
     facts: [{ label: 'Model', text: HOSTILE, mark: 'inferred', note: 'from 10 B' }],
     defaults: ['precision fp16'],
     because: 'It is the fastest.',
-    searched: '12 plans enumerated',
     usable_gib: 30,
     nominal_gib: 32,
     categories: ['Parameters', 'Gradients', 'Activations'],

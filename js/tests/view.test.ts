@@ -79,6 +79,8 @@ test('a combination that cannot be says why beside its control, and all else sta
   expect(row.querySelector('[role=alert]')!.textContent).toBe(REFUSED);
   expect(text('.smp-number')).toBe('16 GiB');
   expect(el.querySelector<HTMLElement>('.smp-stale')!.hidden).toBe(false);
+  expect(text('.smp-configuration .smp-title')).toBe('The last settings that can be combined');
+  expect(el.querySelector<HTMLElement>('.smp-words')!.hidden).toBe(true);
 });
 
 test('two views of one model stay in step', () => {
@@ -101,6 +103,52 @@ test('the cells go to who takes them, in order', () => {
   document.removeEventListener('smp-advisor:insert-cell', take);
   expect(taken).toEqual([['%%writefile train.py', 'estimator']]);
   expect(text('.smp-status')).toBe('Inserted 2 cells below: the training script, then the estimator.');
+});
+
+test('what was inserted is no longer said once it is no longer what is on screen', () => {
+  const take = (event: Event): void => event.preventDefault();
+  document.addEventListener('smp-advisor:insert-cell', take);
+  press('Insert estimator cell');
+  slide('batch_size', 2);
+  expect(text('.smp-status')).toContain('Asking');
+  press('Insert estimator cell');
+  reply(['estimator'], settings(24, 1));
+  expect(text('.smp-status')).toBe('Inserted a cell below.');
+  slide('batch_size', 1);
+  expect(text('.smp-status')).toBe('');
+  press('Insert estimator cell');
+  reply(['estimator']);
+  const what = el.querySelector<HTMLSelectElement>('.smp-choice select')!;
+  what.value = 'quota';
+  what.dispatchEvent(new Event('change'));
+  expect(text('.smp-status')).toBe('');
+  document.removeEventListener('smp-advisor:insert-cell', take);
+});
+
+test('two cells that are copied are to be pasted apart: in one, the estimator would go into the script', async () => {
+  vi.stubGlobal('navigator', { clipboard: { writeText: vi.fn().mockResolvedValue(undefined) } });
+  press('Copy code');
+  reply(['%%writefile train.py', 'estimator']);
+  await vi.waitFor(() => expect(text('.smp-status')).toContain('two new cells, the script apart from the estimator'));
+});
+
+test('going back leaves the focus in the view, where the button was', () => {
+  slide('batch_size', 2);
+  const back = [...el.querySelectorAll('button')].find(one => one.textContent === 'Back to recommended')!;
+  back.focus();
+  back.click();
+  expect(back.hidden).toBe(true);
+  expect(document.activeElement).toBe(el.querySelector('.smp-configuration .smp-title'));
+});
+
+test('the recommended value is told in words, even where its control has no such position any more', () => {
+  const here = model.get('_state');
+  const recommended = model.get('_recommendation');
+  recommended.recommended = { ...recommended.recommended, configuration: ['sixteen', '1'] };
+  model.set('_state', { ...here, settings: settings(8, 1), controls: here.controls.map(one => ({ ...one, values: [8], texts: ['8'] })) });
+  const [other, disposeOther] = render(model);
+  expect(other.querySelector('.smp-advised')!.textContent).toBe('recommended: sixteen');
+  disposeOther();
 });
 
 test('where nobody takes them they go to the clipboard, else to the magic', async () => {

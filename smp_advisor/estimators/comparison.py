@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import AdvisorError
+from smp_advisor.guidance.amounts import unit, usd_per_million
 from smp_advisor.guidance.step import Difference
 from smp_advisor.guidance.wording import compared, degree_of_change, fit, gib, throughput, usd
 from smp_advisor.library import mismatches
@@ -83,7 +84,7 @@ def compare(
         your_estimate=now,
         recommended_estimate=then,
         differences=_differences(model, yours, recommended, cluster, there, job, now),
-        gain=_gain(now, then, min_fit_probability),
+        gain=_gain(model, now, then, min_fit_probability),
     )
 
 
@@ -144,7 +145,7 @@ def _hardware(cluster: Cluster) -> str:
     return f"{cluster.nodes} x {cluster.instance.name}"
 
 
-def _gain(now: Estimate, then: Estimate, least: float) -> str:
+def _gain(model: Model, now: Estimate, then: Estimate, least: float) -> str:
     before = throughput(now.samples_per_second)
     speed = degree_of_change(now.samples_per_second, then.samples_per_second)
     said = [
@@ -152,9 +153,9 @@ def _gain(now: Estimate, then: Estimate, least: float) -> str:
         f"The recommended plan {fit(then, least)} (it needs {gib(then.needed_gib)} a GPU).",
         f"It processes {throughput(then.samples_per_second)} instead of {before} ({speed}).",
     ]
-    ours, theirs = now.usd_per_million_tokens, then.usd_per_million_tokens
+    ours, theirs = usd_per_million(model, now), usd_per_million(model, then)
     if ours is not None and theirs is not None and usd(ours) != usd(theirs):
-        said.append(f"A million tokens cost {usd(theirs)} instead of {usd(ours)}.")
+        said.append(f"A million {unit(model)} cost {usd(theirs)} instead of {usd(ours)}.")
     if now.global_batch_size != then.global_batch_size:
         said.append(
             f"Its global batch is {then.global_batch_size:,} samples instead of {now.global_batch_size:,}:"

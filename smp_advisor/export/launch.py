@@ -74,10 +74,8 @@ def launch(model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOpt
         require_writable(model, cluster, job, plan)
     own: dict[str, Any] = {}
     if options.plan_hyperparameters:
-        own = plan.hyperparameters | {
-            "sequence_length": model.sequence_length(job.sequence_length),
-            "max_steps": _steps(model, cluster, job, plan),
-        }
+        length = {"sequence_length": job.sequence_length} if model.reads_tokens else {}
+        own = plan.hyperparameters | length | {"max_steps": _steps(model, cluster, job, plan)}
     inputs = options.channels
     place = options.checkpoint_place
     if place is not None and options.plan_hyperparameters:

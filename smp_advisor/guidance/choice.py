@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.guidance.amounts import amount, batch_limit, global_batch, unit
 from smp_advisor.guidance.wording import gib, percent, plural
 from smp_advisor.search import NEAR_BEST, search
 
@@ -34,7 +35,9 @@ _WHOLE_REPLICAS = ("ddp", "training-compiler")
 """Libraries in which more nodes do not help a model to fit."""
 
 
-def why_this_plan(best: SearchResult, searched: list[SearchResult], asked: Cluster, probability: float) -> str:
+def why_this_plan(
+    model: Model, best: SearchResult, searched: list[SearchResult], asked: Cluster, probability: float
+) -> str:
     """How many plans fit, and by which rule this one is the first of them."""
     top = float(best.scores.tokens_per_second.max())
     near = int((best.scores.tokens_per_second >= top * (1 - NEAR_BEST)).sum())
@@ -51,7 +54,7 @@ def why_this_plan(best: SearchResult, searched: list[SearchResult], asked: Clust
         whose = "yours" if best.cluster == asked else f"{best.cluster.nodes} x {best.cluster.instance.name}"
         return (
             f"{fit}; {len(searched)} clusters of up to {asked.nodes} nodes were compared, and {whose} is the cheapest "
-            f"at {best.scores.usd_per_token[0] * 1e6:.3f} USD a million tokens."
+            f"at {best.scores.usd_per_token[0] * 1e6 / amount(model, 1):.3f} USD a million {unit(model)}."
         )
     wanted = {"headroom": "leaves the most memory free", "simplicity": "uses the fewest techniques"}[best.objective]
     return f"{fit}; of those at least half as fast as the fastest, this one {wanted}."
@@ -67,13 +70,14 @@ def low_utilisation(estimate: Estimate) -> str:
     )
 
 
-def batch_note(job: Job, batch: int, tokens: int) -> str:
+def batch_note(model: Model, job: Job, estimate: Estimate) -> str:
     """Which global batch the plan has, and why."""
+    chosen = global_batch(model, estimate)
     if job.global_batch_size is not None:
-        return f"Every plan keeps your global batch of {batch:,} samples ({tokens:,} tokens)."
+        return f"Every plan keeps your global batch of {chosen}."
     return (
-        f"The global batch was free up to {job.max_tokens_per_step:,} tokens a step; the search chose {batch:,} "
-        f"samples ({tokens:,} tokens): larger ones gain less than {_NEAR} or do not fit. Set "
+        f"The global batch was free up to {batch_limit(model, job)} a step; the search chose {chosen}: "
+        f"larger ones gain less than {_NEAR} or do not fit. Set "
         "global_batch_size if your optimization needs another."
     )
 
@@ -95,7 +99,7 @@ def defaults(
         "optimizer": "optimizer Adam",
         "attention": _attention(library, job),
         "sequence_length": f"sequence length {job.sequence_length:,} tokens",
-        "global_batch_size": f"global batch free up to {job.max_tokens_per_step:,} tokens",
+        "global_batch_size": f"global batch free up to {batch_limit(model, job)}",
     }
     said = [
         phrase
@@ -134,7 +138,7 @@ def nothing_fits(
                 f"({job.max_tokens_per_step:,}): raise it, or use fewer nodes."
             )
         return (
-            f"No plan is left on {where} with {held} held and at most {job.max_tokens_per_step:,} tokens a step; "
+            f"No plan is left on {where} with {held} held and at most {batch_limit(model, job)} a step; "
             "free one of them."
         )
     if job.global_batch_size is None:

@@ -55,8 +55,10 @@ def nearest_reference(
 
     The row is estimated by the same cost model; each differing setting is argued by estimating the user's own model
     with the row's setting; and AWS's procedure of extrapolation is followed from the row to the user's model. None for
-    libraries of which AWS publishes no such configurations.
+    libraries of which AWS publishes no such configurations, and for models of images, which none of them is like.
     """
+    if not model.reads_tokens:
+        return None
     case = Case(
         model=model, cluster=cluster, job=job, plan=plan, estimate=estimate, min_fit_probability=min_fit_probability
     )

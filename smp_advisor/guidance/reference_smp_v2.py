@@ -125,7 +125,7 @@ def _differences(case: Case, row: ReferenceRow) -> tuple[Difference, ...]:
             setting=_SETTINGS[name],
             reference=_value(there),
             recommended=_value(here),
-            because=_because(case, asked[name], answers.get(name)),
+            because=_because(case, f"{_SETTINGS[name].lower()} {_value(there)}", asked[name], answers.get(name)),
         )
         for name, (there, here) in differing.items()
     )
@@ -135,11 +135,11 @@ def _value(value: Any) -> str:
     return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
-def _because(case: Case, question: WhatIf, estimate: Estimate | None) -> str:
+def _because(case: Case, reference: str, question: WhatIf, estimate: Estimate | None) -> str:
     if estimate is None:
         return f"The row's setting is not possible here: {question.obstacle}"
     return (
-        f"With the row's{question.aside} the plan {compared(case.estimate, estimate)}; it"
+        f"With AWS's {reference}{question.aside} the plan {compared(case.estimate, estimate)}; it"
         f" {fit(estimate, case.min_fit_probability)}."
     )
 

@@ -6,7 +6,8 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance.wording import gib, gives_back, probability
+from smp_advisor.guidance.amounts import global_batch, unit, usd_per_million
+from smp_advisor.guidance.wording import gib, gives_back, probability, spare
 from smp_advisor.library.plan import plan_fields
 from smp_advisor.library.schema import schema
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.step import Reference
     from smp_advisor.library.plan import Plan
     from smp_advisor.library.schema import Parameter
+    from smp_advisor.workload.model import Model
 
 __all__ = ["report"]
 
@@ -28,8 +30,8 @@ def report(advice: Advice) -> str:
     """The whole recommendation: plan, figures, memory, explanation, reference, demands on the script."""
     sections = (
         ("Recommendation", _header(advice)),
-        ("Configuration", _plan(advice.plan, advice.estimate)),
-        ("Figures", _figures(advice.estimate)),
+        ("Configuration", _plan(advice.model, advice.plan, advice.estimate)),
+        ("Figures", _figures(advice.model, advice.estimate)),
         ("Memory per GPU", _memory(advice.estimate)),
         ("Why", _why(advice)),
         (f"Nearest AWS reference: {advice.reference.name if advice.reference else ''}", _reference(advice.reference)),
@@ -60,13 +62,14 @@ def _header(advice: Advice) -> Iterator[str]:
         yield f"Defaults: {'; '.join(advice.defaults)}."
     if advice.library_because:
         yield f"Library: {schema(advice.plan.library).name}. {advice.library_because}"
-    yield (f"{advice.plans_enumerated:,} plans enumerated, {advice.plans_scored:,} scored: {advice.because}")
+    yield advice.because
 
 
-def _plan(plan: Plan, estimate: Estimate) -> Iterator[str]:
+def _plan(model: Model, plan: Plan, estimate: Estimate) -> Iterator[str]:
     rows = _settings(plan)
-    rows.append(("global batch", f"{estimate.global_batch_size:,} samples, {estimate.tokens_per_step:,} tokens"))
-    yield from (f"  {name:<30}{value}" for name, value in rows)
+    rows.append(("global batch", global_batch(model, estimate)))
+    width = max(30, *(len(name) + 2 for name, _ in rows))
+    yield from (f"  {name:<{width}}{value}" for name, value in rows)
 
 
 def _settings(plan: Plan) -> list[tuple[str, object]]:
@@ -98,21 +101,24 @@ def _said(setting: Parameter, value: object) -> object:
     return ("yes" if value else "no") if isinstance(value, bool) else value
 
 
-def _figures(estimate: Estimate) -> Iterator[str]:
+def _figures(model: Model, estimate: Estimate) -> Iterator[str]:
     price = estimate.usd_per_hour
     low, high = estimate.step_seconds_range
-    spare = f"; {gib(estimate.needed_gib)} needed, the rest is the allocator's spare"
-    needed = spare if gives_back(estimate) else ""
+    needed = f"; {gib(estimate.needed_gib)} needed, {spare(estimate)}" if gives_back(estimate) else ""
+    rate = f"{estimate.samples_per_second:,.1f} samples/s"
+    if model.reads_tokens:
+        rate += f", {estimate.tokens_per_second:,.0f} tokens/s"
+    price_each = usd_per_million(model, estimate)
     rows = [
         ("memory", f"{gib(estimate.memory.peak.total_gib)} of {gib(estimate.usable_gpu_memory_gib)} usable{needed}"),
         ("headroom", f"{gib(estimate.headroom_gib)}; fits with probability {probability(estimate.fit_probability)}"),
-        ("throughput", f"{estimate.samples_per_second:,.1f} samples/s, {estimate.tokens_per_second:,.0f} tokens/s"),
+        ("throughput", rate),
         ("step time", f"{estimate.step_seconds:.2f} s (95 %: {low:.2f} to {high:.2f} s)"),
         ("utilisation", f"{estimate.tflops_per_gpu:.0f} TFLOPS per GPU, {100 * estimate.mfu:.1f} % MFU"),
         ("price", "no on-demand price known" if price is None else f"{price:,.2f} USD an hour"),
     ]
-    if estimate.usd_per_million_tokens is not None:
-        rows.append(("cost", f"{estimate.usd_per_million_tokens:.3f} USD per million tokens"))
+    if price_each is not None:
+        rows.append(("cost", f"{price_each:.3f} USD per million {unit(model)}"))
     if estimate.days is not None:
         between = estimate.usd_total_range
         total = (
@@ -146,7 +152,8 @@ def _demands(advice: Advice) -> Iterator[str]:
     done = [one for one in advice.pitfalls if one.severity == "info"]
     yield from (f"{one.id}: {one.text}" for one in advice.pitfalls if one.severity != "info")
     if done:
-        yield f"Already done by the generated cells, or to know: {', '.join(one.id for one in done)}."
+        names = ", ".join(one.id for one in done)
+        yield f"Already done by the generated cells, or to know (advice.pitfalls has each in words): {names}."
 
 
 def _reference(reference: Reference | None) -> Iterator[str]:

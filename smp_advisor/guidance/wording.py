@@ -20,6 +20,7 @@ __all__ = [
     "plural",
     "probability",
     "seconds",
+    "spare",
     "throughput",
     "usd",
 ]
@@ -38,7 +39,9 @@ def gib(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Time of a step: ``3.54 s``, ``87 ms``."""
+    """Time of a step: ``3.54 s``, ``87 ms``, ``0.42 ms``."""
+    if value < 0.00995:
+        return f"{value * 1000:.2g} ms"
     if value < 0.9995:
         return f"{value * 1000:.0f} ms"
     return f"{value:,.2f} s" if value < 100 else f"{value:,.0f} s"
@@ -87,6 +90,12 @@ def fits(estimate: Estimate, min_fit_probability: float) -> bool:
 def gives_back(estimate: Estimate) -> bool:
     """Whether what a GPU must have is visibly less than its peak, because the allocator keeps free blocks."""
     return estimate.memory.peak.total_gib - estimate.needed_gib > VISIBLE_GIB
+
+
+def spare(estimate: Estimate) -> str:
+    """What of the peak the allocator can do without: the difference of the two as they are shown."""
+    peak, needed = round(estimate.memory.peak.total_gib, 1), round(estimate.needed_gib, 1)
+    return f"the allocator can give back {gib(peak - needed)}"
 
 
 def fit(estimate: Estimate, min_fit_probability: float) -> str:

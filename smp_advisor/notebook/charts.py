@@ -1,12 +1,15 @@
-"""Bars as SVG, for where the front end cannot draw them: saved notebooks, printed pages, the fall-back view.
+"""Bars as plain HTML, for where the front end cannot draw them: saved notebooks, printed pages, the fall-back view.
 
-No text stands inside of the SVG: a page that does not trust the notebook takes the shapes out and leaves the text.
+A part is the border of an empty element: a page that does not trust the notebook takes SVG out, and paper drops
+backgrounds; borders stay in both. Nothing lies over anything else, because positions would be taken out as well.
 """
 
 from __future__ import annotations
 
 from html import escape
 from typing import TYPE_CHECKING
+
+from smp_advisor.guidance.wording import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,35 +24,39 @@ COLOURS = (
 )  # fmt: skip
 """Okabe and Ito's, told apart with any common colour-vision deficiency; greys for what no setting changes."""
 
-_INK = "var(--jp-ui-font-color1, currentColor)"
 _BAR_PX = 22
+_MARK_PX = 7
+
+_LEAST_SHARE = 0.0005
+"""Of a step's time: parts that take less are left out of texts."""
 
 
 def memory_chart(shown: Recommendation, costs: Costs) -> str:
     """One bar a group of stages, against the usable memory."""
     usable = shown["usable_gib"]
-    full = 1.04 * max(usable, shown["nominal_gib"], *(sum(stage["gib"]) for stage in costs["stages"]))
+    full = 1.04 * max(usable, shown["nominal_gib"], *(stage["total_gib"] for stage in costs["stages"]))
     rows = []
     for stage in costs["stages"]:
-        total = sum(stage["gib"])
+        total = stage["total_gib"]
         label = f"{stage['label']}: {total:.1f} of {usable:.1f} GiB usable; " + _listed(
             shown["categories"], stage["gib"], "GiB"
         )
-        bar = _bar(label, stage["gib"], full, marks=(usable, shown["nominal_gib"]))
-        rows.append(_row(stage["label"], bar, f"{total:.1f} GiB"))
+        bar = _bar(label, shown["categories"], stage["gib"], "GiB", full)
+        rows.append(_row(stage["label"], bar + _marks(usable, shown["nominal_gib"], full), f"{total:.1f} GiB"))
     return "".join(rows)
 
 
 def time_chart(shown: Recommendation, costs: Costs) -> str:
     """One bar of the parts of a step."""
-    total = sum(costs["seconds"])
-    label = f"Step time {total:.2f} s: " + _listed(shown["seconds"], costs["seconds"], "s")
-    return _row("Each step", _bar(label, costs["seconds"], total), f"{total:.2f} s")
+    total = costs["step_seconds"]
+    label = f"Step time {seconds(total)}: " + _listed(shown["seconds"], costs["seconds"], "s")
+    return _row("Each step", _bar(label, shown["seconds"], costs["seconds"], "s", total), seconds(total))
 
 
 def legend(names: Sequence[str], values: Sequence[float], unit: str) -> str:
     """Colour, name and value of each part, the largest first; parts of nothing are left out."""
-    parts = sorted((value, index) for index, value in enumerate(values) if _worth(value))
+    total = sum(values)
+    parts = sorted((value, index) for index, value in enumerate(values) if _worth(value, unit, total))
     items = [
         f'<span style="white-space:nowrap;margin-right:14px"><span style="display:inline-block;width:10px;height:10px;'
         f'margin-right:5px;background:{COLOURS[index]};outline:1px solid #0003"></span>'
@@ -59,27 +66,27 @@ def legend(names: Sequence[str], values: Sequence[float], unit: str) -> str:
     return f'<div style="line-height:1.7">{" ".join(items)}</div>'
 
 
-def _bar(label: str, values: Sequence[float], full: float, marks: tuple[float, float] | None = None) -> str:
-    x = 0.0
-    edge = f'stroke="{_INK}" stroke-opacity="0.35" stroke-width="0.5"'
-    parts = []
-    for index, value in enumerate(values):
-        width = 100 * value / full
-        if value > 0:
-            place = f'x="{x:.2f}%" y="4" width="{width:.2f}%" height="{_BAR_PX}"'
-            parts.append(f'<rect {place} fill="{COLOURS[index]}" {edge}/>')
-        x += width
-    if marks is not None:
-        usable, nominal = marks
-        parts.append(_line(usable / full, 'stroke-width="2"'))
-        parts.append(_line(nominal / full, 'stroke-dasharray="2 3"'))
-    size = 'width="100%" height="30" style="display:block"'
-    return f'<svg role="img" aria-label="{escape(label)}" {size}>{"".join(parts)}</svg>'
+def _bar(label: str, names: Sequence[str], values: Sequence[float], unit: str, full: float) -> str:
+    parts = "".join(
+        f'<div title="{escape(name)}: {_amount(value, unit)}" style="width:{100 * value / full:.2f}%;'
+        f'border-top:{_BAR_PX}px solid {colour}"></div>'
+        for name, value, colour in zip(names, values, COLOURS, strict=False)
+        if value > 0
+    )
+    return f'<div role="img" aria-label="{escape(label)}" style="display:flex">{parts}</div>'
 
 
-def _line(share: float, style: str) -> str:
-    x = f"{100 * share:.2f}%"
-    return f'<line x1="{x}" x2="{x}" y1="0" y2="30" stroke="{_INK}" {style}/>'
+def _marks(usable: float, nominal: float, full: float) -> str:
+    """A line beneath the bar where usable memory ends, and a thinner one at the nominal memory."""
+    ends = [(usable, "2px solid")]
+    if nominal > usable:
+        ends.append((nominal, "1px solid"))
+    start, marks = 0.0, []
+    for end, line in ends:
+        size = f"box-sizing:border-box;width:{100 * (end - start) / full:.2f}%;height:{_MARK_PX}px"
+        marks.append(f'<div style="{size};border-right:{line}"></div>')
+        start = end
+    return f'<div style="display:flex;margin-bottom:4px">{"".join(marks)}</div>'
 
 
 def _row(label: str, bar: str, total: str) -> str:
@@ -91,14 +98,20 @@ def _row(label: str, bar: str, total: str) -> str:
 
 
 def _listed(names: Sequence[str], values: Sequence[float], unit: str) -> str:
+    total = sum(values)
     return ", ".join(
-        f"{name} {_amount(value, unit)}" for name, value in zip(names, values, strict=True) if _worth(value)
+        f"{name} {_amount(value, unit)}"
+        for name, value in zip(names, values, strict=True)
+        if _worth(value, unit, total)
     )
 
 
-def _worth(value: float) -> bool:
-    return value >= 0.005
+def _worth(value: float, unit: str, total: float) -> bool:
+    """Whether a part can be read off: a step takes milliseconds or minutes, memory is always of GiB."""
+    return value >= (_LEAST_SHARE * total if unit == "s" else 0.005) and value > 0
 
 
 def _amount(value: float, unit: str) -> str:
-    return f"{value:.2f} {unit}" if unit == "s" or value < 0.1 else f"{value:.1f} {unit}"
+    if unit == "s":
+        return seconds(value)
+    return f"{value:.2f} {unit}" if value < 0.1 else f"{value:.1f} {unit}"

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.costs.estimate import CATEGORIES, Memory
-from smp_advisor.guidance.wording import gives_back
+from smp_advisor.guidance.amounts import amount, unit, usd_per_million
+from smp_advisor.guidance.wording import gives_back, seconds, spare
 from smp_advisor.notebook.words import dollars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from smp_advisor.costs.estimate import Estimate, StageMemory
+    from smp_advisor.workload.model import Model
 
 __all__ = ["Figure", "StageGroup", "figures", "gib", "stage_groups", "verdict"]
 
@@ -34,6 +36,8 @@ class StageGroup(NamedTuple):
     label: str
     gib: list[float]
     """GiB of each of `CATEGORIES`."""
+    total_gib: float
+    """Their sum, before they were rounded."""
     is_peak: bool
     """Whether the stage with the highest peak is among them."""
 
@@ -52,24 +56,25 @@ def verdict(estimate: Estimate) -> str:
     return f"Does not fit: offloading needs {gib(estimate.host_memory_gib_per_node)} of a node's host memory"
 
 
-def figures(estimate: Estimate) -> list[Figure]:
+def figures(model: Model, estimate: Estimate) -> list[Figure]:
     """The figures to decide by; the same labels in the same order for every plan of a job."""
+    rate, step = "", f"{estimate.global_batch_size:,} samples"
+    if model.reads_tokens:
+        rate = f"{_three_digits(estimate.tokens_per_second)} tokens/s; "
+        step += f", {estimate.tokens_per_step:,} tokens"
+    low, high = (amount(model, end) for end in estimate.tokens_per_second_range)
     peak, usable = estimate.memory.peak.total_gib, estimate.usable_gpu_memory_gib
     result = [
         Figure("Memory per GPU", f"{peak:,.1f} of {gib(usable)}", _memory_note(estimate)),
         Figure(
             "Throughput",
             f"{_three_digits(estimate.samples_per_second)} samples/s",
-            f"{_three_digits(estimate.tokens_per_second)} tokens/s; {_range(*estimate.tokens_per_second_range)}",
+            f"{rate}{_range(low, high)}",
         ),
-        Figure(
-            "Step time",
-            _duration(estimate.step_seconds),
-            f"{estimate.global_batch_size:,} samples, {estimate.tokens_per_step:,} tokens",
-        ),
+        Figure("Step time", seconds(estimate.step_seconds), step),
         Figure("Per GPU", f"{estimate.tflops_per_gpu:.0f} TFLOP/s", f"{100 * estimate.mfu:.0f} % of peak (MFU)"),
     ]
-    result.append(_price(estimate))
+    result.append(_price(model, estimate))
     if estimate.days is not None:
         total, between = estimate.usd_total, estimate.usd_total_range
         note = "price unknown"
@@ -83,7 +88,7 @@ def _memory_note(estimate: Estimate) -> str:
     error = f"± {gib(_TWO_SIDED * estimate.memory_error_gib)} (95 %)".replace(" ", "\N{NO-BREAK SPACE}")
     if not gives_back(estimate):
         return error
-    return f"{gib(estimate.needed_gib)} needed, {error}; the rest is the allocator's spare"
+    return f"{gib(estimate.needed_gib)} needed, {error}; {spare(estimate)}"
 
 
 def _range(low: float, high: float) -> str:
@@ -96,11 +101,12 @@ def _rounded(value: float) -> str:
     return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"
 
 
-def _price(estimate: Estimate) -> Figure:
-    per_million = estimate.usd_per_million_tokens
+def _price(model: Model, estimate: Estimate) -> Figure:
+    per_million = usd_per_million(model, estimate)
     if estimate.usd_per_hour is None or per_million is None:
         return Figure("Price", "unknown", "no on-demand price in the table")
-    return Figure("Price", f"{dollars(estimate.usd_per_hour)} an hour", f"{dollars(per_million)} per million tokens")
+    note = f"{dollars(per_million)} per million {unit(model)}"
+    return Figure("Price", f"{dollars(estimate.usd_per_hour)} an hour", note)
 
 
 def _probability(estimate: Estimate) -> str:
@@ -116,10 +122,6 @@ def _three_digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds < 100 else f"{seconds:,.0f} s"
-
-
 def _days(days: float) -> str:
     return f"{days:,.1f} days" if days >= 1 else f"{24 * days:.1f} hours"
 
@@ -132,7 +134,12 @@ def stage_groups(stages: Sequence[StageMemory]) -> list[StageGroup]:
         groups.setdefault(tuple(round(getattr(stage, name), 3) for name in CATEGORIES), []).append(stage)
     peak = Memory(stages=tuple(stages)).peak.stage
     return [
-        StageGroup(_stage_label(members, len(stages)), list(values), any(m.stage == peak for m in members))
+        StageGroup(
+            _stage_label(members, len(stages)),
+            list(values),
+            round(max(member.total_gib for member in members), 9),
+            any(member.stage == peak for member in members),
+        )
         for values, members in groups.items()
     ]
 

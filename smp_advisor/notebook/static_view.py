@@ -36,7 +36,7 @@ def static_html(shown: Recommendation, now: Moment) -> str:
         figures_html(shown, now),
         bars_html(shown, now),
         _heading("Why this configuration"),
-        f'<div style="{_MUTED}">{escape(shown["because"])} {escape(shown["searched"])}.</div>',
+        f'<div style="{_MUTED}">{escape(shown["because"])}</div>',
         _steps(shown),
         _reference(shown),
         _list("What it demands of the script and the data", [pitfall["text"] for pitfall in shown["pitfalls"]]),

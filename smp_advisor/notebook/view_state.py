@@ -6,11 +6,20 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from smp_advisor.costs.estimate import CATEGORIES
+from smp_advisor.guidance.amounts import batch_limit
+from smp_advisor.guidance.wording import listed, plural
 from smp_advisor.library.schema import schema
 from smp_advisor.notebook.controls import controls
 from smp_advisor.notebook.figures import figures, stage_groups, verdict
 from smp_advisor.notebook.settings import settings_of
-from smp_advisor.notebook.words import CATEGORY_LABELS, TIME_LABELS, configuration, precision_words, rows_of
+from smp_advisor.notebook.words import (
+    CATEGORY_LABELS,
+    TIME_LABELS,
+    configuration,
+    precision_words,
+    rows_of,
+    time_labels,
+)
 from smp_advisor.workload.optimizer import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -18,6 +27,7 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.library.plan import Plan
     from smp_advisor.notebook.settings import Settings
+    from smp_advisor.workload.model import Model
 
 __all__ = ["Costs", "Fact", "Moment", "Recommendation", "control_dicts", "costs", "facts", "moment", "recommendation"]
 
@@ -58,9 +68,11 @@ class Costs(TypedDict):
     """What the tightest stage's GPU must have; the bars show the peaks."""
     samples_per_second: float
     stages: list[dict[str, Any]]
-    """Of each group of equal stages: label, peak, gib by category."""
+    """Of each group of equal stages: label, peak, gib by category, and what they add up to before rounding."""
     seconds: list[float]
     """Of each part of the step."""
+    step_seconds: float
+    """What they add up to before rounding: two views of one figure must not round it differently."""
 
 
 class Moment(TypedDict):
@@ -78,7 +90,6 @@ class Recommendation(TypedDict):
     facts: list[Fact]
     defaults: list[str]
     because: str
-    searched: str
     usable_gib: float
     nominal_gib: float
     categories: list[str]
@@ -90,30 +101,31 @@ class Recommendation(TypedDict):
     recommended: Moment
     steps: list[dict[str, Any]]
     reference: dict[str, Any] | None
-    """None where AWS publishes no configurations of the library."""
+    """None where AWS publishes no configurations of the library, or none like the model."""
     pitfalls: list[dict[str, Any]]
     assumptions: list[str]
 
 
-def costs(estimate: Estimate) -> Costs:
+def costs(model: Model, estimate: Estimate) -> Costs:
     """The figures and bars of an estimate."""
     return {
         "fits": estimate.fits,
         "verdict": verdict(estimate),
-        "figures": [(figure.value, figure.note) for figure in figures(estimate)],
+        "figures": [(figure.value, figure.note) for figure in figures(model, estimate)],
         "needed_gib": round(estimate.needed_gib, 3),
         "samples_per_second": float(f"{estimate.samples_per_second:.6g}"),
         "stages": [
-            {"label": group.label, "gib": group.gib, "peak": group.is_peak}
+            {"label": group.label, "gib": group.gib, "total_gib": group.total_gib, "peak": group.is_peak}
             for group in stage_groups(estimate.memory.stages)
         ],
         "seconds": [float(f"{getattr(estimate.time, name):.4g}") for name in TIME_LABELS],
+        "step_seconds": float(f"{estimate.step_seconds:.9g}"),
     }
 
 
 def moment(advice: Advice, settings: Settings, plan: Plan, estimate: Estimate) -> Moment:
     """What the view shows of one plan."""
-    return {"settings": settings, "configuration": configuration(advice, plan), "costs": costs(estimate)}
+    return {"settings": settings, "configuration": configuration(advice, plan), "costs": costs(advice.model, estimate)}
 
 
 def control_dicts(advice: Advice, settings: Settings) -> list[dict[str, Any]]:
@@ -124,27 +136,22 @@ def control_dicts(advice: Advice, settings: Settings) -> list[dict[str, Any]]:
 def facts(advice: Advice) -> list[Fact]:
     """The model, the cluster, the job and the objective, one line each."""
     model, job, shape = advice.model, advice.job, advice.model.shape
-    heads = f"{shape.heads} heads" + (f" ({shape.kv_heads} for keys)" if shape.kv_heads != shape.heads else "")
-    parts = [
-        f"{_count(model.parameter_count)} parameters",
-        f"{model.layer_count} blocks",
-        f"width {shape.hidden:,}",
-        heads,
-    ]
+    parts = [f"{_count(model.parameter_count)} parameters", plural(model.layer_count, "block")]
+    if model.has_width:
+        parts.append(f"width {shape.hidden:,}")
+    if model.attends:
+        keys = f" ({shape.kv_heads} for keys)" if shape.kv_heads != shape.heads else ""
+        parts.append(plural(shape.heads, "head") + keys)
     if shape.vocab:
         parts.append(f"vocabulary {shape.vocab:,}")
-    length = model.sequence_length(job.sequence_length)
     batch = (
         f"global batch {job.global_batch_size:,}"
         if job.global_batch_size
-        else f"global batch free, up to {job.max_tokens_per_step:,} tokens"
+        else f"global batch free, up to {batch_limit(model, job)}"
     )
-    run = [
-        f"{length:,} tokens a sample",
-        precision_words(job.precision),
-        OPTIMIZERS[job.optimizer].label,
-        batch,
-    ]
+    run = [precision_words(job.precision), OPTIMIZERS[job.optimizer].label, batch]
+    if model.reads_tokens:
+        run.insert(0, f"{job.sequence_length:,} tokens a sample")
     if job.tokens:
         run.append(f"{_count(job.tokens)} tokens in all")
     assumed, likely = advice.cluster.instance.assumed, 100 * advice.min_fit_probability
@@ -158,12 +165,13 @@ def facts(advice: Advice) -> list[Fact]:
 
 
 def _fact(label: str, text: str, mark: str = "", note: str = "") -> Fact:
-    return {"label": label, "text": text, "mark": mark, "note": note}
+    # The mark is the note's first word already: "inferred", "from 10 B".
+    return {"label": label, "text": text, "mark": mark, "note": note.removeprefix(f"{mark} ")}
 
 
 def _assumed(fields: tuple[str, ...]) -> str:
     names = dict.fromkeys(_HARDWARE.get(name, name.replace("_", " ")) for name in fields)
-    return f"general knowledge, no source at hand: {', '.join(names)}" if names else ""
+    return f"no source is cited for {listed(list(names))}" if names else ""
 
 
 def _objective(objective: str) -> str:
@@ -182,11 +190,6 @@ def _count(number: float) -> str:
     return f"{number:,.0f}"
 
 
-def _searched(advice: Advice) -> str:
-    enumerated, scored, fit = advice.plans_enumerated, advice.plans_scored, advice.plans_fit
-    return f"{enumerated:,} plans enumerated, {scored:,} scored, {fit:,} fit"
-
-
 def recommendation(advice: Advice) -> Recommendation:
     """Everything of the advice that no control changes."""
     instance, rows = advice.cluster.instance, rows_of(advice.plan.library)
@@ -195,12 +198,11 @@ def recommendation(advice: Advice) -> Recommendation:
         "facts": facts(advice),
         "defaults": list(advice.defaults),
         "because": " ".join(filter(None, (advice.library_because, advice.because))),
-        "searched": _searched(advice),
         "usable_gib": instance.usable_gpu_memory_gib,
         "nominal_gib": instance.gpu_memory_gib,
         "categories": [CATEGORY_LABELS[name] for name in CATEGORIES],
-        "seconds": list(TIME_LABELS.values()),
-        "figures": [figure.label for figure in figures(advice.estimate)],
+        "seconds": list(time_labels(advice.plan.library).values()),
+        "figures": [figure.label for figure in figures(advice.model, advice.estimate)],
         "names": list(rows),
         "rows": list(rows.values()),
         "recommended": moment(advice, settings_of(advice.plan), advice.plan, advice.estimate),

@@ -24,6 +24,7 @@ __all__ = [
     "labels_of",
     "precision_words",
     "rows_of",
+    "time_labels",
     "value_text",
 ]
 
@@ -80,6 +81,14 @@ TIME_LABELS: Mapping[str, str] = {
     "optimizer_seconds": "Optimizer",
     "offload_seconds": "Offloading",
 }
+
+
+def time_labels(library: str) -> Mapping[str, str]:
+    """Parts of a step, in the library's terms."""
+    if library != "smp-v2":
+        return TIME_LABELS
+    # Beside the tensor-parallel groups, the exchanges of context and expert parallelism.
+    return {**TIME_LABELS, "tensor_parallel_seconds": "Communication inside blocks"}
 
 
 def value_text(name: str, value: Setting) -> str:

@@ -15,6 +15,9 @@ Precision = Literal["fp16", "bf16", "fp32"]
 
 DEFAULT_SEQUENCE_LENGTH = 2048
 MAX_TOKENS_PER_STEP = 4_000_000
+MAX_SAMPLES_PER_STEP = 8_192
+"""In place of it where a sample is one image and no text: the largest batch that trains ResNet-50 on ImageNet to the
+accuracy of a small one (Goyal et al. 2017, arXiv 1706.02677, figure 1)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +46,8 @@ class Job:
     global_batch_size: int | None = None
     """Samples per optimizer step over the whole cluster; None lets the search choose."""
     max_tokens_per_step: int = MAX_TOKENS_PER_STEP
-    """Upper limit of the global batch in tokens when `global_batch_size` is free."""
+    """Upper limit of the global batch in tokens when `global_batch_size` is free; at its default, `advise` takes 8,192
+    samples for models of images."""
     tokens: float | None = None
     """Tokens to train on, for days and total cost; None gives rates only."""
 

@@ -88,6 +88,11 @@ class Model:
     head: Head
     fixed_sequence_length: int | None = None
     """Tokens per sample where the architecture fixes them (ViT: patches + 1), else None."""
+    around_elements: float = 0.0
+    """Elements a token that autograd keeps outside the blocks beyond what embedding, final norm, head and loss keep in
+    any model: convolutions before the blocks, stages that do not repeat. Only a profile tells."""
+    around_flops: float = 0.0
+    """FLOPs a token of their forward pass."""
     config_json: str = "{}"
     """The transformers configuration that builds this model, as JSON text (sorted keys)."""
     activation_band: float = 0.0
@@ -261,6 +266,21 @@ class Model:
         from smp_advisor.workload.summary import summary
 
         return summary(self)
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether a sample is a sequence of tokens; an image is one thing, whatever its patches are to the blocks."""
+        return self.fixed_sequence_length is None
+
+    @property
+    def has_width(self) -> bool:
+        """Whether the shape's hidden size is a width; of a module traced by the sample it is the size of one."""
+        return self.fixed_sequence_length != 1
+
+    @property
+    def attends(self) -> bool:
+        """Whether there is attention, and so a number of heads."""
+        return any(group.block.attentions for group in self.groups)
 
     def sequence_length(self, job_sequence_length: int) -> int:
         """Tokens a sample has: the architecture's own where it fixes them, else the job's."""

@@ -17,12 +17,12 @@ def summary(model: Model) -> str:
     """Shape, size and where they come from."""
     shape = model.shape
     known = families().get(model.family)
-    parts = [
-        f"{known.label if known else model.family} shape",
-        f"{model.layer_count} layers",
-        f"hidden {shape.hidden}",
-        f"{shape.heads} heads" + (f" ({shape.kv_heads} key-value)" if shape.kv_heads != shape.heads else ""),
-    ]
+    parts = [f"{known.label if known else model.family} shape", f"{model.layer_count} layers"]
+    if model.has_width:
+        parts.append(f"hidden {shape.hidden}")
+    if model.attends:
+        heads = f"{shape.heads} head{'s' if shape.heads > 1 else ''}"
+        parts.append(heads + (f" ({shape.kv_heads} key-value)" if shape.kv_heads != shape.heads else ""))
     if shape.experts > 1:
         parts.append(f"{shape.experts} experts ({shape.experts_per_token} a token)")
     if shape.vocab:

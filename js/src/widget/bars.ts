@@ -20,7 +20,7 @@ export class Bar {
 
   draw(values: number[], full: number, unit: string, label: string, marks: Mark[] = []): void {
     const limit = marks.find(mark => mark.kind === 'usable')?.value ?? Infinity;
-    const total = values.reduce((sum, value) => sum + value, 0);
+    const total = sum(values);
     const parts = values.map((value, index) => ({ value, index })).filter(part => part.value > 0);
     const shapes = this.shapes(parts.length + 1 + marks.length);
     let start = 0;
@@ -61,7 +61,8 @@ export class Key {
   constructor(private readonly names: string[]) {}
 
   draw(values: number[], unit: string): void {
-    const wanted = values.map((value, index) => ({ value, index })).filter(({ value }) => isWorth(value));
+    const total = sum(values);
+    const wanted = values.map((value, index) => ({ value, index })).filter(({ value }) => isWorth(value, unit, total));
     while (this.node.children.length > wanted.length) this.node.lastElementChild!.remove();
     while (this.node.children.length < wanted.length) {
       this.node.append(element('li', '', element('i', 'smp-swatch'), element('span', 'smp-name'), element('b', 'smp-amount')));
@@ -77,7 +78,8 @@ export class Key {
 
 /** The parts in words, for who cannot see the bar. */
 export function listed(names: string[], values: number[], unit: string): string {
-  const parts = values.flatMap((value, index) => (isWorth(value) ? [`${names[index]} ${amount(value, unit)}`] : []));
+  const total = sum(values);
+  const parts = values.flatMap((value, index) => (isWorth(value, unit, total) ? [`${names[index]} ${amount(value, unit)}`] : []));
   return parts.join(', ');
 }
 
@@ -89,9 +91,16 @@ export function beyond(total: number, limit: number): number {
   return total - limit > 0.006 ? total - limit : 0;
 }
 
+/** As `wording.py` writes memory and times. */
 export function amount(value: number, unit: string): string {
-  const digits = unit === 's' ? (value < 0.1 ? 3 : 2) : value < 0.1 ? 2 : 1;
-  return `${value.toFixed(digits)} ${unit}`;
+  if (unit !== 's') return `${value.toFixed(value < 0.1 ? 2 : 1)} ${unit}`;
+  if (value < 0.00995) return `${Number((1000 * value).toPrecision(2))} ms`;
+  if (value < 0.9995) return `${(1000 * value).toFixed(0)} ms`;
+  return value < 100 ? `${value.toFixed(2)} s` : `${Math.round(value).toLocaleString('en-US')} s`;
 }
 
-const isWorth = (value: number): boolean => value >= 0.005;
+/** Whether a part can be read off: a step takes milliseconds or minutes, memory is always of GiB. */
+const isWorth = (value: number, unit: string, total: number): boolean =>
+  value > 0 && value >= (unit === 's' ? 0.0005 * total : 0.005);
+
+const sum = (values: number[]): number => values.reduce((total, value) => total + value, 0);

@@ -21,7 +21,7 @@ export class MemoryChart {
 
   draw(costs: Costs): void {
     const { usable_gib: usable, nominal_gib: nominal, categories } = this.shown;
-    const totals = costs.stages.map(stage => sum(stage.gib));
+    const totals = costs.stages.map(stage => stage.total_gib);
     const full = 1.03 * Math.max(usable, nominal, ...totals);
     const marks: Mark[] = [
       { value: usable, kind: 'usable', title: `${usable.toFixed(1)} GiB usable` },
@@ -69,12 +69,10 @@ export class TimeChart {
   }
 
   draw(costs: Costs): void {
-    const total = sum(costs.seconds);
+    const total = costs.step_seconds;
     setText(this.total, amount(total, 's'));
     const text = `Step time ${amount(total, 's')}: ${listed(this.shown.seconds, costs.seconds, 's')}`;
     this.bar.draw(costs.seconds, total, 's', text);
     this.key.draw(costs.seconds, 's');
   }
 }
-
-const sum = (values: number[]): number => values.reduce((total, value) => total + value, 0);

@@ -1,6 +1,6 @@
 import { element, keepKeys, setText } from './dom';
 import type { Screen } from './session';
-import type { Control, Moment, Setting } from './wire';
+import type { Control, Moment, Recommendation, Setting } from './wire';
 
 /** What the controls tell: every position passed, and the end of a gesture. */
 export interface ControlListener {
@@ -37,7 +37,7 @@ class Row {
     this.fill(control);
   }
 
-  draw(control: Control, screen: Screen, recommended: Moment): void {
+  draw(control: Control, screen: Screen, recommended: Moment, recommendedText: string): void {
     if (control.values.join() !== this.control.values.join()) this.fill(control);
     this.control = control;
     const current = screen.settings[control.name];
@@ -48,7 +48,7 @@ class Row {
     if (control.kind === 'slider') this.input.setAttribute('aria-valuetext', text);
     setText(this.output, control.kind === 'select' ? '' : text);
     const isRecommended = current === recommended.settings[control.name];
-    setText(this.advised, isRecommended ? '' : `recommended: ${this.textOf(recommended.settings[control.name])}`);
+    setText(this.advised, isRecommended || !recommendedText ? '' : `recommended: ${recommendedText}`);
     setText(this.problem, screen.problem && screen.moved === control.name ? screen.problem : '');
     this.node.classList.toggle('smp-wrong', screen.problem !== '' && screen.moved === control.name);
   }
@@ -71,12 +71,6 @@ class Row {
     if (this.control.kind === 'checkbox') return (this.input as HTMLInputElement).checked;
     return this.control.values[Number(this.input.value)]!;
   }
-
-  private textOf(value: Setting | undefined): string {
-    const position = this.control.values.indexOf(value as Setting);
-    if (position >= 0) return this.control.texts[position]!;
-    return typeof value === 'boolean' ? (value ? 'on' : 'off') : String(value);
-  }
 }
 
 /** The rows of all controls; those that do not apply are not there. */
@@ -89,7 +83,7 @@ export class Controls {
     private readonly listener: ControlListener
   ) {}
 
-  draw(screen: Screen, recommended: Moment): void {
+  draw(screen: Screen, { recommended, names: settings }: Recommendation): void {
     const names = screen.controls.map(control => control.name);
     for (const name of [...this.rows.keys()]) {
       if (names.includes(name)) continue;
@@ -103,7 +97,8 @@ export class Controls {
         this.rows.set(control.name, row);
         this.node.insertBefore(row.node, this.node.children[index] ?? null);
       }
-      row.draw(control, screen, recommended);
+      // In the kernel's words: where the recommended value is no position any more, the control has none for it.
+      row.draw(control, screen, recommended, recommended.configuration[settings.indexOf(control.name)] ?? '');
     });
   }
 }

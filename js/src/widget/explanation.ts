@@ -9,7 +9,6 @@ export function explanation(shown: Recommendation): HTMLElement {
     'smp-explanation',
     element('h3', 'smp-title', 'Why this configuration'),
     element('p', 'smp-because', shown.because),
-    element('p', 'smp-note', `${shown.searched}.`),
     steps,
     shown.reference !== null && referenceDetails(shown.reference),
     shown.pitfalls.length > 0 &&

@@ -2,7 +2,7 @@ import { button, disclosure, element, keepKeys, setText } from './dom';
 import { copy, insertCells } from './insert';
 import { same } from './look_ahead';
 import type { Session } from './session';
-import type { FromKernel } from './wire';
+import type { FromKernel, Settings } from './wire';
 
 const PREVIEW_DELAY_MS = 200;
 
@@ -18,9 +18,11 @@ export class Exporter {
   private inserting = '';
   private copying = '';
   private previewing = '';
+  private drawn: Settings;
   private timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly session: Session) {
+    this.drawn = session.screen.settings;
     this.status.setAttribute('role', 'status');
     this.insert = button('smp-button smp-primary', 'Insert estimator cell', () => {
       setText(this.status, ASKING);
@@ -35,12 +37,20 @@ export class Exporter {
     this.preview.addEventListener('toggle', () => this.refresh());
   }
 
-  /** The settings on screen changed: code for others is not shown any longer. */
+  /** The screen was drawn: code of other settings is not shown any longer, nor what became of it. */
   refresh(): void {
+    const { settings } = this.session.screen;
+    if (!same(settings, this.drawn)) this.forget();
+    this.drawn = settings;
     clearTimeout(this.timer);
     this.previewing = '';
     if (!this.preview.open) return;
     this.timer = setTimeout(() => (this.previewing = this.ask()), PREVIEW_DELAY_MS);
+  }
+
+  /** Nothing has been inserted or copied of what is chosen now; what was asked for is still to come. */
+  private forget(): void {
+    if (this.status.textContent !== ASKING) setText(this.status, '');
   }
 
   private ask(): string {
@@ -52,6 +62,7 @@ export class Exporter {
     setText(this.insert, job ? 'Insert estimator cell' : 'Insert cell');
     // Only the cell that starts the job differs between the SDKs.
     this.sdk.hidden = !job;
+    this.forget();
     this.refresh();
   }
 
@@ -64,7 +75,7 @@ export class Exporter {
     const { id, sources } = message;
     if (same(message.settings, this.session.screen.settings)) this.show(sources);
     if (id === this.inserting) await this.deliver(sources);
-    else if (id === this.copying) setText(this.status, (await copyAll(sources)) ? 'Copied to the clipboard.' : FALL_BACK);
+    else if (id === this.copying) setText(this.status, (await copyAll(sources)) ? copied(sources.length) : FALL_BACK);
   }
 
   dispose(): void {
@@ -77,9 +88,8 @@ export class Exporter {
       const order = sources.length > 1 ? ': the training script, then the estimator' : '';
       setText(this.status, `Inserted ${cells} below${order}.`);
     } else {
-      const copied = await copyAll(sources);
-      const where = sources.length > 1 ? 'new cells, the script apart from the estimator' : 'a new cell';
-      setText(this.status, copied ? `Copied to the clipboard; paste it in ${where}.` : FALL_BACK);
+      const done = await copyAll(sources);
+      setText(this.status, done ? copied(sources.length) : FALL_BACK);
     }
   }
 
@@ -126,5 +136,11 @@ const chosen = (labelled: HTMLLabelElement): string => labelled.querySelector('s
 
 const ASKING = 'Asking the kernel for the code …';
 const FALL_BACK = 'Run %smp_export in a new cell to get the code.';
+
+/** Pasted into one cell, the first line would write the estimator into the script's file as well. */
+const copied = (cells: number): string => {
+  const where = cells > 1 ? 'two new cells, the script apart from the estimator' : 'a new cell';
+  return `Copied to the clipboard; paste it in ${where}.`;
+};
 
 const copyAll = (sources: string[]): Promise<boolean> => copy(sources.join('\n\n\n'));

@@ -1,4 +1,4 @@
-import { element, setText } from './dom';
+import { element, keepKeys, setText } from './dom';
 import type { Moment, Recommendation } from './wire';
 
 /** What the advice is about, with what was inferred or left at its default marked as such. */
@@ -17,20 +17,27 @@ export function header(shown: Recommendation): HTMLElement {
 /** The plan as a table of techniques and degrees; what differs from the recommendation says so. */
 export class Configuration {
   readonly node: HTMLElement;
-  private readonly title = element('h3', 'smp-title');
+  private readonly title = keepKeys(element('h3', 'smp-title'));
   private readonly body = element('dl', 'smp-tiles');
 
   constructor(
     private readonly shown: Recommendation,
     reset: HTMLButtonElement
   ) {
+    this.title.tabIndex = -1;
     this.node = element('section', 'smp-configuration', element('div', 'smp-titlebar', this.title, reset), this.body);
   }
 
-  draw(moment: Moment): void {
+  focus(): void {
+    this.title.focus();
+  }
+
+  /** @param isStale Whether the controls have gone where there is no configuration; the title tells, so that nothing shifts. */
+  draw(moment: Moment, isStale: boolean): void {
     const { rows, recommended } = this.shown;
     const differs = rows.some((_, index) => moment.configuration[index] !== recommended.configuration[index]);
-    setText(this.title, differs ? 'Your configuration' : 'Recommended configuration');
+    const title = differs ? 'Your configuration' : 'Recommended configuration';
+    setText(this.title, isStale ? 'The last settings that can be combined' : title);
     const tiles = rows.flatMap((row, index) => {
       const [text, advised] = [moment.configuration[index], recommended.configuration[index]];
       if (!text) return [];

@@ -20,7 +20,11 @@ function render({ model, el }: RenderProps<Traits>): () => void {
   const session = new Session(model, view, screen => draw(screen));
   const { shown } = session;
 
-  const reset = button('smp-button', 'Back to recommended', () => session.reset());
+  const reset = button('smp-button', 'Back to recommended', () => {
+    session.reset();
+    // The button goes with what it undid; the focus must not fall to the page, whose shortcuts would take the next keys.
+    configuration.focus();
+  });
   const configuration = new Configuration(shown, reset);
   const figures = new Figures(shown);
   const memory = new MemoryChart(shown);
@@ -34,12 +38,13 @@ function render({ model, el }: RenderProps<Traits>): () => void {
   const stale = element('p', 'smp-stale', 'The figures are those of the last settings that can be combined.');
 
   function draw(screen: Screen): void {
-    configuration.draw(screen.moment);
+    configuration.draw(screen.moment, screen.problem !== '');
     figures.draw(screen.moment);
     memory.draw(screen.moment.costs);
     time.draw(screen.moment.costs);
-    controls.draw(screen, shown.recommended);
-    setText(words, screen.words || HINT);
+    controls.draw(screen, shown);
+    setText(words, screen.problem ? '' : screen.words || HINT);
+    words.hidden = screen.problem !== '';
     words.classList.toggle('smp-hint', !screen.words);
     stale.hidden = screen.problem === '';
     reset.hidden = same(screen);

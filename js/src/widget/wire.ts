@@ -14,6 +14,8 @@ export interface StageGroup {
   label: string;
   /** GiB of each category. */
   gib: number[];
+  /** Their sum, before they were rounded. */
+  total_gib: number;
   peak: boolean;
 }
 
@@ -28,6 +30,8 @@ export interface Costs {
   stages: StageGroup[];
   /** Of each part of the step. */
   seconds: number[];
+  /** Their sum, before they were rounded. */
+  step_seconds: number;
 }
 
 /** One position of all controls, and what it costs. */
@@ -132,7 +136,6 @@ export interface Recommendation {
   facts: Fact[];
   defaults: string[];
   because: string;
-  searched: string;
   usable_gib: number;
   nominal_gib: number;
   categories: string[];

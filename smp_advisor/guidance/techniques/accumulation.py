@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.guidance.amounts import global_batch
 from smp_advisor.guidance.techniques.finding import Finding
 from smp_advisor.guidance.what_if import WhatIf, vary
 from smp_advisor.guidance.wording import compared, fit, plural
@@ -30,7 +31,7 @@ def find(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate
     plan, now = case.plan, case.estimate
     together = plan.tensor_parallel_degree * plan.context_parallel_degree * plan.pipeline_parallel_degree
     who = f"group of {together} GPUs" if together > 1 else "GPU"
-    whole = f"{plural(now.global_batch_size, 'sample')} ({now.tokens_per_step:,} tokens)"
+    whole = global_batch(case.model, now)
     steps = plan.gradient_accumulation_steps
     often = f", {steps} times before each optimizer step" if steps > 1 else ""
     sentences = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.guidance.amounts import batch_limit, global_batch
 from smp_advisor.guidance.techniques.finding import Finding
 from smp_advisor.guidance.what_if import WhatIf, vary
 from smp_advisor.guidance.wording import compared, fit, plural
@@ -45,7 +46,7 @@ def find(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate
     rounds = plural(plan.microbatches, "microbatch", "microbatches")
     size = plan.batch_size // plan.microbatches
     copies = case.replicas if plan.prescaled_batch else case.data_parallel_degree
-    whole = f"{plural(now.global_batch_size, 'sample')} ({now.tokens_per_step:,} tokens)"
+    whole = global_batch(case.model, now)
     sentences = [
         (
             f"Each {_who(case)} is handed {plural(plan.batch_size, 'sample')} a step, in {rounds} of {size};"
@@ -72,7 +73,7 @@ def find(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate
     if case.job.global_batch_size is not None:
         sentences.append("The global batch is the one that was asked for.")
     if case.job.global_batch_size is None and _beyond_limit(case):
-        sentences.append(f"Twice the batch would exceed the limit of {case.job.max_tokens_per_step:,} tokens a step.")
+        sentences.append(f"Twice the batch would exceed the limit of {batch_limit(case.model, case.job)} a step.")
     figures = (
         ("batch_size", str(plan.batch_size)),
         ("microbatches", str(plan.microbatches)),

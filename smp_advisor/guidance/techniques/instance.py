@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster import Cluster
+from smp_advisor.guidance.amounts import unit, usd_per_million
 from smp_advisor.guidance.techniques.finding import Finding
 from smp_advisor.guidance.what_if import WhatIf, vary
 from smp_advisor.guidance.wording import degree_of_change, fit, fits, gib, plural, throughput, usd
@@ -142,23 +143,23 @@ def _most_telling(case: Case) -> Instance | None:
     return max(others, key=lambda machine: (_follows(machine), machine.usable_gpu_memory_gib), default=None)
 
 
-def _cost(estimate: Estimate) -> str:
-    price = estimate.usd_per_million_tokens
-    return "" if price is None else f" at {price:,.3f} USD a million tokens"
+def _cost(case: Case, estimate: Estimate) -> str:
+    price = usd_per_million(case.model, estimate)
+    return "" if price is None else f" at {price:,.3f} USD a million {unit(case.model)}"
 
 
 def _against(case: Case, other: Instance, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> list[str]:
     """Sentences on one other instance: the same plan there, and the best simple change."""
     least, now = case.min_fit_probability, case.estimate
     nodes = plural(case.cluster.gpus // other.gpus, "node")
-    here = f"{throughput(now.samples_per_second)}{_cost(now)} here"
+    here = f"{throughput(now.samples_per_second)}{_cost(case, now)} here"
     same_question = asked[f"{other.name}|{SAME_PLAN}"]
     same = answers.get(f"{other.name}|{SAME_PLAN}")
     if same is None:
         return [f"The same plan cannot run on {other.name}: {same_question.obstacle}"]
     network = "" if _follows(other) else " (no EFA)" if not other.efa else " (no NVLink)"
     speed = (
-        f" and processes {throughput(same.samples_per_second)}{_cost(same)}, compared with {here}"
+        f" and processes {throughput(same.samples_per_second)}{_cost(case, same)}, compared with {here}"
         if fits(same, least)
         else ""
     )
@@ -180,10 +181,11 @@ def _against(case: Case, other: Instance, asked: Mapping[str, WhatIf], answers: 
         return [*sentences, "No simple change of one setting would be faster there."]
     estimate, aside = changes[best], asked[f"{other.name}|{best}"].aside
     change = degree_of_change(now.samples_per_second, estimate.samples_per_second)
+    speed = throughput(estimate.samples_per_second)
     sentences.append(
-        f"The best simple change there is {best}{aside}: {throughput(estimate.samples_per_second)}{_cost(estimate)}"
+        f"The best simple change there is {best}{aside}: {speed}{_cost(case, estimate)}"
         f" ({change} throughput than here)."
         if change != "about the same"
-        else f"The best simple change there, {best}{aside}, is about as fast as here{_cost(estimate)}."
+        else f"The best simple change there, {best}{aside}, is about as fast as here{_cost(case, estimate)}."
     )
     return sentences

@@ -1,0 +1,41 @@
+"""Amounts of training data in words: in tokens, or in samples where a model's samples are no sequences of tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.guidance.wording import plural
+
+if TYPE_CHECKING:
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["amount", "batch_limit", "global_batch", "unit", "usd_per_million"]
+
+
+def unit(model: Model) -> str:
+    """What is counted: ``tokens``, or ``samples`` (images, for example)."""
+    return "tokens" if model.reads_tokens else "samples"
+
+
+def amount(model: Model, tokens: float) -> float:
+    """So many tokens in the model's `unit`."""
+    return tokens if model.reads_tokens else tokens / (model.fixed_sequence_length or 1)
+
+
+def batch_limit(model: Model, job: Job) -> str:
+    """The most that a free global batch may hold: ``4,000,000 tokens``."""
+    return f"{int(amount(model, job.max_tokens_per_step)):,} {unit(model)}"
+
+
+def global_batch(model: Model, estimate: Estimate) -> str:
+    """A global batch: ``6,144 samples (3,145,728 tokens)``."""
+    samples = plural(estimate.global_batch_size, "sample")
+    return f"{samples} ({estimate.tokens_per_step:,} tokens)" if model.reads_tokens else samples
+
+
+def usd_per_million(model: Model, estimate: Estimate) -> float | None:
+    """Cost of a million of the model's `unit`; None where the price is unknown."""
+    price = estimate.usd_per_million_tokens
+    return None if price is None else price / amount(model, 1)
