@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+
 __all__ = [
     "AdvisorError",
     "ClusterError",
@@ -15,8 +18,25 @@ __all__ = [
 ]
 
 
+_PACKAGE = str(Path(__file__).parent)
+
+
 class AdvisorError(ValueError):
-    """Base of every error this package raises for a user's input."""
+    """Base of every error this package raises for a user's input.
+
+    A notebook shows the line that asked and the sentence, not the package's own lines: those are of no use to who is to
+    change the input. ``error.__traceback__`` has them.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in the place of a traceback."""
+        asked = ""
+        for frame in traceback.extract_tb(self.__traceback__):
+            if frame.filename.startswith(_PACKAGE):
+                break
+            if frame.line:  # not of methods that dataclasses wrote
+                asked = f"Line {frame.lineno}: {frame.line}"
+        return [*filter(None, [asked]), f"{type(self).__name__}: {self}"]
 
 
 class ModelError(AdvisorError):

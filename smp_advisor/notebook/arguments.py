@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import parse_argstring
+from IPython.utils.process import arg_split  # type: ignore[attr-defined]  # re-exported for each platform
 
 from smp_advisor.errors import AdvisorError
 
@@ -48,7 +50,10 @@ def whole(text: str) -> int:
     AdvisorError
         It is none.
     """
-    value = amount(text)
+    try:
+        value = amount(text)
+    except AdvisorError:
+        raise AdvisorError(f"{text!r} is not a number; write for example 16 or 2_048.") from None
     if not value.is_integer():
         raise AdvisorError(f"{text!r} is not a whole number.")
     return int(value)
@@ -95,9 +100,29 @@ def parsed(magic: Any, line: str) -> Namespace:
         A quotation is open, an option is unknown or has a value that it does not take.
     """
     try:
-        return cast("Namespace", parse_argstring(magic, line))
+        # A word with a space is no option to argparse: "-5B" is a value, and who reads it says what is wrong with it.
+        words = [f" {word}" if re.match(r"-\d", word) else word for word in arg_split(line)]
+        found = cast("Namespace", magic.parser.parse_args(words))
     except ValueError as error:
         raise UsageError(f"The line cannot be read: {error}.") from None
+    except UsageError as error:
+        raise UsageError(_explained(magic, str(error))) from None
+    for name, value in vars(found).items():
+        if isinstance(value, str):
+            setattr(found, name, value.strip())
+    return found
+
+
+def _explained(magic: Any, problem: str) -> str:
+    """An error of argparse as a sentence, with the option that was probably meant."""
+    name = f"%{magic.__name__}"
+    unknown = problem.removeprefix("unrecognized arguments: ").split()
+    if unknown == problem.split():
+        return f"{problem[:1].upper()}{problem[1:]}; {name} --help explains them."
+    known = [name for action in magic.parser._actions for name in action.option_strings]  # noqa: SLF001 (no other way)
+    near = difflib.get_close_matches(unknown[0].split("=")[0], known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"{name} --help lists its options."
+    return f"{name} takes no {' '.join(unknown)}; {hint}"
 
 
 def read(text: str | None, reader: Callable[[str], T]) -> T | None:

@@ -19,6 +19,9 @@ MAX_SAMPLES_PER_STEP = 8_192
 """In place of it where a sample is one image and no text: the largest batch that trains ResNet-50 on ImageNet to the
 accuracy of a small one (Goyal et al. 2017, arXiv 1706.02677, figure 1)."""
 
+_MOST = {"sequence_length": 10**9, "global_batch_size": 10**9, "max_tokens_per_step": 10**15}
+"""Far beyond any training, and little enough to be searched in seconds and counted in 64 bits."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
@@ -52,12 +55,14 @@ class Job:
     """Tokens to train on, for days and total cost; None gives rates only."""
 
     def __post_init__(self) -> None:
-        for name, low in (("sequence_length", 1), ("global_batch_size", 1), ("max_tokens_per_step", 1)):
+        for name, most in _MOST.items():
             value = getattr(self, name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise JobError(f"{name} must be a whole number of at least {low}, not {value!r}.")
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise JobError(f"{name} must be a whole number of at least 1, not {value!r}.")
+            if value > most:
+                raise JobError(f"{name} must be at most {most:,}, not {value:,}.")
         for name, allowed in (
             ("precision", ("fp16", "bf16", "fp32")),
             ("optimizer", tuple(OPTIMIZERS)),

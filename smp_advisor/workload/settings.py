@@ -58,8 +58,10 @@ class Settings:
         value = self._values.get(key)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MAXIMUM_SIZE:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self.error(f"{key} must be a whole number of at least {least}, not {value!r}")
+        if value > _MAXIMUM_SIZE:
+            raise self.error(f"{key} must be at most {_MAXIMUM_SIZE:,}, not {value:,}")
         return value
 
     def layers(self, key: str, *, default: int | None = None) -> int:

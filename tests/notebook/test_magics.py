@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -96,6 +97,12 @@ def test_a_variable_is_taken_for_what_it_holds(shell, asked, capsys):
         ("10B", "--instance"),
         (f"{ADVISE} --count few", "'few' is not a number"),
         (f"{ADVISE} --count 1.5", "not a whole number"),
+        (f"{ADVISE} --count few", "for example 16"),
+        (f"{ADVISE} --cout 16", "%smp_advise takes no --cout 16; did you mean --count?"),
+        (f"{ADVISE} --count -3", "at least 1, not -3"),
+        ("-5B --instance ml.p4d.24xlarge", "not '-5B'"),
+        (f"{ADVISE} --global-batch 1000000000000000000", "at most 1,000,000,000"),
+        (f"{ADVISE} --sequence-length 99999999999", "sequence_length must be at most"),
         (f"{ADVISE} --precision fp8", "fp8"),
         ("nothing_here --instance ml.p4d.24xlarge", "no variable 'nothing_here'"),
         ("10B --instance ml.p4d.24xlarg", "ml.p4d.24xlarge"),
@@ -113,6 +120,21 @@ def test_bad_input_is_one_sentence_without_a_trace(shell, capsys, line, said):
     assert said in printed
     assert "Traceback" not in printed
     assert shell.user_ns["before"] == "kept"
+
+
+@pytest.mark.parametrize(
+    "asking", ["smpa.advise('10B', 'ml.p4d.24xlage')", "smpa.check_script('nothere.py')", "smpa.Job(tokens=-1)"]
+)
+def test_a_call_that_cannot_be_answered_shows_its_line_and_one_sentence(shell, capsys, asking):
+    shell.run_cell(f"import smp_advisor as smpa\n{asking}")
+    line, sentence = capsys.readouterr().out.rstrip().splitlines()
+    assert line == f"Line 2: {asking}"
+    assert re.fullmatch(r"\w+Error: .*[.]", sentence)
+
+
+def test_other_errors_keep_their_traceback(shell, capsys):
+    shell.run_cell("import smp_advisor as smpa\n1 / 0")
+    assert "Traceback" in capsys.readouterr().out
 
 
 def test_an_advisor_is_shown_once_and_can_be_kept(shell, asked, capsys):
