@@ -43,6 +43,8 @@ class Live:
         self._saved_draws = _DRAWS_AT_ONCE
         self._counted = time.monotonic()
         self._plain = False
+        self.has_failed = False
+        """Whether what ran to its end has ended badly."""
 
     def __enter__(self) -> Self:
         shell = get_ipython()
@@ -55,7 +57,7 @@ class Live:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._handle is not None:
-            self._draw("done" if kind is None else "stopped")
+            self._draw(("failed" if self.has_failed else "done") if kind is None else "stopped")
 
     def line(self, text: str) -> None:
         """One line of the log."""
@@ -82,7 +84,7 @@ class Live:
         self._handle.update(self._data(state), raw=True)
 
     def _data(self, state: str) -> dict[str, str]:
-        said = {"running": self.text or "running", "done": "done", "stopped": "stopped"}[state]
+        said = self.text or state if state == "running" else state
         label = f"{self.title}: {said}"
         log = "\n".join(line[:200] for line in self.lines)
         bar = ""

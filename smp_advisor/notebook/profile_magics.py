@@ -132,11 +132,13 @@ class ProfileMagics(Magics):
         arguments = parsed(self.smp_local, line)
         with Live(arguments.name) as live:
             try:
-                return self._run(arguments, cell, live)
+                found = self._run(arguments, cell, live)
             except AdvisorError as error:
                 raise UsageError(str(error)) from None
             except KeyboardInterrupt:
                 raise UsageError(f"{arguments.name} was interrupted; nothing of it is left running.") from None
+            live.has_failed = not found.ok
+            return found
 
     def _run(self, arguments: Namespace, cell: str, live: Live) -> LocalRun:
         from smp_advisor.profiling.local_run import find_docker, planned, run

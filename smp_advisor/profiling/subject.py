@@ -168,8 +168,8 @@ def _read(path: Path) -> dict[str, Any]:
         values = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ProfileError(
-            f"{str(file)!r} cannot be read ({error}): pass the path of a model's config.json; models are not looked up "
-            "by name."
+            f"{str(file)!r} cannot be read ({getattr(error, 'strerror', None) or error}): pass the path of a model's"
+            " config.json; models are not looked up by name."
         ) from None
     if not isinstance(values, dict):
         raise ProfileError(f"{file} holds no JSON object: pass the path of a model's config.json.")

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["rows", "summary", "summary_html"]
 
-_GIB = 2**30
+_EQUAL = 1e-6
+"""Of a figure: what differs by less differs by how sums are rounded."""
 
 
 def summary(profile: Profile) -> str:
@@ -55,16 +56,12 @@ def rows(profile: Profile) -> list[tuple[str, str]]:
         ("FLOPs", _flops(profile)),
         ("Peak, one GPU", _peak(profile)),
     ]
-    found += [
-        (f"{one.figure[:1].upper()}{one.figure[1:]} by", _method(one))
-        for one in profile.provenance
-        if one.figure != "inputs"
-    ]
+    found += [(f"Source of {one.figure}", _method(one)) for one in profile.provenance if one.figure != "inputs"]
     checks = [one for one in profile.agreements if one.measured]
     if checks:
         worst = max(checks, key=lambda one: abs(one.ratio - 1))
-        off = f"the worst {100 * (worst.ratio - 1):+.4f} %"
-        found.append(("Checked", f"{len(checks)} figures against the full trace and an unseen size, {off}"))
+        off = f"the worst is off by {100 * (worst.ratio - 1):+.2g} %" if abs(worst.ratio - 1) > _EQUAL else "all equal"
+        found.append(("Checked", f"{len(checks)} figures against the full trace and an unseen size: {off}"))
     found.append(("Took", f"{profile.seconds:.1f} s, {profile.operations:,} operations"))
     return found
 
@@ -93,18 +90,32 @@ def _blocks(profile: Profile) -> str:
 
 def _flops(profile: Profile) -> str:
     at = profile.batch, profile.sequence
-    return f"{profile.forward_flops(*at) / 1e12:.4g} T forward, {profile.backward_flops(*at) / 1e12:.4g} T backward"
+    return f"{_scaled(profile.forward_flops(*at))} forward, {_scaled(profile.backward_flops(*at))} backward"
+
+
+def _scaled(flops: float) -> str:
+    for scale, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")):
+        if flops >= scale:
+            return f"{flops / scale:.4g} {unit}"
+    return f"{flops:.0f}"
+
+
+def _size(count: float) -> str:
+    for scale, unit in ((2**30, "GiB"), (2**20, "MiB")):
+        if count >= 0.01 * scale:
+            return f"{count / scale:.3f} {unit}"
+    return f"{count / 2**10:.3g} KiB"
 
 
 def _peak(profile: Profile) -> str:
     peak = profile.peak_memory(profile.batch, profile.sequence)
     where = "optimizer's step" if peak.phase == "optimizer" else f"{peak.phase} pass"
-    return f"{peak.peak_gib:.2f} GiB in the {where}, before the allocator's reserve and CUDA's context"
+    return f"{_size(peak.peak_gib * 2**30)} in the {where}, before the allocator's reserve and CUDA's context"
 
 
 def _activations(profile: Profile) -> str:
     batch, sequence = profile.batch, profile.sequence
-    text = f"{profile.activation_bytes(batch, sequence) / _GIB:.3f} GiB"
+    text = _size(profile.activation_bytes(batch, sequence))
     if profile.checkpointed_bytes is not None:
-        text += f", {profile.activation_bytes(batch, sequence, checkpointing=True) / _GIB:.3f} GiB with checkpointing"
+        text += f", {_size(profile.activation_bytes(batch, sequence, checkpointing=True))} with checkpointing"
     return text

@@ -24,6 +24,10 @@ def shell():
     InteractiveShell.clear_instance()
 
 
+def ran(script="train.py", **found):
+    return LocalRun(script=script, how="process", command="", variables={}, folder="", seconds=0, peak_bytes=0, **found)
+
+
 @pytest.fixture
 def asked(monkeypatch):
     """What the magics ask of the profiler, which answers at once."""
@@ -37,7 +41,7 @@ def asked(monkeypatch):
 
     def run(script, **settings):
         calls.append((script, settings))
-        return LocalRun(script=script, how="process", command="", variables={}, folder="", seconds=0, peak_bytes=0)
+        return ran(script)
 
     monkeypatch.setattr(smp_advisor.profiling, "profile", profile)
     monkeypatch.setattr(smp_advisor.profiling.local_run, "run", run)
@@ -111,6 +115,7 @@ def test_where_docker_runs_the_sdk_starts_sagemakers_container(shell, asked, doc
 
     def run_cell(cell, found, **settings):
         cells.append((cell, found, settings["script"]))
+        return ran()
 
     monkeypatch.setattr(smp_advisor.profiling.local_run, "run_cell", run_cell)
     shell.run_cell_magic("smp_local", "-p lr=0.1", "pass")
@@ -167,3 +172,17 @@ def test_options_of_both_are_completed(shell):
     assert "--sequence-length" in completed("%smp_profile model ")
     assert set(completed("%smp_profile model --stage ")) >= {"trace", "rehearsal"}
     assert "--processes" in completed("%%smp_local ")
+
+
+def test_a_script_that_fails_is_not_called_done(shell, monkeypatch):
+    shown = []
+
+    class Handle:
+        def update(self, data, **_):
+            shown.append(data["text/plain"])
+
+    monkeypatch.setattr(smp_advisor.profiling.local_run, "run", lambda script, **_: ran(script, error="It fails."))
+    monkeypatch.setattr("smp_advisor.notebook.live.display", lambda *_, **__: Handle())
+    monkeypatch.setattr(type(shell), "kernel", None, raising=False)
+    assert not shell.run_cell_magic("smp_local", "--no-container", "raise SystemExit(1)").ok
+    assert shown[-1] == "train.py: failed"

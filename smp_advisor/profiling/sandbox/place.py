@@ -48,8 +48,11 @@ def place_of(frames: Sequence[tuple[str, int]]) -> Place | None:
     """Innermost of the frames (outermost first) that is the user's own; else the innermost of any library."""
     if not frames:
         return None
-    for file, line in reversed(frames):
-        if _is_own(file):
+    for index in reversed(range(len(frames))):
+        file, line = frames[index]
+        # A text that a library has run is the library's: dataclasses write their methods so.
+        made_up = file == "<string>" and index > 0 and not _is_own(frames[index - 1][0])
+        if _is_own(file) and not made_up:
             return Place(file, line)
     return None
 
