@@ -16,6 +16,7 @@ import os
 import sys
 import tarfile
 import tempfile
+import threading
 import traceback
 from pathlib import Path
 
@@ -145,6 +146,10 @@ def run(name, cells):
                 error = traceback.format_exc()
         boto3.setup_default_session()
         sent = list(calls)
+        # Its telemetry, which the SDK sends from threads, would reach for AWS itself once the mock has ended.
+        for thread in threading.enumerate():
+            if thread.name == "sagemaker-telemetry":
+                thread.join(timeout=60)
         requests = [parameters for operation, parameters in sent if operation == "CreateTrainingJob"]
         try:
             files = uploaded(requests[0]) if requests else {}
@@ -166,5 +171,5 @@ if __name__ == "__main__":
     notebooks = json.loads(Path(sys.argv[1]).read_text())
     results = {name: run(name, cells) for name, cells in notebooks.items()}
     Path(sys.argv[2]).write_text(json.dumps(results, default=str))
-    # The SDK's telemetry threads would wait for a network that is not there.
+    # Threads that the SDK leaves behind would be waited for.
     os._exit(0)
