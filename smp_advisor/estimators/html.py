@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from smp_advisor.estimators.text import described, lines
+from smp_advisor.estimators.text import lines, outcome
 from smp_advisor.scripts.html import CODE_BOX
 from smp_advisor.scripts.html import as_html as findings_html
 
@@ -23,6 +23,6 @@ def as_html(report: EstimatorReport) -> str:
         diff = (
             '<details open><summary style="cursor:pointer"><strong>Corrected</strong></summary>'
             f'<pre style="{CODE_BOX}">{escape(report.diff)}</pre>'
-            f"<p>{escape(described(report.mended)) if report.mended is not None else ''}</p></details>"
+            f"{''.join(f'<p>{escape(line)}</p>' for line in outcome(report))}</details>"
         )
     return f'<div class="smp-advisor-estimator">{read}{findings_html(report)}{diff}</div>'

@@ -10,21 +10,30 @@ from smp_advisor.scripts.text import as_text as findings_text
 if TYPE_CHECKING:
     from smp_advisor.estimators.report import EstimatorReport, Reading
 
-__all__ = ["as_text", "described", "lines"]
+__all__ = ["as_text", "described", "lines", "outcome"]
 
 
 def as_text(report: EstimatorReport) -> str:
     """The whole report."""
     head = "\n".join(line for reading in report.readings for line in lines(reading))
     diff = f"\n\nCorrected:\n{report.diff}" if report.diff else ""
-    mended = f"\n{described(report.mended)}" if report.mended is not None else ""
-    return f"{head}\n\n{findings_text(report)}{diff}{mended}"
+    after = "".join(f"\n{line}" for line in outcome(report))
+    return f"{head}\n\n{findings_text(report)}{diff}{after}"
+
+
+def outcome(report: EstimatorReport) -> list[str]:
+    """What the corrected text amounts to, and what nobody but its author can correct."""
+    if report.mended is None:
+        return []
+    left = [one for one in report.of("error") if one.fix is None]
+    said = [f"Left to you ({one.id}): {one.message}" for one in left]
+    return said if left and report.mended.plan is None else [f"Corrected: {described(report.mended)}", *said]
 
 
 def described(reading: Reading) -> str:
     """The plan in one line; why there is none otherwise."""
     if reading.plan is None:
-        return f"{reading.title} does not read into a plan."
+        return f"{reading.title}: no plan can be read from its settings."
     settings = reading.plan.parameters | reading.plan.hyperparameters
     words = ", ".join(f"{name}={value!r}" for name, value in settings.items())
     return f"{reading.title} is {schema(reading.plan.library).name} {reading.plan.version}: {words}."

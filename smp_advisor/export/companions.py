@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.table import table_date
 from smp_advisor.export import checks
-from smp_advisor.export.literal import Comment, comment
+from smp_advisor.export.literal import Comment, comment_lines
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.storage import FileSystem, bucket_and_prefix
 from smp_advisor.export.template import render
@@ -75,7 +75,7 @@ def quota_cell(cluster: Cluster, **options: Any) -> str:
         "instances_value": cluster.nodes,
         "quota": f"{name} for {use} usage",
         "usd": cluster.instance.usd_per_hour,
-        "price_note": comment(cluster.instance.price_note or "on demand"),
+        "price_note": comment_lines(cluster.instance.price_note or "on demand"),
         "table_date": Comment(table_date()),
         "table_words": f"the advisor's table of {table_date()}",
     }

@@ -13,6 +13,7 @@ from smp_advisor.export.options import JobOptions
 from smp_advisor.export.sdk import REQUIREMENTS, chosen_sdk
 from smp_advisor.export.template import render
 from smp_advisor.library.version import facts
+from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -53,7 +54,7 @@ def _head(model: Model, job: Launch) -> dict[str, object]:
     return {
         "hardware": Comment(hardware(job.cluster)),
         "model_name": Comment(f'"{comment(model.name)}"'),
-        "parameters": Comment(f"{model.parameter_count / 1e9:.3g} B parameters"),
+        "parameters": Comment(f"{format_count(model.parameter_count)} parameters"),
         "library": Comment(library_name(job.plan)),
         "plan": Comment(describe(job.plan)),
         "discontinued": Comment(facts(job.plan.library).get("discontinued", "")),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from smp_advisor.errors import ExportError
 
-__all__ = ["Call", "Comment", "Expression", "comment", "import_line", "literal", "text_literal"]
+__all__ = ["Call", "Comment", "Expression", "comment", "comment_lines", "import_line", "literal", "text_literal"]
 
 _COMMENT_LENGTH = 60
 _LINE_LENGTH = 88
@@ -40,9 +41,18 @@ def comment(text: str) -> Comment:
 
     A line break would turn the rest of a comment into code, and ``#`` could start a directive (``# fmt: skip``).
     """
-    printable = "".join(character if character.isprintable() and character != "#" else " " for character in text)
-    words = " ".join(printable.split())
+    words = _words(text)
     return Comment(words if len(words) <= _COMMENT_LENGTH else words[: _COMMENT_LENGTH - 1].rstrip() + "…")
+
+
+def comment_lines(text: str) -> Comment:
+    """As `comment`, whole: over as many lines as it takes, the first without its ``#``."""
+    return Comment("\n# ".join(textwrap.wrap(_words(text), _LINE_LENGTH, break_on_hyphens=False)))
+
+
+def _words(text: str) -> str:
+    printable = "".join(character if character.isprintable() and character != "#" else " " for character in text)
+    return " ".join(printable.split())
 
 
 def import_line(module: str, names: Iterable[str]) -> str:

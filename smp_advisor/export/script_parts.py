@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.export.architectures import Architecture, configuration
 from smp_advisor.export.describing import describe, library_name
 from smp_advisor.export.literal import Comment, comment
+from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -28,7 +29,7 @@ def common_values(model: Model, job: Job, plan: Plan, known: Architecture) -> di
     sequence_length = model.sequence_length(job.sequence_length)
     return {
         "model_name": Comment(f'"{comment(model.name)}"'),
-        "parameters": Comment(f"{model.parameter_count / 1e9:.3g} B parameters"),
+        "parameters": Comment(f"{format_count(model.parameter_count)} parameters"),
         "task": Comment(known.title),
         "library": Comment(library_name(plan)),
         "plan": Comment(describe(plan)),

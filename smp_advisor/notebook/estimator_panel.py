@@ -56,10 +56,9 @@ def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> d
 
 def _read(report: EstimatorReport) -> list[str]:
     """What the text amounts to, in sentences."""
-    from smp_advisor.estimators.text import described, lines
+    from smp_advisor.estimators.text import lines, outcome
 
-    said = [line.strip() for reading in report.readings for line in lines(reading)]
-    return [*said, f"Corrected: {described(report.mended)}"] if report.mended is not None else said
+    return [*(line.strip() for reading in report.readings for line in lines(reading)), *outcome(report)]
 
 
 def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> dict[str, Any] | None:

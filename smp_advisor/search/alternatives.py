@@ -146,7 +146,12 @@ def _why(row: dict[str, Any], leader: dict[str, Any], min_fit_probability: float
     more = row["techniques"] - leader["techniques"]
     if more > 0:
         return f"As fast within {100 * NEAR_BEST:.0f} %, with {more} more technique{'s' if more > 1 else ''}."
-    less = leader["headroom_gib"] - row["headroom_gib"]
+    less = round(leader["headroom_gib"] - row["headroom_gib"], 1)
     if less > 0:
         return f"As fast within {100 * NEAR_BEST:.0f} %, with {less:.1f} GiB less headroom."
-    return f"Ranked lower by the objective ({100 * (ratio - 1):+.0f} % speed, {-less:.1f} GiB more headroom)."
+    if less == 0:
+        batch = f"{row['global_batch_size']:,} instead of {leader['global_batch_size']:,} samples a step"
+        return f"As fast within {100 * NEAR_BEST:.0f} %, with the same headroom and {batch}."
+    faster = round(100 * (ratio - 1))
+    speed = f"{abs(faster)} % {'more' if faster > 0 else 'less'} speed" if faster else "as fast"
+    return f"Ranked lower by the objective ({speed}, {-less:.1f} GiB more headroom)."

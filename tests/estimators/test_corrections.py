@@ -68,3 +68,24 @@ def require_final_correction(library, changed):
 
 def _written(value):
     return "float('inf')" if value == float("inf") else repr(value)
+
+
+def test_what_nobody_else_can_correct_is_left_to_the_author():
+    text = """from sagemaker.pytorch import PyTorch
+estimator = PyTorch(
+    entry_point="train.py", role="arn:aws:iam::111122223333:role/x", instance_type="ml.p4d.24xlarge", instance_count=2,
+    framework_version="1.13.1", py_version="py38", hyperparameters={"batch_size": 30},
+    distribution={
+        "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"microbatches": 4, "ddp": True}}},
+        "mpi": {"enabled": True, "processes_per_host": 8},
+    },
+)
+"""
+    report = check_estimator(text)
+    assert report.corrected != text
+    left = "Left to you (EST505): batch_size must be a multiple of microbatches (batch_size=30, microbatches=4)."
+    assert left in str(report)
+    assert left in report._repr_html_()
+    whole = check_estimator(text.replace("30", "32"))
+    assert "Left to you" not in str(whole)
+    assert "Corrected: PyTorch(...) is SMP v1" in str(whole)

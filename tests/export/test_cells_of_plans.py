@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from smp_advisor import advise, check_estimator
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import InstanceError, PlanError
-from smp_advisor.export import estimator_cell
+from smp_advisor.export import estimator_cell, quota_cell
 from smp_advisor.library.schema import schema
 from smp_advisor.library.support import supported_instances
 from smp_advisor.library.version import LIBRARIES
@@ -94,6 +94,22 @@ def test_cells_of_any_plan_are_read_back_as_the_plan(found, sdk):
     report = check_estimator(cell)
     assert report.plan == plan
     assert (report.cluster.instance.name, report.cluster.nodes) == (cluster.instance.name, cluster.nodes)
+
+
+@pytest.mark.parametrize("instance", ["ml.p4d.24xlarge", "ml.p3.2xlarge"])
+def test_the_price_tells_its_whole_source(instance):
+    cluster = Cluster(instance, 1)
+    lines = quota_cell(cluster).splitlines()
+    first = lines.index(next(line for line in lines if line.startswith("QUOTA"))) + 1
+    last = next(place for place in range(first, len(lines)) if not lines[place].startswith("# "))
+    assert " ".join(line.removeprefix("# ") for line in lines[first:last]) == cluster.instance.price_note
+    assert max(map(len, lines)) <= 90
+
+
+def test_a_small_model_has_a_readable_size():
+    advice = advise("350M", "ml.p4d.24xlarge", library="ddp", sequence_length=512)
+    assert "M parameters)" in advice.cell()
+    assert "0." not in advice.script_cell().splitlines()[1].split("(")[1].split("B")[0]
 
 
 def test_advice_writes_every_cell_with_its_own_script_and_data():
