@@ -1,16 +1,17 @@
-"""Operators for SMP v2: pages on the library's second version (V2) and its release notes."""
+"""Operators for SMP v2: pages on the library's second version (V2), its release notes, and PyTorch's on FSDP."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING
 
-from mutation_operators.operator import Script, operator
+from mutation_operators.operator import Script, keyword_of, operator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 V2 = "model-parallel-use-api-v2"
+NO_SYNC = "torch.distributed.fsdp.FullyShardedDataParallel.no_sync"
 TENSOR = {"tensor_parallel_degree": 2, "hybrid_shard_degree": 4}
 
 
@@ -202,3 +203,41 @@ def deepspeed(script: Script) -> Iterator[str]:
 def no_checkpointing(script: Script) -> Iterator[str]:
     for call in script.calls("apply_activation_checkpointing"):
         yield script.without(script.statement(call)).replace("checkpoint_wrapper", "offload_wrapper")
+
+
+def backward_passes(script: Script) -> Iterator[tuple[ast.stmt, str]]:
+    """Statements with a backward pass, and the name of the model that runs in the same block."""
+    for call in script.calls("backward"):
+        statement = script.statement(call)
+        inside = [part for near in script.block(statement) for part in ast.walk(near) if isinstance(part, ast.Call)]
+        named = [part.func.id for part in inside if isinstance(part.func, ast.Name) and "model" in part.func.id]
+        if named:
+            yield statement, named[0]
+
+
+@operator("v2", "FSDP keeps whole gradients within no_sync", NO_SYNC, {"hybrid_shard_degree": 4})
+def not_reduced(script: Script) -> Iterator[str]:
+    for statement, model in backward_passes(script):
+        yield script.swap((statement, f"with {model}.no_sync():\n    {script.source(statement)}"))
+
+
+@operator("v2", "FSDP keeps whole gradients within no_sync", NO_SYNC, {"hybrid_shard_degree": 4})
+def not_reduced_by_another_name(script: Script) -> Iterator[str]:
+    for statement, model in backward_passes(script):
+        yield script.swap((statement, f"waiting = {model}.no_sync\nwith waiting():\n    {script.source(statement)}"))
+
+
+@operator(
+    "v2",
+    "frozen parameters are wrapped apart from trained ones",
+    "torch.distributed.fsdp.FullyShardedDataParallel",
+    {"hybrid_shard_degree": 4},
+    needs="use_orig_params=True",
+)
+def adapters_within_blocks(script: Script) -> Iterator[str]:
+    for call in script.calls("FSDP", "FullyShardedDataParallel"):
+        statement, model = script.statement(call), wrapped(call)
+        if isinstance(model, ast.Name) and keyword_of(call, "auto_wrap_policy") and keyword_of(call, "use_orig_params"):
+            made = f"{model.id} = get_peft_model({model.id}, LoraConfig(r=8))"
+            change = (statement, f"{made}\n{script.source(statement)}")
+            yield script.on_top("from peft import LoraConfig, get_peft_model", change)

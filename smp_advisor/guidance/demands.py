@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.cluster.table import sources
 from smp_advisor.guidance.half_cluster import downsizing
 from smp_advisor.guidance.step import Pitfall
+from smp_advisor.guidance.wording import gib
 from smp_advisor.library import image
 from smp_advisor.library.families import supports_tensor_parallelism
 from smp_advisor.library.rule import Condition
 from smp_advisor.library.support import supported_instances
 from smp_advisor.library.version import release
-from smp_advisor.library.world import reduced_data_parallel_degree
+from smp_advisor.library.world import reduced_data_parallel_degree, shard_degree
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _rows(library: str) -> tuple[_Row, ...]:
                 when=tuple(Condition.parse(key, condition) for key, condition in entry["when"].items()),
                 generated=entry.get("generated", ""),
                 source_title=title,
-                source_url=stated["base_url"] + page,
+                source_url=page if page.startswith("https://") else stated["base_url"] + page,
             )
         )
     return tuple(rows)
@@ -82,19 +83,20 @@ def pitfalls(
     model, cluster, job, plan
         What is trained, where and how.
     script_is_generated
-        Whether the training script is the advisor's own. What it does already is then listed as information, for those
-        who edit it; what cannot occur in it is left out.
+        Whether the training script is the advisor's own, which it writes for jobs without an adapter. What it does
+        already is then listed as information, for those who edit it; what cannot occur in it is left out.
     min_fit_probability
         For the warning about a smaller cluster.
     """
-    known = _facts(model, cluster, plan)
+    known = _facts(model, cluster, job, plan)
+    generated = script_is_generated and job.adapter is None
     found = []
     for row in _rows(plan.library):
         if not all(condition.holds(known, known) for condition in row.when):
             continue
-        if row.generated == "absent" and script_is_generated:
+        if row.generated == "absent" and generated:
             continue
-        done = row.generated == "cell" or (row.generated == "done" and script_is_generated)
+        done = row.generated == "cell" or (row.generated == "done" and generated)
         found.append(
             Pitfall(
                 id=row.id,
@@ -110,12 +112,13 @@ def pitfalls(
     return tuple(sorted(found, key=lambda pitfall: _SEVERITIES.index(pitfall.severity)))
 
 
-def _facts(model: Model, cluster: Cluster, plan: Plan) -> dict[str, Any]:
+def _facts(model: Model, cluster: Cluster, job: Job, plan: Plan) -> dict[str, Any]:
     """What conditions and texts may name: the plan's fields, and these."""
     machine = cluster.instance
     # "ml.p4d.24xlarge": family ml.p4d, generation p4.
     family, generation = ".".join(machine.name.split(".")[:2]), machine.name.removeprefix("ml.")[:2]
     container = image(plan.library, plan.version)
+    shards, gradients = shard_degree(plan, cluster), _gradient_gib(model, job, plan)
     return {
         **{field.name: getattr(plan, field.name) for field in fields(plan)},
         "data_parallel_degree": cluster.gpus // plan.pipeline_parallel_degree,
@@ -137,6 +140,11 @@ def _facts(model: Model, cluster: Cluster, plan: Plan) -> dict[str, Any]:
         "replicas": reduced_data_parallel_degree(plan, cluster),
         "sharing_ranks": plan.tensor_parallel_degree * plan.context_parallel_degree,
         "transformed": max(plan.tensor_parallel_degree, plan.context_parallel_degree, plan.expert_parallel_degree) > 1,
+        # Of FSDP: what gradients of every parameter take on a GPU, whole and divided by sharding.
+        "adapter": job.adapter is not None,
+        "shard_degree": shards,
+        "whole_gradients": gib(gradients),
+        "divided_gradients": gib(gradients / max(shards, 1)),
         # Of Training Compiler: a loop of one's own rather than Hugging Face's, workers started by pytorchxla.
         "torch_script": container.estimator == "PyTorch",
         "launches_workers": _number(plan.version) >= _number("1.11.0"),
@@ -144,6 +152,19 @@ def _facts(model: Model, cluster: Cluster, plan: Plan) -> dict[str, Any]:
         "price_assumed": "usd_per_hour" in machine.assumed,
         "price_date": next((one.date for one in sources() if "usd_per_hour" in one.columns), ""),
     }
+
+
+def _gradient_gib(model: Model, job: Job, plan: Plan) -> float:
+    """Gradients of all parameters that a GPU computes with, undivided: in the type that they are computed or kept in.
+
+    Source: torch.distributed.fsdp, ``FullyShardedDataParallel.no_sync`` and the notes on frozen parameters.
+    """
+    experts = sum(group.count * group.block.expert_parameters for group in model.groups)
+    local = (model.parameter_count - experts + experts / plan.expert_parallel_degree) / plan.tensor_parallel_degree
+    element_bytes = 4.0 if job.precision == "fp32" else 2.0
+    if job.adapter is not None:
+        element_bytes = min(element_bytes, job.adapter.base_bytes_per_parameter)
+    return local * element_bytes / (1 << 30)
 
 
 def _number(version: str) -> int:

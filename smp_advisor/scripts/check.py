@@ -51,7 +51,8 @@ def check_script(
         What the job will run with: a `Plan`, or a dictionary with some of the library's parameters. Without one, what
         the script passes to ``smp.init`` counts, and checks that depend on the rest stay silent.
     library
-        ``smp-v1``, ``smp-v2`` or ``training-compiler``, where neither the script's imports nor the plan tell.
+        ``smp-v1``, ``smp-v2``, ``training-compiler`` or ``fsdp`` (PyTorch's alone), where neither the script's imports
+        nor the plan tell.
     hyperparameters
         What the job passes to the script's own options; without it, an error behind an option that is off by default
         is a warning that names the option.

@@ -41,6 +41,8 @@ class Libraries:
     smp_tensorflow: bool = False
     smp_v2: bool = False
     xla: bool = False
+    fsdp: bool = False
+    """PyTorch's FSDP alone, by what the script is checked for; scripts that call it need not be."""
 
     @property
     def smp_v1(self) -> bool:

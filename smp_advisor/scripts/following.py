@@ -55,4 +55,5 @@ def _libraries(trace: Trace, settings: Settings) -> Libraries:
         smp_tensorflow=bool(trace.imported("smdistributed.modelparallel.tensorflow")),
         smp_v2=bool(trace.imported("torch.sagemaker")) or settings.library == "smp-v2",
         xla=bool(trace.imported("torch_xla")) or settings.library == "training-compiler",
+        fsdp=settings.library == "fsdp",
     )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LIBRARIES", "Settings", "from_plan", "with_script"]
 
-LIBRARIES = ("smp-v1", "smp-v2", "training-compiler")
+LIBRARIES = ("smp-v1", "smp-v2", "training-compiler", "fsdp")
 
 _ALIASES = {"partitions": "pipeline_parallel_degree", "fp16_params": "fp16"}
 
@@ -40,6 +40,7 @@ class Settings:
     delayed_parameter_initialization: bool | None = None
     activation_checkpointing: str | bool | None = None
     batch_size: int | None = None
+    gradient_accumulation_steps: int | None = None
     hyperparameters: MappingABC[str, Any] = field(default_factory=dict)
     """What the job passes to the script's own options."""
 
@@ -78,6 +79,8 @@ def from_plan(plan: object, library: str | None, hyperparameters: MappingABC[str
         found = {_ALIASES.get(str(key), str(key)): value for key, value in plan.items()}
     elif hasattr(plan, "library") and hasattr(plan, "parameters"):
         found = {name: getattr(plan, name) for name in _NAMES if hasattr(plan, name)}
+        if "gradient_accumulation_steps" not in getattr(plan, "SCRIPT_SETTINGS", ()):
+            found.pop("gradient_accumulation_steps", None)  # a constant of plans that leave accumulation to the script
     else:
         raise AdvisorError(
             f"plan must be a Plan or a dictionary of the library's parameters, not {type(plan).__name__}."

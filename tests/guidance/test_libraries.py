@@ -18,7 +18,7 @@ from smp_advisor.guidance.practices import order, practice
 from smp_advisor.guidance.reference_smp_v2 import reference_rows_smp_v2
 from smp_advisor.library import Plan
 from smp_advisor.library.version import LIBRARIES
-from smp_advisor.workload import Job, Model
+from smp_advisor.workload import Adapter, Job, Model
 
 LLAMA_70B = Model.from_shape(
     layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, vocab=32_000, family="llama", name="Llama 2 70B"
@@ -129,6 +129,55 @@ def test_what_a_group_shares_is_said():
     assert "SMP302" in found
     assert "4 GPUs" in found["SMP202"].text
     assert "over the 64 groups" in found["SMP202"].text
+
+
+def fsdp_pitfalls(library: str, *, adapter: Adapter | None = None, generated: bool = False, **fields: object):
+    model = Model.from_parameters("13B", family="llama")
+    job = Job(sequence_length=1024, precision="bf16", adapter=adapter)
+    plan = Plan(library=library, batch_size=1, **fields)
+    found = pitfalls(model, Cluster("ml.p4d.24xlarge"), job, plan, script_is_generated=generated)
+    return [one for one in found if one.id in {"SMP308", "SMP309"}]
+
+
+@pytest.mark.parametrize("library", ["fsdp", "smp-v2"])
+def test_accumulation_under_fsdp_names_what_whole_gradients_take(library):
+    (found,) = fsdp_pitfalls(library, gradient_accumulation_steps=4)
+    assert found.severity == "warning"
+    assert "each of the 4 batches" in found.text
+    parameters = Model.from_parameters("13B", family="llama").parameter_count
+    assert f"{2 * parameters / 2**30:.1f} GiB" in found.text
+    assert found.source_url.endswith("FullyShardedDataParallel.no_sync")
+    assert not fsdp_pitfalls(library, gradient_accumulation_steps=1)
+    (done,) = fsdp_pitfalls(library, gradient_accumulation_steps=4, generated=True)
+    assert done.severity == "info"
+    assert done.text.endswith("with each of the 4 batches. The generated script does this.")
+
+
+@pytest.mark.parametrize("library", ["fsdp", "smp-v2"])
+def test_adapters_under_fsdp_are_to_be_wrapped_apart(library):
+    adapter = Adapter(rank=8)
+    (apart,) = fsdp_pitfalls(library, adapter=adapter)
+    assert apart.id == "SMP309"
+    assert "fsdp_auto_wrap_policy" in apart.text
+    assert "3.0 GiB more" in apart.text  # 24.2 GiB over 8 GPUs
+    both = fsdp_pitfalls(library, adapter=adapter, gradient_accumulation_steps=4)
+    assert {one.id for one in both} == {"SMP308", "SMP309"}
+    assert "24.2 GiB" in next(one.text for one in both if one.id == "SMP308")
+    # The advisor writes no script for adapters: nothing is done already.
+    generated = fsdp_pitfalls(library, adapter=adapter, gradient_accumulation_steps=4, generated=True)
+    assert all(one.severity == "warning" for one in generated)
+    assert not any("generated" in one.text for one in generated)
+
+
+def test_replicas_hold_whole_gradients_anyway():
+    replicated = {"hybrid_shard_degree": 1, "gradient_accumulation_steps": 4}
+    assert not fsdp_pitfalls("smp-v2", **replicated)
+    assert not fsdp_pitfalls("smp-v2", adapter=Adapter(rank=8), **replicated)
+
+
+def test_layers_divided_by_tensor_parallelism_have_divided_gradients():
+    (found,) = fsdp_pitfalls("smp-v2", tensor_parallel_degree=2, gradient_accumulation_steps=4)
+    assert "12.1 GiB" in found.text
 
 
 # -- Training Compiler

@@ -70,6 +70,19 @@ def _estimator(identifier: str, old: str, new: str, at: str, **more: Any) -> Cas
     return Case(identifier, samples.ESTIMATOR, {}, old, new, at, **more)
 
 
+def _fsdp(identifier: str, old: str, new: str, at: str, **more: Any) -> Case:
+    return Case(identifier, samples.FSDP, samples.FSDP_PLAN, old, new, at, **more)
+
+
+_SHARDED_IN_PLACE = (
+    samples.FSDP.replace("FullyShardedDataParallel, MixedPrecision", "fully_shard")
+    .replace(
+        samples.FSDP[samples.FSDP.index("model = FullyShardedDataParallel(") : samples.FSDP.index("optimizer =")],
+        "for layer in model.model.layers:\n    fully_shard(layer)\nfully_shard(model)\n",
+    )
+    .replace("    with nullcontext():\n", "    model.set_requires_all_reduce(last)\n    if True:\n")
+)
+_BLOCKS = "functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={LlamaDecoderLayer})"
 _BUILD = "    model = Net()\n"
 _TWO_STAGES = """\
         with smp.partition(0):
@@ -544,6 +557,60 @@ CASES = [
         "model = tsm.transform(model)\nimport deepspeed\nmodel = deepspeed.initialize(model=model)[0]",
         "deepspeed.initialize",
         also=frozenset(),
+    ),
+    _fsdp("SMP308", "with nullcontext():", "with nullcontext() if last else model.no_sync():", "model.no_sync()"),
+    _v2(
+        "SMP308",
+        "    loss = model(**batch).loss\n    loss.backward()\n",
+        "    with model.no_sync():\n        loss = model(**batch).loss\n        loss.backward()\n",
+        "model.no_sync()",
+        changes={"hybrid_shard_degree": 4},
+        name="v2",
+    ),
+    _fsdp(
+        "SMP308",
+        "    with nullcontext():\n",
+        "    context = nullcontext if last else model.no_sync\n    with context():\n",
+        "with context()",
+        name="variable",
+    ),
+    Case(
+        "SMP308",
+        _SHARDED_IN_PLACE,
+        samples.FSDP_PLAN,
+        "model.set_requires_all_reduce(last)",
+        "model.set_requires_gradient_sync(last)",
+        "set_requires_gradient_sync(last)",
+        name="in place",
+    ),
+    Case(
+        "SMP308", samples.FABRIC, samples.FSDP_PLAN, "= DDPStrategy()", "= FSDPStrategy()", "no_backward", name="fabric"
+    ),
+    Case(
+        "SMP308",
+        samples.ACCELERATE,
+        samples.FSDP_PLAN,
+        ", sync_each_batch=True",
+        "",
+        "accelerator = Accelerator(",
+        name="accelerate",
+    ),
+    Case(
+        "SMP308",
+        samples.SHARDED_TRAINER,
+        samples.FSDP_PLAN,
+        '    accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}},\n',
+        "",
+        "TrainingArguments(",
+        name="trainer",
+    ),
+    Case(
+        "SMP309",
+        samples.ADAPTER,
+        samples.FSDP_PLAN,
+        "fsdp_auto_wrap_policy(model)",
+        _BLOCKS,
+        "model = FullyShardedDataParallel(",
     ),
     _xla("STC401", 'padding="max_length"', 'padding="longest"', 'padding="longest"', fixed=True),
     _xla("STC401", 'padding="max_length"', "padding=True", "padding=True", fixed=True, name="true"),

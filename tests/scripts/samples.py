@@ -280,6 +280,110 @@ for batch in make_loader():
     optimizer.zero_grad()
 """
 
+FSDP_PLAN = {"library": "fsdp"}
+
+FSDP = """\
+import functools
+from contextlib import nullcontext
+
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.utils.other import fsdp_auto_wrap_policy
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+from transformers import AutoModelForCausalLM
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+from corpus import make_loader
+
+BATCHES = 8
+
+torch.distributed.init_process_group("nccl")
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-2-13b-hf")
+model = FullyShardedDataParallel(
+    model,
+    auto_wrap_policy=functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={LlamaDecoderLayer}),
+    mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16),
+    use_orig_params=True,
+)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+for number, batch in enumerate(make_loader()):
+    last = number % BATCHES == BATCHES - 1
+    with nullcontext():
+        loss = model(**batch).loss / BATCHES
+        loss.backward()
+    if last:
+        model.clip_grad_norm_(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+ADAPTER = FSDP.replace(
+    "model = FullyShardedDataParallel(\n",
+    "model = get_peft_model(model, LoraConfig(r=8))\nmodel = FullyShardedDataParallel(\n",
+).replace(
+    "functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={LlamaDecoderLayer})",
+    "fsdp_auto_wrap_policy(model)",
+)
+
+FABRIC = """\
+from lightning.fabric import Fabric
+from lightning.fabric.strategies import DDPStrategy, FSDPStrategy
+
+from corpus import make_loader, make_model, make_optimizer
+
+
+def main(fabric, batches):
+    model, optimizer = fabric.setup(make_model(), make_optimizer())
+    for number, batch in enumerate(make_loader()):
+        accumulates = (number + 1) % batches != 0
+        with fabric.no_backward_sync(model, enabled=accumulates):
+            loss = model(batch)
+            fabric.backward(loss / batches)
+        if not accumulates:
+            optimizer.step()
+
+
+strategy = DDPStrategy()
+fabric = Fabric(devices=8, strategy=strategy)
+fabric.launch(main, 8)
+"""
+
+ACCELERATE = """\
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate.utils import GradientAccumulationPlugin
+
+from corpus import make_loader, make_model, make_optimizer
+
+plugin = GradientAccumulationPlugin(num_steps=8, sync_each_batch=True)
+accelerator = Accelerator(
+    mixed_precision="bf16", fsdp_plugin=FullyShardedDataParallelPlugin(), gradient_accumulation_plugin=plugin
+)
+model, optimizer, loader = accelerator.prepare(make_model(), make_optimizer(), make_loader())
+for batch in loader:
+    with accelerator.accumulate(model):
+        loss = model(**batch).loss
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+SHARDED_TRAINER = """\
+from transformers import Trainer, TrainingArguments
+
+from corpus import make_dataset, make_model
+
+arguments = TrainingArguments(
+    "/opt/ml/model",
+    bf16=True,
+    fsdp="full_shard auto_wrap",
+    gradient_accumulation_steps=8,
+    accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}},
+)
+trainer = Trainer(make_model(), arguments, train_dataset=make_dataset())
+trainer.train()
+"""
+
 XLA_PLAN = {"library": "training-compiler"}
 
 XLA = """\

@@ -66,12 +66,21 @@ def test_the_fix_mends_it_and_changes_nothing_else(case: Case):
         (samples.SHARDED, samples.SHARDED_PLAN),
         (samples.TENSORFLOW, samples.TENSORFLOW_PLAN),
         (samples.V2, samples.V2_PLAN),
+        (samples.FSDP, samples.FSDP_PLAN),
+        (samples.ADAPTER, samples.FSDP_PLAN),
+        (samples.FABRIC, samples.FSDP_PLAN),
+        (samples.ACCELERATE, samples.FSDP_PLAN),
+        (samples.SHARDED_TRAINER, samples.FSDP_PLAN),
         (samples.XLA, samples.XLA_PLAN),
         (samples.SCALER, samples.XLA_PLAN),
         (samples.ESTIMATOR, None),
         (samples.TRAINER, samples.XLA_PLAN),
     ],
-    ids=["pipeline", "tensor", "sharded", "tensorflow", "v2", "xla", "scaler", "estimator", "trainer"],
+    ids=[
+        *("pipeline", "tensor", "sharded", "tensorflow", "v2"),
+        *("fsdp", "adapter", "fabric", "accelerate", "sharded trainer"),
+        *("xla", "scaler", "estimator", "trainer"),
+    ],
 )
 @pytest.mark.parametrize("known", [True, False], ids=["plan", "no plan"])
 def test_correct_scripts_have_no_findings(script, plan, known):

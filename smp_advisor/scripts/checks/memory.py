@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from smp_advisor.scripts.checks.model_parameters import configured_parameters
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.edits import Edit, replace
-from smp_advisor.scripts.queries import constant, without_library
-from smp_advisor.scripts.values import Constant
+from smp_advisor.scripts.queries import without_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +19,6 @@ _NATIVE = ("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoi
 _PATCHES = "smp.patches.checkpoint"
 _LARGE_PARAMETERS = 100e9
 """From there on the developer guide asks for delayed initialization."""
-_WIDTHS = ("n_embd", "hidden_size", "d_model")
-_DEPTHS = ("n_layer", "num_hidden_layers", "num_layers")
 
 
 def checkpointing(context: Context) -> list[Call]:
@@ -93,18 +91,6 @@ def _delayed_initialization(context: Context) -> Iterator[Hit]:
         return
     for call in context.trace.calls:
         if call.name.startswith("transformers.") and call.name.endswith("Config") and context.wrappings:
-            count = _parameters(call)
+            count = configured_parameters(call)
             if count > _LARGE_PARAMETERS:
                 yield Hit(call.module, call.node, {"count": f"{count / 1e9:.0f} B"})
-
-
-def _parameters(call: Call) -> float:
-    """Parameters of a transformer by its literal width and depth: twelve times depth times width squared."""
-    width = next((constant(call.keywords[name]) for name in _WIDTHS if _is_number(call, name)), 0)
-    depth = next((constant(call.keywords[name]) for name in _DEPTHS if _is_number(call, name)), 0)
-    return float(12 * depth * width**2)
-
-
-def _is_number(call: Call, name: str) -> bool:
-    value = call.keywords.get(name)
-    return isinstance(value, Constant) and isinstance(value.value, int)

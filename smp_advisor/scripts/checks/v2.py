@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from smp_advisor.scripts.checks.sharding import FSDP
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.edits import Edit, before_statement, replace
 from smp_advisor.scripts.names import is_optimizer
@@ -17,11 +18,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.scripts.trace import Call
 
-FSDP = (
-    "torch.distributed.fsdp.FullyShardedDataParallel",
-    "torch.distributed.fsdp.fully_shard",
-    "torch.distributed._composable.fsdp.fully_shard",
-)
 _V1_PARAMETERS = ("microbatches", "partitions", "pipeline_parallel_degree", "prescaled_batch", "active_microbatches")
 _REPLICATING = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.DataParallel")
 _SWITCHES = ("smp", "tsm", "parallel", "degree", "tp_", "transform", "sagemaker")

@@ -1,0 +1,175 @@
+"""Frameworks that accumulate batches without reducing their gradients: Fabric, Accelerate, Hugging Face's Trainer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.checks.delayed_reduction import Delay, around_backward, batches, calls_of, elsewhere
+from smp_advisor.scripts.checks.fsdp_adapters import STRATEGY, adapters, mixes
+from smp_advisor.scripts.checks.sharding import is_whole, may_offload, running
+from smp_advisor.scripts.conditions import Conditions
+from smp_advisor.scripts.queries import constant, origins
+from smp_advisor.scripts.values import Constant, Function, Mapping, Result, Unknown, Value, options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.context import Context
+    from smp_advisor.scripts.trace import Call
+
+__all__ = ["by_accelerate", "by_fabric", "by_trainer"]
+
+
+def by_fabric(context: Context) -> Iterator[Delay]:
+    """``no_backward_sync`` of a Fabric whose strategy is FSDP's."""
+    runs = running(context)
+    made = [call for call in context.trace.calls if runs(call) and _is_fabric(call)]
+    launches = context.trace.methods("launch")
+    # Functions that `launch` calls are called by nothing else here.
+    launched = any(call.arguments and isinstance(call.arguments[0], Function) for call in launches)
+    for call in context.trace.methods("no_backward_sync") if made else ():
+        found = origins(call.receiver) if call.receiver is not None else []
+        known = runs(call) and any(isinstance(one, Result) and one.call in made for one in found)
+        handed = launched and not call.reached and any(isinstance(one, Unknown) for one in found)
+        enabled = call.argument("enabled", 1)
+        off = enabled is not None and Conditions(context.settings).truth(enabled) is False
+        if (known or handed) and not off and not elsewhere(call) and not _is_light(context):
+            yield Delay(call, "no_backward_sync() of a model that FSDP shards")
+
+
+def _is_fabric(call: Call) -> bool:
+    given = call.argument("strategy", 1) if call.name.endswith(".Fabric") else None
+    return given is not None and any(_is_sharded_strategy(one) for one in options(given))
+
+
+def _is_sharded_strategy(value: Value) -> bool:
+    if isinstance(value, Result):
+        sharded = value.call.name.endswith((STRATEGY, ".ModelParallelStrategy"))
+        return sharded and _leaves_it_open(value)
+    return str(constant(value)) == "fsdp"
+
+
+def _is_light(context: Context) -> bool:
+    """Whether only an adapter has gradients, apart from what is frozen: whole ones weigh little."""
+    strategies = [call for call in context.trace.calls if call.name.endswith(STRATEGY)]
+    return bool(adapters(context)) and not any(mixes(context, strategy) for strategy in strategies)
+
+
+def by_accelerate(context: Context) -> Iterator[Delay]:
+    """Accelerate under FSDP: ``accumulate`` with more than one batch, and ``no_sync`` itself."""
+    runs = running(context)
+    for made in context.trace.named("accelerate.Accelerator", "accelerate.accelerator.Accelerator"):
+        if not runs(made) or not _accelerates_fsdp(context, made) or _trains_adapter(context):
+            continue
+        element_bytes = 2 if constant(made.argument("mixed_precision")) in ("bf16", "fp16") else None
+        count = _unsynced_batches(context, made)
+        if count and any(runs(call) and _is_of(call, made) for call in context.trace.methods("accumulate")):
+            yield Delay(made, f"Accelerate accumulates {count} under no_sync()", element_bytes)
+        for call in calls_of(context, "no_sync"):
+            if runs(call) and _is_of(call, made) and not elsewhere(call) and around_backward(context, call):
+                yield Delay(call, "no_sync() of a model that FSDP shards", element_bytes)
+
+
+def _is_of(call: Call, made: Call) -> bool:
+    found = origins(call.receiver) if call.receiver is not None else []
+    return any(isinstance(one, Result) and one.call is made for one in found)
+
+
+def _accelerates_fsdp(context: Context, made: Call) -> bool:
+    """Whether an Accelerator shards: it is given FSDP's plugin, or that is what the script is checked for."""
+    if made.argument("deepspeed_plugin") is not None:
+        return False
+    given = made.argument("fsdp_plugin")
+    plugins = [one for one in origins(given) if not isinstance(one, Constant)] if given is not None else []
+    if not plugins:
+        return context.libraries.fsdp or context.libraries.smp_v2
+    return any(not isinstance(one, Result) or _leaves_it_open(one) for one in plugins)
+
+
+def _leaves_it_open(sharding: Result) -> bool:
+    """Whether gradients are sharded, and may be reduced with every batch: not where parameters are offloaded."""
+    call = sharding.call
+    return not is_whole(call.argument("sharding_strategy")) and not may_offload(call.argument("cpu_offload"))
+
+
+def _unsynced_batches(context: Context, made: Call) -> str:
+    """Batches that an Accelerator makes a step of without reducing each; empty where it reduces them, or has one."""
+    plugin = made.argument("gradient_accumulation_plugin")
+    if plugin is None:
+        return batches(context, made.argument("gradient_accumulation_steps"))
+    for one in origins(plugin):
+        if isinstance(one, Result) and one.call.name.endswith("GradientAccumulationPlugin") and not one.call.unpacks:
+            each = one.call.argument("sync_each_batch", 3)
+            if each is None or Conditions(context.settings, defaults=True).truth(each) is False:
+                return batches(context, one.call.argument("num_steps", 0))
+    return ""
+
+
+def by_trainer(context: Context) -> Iterator[Delay]:
+    """TrainingArguments with FSDP and more than one batch, written out in the script or passed by the job."""
+    runs = running(context)
+    for call in context.trace.calls if not _trains_adapter(context) else ():
+        if not runs(call) or call.unpacks or not call.name.startswith(("transformers.", "trl.")):
+            continue
+        count = ""
+        if call.argument("gradient_accumulation_steps") is not None:
+            count = _of_arguments(context, call)
+        elif call.name.endswith(("HfArgumentParser", "TrlParser")):
+            count = _of_job(context)
+        if count:
+            half = any(constant(call.argument(name)) is True for name in ("bf16", "fp16"))
+            yield Delay(call, f"Trainer accumulates {count} under no_sync()", 2 if half else None)
+
+
+def _of_arguments(context: Context, call: Call) -> str:
+    """Batches a step of TrainingArguments whose values stand in the script."""
+    sharding, config, fsdp_config = (call.argument(name) for name in ("fsdp", "accelerator_config", "fsdp_config"))
+    shards = _shards(context, sharding) if sharding is not None else context.libraries.fsdp
+    settings = [one for one in options(fsdp_config) if isinstance(one, Mapping)] if fsdp_config is not None else []
+    other = any({"xla", "cpu_offload"} & set(one.entries) for one in settings)
+    reduces = config is not None and not _leaves_accumulation(config)
+    if not shards or other or reduces or call.argument("deepspeed") is not None:
+        return ""
+    return batches(context, call.argument("gradient_accumulation_steps"))
+
+
+def _shards(context: Context, sharding: Value) -> bool:
+    """Whether TrainingArguments' ``fsdp`` is set: ``"full_shard auto_wrap"``, a list of such words, True."""
+    words = [Conditions(context.settings, defaults=True).known(one) for one in options(sharding)]
+    words += [constant(item) for one in options(sharding) for item in getattr(one, "items", ())]
+    return any(word is True or (isinstance(word, str) and _names_sharding(word)) for word in words)
+
+
+def _names_sharding(words: str) -> bool:
+    """Whether ``fsdp`` of TrainingArguments shards gradients and leaves them on the GPU: ``"full_shard auto_wrap"``."""
+    return "shard" in words and "no_shard" not in words and "offload" not in words
+
+
+def _leaves_accumulation(config: Value) -> bool:
+    """Whether an ``accelerator_config`` surely does not ask for reduction with each batch."""
+    inner: Value | None
+    if isinstance(config, Result) and config.call.name.endswith("AcceleratorConfig") and not config.call.unpacks:
+        inner = config.call.argument("gradient_accumulation_kwargs")
+    elif isinstance(config, Mapping) and config.complete:
+        inner = config.entries.get("gradient_accumulation_kwargs")
+    else:
+        return isinstance(config, Constant) and config.value is None
+    if inner is None:
+        return True
+    return isinstance(inner, Mapping) and inner.complete and not constant(inner.entries.get("sync_each_batch"))
+
+
+def _of_job(context: Context) -> str:
+    """Batches a step of a job whose hyperparameters become the script's TrainingArguments."""
+    passed = context.settings.hyperparameters
+    sharding, steps = str(passed.get("fsdp") or ""), str(passed.get("gradient_accumulation_steps") or "")
+    reduces = "sync_each_batch" in str(passed.get("accelerator_config") or "") or passed.get("deepspeed")
+    if not _names_sharding(sharding) or reduces or not steps.isdigit():
+        return ""
+    return f"{steps} batches" if int(steps) > 1 else ""
+
+
+def _trains_adapter(context: Context) -> bool:
+    """Whether PEFT is in use: Trainer then wraps adapters apart, and whole gradients of these weigh little."""
+    runs = running(context)
+    return any(call.name.startswith("peft.") and runs(call) for call in context.trace.calls)

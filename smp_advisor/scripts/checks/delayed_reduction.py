@@ -1,0 +1,107 @@
+"""What puts off the reduction of gradients while batches accumulate, and whether a job gets to it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.conditions import Conditions
+from smp_advisor.scripts.queries import mentions
+from smp_advisor.scripts.values import Argument, Constant, Member, Result, options
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.context import Context
+    from smp_advisor.scripts.trace import Call
+    from smp_advisor.scripts.values import Value
+
+__all__ = ["Delay", "around_backward", "batches", "calls_of", "elsewhere", "option_of_batches"]
+
+_COUNT = re.compile(r"accum|grad_acc|acc_steps")
+"""Options that say how many batches make a step: ``gradient_accumulation_steps``, ``accum_iter``."""
+_OURS = ("fsdp", "fullysharded", "fully_shard")
+_OTHERS = ("ddp", "distributeddataparallel", "deepspeed")
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Something that puts off the reduction of gradients that FSDP shards."""
+
+    call: Call
+    what: str
+    """How, and for how many batches where that is told."""
+    element_bytes: int | None = None
+    """Of a gradient that waits, where the script tells."""
+
+
+def option_of_batches(context: Context) -> tuple[bool, str]:
+    """Whether the job's options surely make a step of one batch; and the option that does unless the job sets it."""
+    planned, default = Conditions(context.settings), Conditions(context.settings, defaults=True)
+    for name, declared in context.trace.options.items():
+        if not _COUNT.search(name):
+            continue
+        option = Argument(name, declared.argument("default") or Constant(None))
+        if _is_one(planned.known(option)):
+            return True, ""
+        if _is_one(default.known(option)):
+            return False, name
+    return False, ""
+
+
+def _is_one(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number <= 1
+
+
+def batches(context: Context, count: Value | None) -> str:
+    """How many batches make a step, in words; empty where it is one or nothing tells."""
+    for one in options(count) if count is not None else ():
+        number = Conditions(context.settings, defaults=True).known(one)
+        if isinstance(number, int) and number > 1:
+            return f"{number} batches"
+        if isinstance(one, Argument) and _is_one(number) and not _is_one(Conditions(context.settings).known(one)):
+            return f"batches, where --{one.name} is above 1,"
+    return ""
+
+
+def calls_of(context: Context, name: str) -> list[Call]:
+    """Calls of a method by its name, also through a variable: ``sync = model.no_sync if more else nullcontext``."""
+    held = [
+        call
+        for call in context.trace.calls
+        if not call.method
+        and call.receiver is not None
+        and any(isinstance(one, Member) and one.name == name and one.owner is call.receiver for one in call.candidates)
+    ]
+    return [*context.trace.methods(name), *held]
+
+
+def around_backward(context: Context, call: Call) -> bool:
+    """Whether gradients are made under it: surely not where other backward passes are seen and none in its block."""
+    inside = [
+        other
+        for other in context.trace.calls
+        if any(isinstance(one, Result) and one.call is call for held in other.contexts for one in options(held))
+    ]
+    seen = any(other.reached for other in context.trace.methods("backward"))
+    return not inside or not seen or any(other.method == "backward" for other in inside)
+
+
+def elsewhere(call: Call) -> bool:
+    """Whether a condition keeps the call to models that something else wraps: ``if isinstance(model, DDP)``."""
+    return any(_excludes(guard.test, holds=guard.holds) for guard in call.guards)
+
+
+def _excludes(test: ast.expr, *, holds: bool) -> bool:
+    """Whether `test` rules FSDP out where it `holds`, or where it does not."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _excludes(test.operand, holds=not holds)
+    if isinstance(test, ast.BoolOp):
+        found = [_excludes(part, holds=holds) for part in test.values]
+        all_hold_or_none = isinstance(test.op, ast.And) is holds
+        return any(found) if all_hold_or_none else all(found)
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.NotEq, ast.IsNot, ast.NotIn)):
+        holds = not holds
+    if mentions(test, *_OURS):
+        return not holds
+    return holds and mentions(test, *_OTHERS)

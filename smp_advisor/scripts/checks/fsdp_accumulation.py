@@ -1,0 +1,109 @@
+"""Gradients that accumulate under FSDP: reduced with every batch, or kept whole on every GPU until the last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.scripts.checks.accumulating_frameworks import by_accelerate, by_fabric, by_trainer
+from smp_advisor.scripts.checks.delayed_reduction import (
+    Delay,
+    around_backward,
+    calls_of,
+    elsewhere,
+    option_of_batches,
+)
+from smp_advisor.scripts.checks.fsdp_adapters import adapters, mixes
+from smp_advisor.scripts.checks.model_parameters import model_parameters
+from smp_advisor.scripts.checks.sharding import in_place, may_offload, running, sharding_calls, wrap_of
+from smp_advisor.scripts.conditions import Conditions
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.queries import origins
+from smp_advisor.scripts.reaching import Reaching
+from smp_advisor.scripts.trace import exclusive
+from smp_advisor.scripts.values import External, Result, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.scripts.trace import Call
+
+_LATER = "set_requires_gradient_sync"
+_REPLICATE = ("torch.distributed._composable.replicate", "torch.distributed._composable.replicate.replicate")
+"""DDP that changes a model in place, which has a method of the same name."""
+_SIZES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
+_GIB = 1 << 30
+
+
+@check("SMP308")
+def _whole_gradients(context: Context) -> Iterator[Hit]:
+    never, option = option_of_batches(context)
+    if never:
+        return
+    delays = (_of_models, _in_place, by_fabric, by_accelerate, by_trainer)
+    for delay in (found for ways in delays for found in ways(context)):
+        where = f", where --{option} is above 1" if option and "--" not in delay.what else ""
+        figure = _figure(context, delay.element_bytes)
+        yield Hit(delay.call.module, delay.call.node, {"what": f"{delay.what}{where}", "figure": figure})
+
+
+def _figure(context: Context, element_bytes: int | None) -> str:
+    """What whole gradients take."""
+    count = model_parameters(context)
+    if count is None:
+        return f"{element_bytes} bytes a parameter" if element_bytes else "2 bytes a parameter in 16 bits, 4 in fp32"
+    size = f"{element_bytes} bytes each" if element_bytes else "2 bytes each, 4 in fp32"
+    return f"about {count * (element_bytes or 2) / _GIB:,.1f} GiB for {count / 1e9:.3g} B parameters ({size})"
+
+
+def _of_models(context: Context) -> Iterator[Delay]:
+    """``no_sync`` of a model that FSDP returned."""
+    wraps, runs = sharding_calls(context), running(context)
+    for call in calls_of(context, "no_sync") if wraps else ():
+        wrap = wrap_of(call.receiver, wraps) if call.receiver is not None else None
+        if wrap is None or in_place(wrap) or not runs(call) or exclusive(call, wrap) or elsewhere(call):
+            continue
+        if may_offload(wrap.argument("cpu_offload", 3)):
+            continue
+        if around_backward(context, call) and not _is_light(context, wrap, adapters(context, wrap)):
+            yield Delay(call, "no_sync() of a model that FSDP shards", _element_bytes(wrap))
+
+
+def _in_place(context: Context) -> Iterator[Delay]:
+    """What a model that ``fully_shard`` has changed has in place of ``no_sync``."""
+    wraps, runs = [wrap for wrap in sharding_calls(context) if in_place(wrap)], running(context)
+    others = context.trace.named(*_REPLICATE)
+    for call in calls_of(context, _LATER) if wraps else ():
+        given = call.argument("requires_gradient_sync", 0)
+        wrap = wrap_of(call.receiver, wraps) if call.receiver is not None else None
+        if given is None or not runs(call) or elsewhere(call) or (others and wrap is None):
+            continue
+        reduces = Conditions(context.settings).truth(given) is True
+        apart = all(exclusive(call, one) for one in wraps)
+        if not reduces and not apart and not _is_light(context, wraps[-1], adapters(context)):
+            what = f"{_LATER}() of a model that fully_shard divides"
+            yield Delay(call, what, _element_bytes(wrap or wraps[-1]))
+
+
+def _is_light(context: Context, wrap: Call, makers: list[Call]) -> bool:
+    """Whether only adapters have gradients there, of which whole ones weigh little."""
+    if not makers:
+        return False
+    reaching = Reaching(context)
+    places = [Hit(maker.module, maker.node) for maker in makers]
+    sure = any(not reaching.never(place) and not reaching.needed(place) for place in places)
+    return sure and not mixes(context, wrap)
+
+
+def _element_bytes(wrap: Call) -> int | None:
+    """Bytes of an undivided gradient: of the type FSDP computes in; FSDP2 keeps it in the one that it reduces in."""
+    given = wrap.argument("mp_policy") if in_place(wrap) else wrap.argument("mixed_precision", 6)
+    for one in origins(given) if given is not None else ():
+        if isinstance(one, Result) and one.call.name.endswith(("MixedPrecision", "MixedPrecisionPolicy")):
+            computed = _size(one.call.argument("param_dtype", 0))
+            reduced = _size(one.call.argument("reduce_dtype", 1)) if in_place(wrap) else None
+            return reduced or computed
+    return None
+
+
+def _size(dtype: Value | None) -> int | None:
+    return _SIZES.get(dtype.path.removeprefix("torch.")) if isinstance(dtype, External) else None
