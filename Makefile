@@ -6,7 +6,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # in a container there 
 PYTEST_ARGS ?=
 BENCHMARKS ?= search_speed cost_speed profile_trace mutations # not published_scripts: it wants a folder of somebody's scripts
 
-.PHONY: help lab demo test check explore bench format clean lint pins lab-environment test-environment
+.PHONY: help lab demo test check explore bench format clean lint pins image lab-environment test-environment
 
 help:
 	@echo 'make lab      open the quickstart notebook in JupyterLab   (LAB_ARGS=--no-browser)'
@@ -17,6 +17,7 @@ help:
 	@echo 'make bench    run the benchmarks'
 	@echo 'make format   format the Python code and mend what ruff can mend'
 	@echo 'make pins     write constraints.txt anew from the test environment'
+	@echo 'make image    take docs/images/advisor.png anew, in Chromium'
 	@echo 'make clean    remove environments, built files and caches'
 
 lab: lab-environment
@@ -59,6 +60,10 @@ clean:
 	rm -rf .venv .venv-sdk .venv-test .venv-toolkit artifacts dist js/node_modules js/lib smp_advisor/static smp_advisor/labextension
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find smp_advisor tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+image: test-environment
+	scripts/chromium.sh
+	$(TEST)/python scripts/advisor_image.py
 
 lab-environment:
 	@scripts/environment.sh .venv lab build

@@ -68,6 +68,7 @@ test('times are written as the kernel writes them, and a short step keeps its pa
   expect([0.00042, 0.027, 0.65, 11.789, 1234.5].map(value => amount(value, 's'))).toEqual([
     '0.42 ms', '27 ms', '650 ms', '11.79 s', '1,235 s'
   ]);
+  expect([0.027, 0.65, 2.35].map(value => amount(value, 's', 9.88))).toEqual(['0.027 s', '0.65 s', '2.35 s']);
   const key = new Key(['a', 'b', 'c']);
   key.draw([0.001, 0.002, 0], 's');
   expect(key.node.textContent).toBe('a1 msb2 ms');

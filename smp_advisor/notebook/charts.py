@@ -27,6 +27,7 @@ COLOURS = (
 _BAR_PX = 22
 _MARK_PX = 7
 
+_A_SECOND = 0.9995  # with as many digits as are shown
 _LEAST_SHARE = 0.0005
 """Of a step's time: parts that take less are left out of texts."""
 
@@ -60,15 +61,16 @@ def legend(names: Sequence[str], values: Sequence[float], unit: str) -> str:
     items = [
         f'<span style="white-space:nowrap;margin-right:14px"><span style="display:inline-block;width:10px;height:10px;'
         f'margin-right:5px;background:{COLOURS[index]};outline:1px solid #0003"></span>'
-        f"{escape(names[index])} {_amount(value, unit)}</span>"
+        f"{escape(names[index])} {_amount(value, unit, total)}</span>"
         for value, index in reversed(parts)
     ]
     return f'<div style="line-height:1.7">{" ".join(items)}</div>'
 
 
 def _bar(label: str, names: Sequence[str], values: Sequence[float], unit: str, full: float) -> str:
+    total = sum(values)
     parts = "".join(
-        f'<div title="{escape(name)}: {_amount(value, unit)}" style="width:{100 * value / full:.2f}%;'
+        f'<div title="{escape(name)}: {_amount(value, unit, total)}" style="width:{100 * value / full:.2f}%;'
         f'border-top:{_BAR_PX}px solid {colour}"></div>'
         for name, value, colour in zip(names, values, COLOURS, strict=False)
         if value > 0
@@ -100,7 +102,7 @@ def _row(label: str, bar: str, total: str) -> str:
 def _listed(names: Sequence[str], values: Sequence[float], unit: str) -> str:
     total = sum(values)
     return ", ".join(
-        f"{name} {_amount(value, unit)}"
+        f"{name} {_amount(value, unit, total)}"
         for name, value in zip(names, values, strict=True)
         if _worth(value, unit, total)
     )
@@ -111,7 +113,8 @@ def _worth(value: float, unit: str, total: float) -> bool:
     return value >= (_LEAST_SHARE * total if unit == "s" else 0.005) and value > 0
 
 
-def _amount(value: float, unit: str) -> str:
+def _amount(value: float, unit: str, total: float) -> str:
+    """A part of `total`: those of a time are all in seconds, or all in milliseconds."""
     if unit == "s":
-        return seconds(value)
+        return f"{value:.{3 if value < 0.1 else 2}f} s" if total >= _A_SECOND > value else seconds(value)
     return f"{value:.2f} {unit}" if value < 0.1 else f"{value:.1f} {unit}"

@@ -88,7 +88,7 @@ def _memory_note(estimate: Estimate) -> str:
     error = f"± {gib(_TWO_SIDED * estimate.memory_error_gib)} (95 %)".replace(" ", "\N{NO-BREAK SPACE}")
     if not gives_back(estimate):
         return error
-    return f"{gib(estimate.needed_gib)} needed, {error}; {spare(estimate)}"
+    return f"{gib(estimate.needed_gib)} needed, {error}; {spare(estimate)}".replace(" GiB", "\N{NO-BREAK SPACE}GiB")
 
 
 def _range(low: float, high: float) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from smp_advisor import advise
 from smp_advisor.costs import estimate
-from smp_advisor.notebook.charts import memory_chart
+from smp_advisor.notebook.charts import legend, memory_chart
 from smp_advisor.notebook.figures import figures, stage_groups, verdict
 from smp_advisor.notebook.static_view import static_html
 from smp_advisor.notebook.view_state import costs, recommendation
@@ -129,3 +129,12 @@ def test_the_verdict_says_how_much_is_missing(advice):
     large = replace(advice.plan, batch_size=200)
     result = estimate(advice.model, advice.cluster, advice.job, large)
     assert verdict(result).startswith(f"Does not fit: {-result.headroom_gib:,.1f} GiB too much")
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [([2.35, 0.65, 0.027], ["2.35 s", "0.65 s", "0.027 s"]), ([0.3, 0.027, 0.0012], ["300 ms", "27 ms", "1.2 ms"])],
+)
+def test_parts_of_one_time_are_in_one_unit(parts, told):
+    text = "".join(tree(legend(["a", "b", "c"], parts, "s")).itertext())
+    assert [part.strip() for part in re.findall(r"[\d.]+ m?s", text)] == told

@@ -25,7 +25,7 @@ export class Bar {
     const shapes = this.shapes(parts.length + 1 + marks.length);
     let start = 0;
     parts.forEach(({ value, index }, position) => {
-      const title = `${this.names[index]}: ${amount(value, unit)}`;
+      const title = `${this.names[index]}: ${amount(value, unit, total)}`;
       place(shapes[position]!, `smp-part smp-c${index}`, start / full, value / full, title);
       start += value;
     });
@@ -71,7 +71,7 @@ export class Key {
       const [swatch, name, size] = [...this.node.children[position]!.children] as [Element, Element, Element];
       swatch.className = `smp-swatch smp-k${index}`;
       setText(name, this.names[index] ?? '');
-      setText(size, amount(value, unit));
+      setText(size, amount(value, unit, total));
     });
   }
 }
@@ -79,7 +79,7 @@ export class Key {
 /** The parts in words, for who cannot see the bar. */
 export function listed(names: string[], values: number[], unit: string): string {
   const total = sum(values);
-  const parts = values.flatMap((value, index) => (isWorth(value, unit, total) ? [`${names[index]} ${amount(value, unit)}`] : []));
+  const parts = values.flatMap((value, index) => (isWorth(value, unit, total) ? [`${names[index]} ${amount(value, unit, total)}`] : []));
   return parts.join(', ');
 }
 
@@ -91,12 +91,16 @@ export function beyond(total: number, limit: number): number {
   return total - limit > 0.006 ? total - limit : 0;
 }
 
-/** As `wording.py` writes memory and times. */
-export function amount(value: number, unit: string): string {
+/**
+ * A size or a time, as the kernel writes them.
+ *
+ * @param total Of what it is a part: parts of a time are all in seconds or all in milliseconds.
+ */
+export function amount(value: number, unit: string, total = value): string {
   if (unit !== 's') return `${value.toFixed(value < 0.1 ? 2 : 1)} ${unit}`;
-  if (value < 0.00995) return `${Number((1000 * value).toPrecision(2))} ms`;
-  if (value < 0.9995) return `${(1000 * value).toFixed(0)} ms`;
-  return value < 100 ? `${value.toFixed(2)} s` : `${Math.round(value).toLocaleString('en-US')} s`;
+  const milliseconds = 1000 * value;
+  if (total < 0.9995) return `${milliseconds < 9.95 ? Number(milliseconds.toPrecision(2)) : milliseconds.toFixed(0)} ms`;
+  return value < 100 ? `${value.toFixed(value < 0.1 ? 3 : 2)} s` : `${Math.round(value).toLocaleString('en-US')} s`;
 }
 
 /** Whether a part can be read off: a step takes milliseconds or minutes, memory is always of GiB. */

@@ -1,0 +1,47 @@
+"""Take docs/images/advisor.png anew: the advisor in JupyterLab, with one slider moved.
+
+Run it with ``make image`` once the view or its figures have changed; it needs what the browser tests need.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+from playwright.sync_api import expect, sync_playwright
+
+ROOT = Path(__file__).parents[1]
+# The browser tests' server and page; another package's `tests`, of those that install theirs, would else come first.
+sys.modules["tests"] = ModuleType("tests")
+sys.modules["tests"].__path__ = [str(ROOT / "tests")]
+
+from tests.browser.conftest import ARGUMENTS, CHROMIUM, open_page  # noqa: E402
+from tests.browser.page import ADVISE  # noqa: E402
+from tests.browser.server import serve, write_notebook  # noqa: E402
+
+IMAGE = ROOT / "docs" / "images" / "advisor.png"
+SIZE = {"width": 1200, "height": 1200}
+
+
+def take(image: Path) -> None:
+    """Advise on the README's model, move the batch size one step down, and save what the page shows."""
+    with tempfile.TemporaryDirectory() as folder, serve("lab", ROOT, Path(folder)) as server, sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=str(CHROMIUM), headless=True, args=ARGUMENTS)
+        write_notebook(server.work / "quickstart.ipynb", ADVISE)
+        notebook = open_page(browser.new_context(viewport=SIZE), server, "quickstart.ipynb")
+        notebook.page.keyboard.press("Control+b")  # closes the file browser
+        advisor = notebook.advise()
+        slider = advisor.get_by_label("Batch size")
+        slider.focus()
+        notebook.page.keyboard.press("ArrowLeft")
+        expect(advisor).to_have_attribute("aria-busy", "false")
+        expect(advisor.locator(".smp-words")).to_contain_text("Batch size")
+        notebook.page.evaluate("document.fonts.ready")
+        notebook.page.screenshot(path=str(image))
+        browser.close()
+
+
+if __name__ == "__main__":
+    take(Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGE)
