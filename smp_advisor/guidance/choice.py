@@ -75,9 +75,11 @@ def batch_note(model: Model, job: Job, estimate: Estimate) -> str:
     chosen = global_batch(model, estimate)
     if job.global_batch_size is not None:
         return f"Every plan keeps your global batch of {chosen}."
+    reason = f"larger ones gain less than {_NEAR} or do not fit"
+    if estimate.tokens_per_step == job.max_tokens_per_step:
+        reason = "no larger one is within that"
     return (
-        f"The global batch was free up to {batch_limit(model, job)} a step; the search chose {chosen}: "
-        f"larger ones gain less than {_NEAR} or do not fit. Set "
+        f"The global batch was free up to {batch_limit(model, job)} a step; the search chose {chosen}: {reason}. Set "
         "global_batch_size if your optimization needs another."
     )
 
