@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from smp_advisor.costs.layout import Layout
     from smp_advisor.costs.partition import Stage
     from smp_advisor.costs.world import World
-    from smp_advisor.workload.block import Block
+    from smp_advisor.workload.block import Attention, Block
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -49,22 +49,28 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
     whole = element * saved.replicated_elements + saved.replicated_bytes + half
     divided = element * (split + unfused) + saved.split_bytes
     total = (whole / np.where(layout.sequence_parallel, tp, 1) + divided / tp) * world.microbatch_tokens
+    own = element * saved.eager_split_elements * world.microbatch_tokens
     if job.attention == "eager":
-        total = total + element * saved.eager_split_elements / tp * world.microbatch_tokens
+        total = total + own / tp
+    elif block.attentions and not block.attentions[0].fusible:
+        total = total + np.where(tp == 1, own, 0.0)
     for attention in block.attentions:
-        heads = attention.heads / tp
-        if job.attention == "fused":
-            total = total + 4 * heads * world.microbatch_tokens  # log-sum-exp, fp32
-        else:
-            # Softmax output, dropout output and mask; without dropout the softmax output and, in half precision,
-            # the fp32 copy that eager implementations compute it in.
-            extra = 4 if element == 2 else 0
-            score: float = 2 * element + 1 + 2 * autocast if attention.dropout else element + extra
-            if attention.score_bytes is not None:
-                score = attention.score_bytes
-            scores = score * heads * world.microbatch_tokens * attention.keys_per_query(world.sequence_length)
-            total = total + np.where(layout.selective_recomputation, 0.0, scores)
+        total = total + _attention_bytes(attention, layout, world, job)
     return total
+
+
+def _attention_bytes(attention: Attention, layout: Layout, world: World, job: Job) -> Floats:
+    """What one attention keeps beside its inputs and output: scores, or a fused kernel's statistics."""
+    tp, element = layout.tensor_parallel_degree, world.bytes_per_element
+    tokens = attention.heads / tp * world.microbatch_tokens
+    statistics = 4 * tokens  # log-sum-exp, fp32
+    if job.attention == "fused" and attention.fusible:
+        return statistics
+    score = attention.eager_score_bytes(element, autocast=layout.recipe.cast_bytes > 0)
+    scores = score * tokens * attention.keys_per_query(world.sequence_length)
+    scores = np.where(layout.selective_recomputation, 0.0, scores)
+    # The library's own layers under tensor parallelism have a fused form whatever the model's own code has.
+    return np.where(tp == 1, scores, statistics) if job.attention == "fused" else scores
 
 
 def unit_layers(layout: Layout, stage: Stage) -> NDArray[np.int64]:
@@ -79,8 +85,10 @@ def _checkpoint_bytes(model: Model, layout: Layout, world: World, stage: Stage) 
     split = np.where(layout.split_checkpoints | layout.sequence_parallel, layout.tensor_parallel_degree, 1)
     total = np.zeros(len(layout))
     for group, count in zip(model.groups, stage.block_counts, strict=True):
-        width = world.bytes_per_element * group.block.hidden * group.block.input_tensors
-        total = total + np.ceil(count / unit) * width * world.microbatch_tokens / split
+        width = world.bytes_per_element * group.block.hidden
+        # Every unit has an input of its own; what all of them read besides, the encoder's output, is kept once.
+        tensors = np.ceil(count / unit) + (group.block.input_tensors - 1 if count else 0)
+        total = total + tensors * width * world.microbatch_tokens / split
     return total
 
 
@@ -136,6 +144,9 @@ def activation_bytes(
     if stage.last:  # final norm and head input
         around = around + 2 * element * model.shape.hidden * world.microbatch_tokens * flight
     around = around / np.where(layout.sequence_parallel, layout.tensor_parallel_degree, 1)
+    if stage.first and model.around_elements:
+        around = around + element * model.around_elements * world.microbatch_tokens * flight
+    around = around + _position_bias_bytes(model, layout, world, stage) * flight
     logits = _logits_bytes(model, layout, world, stage)
     recomputed = np.where(checkpointed, np.where(unit == stage.layers, every, largest * unit), 0.0)
     return {
@@ -143,6 +154,24 @@ def activation_bytes(
         "recomputation": recomputed,
         "logits": logits,
     }
+
+
+def _position_bias_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
+    """Biases that the blocks of each stack add to their scores, and the gradients of the running stack's."""
+    kept, gradients = np.zeros(len(layout)), np.zeros(len(layout))
+    for group, count in zip(model.groups, stage.block_counts, strict=True):
+        biased = [one for one in group.block.attentions if one.position_biases] if count else []
+        for one in biased:
+            # The padding mask is added to them, so that every sample has its own.
+            keys = one.keys_per_query(world.sequence_length)
+            each = world.bytes_per_element * one.heads / layout.tensor_parallel_degree * world.microbatch_tokens * keys
+            kept = kept + each
+            gradients = np.maximum(gradients, len(biased) * each)
+    return kept + gradients
+
+
+_LOSS_IN_16_BITS = 8.0
+"""Bytes of a logit where the loss runs in 16 bits: the logit, its log-softmax, and two gradients."""
 
 
 def _logits_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
@@ -156,7 +185,10 @@ def _logits_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> F
     rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
     kept = np.where(layout.simple_pipeline, in_flight(layout, stage.index), 1)
     columns = model.head.outputs / vocabulary_shards(model, layout)
-    logits = (4 * (kept - 1) + layout.recipe.logit_bytes) * rows * columns
+    each = layout.recipe.logit_bytes
+    if not model.head.loss_in_fp32 and world.bytes_per_element == 2 and not layout.recipe.cast_bytes:
+        each = min(each, _LOSS_IN_16_BITS)
+    logits = (4 * (kept - 1) + each) * rows * columns
     # The output weight's gradient, before it is added to what has accumulated; a frozen one has none, and that of
     # sharded parameters is a buffer of the reduction.
     trained = layout.recipe.frozen_bytes is None

@@ -15,13 +15,20 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.instance import Instance
     from smp_advisor.costs.layout import Layout
     from smp_advisor.costs.world import World
-    from smp_advisor.workload.block import Block, Matmul
+    from smp_advisor.workload.block import Attention, Block, Matmul
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
     Floats = NDArray[np.float64]
 
-__all__ = ["BlockSeconds", "block_seconds", "head_seconds", "model_flops_per_sample", "peak_flops"]
+__all__ = [
+    "BlockSeconds",
+    "around_seconds",
+    "block_seconds",
+    "head_seconds",
+    "model_flops_per_sample",
+    "peak_flops",
+]
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,7 @@ def _matmuls_seconds(matmuls: tuple[Matmul, ...], layout: Layout, world: World, 
     inner = column([m.inputs for m in matmuls]) / np.where(column([m.split == "row" for m in matmuls]), tp, 1)
     # Expert parallelism gives a GPU fewer experts, and the tokens of more GPUs for each.
     held = np.maximum(column([m.experts for m in matmuls]) / ep, 1.0)
-    rows = world.microbatch_tokens * column([m.weights_per_token for m in matmuls]) / held
+    rows = world.microbatch_tokens * column([m.weights_per_token * m.rows_per_token for m in matmuls]) / held
     seconds = _product_seconds(rows, columns, inner, held, instance, job, world.bytes_per_element, weights=True)
     total: Floats = seconds.sum(axis=0)
     return total
@@ -125,25 +132,43 @@ def _attention_seconds(block: Block, layout: Layout, world: World, instance: Ins
     tp = layout.tensor_parallel_degree
     total = np.zeros(len(tp))
     for attention in block.attentions:
-        heads = attention.heads / tp
-        keys = attention.keys_per_query(world.sequence_length)
-        if job.attention == "fused":
-            # A causal kernel computes half of the square; a window, its band.
-            reach = min(attention.window or keys, keys)
-            pairs = reach * (1 - reach / (2 * keys)) if attention.causal else float(reach)
-            flops = 4 * heads * attention.head_dim * world.microbatch_tokens * pairs
-            total = total + flops / (
-                peak_flops(instance, job) * gpu_constant("fused_attention_efficiency", instance.gpu)
+        if job.attention == "eager":
+            total = total + _eager_seconds(attention, layout, world, instance, job)
+        elif attention.fusible:
+            total = total + _fused_seconds(attention, layout, world, instance, job)
+        else:
+            # Only the library's own layers, under tensor parallelism, have a fused form of it.
+            total = total + np.where(
+                tp == 1,
+                _eager_seconds(attention, layout, world, instance, job),
+                _fused_seconds(attention, layout, world, instance, job),
             )
-            continue
-        rows = np.full(len(tp), float(world.sequence_length))
-        width = np.full(len(tp), float(attention.head_dim))
-        copies = heads * world.microbatch_samples
-        for columns, inner in ((np.full(len(tp), float(keys)), width), (width, np.full(len(tp), float(keys)))):
-            total = total + _product_seconds(rows, columns, inner, copies, instance, job, world.bytes_per_element)
-        scores = heads * world.microbatch_tokens * keys * world.bytes_per_element
-        total = total + constant("time.eager_score_passes") * scores / _bandwidth(instance)
     return total
+
+
+def _fused_seconds(attention: Attention, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
+    """One kernel: arithmetic alone."""
+    keys = attention.keys_per_query(world.sequence_length)
+    # A causal kernel computes half of the square; a window, its band.
+    reach = min(attention.window or keys, keys)
+    pairs = reach * (1 - reach / (2 * keys)) if attention.causal else float(reach)
+    flops = 4 * attention.heads / layout.tensor_parallel_degree * attention.head_dim * world.microbatch_tokens * pairs
+    seconds: Floats = flops / (peak_flops(instance, job) * gpu_constant("fused_attention_efficiency", instance.gpu))
+    return seconds
+
+
+def _eager_seconds(attention: Attention, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
+    """Two products and what passes over the scores between them."""
+    heads = attention.heads / layout.tensor_parallel_degree
+    rows = world.sequence_length / layout.context_parallel_degree
+    keys = np.full(len(heads), float(attention.keys_per_query(world.sequence_length)))
+    width = np.full(len(heads), float(attention.head_dim))
+    copies = heads * world.microbatch_samples
+    scores = heads * world.microbatch_tokens * keys * world.bytes_per_element
+    seconds: Floats = constant("time.eager_score_passes") * scores / _bandwidth(instance)
+    for columns, inner in ((keys, width), (width, keys)):
+        seconds = seconds + _product_seconds(rows, columns, inner, copies, instance, job, world.bytes_per_element)
+    return seconds
 
 
 def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floats:
@@ -174,7 +199,8 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
     unpacking = _unpacking_seconds(block, layout, instance)
     # A frozen weight has no gradient of its own: one product in the backward pass instead of two.
     passes = 1.0 if block.adapter_parameters else 2.0
-    again = 2.5 / gpu_constant("attention_backward_share", instance.gpu) if job.attention == "fused" else 2.0
+    fused = job.attention == "fused" and all(one.fusible for one in block.attentions)
+    again = 2.5 / gpu_constant("attention_backward_share", instance.gpu) if fused else 2.0
     return BlockSeconds(
         forward=np.maximum(products + unpacking + attention + moved, launch),
         backward=np.maximum(passes * products + unpacking + 2 * moved + again * attention, 2 * launch),
@@ -199,6 +225,16 @@ def head_seconds(
     return product + dense + passes, backward
 
 
+def around_seconds(model: Model, world: World, instance: Instance, job: Job) -> Floats:
+    """Forward pass of one microbatch through what is neither block nor head, shape (n,); backward takes twice that."""
+    efficiency = gpu_constant("matmul_efficiency", instance.gpu)
+    arithmetic = model.around_flops / (peak_flops(instance, job) * efficiency)
+    # What is kept is written once and read once.
+    moved = 2 * world.bytes_per_element * model.around_elements / _bandwidth(instance)
+    seconds: Floats = (arithmetic + moved) * world.microbatch_tokens
+    return seconds
+
+
 def model_flops_per_sample(model: Model, sequence_length: int) -> float:
     """Model FLOPs of one training sample: 6 per matrix parameter and token plus 12 a d s per attention and token.
 
@@ -208,11 +244,11 @@ def model_flops_per_sample(model: Model, sequence_length: int) -> float:
     forward = 0.0
     for group in model.groups:
         block = group.block
-        matrices = sum(m.inputs * m.outputs * m.weights_per_token for m in block.matmuls)
         scores = sum(2 * a.heads * a.head_dim * a.keys_per_query(sequence_length) for a in block.attentions)
         # Half of the backward pass is gradients of weights, which frozen ones do not have.
-        products = 2 * matrices * (2 / 3 if block.adapter_parameters else 1)
+        products = sum(m.flops_per_token for m in block.matmuls) * (2 / 3 if block.adapter_parameters else 1)
         forward += group.count * sequence_length * (products + 2 * scores)
+    forward += sequence_length * model.around_flops
     rows = sequence_length if model.head.per_token else 1
     if model.head.kind != "none":
         forward += 2 * rows * (model.shape.hidden * model.head.outputs + model.head.extra_matmul_parameters)

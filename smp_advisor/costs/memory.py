@@ -14,6 +14,7 @@ from smp_advisor.costs.state import (
     offloaded_state_bytes,
     owned_parameters,
     state_bytes,
+    trained_parameters,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ def stage_bytes(
     late = np.where(layout.shard_level >= 3, layout.recipe.late_copy_bytes, 0.0)
     step = (layout.recipe.step_bytes + late) * owned_parameters(local, layout, world)
     step = np.where(layout.offload_state, 0.0, step)
+    # Nothing of the passes is left by then, casts of weights included.
     free_by_then = transient - (kept - result["gradients"])
+    free_by_then = free_by_then + layout.recipe.cast_bytes * trained_parameters(local, layout).total
     free_by_then = free_by_then + np.where(layout.shard_level >= 3, result["communication"], 0.0)
     result["optimizer_step"] = np.maximum(step - free_by_then, 0.0)
     result["context"] = _context_bytes(layout, world)
@@ -149,8 +152,10 @@ def _buffer_bytes(model: Model, layout: Layout, world: World, local: LocalParame
     )
     live = np.minimum(layout.max_live_parameters, local.total)
     reduce = np.minimum(layout.reduce_bucket_elements, local.total)
-    # What is gathered beyond the GPU's own shard.
-    bounded = element * (live * (1 - 1 / world.shards) + reduce)
+    frozen = layout.recipe.frozen_bytes is not None
+    # What is gathered beyond the GPU's own shard; of an adapter all gradients are reduced at once.
+    bounded = layout.recipe.gathered_bytes * live * (1 - 1 / world.shards)
+    bounded = bounded + (layout.recipe.reduced_bytes * local.adapters if frozen else element * reduce)
     tp, ep = layout.tensor_parallel_degree, layout.expert_parallel_degree
     block = np.max(
         [
@@ -161,12 +166,13 @@ def _buffer_bytes(model: Model, layout: Layout, world: World, local: LocalParame
     )
     root = local.root if layout.recipe.root_stays_gathered else 0.0
     units = layout.recipe.gathered_bytes * layout.prefetched_units * block + element * root
-    frozen = layout.recipe.frozen_bytes is not None
     # The gradients of an adapter are reduced in one go.
     reduced = local.adapters if frozen else np.maximum(block, local.root)
     gradients = layout.recipe.reduced_bytes * reduced
     gathered = np.where(layout.prefetched_units > 0, units + gradients, bounded)
-    buffers = np.where(layout.shard_level >= 3, np.where(world.shards > 1, gathered, 0.0), bucket)
+    # A GPU that holds everything gathers nothing, but casts a unit at a time where it holds wider parameters.
+    casts = not frozen and layout.recipe.parameter_bytes > layout.recipe.compute_bytes
+    buffers = np.where(layout.shard_level >= 3, np.where((world.shards > 1) | casts, gathered, 0.0), bucket)
     return buffers + _dequantized_bytes(model, layout)
 
 

@@ -63,8 +63,8 @@ def _balanced(model: Model, degree: int) -> list[int]:
     """Blocks of each stage: as many each where their number divides, else fewer with the head, which computes more."""
     if model.layer_count % degree == 0:
         return [model.layer_count // degree] * degree
-    matrices = max(sum(m.inputs * m.outputs * m.weights_per_token for m in g.block.matmuls) for g in model.groups)
-    head = model.shape.hidden * model.head.outputs / max(matrices, 1) if model.head.per_token else 0.0
+    work = max(sum(m.flops_per_token for m in group.block.matmuls) for group in model.groups)
+    head = 2 * model.shape.hidden * model.head.outputs / max(work, 1.0) if model.head.per_token else 0.0
     last = model.layer_count if degree == 1 else max(1, round((model.layer_count + head) / degree - head))
     base, left = divmod(model.layer_count - last, max(degree - 1, 1))
     # Of the others, the first carries the embedding: left-over blocks go to the middle.

@@ -15,7 +15,7 @@ from smp_advisor.costs.communication import (
     bus_bytes_per_second,
     point_to_point_seconds,
 )
-from smp_advisor.costs.compute import block_seconds, head_seconds
+from smp_advisor.costs.compute import around_seconds, block_seconds, head_seconds
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.partition import stage_kinds
 from smp_advisor.costs.pipeline import makespan_slots
@@ -111,6 +111,10 @@ def _stage_passes(
             )
             for name in _PASSES
         }
+        if stage.first and model.around_flops:
+            around = around_seconds(model, world, cluster.instance, job)
+            sums["forward"] = sums["forward"] + around
+            sums["backward"] = sums["backward"] + 2 * around
         if stage.last:
             sums["forward"] = sums["forward"] + head[0]
             sums["backward"] = sums["backward"] + head[1]
@@ -289,7 +293,14 @@ def _data_parallel(
     backward = passes.backward + passes.recomputation + passes.exchange_backward
     sharing = bus_bytes_per_second(cluster, world.shards, neighbours)[1]
     per_microbatch = _exposed(gather, forward, sharing) + _exposed(gather + scatter, backward, sharing)
-    fully = layout.microbatches * per_microbatch + _exposed(across, last, np.zeros_like(sharing))
+    # Shards within a node leave the network to the reduction across them, which runs beside both compute and gathers;
+    # where all use the network, what the gathers leave of the backward pass hides it.
+    within = gather + scatter
+    beside = np.maximum(across - np.maximum(within, last), 0.0) + constant("time.contention_across_nodes") * np.minimum(
+        across, last
+    )
+    after = _exposed(across, np.maximum(last - within, 0.0), np.zeros_like(sharing))
+    fully = layout.microbatches * per_microbatch + np.where(sharing, beside, after)
     return np.where(level >= 3, fully, by_level)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs.layout import Layout, checkpoint_layers
-from smp_advisor.costs.recipe import amp, over_frozen
+from smp_advisor.costs.recipe import amp, ddp, over_frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,9 @@ def replicated(plans: Sequence[Plan], job: Job) -> Layout:
 
     What a compiled step keeps is the compiler's decision; it is taken to be what PyTorch keeps.
     """
+    recipe = ddp(job) if plans and plans[0].library == "ddp" else amp(job)
     return Layout.of_columns(
-        over_frozen(amp(job), job),
+        over_frozen(recipe, job),
         rows=len(plans),
         batch_samples=[p.batch_size * p.gradient_accumulation_steps for p in plans],
         microbatches=[p.gradient_accumulation_steps for p in plans],

@@ -69,8 +69,8 @@ def stacks(model: nn.Module) -> list[Stack]:
             repetition = _repetition(signatures)
             parameters = parameter_total(child for _, child in children)
             distinct = len({id(child) for _, child in children}) == len(children)
-            if repetition and parameters and distinct:
-                prefix, period = repetition
+            prefix, period = repetition or (0, 0)
+            if repetition and parameter_total(child for _, child in children[prefix:]) and distinct:
                 found.append(
                     Stack(
                         path=path,
@@ -95,9 +95,9 @@ def _is_container(module: nn.Module, names: Sequence[str]) -> bool:
 
 
 def _repetition(signatures: Sequence[str]) -> tuple[int, int] | None:
-    """Shortest prefix and smallest period with at least two repeats."""
+    """Shortest prefix, of less than half of the children, and smallest period with at least two repeats."""
     count = len(signatures)
-    for prefix in range(max(1, count // 2)):
+    for prefix in range((count + 1) // 2):
         for period in range(1, (count - prefix) // 2 + 1):
             if all(signatures[i] == signatures[i - period] for i in range(prefix + period, count)):
                 return prefix, period

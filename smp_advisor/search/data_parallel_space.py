@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smp_advisor.costs.layout import Layout, checkpoint_strategy
-from smp_advisor.costs.recipe import amp, fully_sharded, over_frozen
+from smp_advisor.costs.recipe import amp, ddp, fully_sharded, over_frozen
 from smp_advisor.costs.translation_sharded import PREFETCHED_UNITS
 from smp_advisor.library.plan import plan_fields
 from smp_advisor.library.schema import schema
@@ -72,7 +72,8 @@ def enumerate_data_parallel(
     if library == "fsdp":
         parts = [_sharded(rows, job, one, cluster) for one in _strategies(cluster, pins)]
     else:
-        parts = [_columns(rows, over_frozen(amp(job), job))]
+        recipe = ddp(job) if library == "ddp" else amp(job)
+        parts = [_columns(rows, over_frozen(recipe, job))]
     extra = {name: value for name, value in pins.items() if name in plan_fields(library) - _COLUMNS}
     settings = partial(_settings, library=library, precision=job.precision, gpus=cluster.gpus)
     return Space(library=library, layout=Layout.concatenate(parts), settings=settings, extra=extra)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from smp_advisor.errors import JobError
 
 if TYPE_CHECKING:
-    from smp_advisor.workload.block import Block
+    from smp_advisor.workload.block import Block, Matmul
     from smp_advisor.workload.model import Model
 
 __all__ = ["Adapter", "AdapterTargets"]
@@ -125,10 +125,37 @@ def _pairs(adapter: Adapter, block: Block) -> tuple[_Pair, ...]:
                 widths, source = ([product.outputs // 2] * 2 if everything else []), "mlp norm"
             case "mlp up" | "mlp down" | "expert down":
                 widths, source = (widths if everything else []), product.name
-            case _:  # a router decides and is never adapted
-                widths = []
+            case _:
+                widths, source = _as_named(adapter, product)
         pairs += [_Pair(product.inputs, width, product.experts, product.weights_per_token, source) for width in widths]
     return tuple(pairs)
+
+
+_NAMED = {
+    "query": {"q_proj", "q_lin", "query", "query_proj", "to_q", "wq"},
+    "key": {"k_proj", "k_lin", "key", "key_proj", "to_k", "wk"},
+    "value": {"v_proj", "v_lin", "value", "value_proj", "to_v", "wv"},
+    "joint": {"Wqkv", "c_attn", "qkv_proj", "query_key_value"},
+    "output": {"o_proj", "out_lin", "out_proj", "wo"},
+}
+"""What models call the projections of their attention."""
+
+
+def _as_named(adapter: Adapter, product: Matmul) -> tuple[list[int], str]:
+    """(widths, source) of a product of a measured block, which has the name its module has in the model's code.
+
+    A product that nothing divides is a router, which decides and is never adapted.
+    """
+    if product.split == "none":
+        return [], product.name
+    role = next((role for role, names in _NAMED.items() if product.name in names), "")
+    reached = {
+        "query-value": {"query", "value", "joint"},
+        "attention": set(_NAMED),
+        "all-linear": {*_NAMED, ""},
+    }
+    source = {"": product.name, "output": _ATTENTION}.get(role, "attention norm")
+    return ([product.outputs] if role in reached[adapter.targets] else []), source
 
 
 def _adapted(adapter: Adapter, block: Block) -> Block:

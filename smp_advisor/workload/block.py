@@ -14,7 +14,7 @@ Split = Literal["column", "row", "none"]
 class Matmul:
     """A matrix product of the forward pass: each token's row of `inputs` values times a weight.
 
-    FLOPs per token are ``2 * inputs * outputs * weights_per_token``.
+    FLOPs per token are ``2 * inputs * outputs * weights_per_token * rows_per_token``.
     """
 
     name: str
@@ -29,6 +29,13 @@ class Matmul:
     """Copies of the weight of which each token uses `weights_per_token` (mixture of experts)."""
     weights_per_token: int = 1
     """How many of the `experts` a token passes through."""
+    rows_per_token: float = 1.0
+    """Rows that a token brings: the positions of a convolution, the patches of an image that counts as one token."""
+
+    @property
+    def flops_per_token(self) -> float:
+        """Of the forward pass."""
+        return 2.0 * self.inputs * self.outputs * self.weights_per_token * self.rows_per_token
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,12 +50,31 @@ class Attention:
     """Sliding window in tokens, None for full attention."""
     dropout: bool = True
     """Whether attention dropout is on, so that eager attention saves its mask and output."""
+    fusible: bool = True
+    """Whether the model's code has a fused form of it; without one it runs eagerly, whatever was asked for."""
+    scores_in_fp32: bool = False
+    """Whether eager attention takes its softmax of an fp32 copy of 16-bit scores."""
+    position_biases: bool = False
+    """Whether biases of every score are added, one tensor of them for all blocks of a stack (T5)."""
     score_bytes: float | None = None
     """Bytes that eager attention keeps of one score, where they were measured; None: by formula."""
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
             raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
+
+    def eager_score_bytes(self, element_bytes: int, *, autocast: bool = False) -> float:
+        """Bytes that eager attention keeps of one score.
+
+        The softmax output and, with dropout, its mask and output; without, the cast that the product with the values
+        reads, where the softmax runs in fp32.
+        """
+        if self.score_bytes is not None:
+            return self.score_bytes
+        softmax = 4 if self.scores_in_fp32 or autocast else element_bytes
+        if self.dropout:
+            return softmax + 1 + element_bytes
+        return softmax + (element_bytes if softmax > element_bytes else 0)
 
     def keys_per_query(self, sequence_length: int) -> int:
         """Columns of the score matrix that eager attention materialises, full rows as PyTorch does."""

@@ -26,6 +26,9 @@ _TRAFFIC_PER_SAVED = 2
 """A saved element is written once and read once by a memory-bound operation, roughly."""
 
 
+_ROUTERS = {"gate", "router", "shared_expert_gate"}
+"""What models call the product that chooses a token's experts."""
+
 _OBTAINED = {"guided trace": "by a guided trace", "real steps": "extrapolated from real steps"}
 _BANDS = {"exact": 0.0, "high": 0.05, "low": 0.25}
 """Relative error that activation memory is taken to have, by a profile's confidence."""
@@ -113,21 +116,30 @@ class _Measured:
         profile's sequence.
         """
         saved = kind["saved_bytes"]
-        total = self.per_token(saved)
-        if self.power:
-            total += self._factor(saved, 0) / self.sequence + self._factor(saved, 2) * self.sequence
+        total = self.all_per_token(saved)
         # Kept once a microbatch whatever its samples: counted for each, so that more than one is not underestimated.
         total += float(sum(Fraction(value) * self.sequence**j for j, value in enumerate(saved["polynomial"][0]))) / (
             self.sequence
         )
-        if self.values["attention"] == "fused":
+        if not self.ran_eagerly(attentions):
             return total - sum(4.0 * attention.heads for attention in attentions)
         return total - sum((one.score_bytes or 0.0) * one.heads * self.sequence for one in attentions)
+
+    def all_per_token(self, polynomial: Mapping[str, Any]) -> float:
+        """What grows with the batch, of one token at the profile's sequence."""
+        total = self.per_token(polynomial)
+        if self.power:
+            total += self._factor(polynomial, 0) / self.sequence + self._factor(polynomial, 2) * self.sequence
+        return total
+
+    def ran_eagerly(self, attentions: Sequence[Attention]) -> bool:
+        """Whether scores were kept: asked for, or because the model's code has no fused form."""
+        return self.values["attention"] == "eager" or not all(attention.fusible for attention in attentions)
 
     def measured_scores(self, attentions: Sequence[Attention], kind: Mapping[str, Any]) -> tuple[Attention, ...]:
         """Attentions with the bytes a score that eager attention was seen to keep."""
         heads = sum(attention.heads for attention in attentions)
-        if self.values["attention"] == "fused" or not heads or not self.power:
+        if not self.ran_eagerly(attentions) or not heads or not self.power:
             return tuple(attentions)
         each = self._factor(kind["saved_bytes"], 2) / heads
         return tuple(dataclasses.replace(attention, score_bytes=each) for attention in attentions)
@@ -151,17 +163,18 @@ class _Measured:
         wanted = sum(self.kept_per_token(kind, attentions) for kind in kinds) / len(kinds)
         if known.fixed_sequence_length:  # traced as one sample, counted as its tokens
             tokens = known.fixed_sequence_length
-            lse = sum(4.0 * attention.heads for attention in attentions) if self.values["attention"] == "fused" else 0.0
+            lse = 0.0 if self.ran_eagerly(attentions) else sum(4.0 * attention.heads for attention in attentions)
             wanted = (wanted + lse) / tokens - (lse or self._scores(block.attentions, tokens))
-        predicted = self._elements(block.saved)
+        predicted = self._elements(block)
         if predicted <= 0 or wanted <= 0:
             return block
         ratio = wanted / predicted
         fields = {one.name: getattr(block.saved, one.name) * ratio for one in dataclasses.fields(block.saved)}
         return dataclasses.replace(block, attentions=attentions, saved=SavedActivations(**fields))
 
-    def _elements(self, saved: SavedActivations) -> float:
+    def _elements(self, block: Block) -> float:
         """Bytes a token by the cost model's formula without the scores, on one GPU."""
+        saved = block.saved
         total = (
             self.element * (saved.split_elements + saved.replicated_elements + saved.unfused_split_elements)
             + saved.split_bytes
@@ -169,24 +182,24 @@ class _Measured:
         )
         if self.element == 2:
             total += saved.half_replicated_bytes
-        if self.values["attention"] == "eager":
+        if self.ran_eagerly(block.attentions):
             total += self.element * saved.eager_split_elements
         return total
 
     def _scores(self, attentions: Sequence[Attention], tokens: int) -> float:
         """Bytes a token that the cost model takes for eager attention by formula."""
-        total = 0.0
-        for attention in attentions:
-            bytes_ = 2 * self.element + 1 if attention.dropout else self.element + (4 if self.element == 2 else 0)
-            total += bytes_ * attention.heads * attention.keys_per_query(tokens)
-        return total
+        return sum(
+            attention.eager_score_bytes(self.element) * attention.heads * attention.keys_per_query(tokens)
+            for attention in attentions
+        )
 
     def model(self) -> Model:
         """A model of the measured blocks alone."""
         values = self.values
         blocks = [self._block(kind) for kind in self.kinds]
         groups = tuple(BlockGroup(block=blocks[place], count=len(list(run))) for place, run in groupby(self.order))
-        main = max(groups, key=lambda group: group.count * group.block.parameters).block
+        largest = max(range(len(blocks)), key=lambda place: self.order.count(place) * blocks[place].parameters)
+        main, width = blocks[largest], self.kinds[largest]["hidden"] or blocks[largest].hidden
         attention = main.attentions[0] if main.attentions else None
         outside = values["parameter_count"] - sum(group.block.parameters * group.count for group in groups)
         if outside < 0:
@@ -194,7 +207,8 @@ class _Measured:
                 f"The blocks of {values['name']} share parameters with one another, which the cost model cannot place: "
                 "describe the model with Model.from_shape."
             )
-        head, embedding, tokens = self._ends(outside, main.hidden)
+        head, embedding, tokens = self._ends(outside, width)
+        head, around_bytes, around_flops = self._around(head, width)
         config = json.loads(values["config_json"])
         return Model(
             name=values["name"],
@@ -202,7 +216,7 @@ class _Measured:
             origin="measured",
             shape=Shape(
                 layers=len(self.order),
-                hidden=main.hidden,
+                hidden=width,
                 heads=attention.heads if attention else 1,
                 kv_heads=attention.kv_heads if attention else 1,
                 ffn=max((matmul.outputs for matmul in main.matmuls), default=main.hidden),
@@ -216,6 +230,8 @@ class _Measured:
             final_parameters=outside - embedding - head.parameters,
             head=head,
             fixed_sequence_length=None if values["has_sequence"] else 1,
+            around_elements=around_bytes / self.element,
+            around_flops=around_flops,
             config_json=values["config_json"],
         )
 
@@ -235,8 +251,33 @@ class _Measured:
         head = Head(kind="classification", outputs=outputs, parameters=own, tied=False, per_token=False)
         return head, outside - own, min(table, outside - own)
 
+    def _around(self, head: Head, hidden: int) -> tuple[Head, float, float]:
+        """(head, bytes kept, forward FLOPs) a token outside the blocks, without what the cost model adds for any model.
+
+        Stems of convolutions, stages too short to repeat, pooling: all that is no block and neither embedding, final
+        norm nor head as transformers have them. The head learns in which type its loss keeps the logits.
+        """
+        kept, flops = (self.all_per_token(self.values[name]) for name in ("saved_bytes", "forward_flops"))
+        for place in self.order:
+            kept -= self.all_per_token(self.kinds[place]["saved_bytes"])
+            flops -= self.all_per_token(self.kinds[place]["forward_flops"])
+        # A mask of the embedding's dropout, the final norm's input and the head's.
+        kept -= (1 + 2 * self.element) * hidden
+        if head.kind != "none":
+            rows = 1.0 if head.per_token else 1 / self.sequence
+            in_fp32 = self.element == 4 or self.values["precision"] == "amp" or kept > 3.0 * head.outputs * rows
+            head = dataclasses.replace(head, loss_in_fp32=in_fp32)
+            kept -= (4.0 if in_fp32 else 2.0) * head.outputs * rows
+            flops -= 2.0 * hidden * head.outputs * rows
+        return head, max(0.0, kept), max(0.0, flops)
+
     def _block(self, kind: Mapping[str, Any]) -> Block:
         input_elements = max(1, round(self.per_token(kind["input_bytes"]) / self.element))
+        # Of an image's block the whole input counts as the width of its one token; a decoder's block may read more than
+        # one tensor of its width.
+        tensors = input_elements // kind["hidden"] if self.power and kind["hidden"] else 1
+        hidden = input_elements // tensors if tensors and input_elements % tensors == 0 else input_elements
+        tensors = input_elements // hidden
         matmuls = tuple(
             matmul for product in kind["products"] if (matmul := self._matmul(product, kind["hidden"])) is not None
         )
@@ -245,13 +286,16 @@ class _Measured:
             matmuls = self._one_product(kind, input_elements)
         if attentions:
             matmuls = _with_output_projection(matmuls, kind["hidden"])
+        if not self.power:
+            matmuls += self._attention_products(kind)
         elements = max(0.0, self.kept_per_token(kind, attentions) / self.element)
         replicated = min(elements, float(_REPLICATED_ELEMENTS * input_elements))
         # Routers and the like stay whole beside norms and biases.
         whole = sum(matmul.inputs * matmul.outputs for matmul in matmuls if matmul.split == "none" and self.power)
         return Block(
             kind=kind["kind"],
-            hidden=input_elements,
+            hidden=hidden,
+            input_tensors=tensors,
             parameters=kind["parameters"],
             replicated_parameters=min(kind["parameters"], kind["one_dimensional_parameters"] + whole),
             matmuls=matmuls,
@@ -267,22 +311,32 @@ class _Measured:
         flops = self.per_token(product["flops"])
         if flops <= 0:
             return None
-        uses = 1
+        uses, rows = 1, 1.0
         if experts > 1:
             uses = max(1, min(experts, round(flops / (2 * inputs * outputs))))
         elif abs(flops - 2 * inputs * outputs) > 1e-6 * flops:  # a convolution, or a product of other rows than tokens
-            outputs = max(1, round(flops / (2 * inputs)))
+            rows = flops / (2 * inputs * outputs)
         split = "column" if inputs == hidden else "row" if outputs == hidden else "none"
-        if experts == 1 and outputs < 64 and outputs != hidden:  # routers
+        name = product["name"].rsplit(".", 2)[-2] if "." in product["name"] else product["name"]
+        if name in _ROUTERS or (experts == 1 and outputs < 64 and outputs != hidden):
             split = "none"
         return Matmul(
-            name=product["name"].rsplit(".", 2)[-2] if "." in product["name"] else product["name"],
+            name=name,
             inputs=inputs,
             outputs=outputs,
             split=split,  # type: ignore[arg-type]
             experts=experts,
             weights_per_token=uses,
+            rows_per_token=rows,
         )
+
+    def _attention_products(self, kind: Mapping[str, Any]) -> tuple[Matmul, ...]:
+        """The attention of an image's patches, whose number is not known, as a product with as many FLOPs."""
+        flops, hidden = self.per_token(kind["attention_flops"]), kind["hidden"]
+        if flops <= 0 or not hidden:
+            return ()
+        rows = flops / (2 * hidden * hidden)
+        return (Matmul(name="attention scores", inputs=hidden, outputs=hidden, rows_per_token=rows),)
 
     def _one_product(self, kind: Mapping[str, Any], width: int) -> tuple[Matmul, ...]:
         """All of a block's FLOPs as one product, where its weights were not told apart."""
@@ -299,9 +353,11 @@ class _Measured:
                 Attention(
                     heads=one["heads"],
                     kv_heads=one["kv_heads"] if one["heads"] % one["kv_heads"] == 0 else one["heads"],
-                    head_dim=one["head_dim"],
+                    # Queries and keys may be wider than values (DeepSeek's latent attention).
+                    head_dim=round((one["head_dim"] + one["value_dim"]) / 2),
                     causal=one["causal"],
                     dropout=one["dropout"],
+                    scores_in_fp32=True,
                 )
                 for one in kind["attentions"]
             )
@@ -313,7 +369,15 @@ class _Measured:
         heads = heads if heads and round(width) % heads == 0 else max(1, round(width) // 64)
         saved = self._factor(kind["saved_bytes"], 2)
         dropout = saved > (self.element + 4.5) * heads
-        return (Attention(heads=heads, kv_heads=heads, head_dim=max(1, round(width / heads)), dropout=dropout),)
+        return (
+            Attention(
+                heads=heads,
+                kv_heads=heads,
+                head_dim=max(1, round(width / heads)),
+                dropout=dropout,
+                scores_in_fp32=True,
+            ),
+        )
 
 
 def _with_output_projection(matmuls: tuple[Matmul, ...], hidden: int) -> tuple[Matmul, ...]:

@@ -75,6 +75,9 @@ def attention(
     partly_rotated: bool = False,
     upcast_queries: bool = False,
     joint: bool = False,
+    fusible: bool = True,
+    scores_in_fp32: bool = False,
+    position_biases: bool = False,
 ) -> Part:
     """Self-attention or, with `cross`, attention to an encoder's output, without its norm.
 
@@ -94,6 +97,8 @@ def attention(
         Whether eager attention keeps fp32 copies of q and k (GPT-J).
     joint
         Whether one product makes q, k and v; three cast their input each under autocast.
+    fusible, scores_in_fp32, position_biases
+        As in `Attention`.
     """
     kv_heads = heads if kv_heads is None else kv_heads
     head_dim = hidden // heads if head_dim is None else head_dim
@@ -121,7 +126,17 @@ def attention(
         replicated_parameters=hidden if output_bias else 0,
         matmuls=(*products, Matmul(name=name, inputs=queries, outputs=hidden, split="row")),
         attentions=(
-            Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal, window=window, dropout=dropout),
+            Attention(
+                heads=heads,
+                kv_heads=kv_heads,
+                head_dim=head_dim,
+                causal=causal,
+                window=window,
+                dropout=dropout,
+                fusible=fusible,
+                scores_in_fp32=scores_in_fp32,
+                position_biases=position_biases,
+            ),
         ),
         split_elements=kept + queries,
         autocast_replicated_bytes=0 if joint else (2 if cross else 4) * hidden,

@@ -54,6 +54,8 @@ class Head:
     """Whether the output weight is the token embedding."""
     per_token: bool = True
     """Logits for every token (language models) or one row a sample (classification)."""
+    loss_in_fp32: bool = True
+    """Whether the model's code takes the loss of an fp32 copy of 16-bit logits (decoders; BERT and T5 do not)."""
     extra_matmul_parameters: int = 0
     """Weights of dense layers before the output projection (BERT's and RoBERTa's transform, T5: 0)."""
 

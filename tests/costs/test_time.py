@@ -166,3 +166,18 @@ def test_every_gpu_of_a_table_by_gpu_is_found_by_its_board() -> None:
     words = {word for board in boards for word in board.split()}
     tables = {name.split(".")[2] for name in constants() if name.startswith("gpu.")}
     assert tables - {"other"} <= words
+
+
+@given(
+    st.sampled_from(["hybrid_shard", "_hybrid_shard_zero2", "full_shard"]),
+    st.integers(1, 4),
+    st.sampled_from([2, 3, 5]),
+    st.sampled_from(["ml.g5.48xlarge", P4D]),
+)
+def test_faster_gpus_never_make_a_sharded_step_slower(strategy: str, samples: int, nodes: int, name: str) -> None:
+    """Compute hides communication once: where it shrinks, no more than it becomes visible."""
+    model = Model.from_shape(layers=1, hidden=4096, heads=32, family="mixtral", experts=8, experts_per_token=2)
+    plan = Plan(library="fsdp", precision="bf16", batch_size=samples, sharding_strategy=strategy)
+    job, cluster = Job(sequence_length=128, precision="bf16", attention="fused"), Cluster(name, nodes)
+    faster = Cluster(replace(cluster.instance, peak_tflops=2 * cluster.instance.peak_tflops), nodes)
+    assert estimate(model, faster, job, plan).step_seconds <= estimate(model, cluster, job, plan).step_seconds

@@ -199,3 +199,41 @@ def test_a_vit_block_keeps_what_autograd_keeps():
     growth = saved_bytes(lambda: build(2), image, torch.bfloat16) - saved_bytes(lambda: build(1), image, torch.bfloat16)
     measured = growth / BATCH / model.fixed_sequence_length
     assert expected_per_token(model.groups[0].block, "sdpa") == pytest.approx(measured, rel=0.02)
+
+
+# name: model class, configuration, key of the depth
+EAGER = {
+    "GPT-2": ("GPT2Model", {"n_embd": 512, "n_head": 8}, "n_layer"),
+    "GPT-2 without dropout": ("GPT2Model", {"n_embd": 512, "n_head": 8, "attn_pdrop": 0.0}, "n_layer"),
+    "Llama": ("LlamaModel", WIDE | {"intermediate_size": 1792}, "num_hidden_layers"),
+    "Llama with dropout": (
+        "LlamaModel",
+        WIDE | {"intermediate_size": 1792, "attention_dropout": 0.1},
+        "num_hidden_layers",
+    ),
+    "Falcon": ("FalconModel", WIDE, "num_hidden_layers"),
+    "BERT": ("BertModel", WIDE | {"intermediate_size": 2048}, "num_hidden_layers"),
+    "OPT": ("OPTModel", WIDE | {"ffn_dim": 2048, "word_embed_proj_dim": 512}, "num_hidden_layers"),
+    "GPT-NeoX": ("GPTNeoXModel", WIDE | {"intermediate_size": 2048}, "num_hidden_layers"),
+    "GPT-J": ("GPTJModel", {"n_embd": 512, "n_head": 8, "rotary_dim": 32}, "n_layer"),
+    "BLOOM": ("BloomModel", {"hidden_size": 512, "n_head": 8}, "n_layer"),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", EAGER)
+def test_eager_attention_keeps_of_a_score_what_autograd_keeps(name, dtype):
+    class_name, keywords, depth = EAGER[name]
+    cls = getattr(transformers, class_name)
+
+    def kept(layers, length):
+        config = cls.config_class(**keywords, **{depth: layers}, use_cache=False)
+        config._attn_implementation = "eager"
+        return saved_bytes(lambda: cls(config), lambda: text(length), dtype)
+
+    lengths = (128, 256, 512)
+    growth = [(kept(3, length) - kept(2, length)) / BATCH for length in lengths]
+    _, _, per_pair = np.polynomial.polynomial.polyfit(lengths, growth, 2)
+    attention = Model.from_config(cls.config_class(**keywords, **{depth: 1})).groups[0].block.attentions[0]
+    expected = attention.heads * attention.eager_score_bytes(dtype.itemsize)
+    assert expected == pytest.approx(per_pair, rel=0.02)

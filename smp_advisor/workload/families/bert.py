@@ -103,5 +103,6 @@ def _head(settings: Settings, task: Task, hidden: int, vocab: int, *, dense: boo
         outputs=vocab,
         parameters=transform + output + sentence,
         tied=tied,
+        loss_in_fp32=False,
         extra_matmul_parameters=hidden * hidden,
     )

@@ -32,6 +32,8 @@ def build(settings: Settings) -> Model:
                 joint=True,
                 head_dim=settings.head_dim(hidden, heads),
                 dropout=settings.rate("attention_dropout") > 0,
+                fusible=False,  # linear position biases are added to the scores
+                scores_in_fp32=True,
             ),
             residual(hidden, dropout=dropout),
             norm(hidden),

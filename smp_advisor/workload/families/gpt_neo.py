@@ -34,6 +34,8 @@ def build(settings: Settings) -> Model:
                 head_dim=settings.head_dim(hidden, heads),
                 qkv_bias=False,
                 dropout=settings.rate("attention_dropout") > 0,
+                fusible=False,
+                scores_in_fp32=True,
             ),
             residual(hidden, dropout=dropout),
             norm(hidden),

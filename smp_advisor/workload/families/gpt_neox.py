@@ -39,6 +39,7 @@ def build(settings: Settings) -> Model:
                 dropout=settings.rate("attention_dropout") > 0,
                 rotary_dim=int(head_dim * _rotary_share(settings)),
                 partly_rotated=True,
+                scores_in_fp32=True,
             ),
             residual(hidden, dropout=dropout),
             norm(hidden, input_kept=not parallel),

@@ -36,6 +36,8 @@ def build(settings: Settings) -> Model:
                 dropout=settings.rate("attn_pdrop") > 0,
                 rotary_dim=settings.size("rotary_dim", default=head_dim),
                 upcast_queries=True,
+                fusible=False,
+                scores_in_fp32=True,
             ),
             residual(hidden, dropout=dropout),
             feed_forward(hidden, ffn, settings.activation("activation_function")),

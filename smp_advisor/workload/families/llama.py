@@ -47,6 +47,7 @@ def build(settings: Settings) -> Model:
                 window=settings.size("sliding_window") if settings.given("sliding_window") else None,
                 dropout=settings.rate("attention_dropout") > 0,
                 rotary_dim=head_dim,
+                scores_in_fp32=True,
             ),
             residual(hidden, dropout=False),
             norm(hidden, "rms"),

@@ -40,6 +40,7 @@ def build(settings: Settings) -> Model:
                 qkv_bias=bias,
                 output_bias=bias,
                 dropout=settings.rate("attention_dropout") > 0,
+                scores_in_fp32=True,
             ),
             residual(hidden, dropout=dropout),
             norm(hidden, affine=affine),

@@ -34,7 +34,8 @@ def build(settings: Settings) -> Model:
         head = Head(kind="none", outputs=0, parameters=0, tied=False)
     else:
         tied = settings.flag("tie_word_embeddings")
-        head = Head(kind="language-model", outputs=vocab, parameters=0 if tied else vocab * hidden, tied=tied)
+        own = 0 if tied else vocab * hidden
+        head = Head(kind="language-model", outputs=vocab, parameters=own, tied=tied, loss_in_fp32=False)
     note = found.note
     if head.kind != "none" and not head.tied:
         note = "output weights counted apart from the embedding, as the published checkpoints hold them"
@@ -88,6 +89,11 @@ def _attention(settings: Settings, *, causal: bool, cross: bool = False) -> Part
         causal=causal,
         dropout=settings.rate("dropout_rate") > 0,
         cross=cross,
+        # Position biases are added to the scores: no fused form in the transformers releases of the libraries'
+        # containers, and one that keeps the biases since transformers 5.
+        fusible=False,
+        scores_in_fp32=True,
+        position_biases=True,
     )
 
 
