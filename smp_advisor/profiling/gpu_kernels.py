@@ -53,6 +53,9 @@ def gpu_kernels(attention: str, on_attention: Callable[[Tensor, Tensor, Tensor, 
         enable_gqa: bool = False,  # noqa: ARG001, FBT001, FBT002
     ) -> Tensor:
         on_attention(query, key, value, is_causal, dropout_p)
+        if attention == "fused":
+            # One of the operators that autocast runs in 16 bits; the kernels below are called past it.
+            query, key, value = (_as_autocast(tensor) for tensor in (query, key, value))
         if attention == "fused" and not _on_fake(query) and not dropout_p:
             key, value = _for_every_head(query, key, value)
             return original(query, key, value, attn_mask, 0.0, is_causal, scale=scale)
@@ -73,6 +76,13 @@ def gpu_kernels(attention: str, on_attention: Callable[[Tensor, Tensor, Tensor, 
         ):
             stack.enter_context(patched(owner, name, value))
         yield
+
+
+def _as_autocast(tensor: Tensor) -> Tensor:
+    """The tensor in autocast's type, where autocast is on."""
+    if not torch.is_autocast_enabled("cpu") or not tensor.is_floating_point():
+        return tensor
+    return tensor.to(torch.get_autocast_dtype("cpu"))
 
 
 def _on_fake(tensor: Tensor) -> bool:
