@@ -220,7 +220,7 @@ def _value(
         usd_per_hour=cluster.usd_per_hour,
         days=days_to_train(job.tokens, batch * sequence / time.total_seconds),
         step_factors=step_time_factors(kind),
-        assumptions=assumptions(model, plan),
+        assumptions=assumptions(model, plan, job),
     )
 
 
@@ -228,7 +228,7 @@ HOST_SHARE = 0.8
 """Share of host memory that offloaded activations may take; the rest is data loading and the operating system."""
 
 
-def assumptions(model: Model, plan: Plan) -> tuple[str, ...]:
+def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
     """What the figures of this plan rest on that no source states, one sentence each."""
     said = []
     if model.origin == "inferred":
@@ -237,6 +237,12 @@ def assumptions(model: Model, plan: Plan) -> tuple[str, ...]:
         said.append(
             f"The library does not distribute {model.family} layers by itself: tensor parallelism divides them only if "
             "the script registers them with smp.tp_register_with_module."
+        )
+    fusible = all(one.fusible for group in model.groups for one in group.block.attentions)
+    if job.attention == "fused" and not fusible and plan.tensor_parallel_degree == 1:
+        said.append(
+            f"Attention is counted as eager: transformers' code of {model.family} has no fused form of it in the"
+            " libraries' containers."
         )
     if plan.tensor_parallel_degree > 1 and model.head.per_token and model.shape.vocab:
         if model.shape.vocab % plan.tensor_parallel_degree:

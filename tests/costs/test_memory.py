@@ -379,6 +379,9 @@ def test_attention_without_a_fused_form_is_eager_whatever_is_asked_for(config: d
     )
     assert fused.memory == eager.memory
     assert fused.step_seconds == pytest.approx(eager.step_seconds)
+    said = "Attention is counted as eager"
+    assert any(said in sentence for sentence in fused.assumptions)
+    assert not any(said in sentence for sentence in eager.assumptions)
 
 
 def test_the_librarys_own_layers_have_a_fused_form_of_it() -> None:
