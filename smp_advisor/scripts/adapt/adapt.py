@@ -98,13 +98,18 @@ def adapt_script(path_or_source: str | Path, plan: Plan | None = None, *, librar
     )
 
 
+_TURNED_WRONG = {"SMP308"}
+"""Warnings about what was right before: accumulating under no_sync() is for replicas, not for FSDP."""
+
+
 def _say_what_the_checker_finds(draft: Draft, plan: Plan | None, target: Target) -> None:
     """Errors that are left belong to the to-do: nobody should find them on the cluster."""
     from smp_advisor.scripts.check import check_script
 
     suits = plan is not None and getattr(plan, "library", target.library) == target.library
-    for finding in check_script(draft.module.code + "\n", plan if suits else None, library=target.library).of("error"):
-        draft.leave_to_do(f"Line {finding.line} of the adapted script: {finding.message} {finding.remedy}")
+    for finding in check_script(draft.module.code + "\n", plan if suits else None, library=target.library).findings:
+        if finding.severity == "error" or finding.id in _TURNED_WRONG:
+            draft.leave_to_do(f"Line {finding.line} of the adapted script: {finding.message} {finding.remedy}")
 
 
 def _unsuited(survey: Survey) -> str:

@@ -235,6 +235,18 @@ def test_a_missing_file_and_an_unknown_library_are_one_sentence(tmp_path):
         adapt_script(loop_text("flat"), PLANS["pipeline"], library="horovod")
 
 
+def test_v2_leaves_to_do_what_was_right_for_replicas_only():
+    text = loop_text("ddp")
+    (backward,) = re.findall(r"^( +)loss\.backward\(\)\n", text, re.MULTILINE)
+    held = text.replace(
+        f"{backward}loss.backward()\n", f"{backward}with model.no_sync():\n{backward}    loss.backward()\n"
+    )
+    before, after = (adapt_script(one, PLANS["data"], library="smp-v2").todo for one in (text, held))
+    (sentence,) = set(after) - set(before)
+    assert sentence.startswith("Line ")
+    assert "no_sync" in sentence
+
+
 def test_v2_builds_the_optimizer_after_fsdp_and_saves_from_one_rank():
     source = adapt_script(loop_text("evaluation_loop"), PLANS["data"], library="smp-v2").source
     places = [source.index(text) for text in ("init_process_group", "tsm.init()", "= FSDP(", "torch.optim.AdamW(")]
