@@ -8,6 +8,7 @@ import numpy as np
 
 from smp_advisor.costs.layout import CONTIGUOUS
 from smp_advisor.costs.pipeline import in_flight
+from smp_advisor.costs.recipe import RETURNED_HALF_LOGIT_BYTES
 from smp_advisor.costs.state import vocabulary_shards
 
 if TYPE_CHECKING:
@@ -170,10 +171,6 @@ def _position_bias_bytes(model: Model, layout: Layout, world: World, stage: Stag
     return kept + gradients
 
 
-_LOSS_IN_16_BITS = 8.0
-"""Bytes of a logit where the loss runs in 16 bits: the logit, its log-softmax, and two gradients."""
-
-
 def _logits_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
     """Logits and loss at their peak, the start of the backward pass.
 
@@ -187,7 +184,7 @@ def _logits_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> F
     columns = model.head.outputs / vocabulary_shards(model, layout)
     each = layout.recipe.logit_bytes
     if not model.head.loss_in_fp32 and world.bytes_per_element == 2 and not layout.recipe.cast_bytes:
-        each = min(each, _LOSS_IN_16_BITS)
+        each = min(each, RETURNED_HALF_LOGIT_BYTES)
     logits = (4 * (kept - 1) + each) * rows * columns
     # The output weight's gradient, before it is added to what has accumulated; a frozen one has none, and that of
     # sharded parameters is a buffer of the reduction.

@@ -60,7 +60,7 @@ def stage_bytes(
     result["communication"] = np.maximum(recomputed + buffers, logits + at_loss) - np.maximum(recomputed, logits)
     kept = result["gradients"]
     if not layout.recipe.gradients_persist:
-        result |= _without_overlap(result, layout.microbatches == 1)
+        result |= _without_overlap(result, recomputed, buffers, layout.microbatches == 1)
     transient = result["activations"] + result["recomputation"] + result["logits"]
     late = np.where(layout.shard_level >= 3, layout.recipe.late_copy_bytes, 0.0)
     step = (layout.recipe.step_bytes + late) * owned_parameters(local, layout, world)
@@ -75,17 +75,21 @@ def stage_bytes(
     return result
 
 
-def _without_overlap(by_category: dict[str, Floats], fresh: NDArray[np.bool_]) -> dict[str, Floats]:
-    """Gradients, activations and logits of a step that starts without gradients, at its peak.
+def _without_overlap(
+    by_category: dict[str, Floats], recomputed: Floats, buffers: Floats, fresh: NDArray[np.bool_]
+) -> dict[str, Floats]:
+    """Gradients and what the passes hold of a step that starts without gradients, at its peak.
 
     While the backward pass frees activations the gradients grow: the peak is at its start or at its end, when one
-    unit's recomputation is all that is left.
+    unit's recomputation, whole, is all that is left.
     """
-    names = ("activations", "logits")
-    before = _sum(by_category, names)
-    late = fresh & (by_category["gradients"] > before)
-    changed = {name: np.where(late, 0.0, by_category[name]) for name in names}
-    return changed | {"gradients": np.where(fresh & ~late, 0.0, by_category["gradients"])}
+    start = {name: by_category[name] for name in ("activations", "recomputation", "logits", "communication")}
+    nothing = np.zeros_like(recomputed)
+    end = {"activations": nothing, "recomputation": recomputed, "logits": nothing, "communication": buffers}
+    gradients = by_category["gradients"]
+    late = fresh & (gradients + recomputed + buffers > _sum(start, start))
+    changed = {name: np.where(late, end[name], values) for name, values in start.items()}
+    return changed | {"gradients": np.where(fresh & ~late, 0.0, gradients)}
 
 
 _DYNAMIC = ("activations", "recomputation", "logits", "optimizer_step")

@@ -15,6 +15,7 @@ __all__ = [
     "FUSED_LOGIT_BYTES",
     "HALF_LOGIT_BYTES",
     "PURE_LOGIT_BYTES",
+    "RETURNED_HALF_LOGIT_BYTES",
     "Recipe",
     "amp",
     "ddp",
@@ -169,6 +170,8 @@ COMPILED_LOGIT_BYTES = 6.0
 """With a loss compiled or fused into few kernels: the 16-bit logit, its gradient, and some of both in fp32."""
 HALF_LOGIT_BYTES = 6.0
 """With PyTorch's loss on 16-bit logits that no code casts up: log-softmax and two gradients."""
+RETURNED_HALF_LOGIT_BYTES = HALF_LOGIT_BYTES + 2
+"""The same where the model returns the logits beside the loss, as transformers' do, and so keeps them."""
 PURE_LOGIT_BYTES = 4.0
 """The same in pure 16-bit training: the logit and its gradient, fp32 values only for the rows at work."""
 FUSED_LOGIT_BYTES = 8.0

@@ -11,7 +11,7 @@ from benchmarks.accuracy_rows.table import Table
 from smp_advisor.costs.constants import constants, overriding
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.intervals import step_time_factors
-from tests.benchmarks.test_accuracy import TIMED, row
+from tests.benchmarks.rows import TIMED, row
 from tests.costs.shapes import row_30b
 
 EFFICIENCY = "gpu.matmul_efficiency.A100"

@@ -1,0 +1,228 @@
+"""Memory of single layouts and of blocks: what recipes, host memory and attention without a fused form change."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs import estimate
+from smp_advisor.costs.activations import block_saved_bytes
+from smp_advisor.costs.constants import constant
+from smp_advisor.costs.evaluate import memory_columns, seconds_columns
+from smp_advisor.costs.layout import Layout
+from smp_advisor.costs.memory import memory_error_bytes, stage_bytes
+from smp_advisor.costs.partition import stages
+from smp_advisor.costs.recipe import Recipe, amp, ddp, deepspeed, fully_sharded, pure
+from smp_advisor.costs.world import World
+from smp_advisor.library import Plan
+from smp_advisor.workload import Adapter, Job, Model
+from tests.costs.shapes import P4D, gpt
+
+GIB = 2**30
+
+
+def peak_gib(recipe: Recipe, *, samples: int = 1, nodes: int = 1, **columns: Any) -> dict[str, float]:
+    """GiB by category of a GPT of 1.3 B on p4d nodes."""
+    model, job, cluster = gpt(layers=24, hidden=2048, heads=16), Job(sequence_length=512), Cluster(P4D, nodes)
+    layout = Layout.of_columns(recipe, batch_samples=samples, **columns)
+    world = World.of(model, cluster, job, layout)
+    saved = tuple(block_saved_bytes(group.block, layout, world, job) for group in model.groups)
+    found = stage_bytes(model, layout, world, stages(model, 1)[0], saved)
+    return {name: float(values[0]) / GIB for name, values in found.items()}
+
+
+def test_a_fresh_step_has_gradients_or_activations_at_its_peak() -> None:
+    fresh = pure(Job(precision="bf16"))
+    keeping = replace(fresh, gradients_persist=True)
+    # One sample leaves little: the end of the backward pass is the peak, when no activations are left.
+    kept, end = peak_gib(keeping), peak_gib(fresh)
+    assert kept["gradients"] > kept["activations"] + kept["logits"] > 0
+    assert (end["gradients"], end["activations"], end["logits"]) == (kept["gradients"], 0, 0)
+    # The unit that is recomputed last stands beside all gradients, however much larger the logits were.
+    end = peak_gib(fresh, checkpoint_layers=1)
+    assert end["gradients"] == kept["gradients"]
+    assert end["recomputation"] == pytest.approx(kept["activations"] / 24, rel=0.1)
+    # With many samples its start is, when there are no gradients yet.
+    kept, start = peak_gib(keeping, samples=16), peak_gib(fresh, samples=16)
+    assert kept["activations"] + kept["logits"] > kept["gradients"]
+    assert (start["gradients"], start["activations"], start["logits"]) == (0, kept["activations"], kept["logits"])
+
+
+@given(st.integers(1, 32), st.booleans())
+def test_gradients_that_do_not_persist_never_cost_more(samples: int, checkpointing: bool) -> None:
+    fresh = pure(Job(precision="bf16"))
+    columns = {"samples": samples, "checkpoint_layers": int(checkpointing)}
+    one, other = (
+        sum(peak_gib(recipe, **columns).values()) for recipe in (fresh, replace(fresh, gradients_persist=True))
+    )
+    assert one <= other * (1 + 1e-12)
+
+
+def test_with_accumulation_the_second_microbatch_finds_gradients() -> None:
+    fresh = pure(Job(precision="bf16"))
+    assert peak_gib(fresh, samples=32, microbatches=2)["gradients"] == pytest.approx(2 * 1.31e9 / GIB, rel=0.02)
+
+
+def test_state_in_host_memory_leaves_the_gpu() -> None:
+    recipe = fully_sharded(Job(precision="bf16"))
+    columns = {"shard_level": 3, "prefetched_units": 2, "samples": 4}
+    here, there = (peak_gib(recipe, **columns, offload_state=moved) for moved in (False, True))
+    state = ("parameters", "gradients", "optimizer_state", "fp32_copies", "optimizer_step")
+    assert sum(here[name] for name in state) == pytest.approx(16 / 8 * 1.31e9 / GIB, rel=0.02)
+    assert sum(there[name] for name in state) == 0
+    # Blocks are gathered on the GPU all the same.
+    assert there["communication"] == here["communication"] > 0
+
+    model, job, cluster = gpt(layers=24, hidden=2048, heads=16), Job(sequence_length=512), Cluster(P4D, 1)
+    layout = Layout.of_columns(recipe, rows=2, shard_level=3, batch_samples=4, offload_state=[False, True])
+    host = memory_columns(model, cluster, job, layout).host_bytes_per_node
+    assert host[0] == 0
+    assert host[1] == pytest.approx(16 * 1.31e9, rel=0.02)
+    parts = seconds_columns(model, cluster, job, layout)
+    # The link to the host and its memory are slower than the GPU's.
+    assert parts["optimizer_seconds"][1] > 3 * parts["optimizer_seconds"][0]
+    assert parts["offload_seconds"][1] > parts["offload_seconds"][0] == 0
+
+
+def test_root_parameters_gathered_for_their_own_use_only() -> None:
+    recipe = fully_sharded(Job(precision="bf16"))
+    columns = {"shard_level": 3, "prefetched_units": 2, "checkpoint_layers": 1}
+    stays, leaves = (
+        peak_gib(replace(recipe, root_stays_gathered=root), **columns)["communication"] for root in (True, False)
+    )
+    # At the loss the head is gathered in any case.
+    assert 0.5 < (stays - leaves) / (2 * (50_000 + 2048) * 2048 / GIB) <= 1
+
+
+def test_zero_3_casts_gradients_in_its_step_and_zero_1_before() -> None:
+    recipe = deepspeed(Job(precision="fp16"))
+    by_level = [peak_gib(recipe, samples=8, shard_level=level)["fp32_copies"] for level in (1, 3)]
+    assert by_level == pytest.approx([8 / 8 * 1.31e9 / GIB, 4 / 8 * 1.31e9 / GIB], rel=0.02)
+
+
+def test_what_is_predicted_decides_which_errors_count() -> None:
+    by = {name: np.array([value * GIB]) for name, value in peak_gib(pure(Job(precision="bf16")), samples=8).items()}
+    shards = np.ones(1)
+    allocated, reserved, total = (
+        float(memory_error_bytes(by, shards, 0.0, of=name)[0]) for name in ("allocated", "reserved", "total")
+    )
+    assert allocated < reserved < total
+    assert total == float(memory_error_bytes(by, shards, 0.0)[0])
+    assert total**2 - reserved**2 == pytest.approx((constant("memory.error_context_gib") * GIB) ** 2)
+
+
+BLOOM = {"model_type": "bloom", "hidden_size": 1024, "n_layer": 4, "n_head": 16, "vocab_size": 50_000}
+FLAN_T5 = {
+    "model_type": "t5",
+    "d_model": 1024,
+    "d_kv": 64,
+    "num_heads": 16,
+    "d_ff": 2816,
+    "num_layers": 6,
+    "num_decoder_layers": 6,
+    "feed_forward_proj": "gated-gelu",
+    "vocab_size": 32_128,
+}
+
+
+@pytest.mark.parametrize(
+    "config", [BLOOM, FLAN_T5, {"model_type": "gpt_neo"}, {"model_type": "gptj", "n_embd": 1024, "n_layer": 2}]
+)
+def test_attention_without_a_fused_form_is_eager_whatever_is_asked_for(config: dict[str, Any]) -> None:
+    # transformers: no _supports_sdpa; T5's came with release 5, which no container of the libraries has.
+    model, cluster = Model.from_config(config), Cluster(P4D, 1)
+    plan = Plan(library="fsdp", precision="bf16")
+    eager, fused = (
+        estimate(model, cluster, Job(sequence_length=1024, precision="bf16", attention=attention), plan)
+        for attention in ("eager", "fused")
+    )
+    assert fused.memory == eager.memory
+    assert fused.step_seconds == pytest.approx(eager.step_seconds)
+    said = "Attention is counted as eager"
+    assert any(said in sentence for sentence in fused.assumptions)
+    assert not any(said in sentence for sentence in eager.assumptions)
+
+
+def test_the_librarys_own_layers_have_a_fused_form_of_it() -> None:
+    model, cluster = Model.from_config({"model_type": "gpt_neo"}), Cluster(P4D, 1)
+    plan = Plan(tensor_parallel_degree=4, batch_size=4, fp16=True)
+    eager, fused = (
+        estimate(model, cluster, Job(sequence_length=2048, attention=attention), plan).memory.peak.activations_gib
+        for attention in ("eager", "fused")
+    )
+    assert fused < eager / 2
+
+
+def test_all_decoder_blocks_read_one_output_of_the_encoder() -> None:
+    tokens, width, heads, layers = 4 * 512, 1024, 16, 6
+    job = Job(sequence_length=512, precision="bf16", attention="eager")
+    plan = Plan(library="fsdp", precision="bf16", batch_size=4, activation_checkpointing="each")
+    stage = estimate(Model.from_config(FLAN_T5), Cluster(P4D, 1), job, plan).memory.stages[0]
+    # An input for each of the 12 blocks, and the encoder's output once, not for each decoder block.
+    inputs = (2 * layers + 1) * 2 * tokens * width
+    # Position biases: of the encoder, and two of the decoder, with the gradients of the decoder's.
+    biases = (3 + 2) * 2 * heads * tokens * 512
+    around = 5 * tokens * width
+    assert stage.activations_gib * GIB == pytest.approx(inputs + biases + around)
+
+
+def test_a_loss_in_16_bits_keeps_no_fp32_copies() -> None:
+    # BERT and T5 hand their logits to the loss as they are: the logit, its log-softmax and two gradients.
+    plan = Plan(library="fsdp", precision="bf16", batch_size=8)
+    job, logits = Job(sequence_length=512, precision="bf16", attention="fused"), 8 * 512 * 30_522
+    bert = estimate(Model.from_config({"model_type": "bert"}), Cluster(P4D, 1), job, plan).memory.stages[0]
+    assert bert.logits_gib * GIB == pytest.approx(8 * logits)
+    # Under autocast the loss runs in fp32 whatever the code says.
+    ddp_plan = Plan(library="ddp", precision="bf16", batch_size=8)
+    cast = estimate(Model.from_config({"model_type": "bert"}), Cluster(P4D, 1), job, ddp_plan).memory.stages[0]
+    assert cast.logits_gib * GIB == pytest.approx(16 * logits + 2 * 768 * 30_522)
+
+
+def test_quantised_weights_are_gathered_as_they_are_stored() -> None:
+    model = Model.from_parameters("7B", family="llama")
+    plan = Plan(library="fsdp", precision="bf16", sharding_strategy="shard_grad_op", activation_checkpointing="each")
+    held = {}
+    for bits in (16, 4):
+        adapter = Adapter(base_bits=bits)
+        job = Job(sequence_length=128, precision="bf16", attention="fused", adapter=adapter)
+        held[bits] = estimate(model, Cluster(P4D, 1), job, plan).memory.stages[0].communication_gib * GIB
+    frozen = model.parameter_count * 7 / 8
+    # All blocks stay gathered: 2 bytes a weight, or half a byte and its scale; and the largest product, unpacked.
+    assert held[16] == pytest.approx(2 * frozen, rel=0.02)
+    assert held[4] == pytest.approx((0.5 + 1 / 16) * frozen + 2 * 4096 * 22016, rel=0.03)
+
+
+@given(st.sampled_from([1, 8]), st.sampled_from([False, "each"]), st.sampled_from(["adam", "adafactor"]))
+def test_sharding_over_more_gpus_never_takes_more_memory_of_one(
+    samples: int, checkpointing: bool | str, optimizer: Any
+) -> None:
+    model, job = (
+        gpt(layers=8, hidden=2048, heads=16, vocab=50_257),
+        Job(precision="bf16", attention="fused", optimizer=optimizer),
+    )
+    plan = Plan(library="smp-v2", batch_size=samples, activation_checkpointing=checkpointing, hybrid_shard_degree=1)
+    values = [
+        estimate(model, Cluster(P4D, 2), job, replace(plan, hybrid_shard_degree=2**doublings)) for doublings in range(5)
+    ]
+    # Each kind of process group has NCCL buffers of its own; nothing else grows, from a GPU that holds everything on.
+    slack = constant("memory.nccl_per_group_gib")
+    for fewer, more in itertools.pairwise(values):
+        assert more.needed_gib <= fewer.needed_gib + slack
+
+
+def test_an_optimizer_that_updates_all_parameters_together_takes_a_copy_in_its_step() -> None:
+    # PyTorch 2's AdamW without fused or foreach: the square roots of all second moments at once, 4 bytes a parameter.
+    job = Job(precision="bf16")
+    together, apart = peak_gib(ddp(job)), peak_gib(amp(job))
+    # The casts of autocast and the activations are gone by then.
+    free = 2 * 1.31e9 / GIB + apart["activations"] + apart["recomputation"] + apart["logits"]
+    assert apart["optimizer_step"] == 0
+    assert together["optimizer_step"] == pytest.approx(max(4 * 1.31e9 / GIB - free, 0), abs=0.05)
+    assert peak_gib(ddp(replace(job, optimizer="lion")))["optimizer_step"] == 0
