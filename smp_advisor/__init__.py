@@ -5,6 +5,7 @@ In a notebook: ``%load_ext smp_advisor``, then ``%smp_advise 10B --instance ml.p
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,7 @@ def load_ipython_extension(ipython: InteractiveShell) -> None:
     """``%load_ext smp_advisor``: register the magics."""
     from smp_advisor.notebook.extension import load
 
+    _register_display(ipython)
     load(ipython)
 
 
@@ -102,3 +104,23 @@ def unload_ipython_extension(ipython: InteractiveShell) -> None:
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:
     return [{"src": "labextension", "dest": "smp-advisor"}]
+
+
+def _show_advice(advice: Advice) -> None:
+    from smp_advisor.notebook.advisor import Advisor
+
+    Advisor(advice).show_now()
+
+
+def _register_display(shell: InteractiveShell | None) -> None:
+    """Have IPython show an `Advice` as the widget.
+
+    Registered by name, so that the value does not import its display, and the widget is imported when first shown.
+    """
+    if shell is not None:
+        formatter: Any = shell.display_formatter
+        formatter.ipython_display_formatter.for_type_by_name("smp_advisor.advice", "Advice", _show_advice)
+
+
+if "IPython" in sys.modules:
+    _register_display(sys.modules["IPython"].get_ipython())

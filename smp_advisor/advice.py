@@ -117,11 +117,6 @@ class Advice:
 
         return "" if self.script else script_cell(self.model, self.cluster, self.job, plan or self.plan)
 
-    def _ipython_display_(self) -> None:
-        from smp_advisor.notebook.advisor import Advisor
-
-        Advisor(self).show_now()
-
     def __str__(self) -> str:
         from smp_advisor.guidance.report import report
 
