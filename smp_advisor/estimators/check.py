@@ -15,11 +15,11 @@ from smp_advisor.estimators.readback import read_back
 from smp_advisor.estimators.report import EstimatorReport, Reading
 from smp_advisor.estimators.sources import configuration_of_recipe, configurations_of_cell
 from smp_advisor.estimators.sources.recipe import yaml_table
+from smp_advisor.findings.catalogue import catalogue, estimator_page
+from smp_advisor.findings.finding import Finding, Fix, Unresolved
 from smp_advisor.library.version import require_library
-from smp_advisor.scripts.catalogue import catalogue, estimator_page
 from smp_advisor.scripts.check import check_source
 from smp_advisor.scripts.edits import parses
-from smp_advisor.scripts.finding import Finding, Fix, Unresolved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
-from smp_advisor.scripts.report import Report
+from smp_advisor.estimators.summary import lines, outcome
+from smp_advisor.findings.report import Report
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -138,12 +139,12 @@ class EstimatorReport(Report):
         )
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
-    def __str__(self) -> str:
-        from smp_advisor.estimators.text import as_text
+    @property
+    def introduction(self) -> list[str]:
+        """What each job was read into."""
+        return [line for reading in self.readings for line in lines(reading)]
 
-        return as_text(self)
-
-    def _repr_html_(self) -> str:
-        from smp_advisor.estimators.html import as_html
-
-        return as_html(self)
+    @property
+    def outcome(self) -> list[str]:
+        """What the corrected text amounts to, and what only its author can correct."""
+        return outcome(self)

@@ -45,20 +45,13 @@ def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> d
     said = ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items() if count)
     return {
         "summary": f"{said[:1].upper()}{said[1:] or 'Nothing found'}, for {advice.model.name}.",
-        "read": _read(report),
+        "read": [line.strip() for line in (*report.introduction, *report.outcome)],
         "findings": [{"place": f"line {one.line}:", **{name: getattr(one, name) for name in _SHOWN}} for one in report],
         "unresolved": [f"Line {one.line}: {one.what}" for one in report.unresolved],
         "diff": report.diff,
         "corrected": report.corrected if report.diff else "",
         "comparison": _comparison(report, advice, plan),
     }
-
-
-def _read(report: EstimatorReport) -> list[str]:
-    """What the text amounts to, in sentences."""
-    from smp_advisor.estimators.text import lines, outcome
-
-    return [*(line.strip() for reading in report.readings for line in lines(reading)), *outcome(report)]
 
 
 def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> dict[str, Any] | None:

@@ -1,9 +1,9 @@
 """Read a training script and say what will break on the cluster, before the cluster is paid for."""
 
+from smp_advisor.findings.finding import Finding, Fix, Severity, Unresolved
+from smp_advisor.findings.report import Report
 from smp_advisor.scripts.check import check_script
-from smp_advisor.scripts.finding import Finding, Fix, Severity, Unresolved
 from smp_advisor.scripts.fixes import FileFix, apply_fixes, plan_fixes
-from smp_advisor.scripts.report import Report
 
 __all__ = [
     "FileFix",

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.findings.report import Report
+from smp_advisor.findings.sarif import as_sarif
 from smp_advisor.scripts.check import check_script
 from smp_advisor.scripts.fixes import plan_fixes, write_fixed
-from smp_advisor.scripts.report import Report
-from smp_advisor.scripts.sarif import as_sarif
 from smp_advisor.scripts.settings import LIBRARIES
 
 __all__ = ["main"]

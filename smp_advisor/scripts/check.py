@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from smp_advisor.findings.catalogue import catalogue
+from smp_advisor.findings.report import Report
 from smp_advisor.scripts import edits
-from smp_advisor.scripts.catalogue import catalogue
 from smp_advisor.scripts.following import follow
 from smp_advisor.scripts.judging import judge
 from smp_advisor.scripts.notebooks import cell_changes
-from smp_advisor.scripts.report import Report
 from smp_advisor.scripts.settings import from_plan
 from smp_advisor.scripts.source import read
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from smp_advisor.scripts.finding import Unresolved
+from smp_advisor.findings.finding import Unresolved
 from smp_advisor.scripts.queries import is_wrapped_model
 
 if TYPE_CHECKING:
     import ast
 
+    from smp_advisor.findings.finding import Severity
     from smp_advisor.scripts.edits import Edit
-    from smp_advisor.scripts.finding import Severity
     from smp_advisor.scripts.module import Module
     from smp_advisor.scripts.settings import Settings
     from smp_advisor.scripts.trace import Call, Trace

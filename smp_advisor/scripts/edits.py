@@ -10,7 +10,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from smp_advisor.scripts.finding import Fix
+from smp_advisor.findings.finding import Fix
 from smp_advisor.scripts.notebooks import cell_changes, cell_texts, changed_notebook
 
 if TYPE_CHECKING:

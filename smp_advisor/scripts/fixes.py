@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from smp_advisor.scripts.catalogue import catalogue
+from smp_advisor.findings.catalogue import catalogue
 from smp_advisor.scripts.edits import changed, complete, whole_diff
 from smp_advisor.scripts.following import follow
 from smp_advisor.scripts.judging import judge

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.findings.finding import Unresolved
 from smp_advisor.scripts.context import Context, Libraries
 from smp_advisor.scripts.execution import execute, follow_the_rest
-from smp_advisor.scripts.finding import Unresolved
 from smp_advisor.scripts.module import ScriptError, parse
 from smp_advisor.scripts.run import Frame, Run
 from smp_advisor.scripts.settings import with_script

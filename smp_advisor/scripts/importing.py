@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.scripts.finding import Unresolved
+from smp_advisor.findings.finding import Unresolved
 from smp_advisor.scripts.names import canonical
 from smp_advisor.scripts.values import External, LocalModule, Unknown, Value
 

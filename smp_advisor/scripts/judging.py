@@ -6,14 +6,14 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from smp_advisor.scripts.catalogue import catalogue
+from smp_advisor.findings.catalogue import catalogue
+from smp_advisor.findings.finding import Finding
+from smp_advisor.findings.suppression import suppressions
 from smp_advisor.scripts.context import CHECKS, Context, Hit
-from smp_advisor.scripts.finding import Finding
 from smp_advisor.scripts.reaching import Reaching
-from smp_advisor.scripts.suppression import suppressions
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.finding import Severity
+    from smp_advisor.findings.finding import Severity
     from smp_advisor.scripts.module import Module
 
 __all__ = ["judge"]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from smp_advisor.scripts.finding import Unresolved
+    from smp_advisor.findings.finding import Unresolved
     from smp_advisor.scripts.module import Module
     from smp_advisor.scripts.scope import Scope
     from smp_advisor.scripts.source import Source

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from smp_advisor.findings.catalogue import sections
 from smp_advisor.scripts import check_script
-from smp_advisor.scripts.catalogue import sections
 from smp_advisor.scripts.check import check_source
 from smp_advisor.scripts.context import CHECKS
 from smp_advisor.scripts.source import Source

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from smp_advisor.findings.catalogue import catalogue
+from smp_advisor.findings.page import checks_page
 from smp_advisor.scripts import Finding, Report, apply_fixes, check_script
 from smp_advisor.scripts.__main__ import main
-from smp_advisor.scripts.catalogue import catalogue
-from smp_advisor.scripts.documentation import checks_page
 from tests.scripts import samples
 
 BROKEN = samples.PIPELINE.replace(", drop_last=True", "")
@@ -185,7 +185,7 @@ def test_the_command_line_s_exit_status(script, tmp_path, capsys):
 
 def test_the_documentation_is_the_generated_one(root):
     page = (root / "docs" / "checks.md").read_text("utf-8")
-    assert page == checks_page(), "run: python -m smp_advisor.scripts.documentation docs/checks.md"
+    assert page == checks_page(), "run: python -m smp_advisor.findings.page docs/checks.md"
     for identifier, text in catalogue().items():
         assert f"### {identifier}: {text.title}" in page
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.readback import ReadBack
     from smp_advisor.estimators.values import Span, Table
-    from smp_advisor.scripts.finding import Severity
+    from smp_advisor.findings.finding import Severity
 
 __all__ = ["Case", "Change", "Hit"]
 

@@ -16,7 +16,7 @@ from smp_advisor.scripts.values import Argument, Constant, External, Instance, R
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.finding import Severity
+    from smp_advisor.findings.finding import Severity
     from smp_advisor.scripts.trace import Call
 
 LOADERS = ("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader")

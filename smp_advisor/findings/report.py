@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.finding import Finding, Severity, Unresolved
+    from smp_advisor.findings.finding import Finding, Severity, Unresolved
 
 __all__ = ["Report"]
 
@@ -31,12 +31,27 @@ class Report(Sequence["Finding"]):
     def __len__(self) -> int:
         return len(self.findings)
 
+    @property
+    def introduction(self) -> list[str]:
+        """Lines above the findings: what was read."""
+        return []
+
+    @property
+    def diff(self) -> str:
+        """Unified diff from the text to the corrected text; empty where nothing changes."""
+        return ""
+
+    @property
+    def outcome(self) -> list[str]:
+        """Lines below the diff: what the corrected text amounts to."""
+        return []
+
     def of(self, severity: Severity) -> list[Finding]:
         """The findings of one severity."""
         return [finding for finding in self.findings if finding.severity == severity]
 
     def __str__(self) -> str:
-        from smp_advisor.scripts.text import as_text
+        from smp_advisor.findings.text import as_text
 
         return as_text(self)
 
@@ -44,7 +59,7 @@ class Report(Sequence["Finding"]):
         return str(self)
 
     def _repr_html_(self) -> str:
-        from smp_advisor.scripts.html import as_html
+        from smp_advisor.findings.html import as_html
 
         return as_html(self)
 
@@ -62,6 +77,6 @@ class Report(Sequence["Finding"]):
 
     def to_sarif(self) -> str:
         """The findings in SARIF 2.1.0, which code hosts and editors read."""
-        from smp_advisor.scripts.sarif import as_sarif
+        from smp_advisor.findings.sarif import as_sarif
 
         return json.dumps(as_sarif(self), indent=2, ensure_ascii=False)

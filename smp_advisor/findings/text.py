@@ -7,8 +7,8 @@ import unicodedata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.finding import Finding
-    from smp_advisor.scripts.report import Report
+    from smp_advisor.findings.finding import Finding
+    from smp_advisor.findings.report import Report
 
 __all__ = ["as_text", "counts"]
 
@@ -17,12 +17,15 @@ _LONGEST_LINE = 160
 
 
 def as_text(report: Report) -> str:
-    """The whole report."""
-    parts = [_finding(finding) for finding in report.findings]
+    """The report as plain text."""
+    parts = ["\n".join(report.introduction)] if report.introduction else []
+    parts += [_finding(finding) for finding in report.findings]
     if report.unresolved:
         notes = [f"  {note.path}:{note.line}: {_plain(note.what)}" for note in report.unresolved]
         parts.append("\n".join(["Not followed, and therefore not judged:", *notes]))
     parts.append(counts(report))
+    if report.diff:
+        parts.append("\n".join([f"Corrected:\n{report.diff}", *report.outcome]))
     return "\n\n".join(parts)
 
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from smp_advisor._version import __version__
-from smp_advisor.scripts.catalogue import catalogue
+from smp_advisor.findings.catalogue import catalogue
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.finding import Finding
-    from smp_advisor.scripts.report import Report
+    from smp_advisor.findings.finding import Finding
+    from smp_advisor.findings.report import Report
 
 __all__ = ["as_sarif"]
 

@@ -1,6 +1,6 @@
 """``docs/checks.md``: every check, generated from the texts that the checker itself uses.
 
-``python -m smp_advisor.scripts.documentation docs/checks.md`` writes it.
+``python -m smp_advisor.findings.page docs/checks.md`` writes it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.scripts.catalogue import CheckText, estimator_sections, sections
+from smp_advisor.findings.catalogue import CheckText, estimator_sections, sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +22,7 @@ __all__ = ["checks_page"]
 _INTRODUCTION = """\
 # Script checks
 
-<!-- Written by `python -m smp_advisor.scripts.documentation docs/checks.md` from smp_advisor/scripts/data. -->
+<!-- Written by `python -m smp_advisor.findings.page docs/checks.md` from smp_advisor/findings/data. -->
 
 `smp_advisor.check_script("train.py", plan)`, `%smp_check train.py`, `%%smp_check` above a cell, or in CI:
 
@@ -79,7 +79,7 @@ def _shown(message: str) -> str:
 
 
 def _published() -> str:
-    data = tomllib.loads(files("smp_advisor.scripts").joinpath("data/published.toml").read_text("utf-8"))
+    data = tomllib.loads(files("smp_advisor.findings").joinpath("data/published.toml").read_text("utf-8"))
     rows = [
         "## On published scripts\n",
         f"{data['about']}\n",

@@ -7,13 +7,13 @@ from importlib.resources import files
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-from smp_advisor.scripts.text import counts
+from smp_advisor.findings.text import counts
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.finding import Finding, Severity
-    from smp_advisor.scripts.report import Report
+    from smp_advisor.findings.finding import Finding, Severity
+    from smp_advisor.findings.report import Report
 
-__all__ = ["CODE_BOX", "as_html"]
+__all__ = ["as_html"]
 
 _GROUPS: tuple[tuple[Severity, str, str], ...] = (
     ("error", "Will fail, hang or train wrongly", "var(--jp-error-color1, #b3261e)"),
@@ -21,7 +21,7 @@ _GROUPS: tuple[tuple[Severity, str, str], ...] = (
     ("info", "Worth knowing", "var(--jp-info-color1, #00618a)"),
 )
 _CODE = "font-family:var(--jp-code-font-family, monospace);font-size:var(--jp-code-font-size, 13px)"
-CODE_BOX = (
+_CODE_BOX = (
     f"{_CODE};white-space:pre;overflow-x:auto;margin:4px 0;padding:4px 8px;"
     "background:var(--jp-layout-color2, rgba(127,127,127,.12))"
 )
@@ -39,6 +39,7 @@ def as_html(report: Report) -> str:
     identity = f"smp-{token_hex(6)}"
     parts = [
         f'<div class="smp-advisor-findings" id="{identity}" style="position:relative">',
+        *_paragraphs(report.introduction),
         f"<p><strong>{escape(counts(report))}</strong></p>",
     ]
     for severity, title, colour in _GROUPS:
@@ -57,14 +58,23 @@ def as_html(report: Report) -> str:
             '<details><summary style="cursor:pointer">Not followed, and therefore not judged'
             f" ({len(report.unresolved)})</summary><ul>{rows}</ul></details>"
         )
+    if report.diff:
+        parts.append(
+            '<details open><summary style="cursor:pointer"><strong>Corrected</strong></summary>'
+            f'<pre style="{_CODE_BOX}">{escape(report.diff)}</pre>{"".join(_paragraphs(report.outcome))}</details>'
+        )
     if report.findings:
         parts.append(f'<span role="status" style="{_HIDDEN}"></span>')
         parts.append(f'<script type="text/javascript">{_script(identity)}</script>')
     return "".join([*parts, "</div>"])
 
 
+def _paragraphs(lines: list[str]) -> list[str]:
+    return [f"<p>{escape(line.strip())}</p>" for line in lines]
+
+
 def _script(identity: str) -> str:
-    return files("smp_advisor.scripts").joinpath("data/copy.js").read_text("utf-8").replace("IDENTITY", identity)
+    return files("smp_advisor.findings").joinpath("data/copy.js").read_text("utf-8").replace("IDENTITY", identity)
 
 
 def _slot(what: str, place: str) -> str:
@@ -79,7 +89,7 @@ def _finding(finding: Finding, *, opened: bool) -> str:
     return (
         f'<details{" open" if opened else ""} style="margin:4px 0 4px 16px"><summary style="cursor:pointer">'
         f"<code>{finding.id}</code> {escape(finding.message)} <small><code>{place}</code></small></summary>"
-        f'<div style="margin-left:16px"><pre style="{CODE_BOX}">{code}</pre>'
+        f'<div style="margin-left:16px"><pre style="{_CODE_BOX}">{code}</pre>'
         f"<p>{escape(finding.consequence)} <strong>Instead:</strong> "
         f'<span data-smp-text="advice">{escape(finding.remedy)}</span></p>'
         f'<p><code data-smp-text="place" style="user-select:all">{place}</code> '
@@ -95,7 +105,7 @@ def _buttons(place: str) -> str:
 def _fix(finding: Finding, place: str) -> str:
     """The diff, foldable; or why there is none."""
     if finding.fix is not None:
-        style = f"{CODE_BOX};user-select:all"
+        style = f"{_CODE_BOX};user-select:all"
         return (
             f'<details><summary style="cursor:pointer">Fix: {escape(finding.fix.description)}</summary><div>'
             f'<pre style="{style}" tabindex="0" data-smp-text="diff">{escape(finding.fix.diff)}</pre>'

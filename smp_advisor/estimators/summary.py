@@ -1,24 +1,15 @@
-"""The report as plain text: what was read, then the findings."""
+"""What a configuration and its corrected text amount to, in sentences."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from smp_advisor.library.schema import schema
-from smp_advisor.scripts.text import as_text as findings_text
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.report import EstimatorReport, Reading
 
-__all__ = ["as_text", "described", "lines", "outcome"]
-
-
-def as_text(report: EstimatorReport) -> str:
-    """The whole report."""
-    head = "\n".join(line for reading in report.readings for line in lines(reading))
-    diff = f"\n\nCorrected:\n{report.diff}" if report.diff else ""
-    after = "".join(f"\n{line}" for line in outcome(report))
-    return f"{head}\n\n{findings_text(report)}{diff}{after}"
+__all__ = ["lines", "outcome"]
 
 
 def outcome(report: EstimatorReport) -> list[str]:
@@ -27,10 +18,10 @@ def outcome(report: EstimatorReport) -> list[str]:
         return []
     left = [one for one in report.of("error") if one.fix is None]
     said = [f"Left to you ({one.id}): {one.message}" for one in left]
-    return said if left and report.mended.plan is None else [f"Corrected: {described(report.mended)}", *said]
+    return said if left and report.mended.plan is None else [f"Corrected: {_described(report.mended)}", *said]
 
 
-def described(reading: Reading) -> str:
+def _described(reading: Reading) -> str:
     """The plan in one line; why there is none otherwise."""
     if reading.plan is None:
         return f"{reading.title}: no plan can be read from its settings."
@@ -43,7 +34,7 @@ def lines(reading: Reading) -> list[str]:
     """What one job was read into, and what was inferred."""
     from smp_advisor.guidance.wording import fit, gib
 
-    said = [f"Line {reading.line}: {described(reading)}"]
+    said = [f"Line {reading.line}: {_described(reading)}"]
     if reading.cluster is not None:
         said.append(f"  On {reading.cluster.summary}.")
     said += [f"  Inferred: {sentence}" for sentence in reading.inferred]

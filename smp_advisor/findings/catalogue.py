@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.finding import Severity
+    from smp_advisor.findings.finding import Severity
 
 __all__ = ["CheckText", "Section", "catalogue", "estimator_page", "estimator_sections", "sections"]
 
@@ -46,23 +46,23 @@ class Section:
 @lru_cache(maxsize=1)
 def sections() -> tuple[Section, ...]:
     """Every check of a script, by library, in the order of the ids."""
-    return _sections(_data("checks.toml"))
+    return _sections(_data("scripts.toml"))
 
 
 @lru_cache(maxsize=1)
 def estimator_sections() -> tuple[Section, ...]:
     """The checks of an estimator, which `smp_advisor.estimators` makes."""
-    own = _data("estimator_checks.toml")
-    return _sections({**own, "pages": _data("checks.toml")["pages"] | own["pages"]})
+    own = _data("estimators.toml")
+    return _sections({**own, "pages": _data("scripts.toml")["pages"] | own["pages"]})
 
 
 def estimator_page(identifier: str, library: str | None) -> tuple[str, str]:
     """Title and address of the page that documents an estimator's check for a library."""
-    own = _data("estimator_checks.toml")
+    own = _data("estimators.toml")
     key = own["by_library"].get(library, {}).get(identifier)
     if key is None:
         return catalogue()[identifier].source_title, catalogue()[identifier].source_url
-    page = (_data("checks.toml")["pages"] | own["pages"])[key]
+    page = (_data("scripts.toml")["pages"] | own["pages"])[key]
     return page["title"], page["url"]
 
 
@@ -74,7 +74,7 @@ def catalogue() -> dict[str, CheckText]:
 
 @lru_cache(maxsize=2)
 def _data(name: str) -> dict[str, Any]:
-    return tomllib.loads(files("smp_advisor.scripts").joinpath(f"data/{name}").read_text("utf-8"))
+    return tomllib.loads(files("smp_advisor.findings").joinpath(f"data/{name}").read_text("utf-8"))
 
 
 def _sections(data: dict[str, Any]) -> tuple[Section, ...]:
