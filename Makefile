@@ -6,7 +6,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # in a container there 
 PYTEST_ARGS ?=
 BENCHMARKS ?= search_speed cost_speed profile_trace mutations # not published_scripts: it wants a folder of somebody's scripts
 
-.PHONY: help lab demo test check explore bench format clean lint pins image lab-environment test-environment
+.PHONY: help lab demo test check explore bench results format clean lint pins image lab-environment test-environment
 
 help:
 	@echo 'make lab      open the quickstart notebook in JupyterLab   (LAB_ARGS=--no-browser)'
@@ -15,6 +15,7 @@ help:
 	@echo 'make test     everything, with moto, the wheel and the browser'
 	@echo 'make explore  property tests, with examples drawn at random (PYTEST_ARGS="tests/costs --hypothesis-seed=7")'
 	@echo 'make bench    run the benchmarks'
+	@echo 'make results  compare recommendations and estimates with the committed record'
 	@echo 'make format   format the Python code and mend what ruff can mend'
 	@echo 'make pins     write constraints.txt anew from the test environment'
 	@echo 'make image    take docs/images/advisor.png anew, in Chromium'
@@ -48,6 +49,9 @@ lint:
 
 bench: test-environment
 	@failed=; for name in $(BENCHMARKS); do echo "== $$name"; $(TEST)/python benchmarks/$$name.py || failed=1; done; [ -z "$$failed" ]
+
+results: test-environment
+	$(TEST)/python benchmarks/regression.py
 
 format: test-environment
 	$(TEST)/ruff check --fix

@@ -1,0 +1,1 @@
+"""Recommendations and estimates of fixed requests, recorded and compared."""

@@ -1,0 +1,93 @@
+"""The comparison with recorded results: a share of it runs here, the rest with ``python benchmarks/regression.py``."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import pytest
+
+import smp_advisor as smpa
+from benchmarks.regression_rows.code import code_digest
+from benchmarks.regression_rows.command import share
+from benchmarks.regression_rows.compare import Intended, compare, intended
+from benchmarks.regression_rows.record import ADVICES, PLANS, read, write
+from benchmarks.regression_rows.requests import advice_requests, plan_requests
+from benchmarks.regression_rows.results import advice_result, plan_result
+
+KINDS = {
+    "advice": (ADVICES, advice_requests, advice_result, 12),
+    "plan": (PLANS, plan_requests, plan_result, 5),
+}
+LIBRARIES = ("smp-v1", "smp-v1-tensorflow", "smp-v2", "training-compiler", "ddp", "fsdp")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_are_those_recorded_or_differ_as_listed(kind: str) -> None:
+    path, requests, answer, every = KINDS[kind]
+    chosen = share(requests(), every=every)
+    comparison = compare(read(path, requests()), {name: answer(chosen[name]) for name in chosen}, kind)
+    assert not comparison.different
+    assert not comparison.unused
+    assert comparison.same + len(comparison.intended) == len(chosen) >= 25
+
+
+def test_the_record_has_300_advices_and_1000_plans_of_every_library() -> None:
+    advices, plans = read(ADVICES, advice_requests()), read(PLANS, plan_requests())
+    assert (len(advices), len(plans)) == (300, 1000)
+    for library in LIBRARIES:
+        assert sum(result.get("plan", "").startswith(f"{library} ") for result in advices.values()) >= 10
+        results = [result for name, result in plans.items() if name.rsplit(" ", 1)[0] == library]
+        assert sum("error" not in result for result in results) >= 40
+        assert any(result.get("error") == "plan: PlanError" for result in results)
+        assert any(result.get("error") == "estimate: PlanError" for result in results)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_plans_vary_every_field(library: str) -> None:
+    settings = [request["plan"] for request in plan_requests().values() if request["plan"]["library"] == library]
+    for field in dataclasses.fields(smpa.Plan(library=library)):
+        if field.name != "library":
+            assert len({plan.get(field.name) for plan in settings}) > 1, field.name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_listed_difference_has_a_reason_and_a_request(kind: str) -> None:
+    requests = KINDS[kind][1]()
+    for entry in intended(kind):
+        assert entry.reason.endswith(".")
+        assert entry.results.keys() <= requests.keys()
+
+
+def test_a_difference_is_found_and_a_listed_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = {"a": {"peak_gib": 12.3456789}, "b": {"peak_gib": 1.0}, "c": {"error": "PlanError"}}
+    present = copy.deepcopy(recorded) | {"b": {"peak_gib": 1.001}}
+    found = compare(recorded, present, "plan")
+    assert found.same == 2
+    assert found.different["b"][0] == "peak_gib: 1.0 -> 1.001"
+    new = found.different["b"][1].split('"')[3]
+    entry = Intended(reason="A constant was corrected.", results={"b": new, "c": new})
+    monkeypatch.setattr("benchmarks.regression_rows.compare.intended", lambda _: [entry])
+    listed = compare(recorded, present, "plan")
+    assert listed.intended == {"b": entry.reason}
+    assert listed.unused == ["c"]
+    assert "b" in compare(recorded, present | {"b": {"peak_gib": 2.0}}, "plan").different
+
+
+def test_a_record_of_other_requests_is_refused(tmp_path) -> None:
+    requests = {"a": {"plan": {"batch_size": 1}}}
+    write(tmp_path / "plans.jsonl", requests, {"a": {"batch": 8, "usd_per_hour": None}})
+    assert read(tmp_path / "plans.jsonl", requests) == {"a": {"batch": 8}}
+    with pytest.raises(ValueError, match="other requests"):
+        read(tmp_path / "plans.jsonl", {"a": {"plan": {"batch_size": 2}}})
+
+
+def test_cells_are_equal_whatever_their_wording() -> None:
+    cell = '%%writefile train.py\n# a comment\ndef step(rows):\n    """Train."""\n    print(f"step {rows} loss")\n'
+    reworded = '%%writefile train.py\ndef update(batch):\n    print(f"step {batch} loss")\n'
+    assert code_digest(cell) == code_digest(reworded)
+    assert code_digest(cell) != code_digest(cell.replace("loss", "error"))
+    assert code_digest(cell) != code_digest(cell.replace("train.py", "main.py"))
+    raising = 'raise RuntimeError("This cell needs version 2.")\n'
+    assert code_digest(raising) == code_digest('raise RuntimeError("Install version 2 first.")\n')
+    assert code_digest(raising) != code_digest('raise ValueError("This cell needs version 2.")\n')
