@@ -45,6 +45,7 @@ lint:
 	$(TEST)/ruff check --quiet
 	$(TEST)/ruff format --quiet --check
 	$(TEST)/mypy
+	$(TEST)/python scripts/prose.py
 	cd js && npm run --silent typecheck && npm run --silent test
 
 bench: test-environment
