@@ -18,8 +18,8 @@ from smp_advisor.estimators.sources.recipe import yaml_table
 from smp_advisor.findings.catalogue import catalogue, estimator_page
 from smp_advisor.findings.finding import Finding, Fix, Unresolved
 from smp_advisor.library.version import require_library
+from smp_advisor.reading.edits import parses
 from smp_advisor.scripts.check import check_source
-from smp_advisor.scripts.edits import parses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.estimators.checks import Hit
     from smp_advisor.estimators.configuration import Configuration
-    from smp_advisor.scripts.source import Source
+    from smp_advisor.reading.source import Source
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 

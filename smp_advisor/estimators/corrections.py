@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.estimators.values import Scalar, Span, Table
-from smp_advisor.scripts.edits import Edit, applied, complete
+from smp_advisor.reading.edits import Edit, applied, complete
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

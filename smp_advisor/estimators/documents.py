@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.scripts.source import Source, read
+from smp_advisor.reading.source import Source, read
 
 __all__ = ["Dialect", "Document", "open_document", "with_text"]
 
@@ -183,7 +183,7 @@ def _is_json(text: str) -> bool:
 
 
 def _is_python(text: str) -> bool:
-    from smp_advisor.scripts.edits import parses
+    from smp_advisor.reading.edits import parses
 
     return parses(read(f"{text}\n").text)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from smp_advisor.reading.source import Unresolved
+
 __all__ = ["Finding", "Fix", "Severity", "Unresolved"]
 
 Severity = Literal["error", "warning", "info"]
@@ -48,13 +50,3 @@ class Finding:
     """Where a change is safe."""
     unfixed: str = ""
     """Why there is none here, where the check has one in general."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Unresolved:
-    """Something the checker could not follow and therefore says nothing about."""
-
-    path: str
-    line: int
-    what: str
-    """One sentence: which name or construct, and which checks it leaves open."""

@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.findings.catalogue import catalogue
+from smp_advisor.findings.finding import Fix
 from smp_advisor.findings.report import Report
-from smp_advisor.scripts import edits
+from smp_advisor.reading.edits import changed, complete, diff
+from smp_advisor.reading.notebooks import cell_changes
+from smp_advisor.reading.source import read
 from smp_advisor.scripts.following import follow
 from smp_advisor.scripts.judging import judge
-from smp_advisor.scripts.notebooks import cell_changes
 from smp_advisor.scripts.settings import from_plan
-from smp_advisor.scripts.source import read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from smp_advisor.library.plan import Plan
+    from smp_advisor.reading.edits import Edit
+    from smp_advisor.reading.module import Module
+    from smp_advisor.reading.source import Source
     from smp_advisor.scripts.context import Hit
-    from smp_advisor.scripts.source import Source
 
 __all__ = ["check_script", "check_source"]
 
@@ -91,14 +94,21 @@ def check_source(
         else:
             changes = list(hit.edits)
             budget -= len(hit.module.source.text) if changes else 0
-            fix = edits.fix(hit.module, description, changes)
+            fix = _fix(hit.module, description, changes)
             findings.append(replace(found, fix=fix, unfixed="" if fix else _why_not(hit, changes)))
     return Report(tuple(findings), tuple(context.unresolved), source.path)
 
 
-def _why_not(hit: Hit, changes: list[edits.Edit | None]) -> str:
+def _fix(module: Module, description: str, changes: list[Edit | None]) -> Fix | None:
+    """The fix that makes all of `changes`; None where one has no place, or the result would not parse."""
+    edits = complete(changes)
+    text = changed(module, edits) if edits else None
+    return None if text is None else Fix(description=description, diff=diff(module.source, edits), source=text)
+
+
+def _why_not(hit: Hit, changes: list[Edit | None]) -> str:
     """Why a finding has no automatic fix where it stands."""
-    known = edits.complete(changes)
+    known = complete(changes)
     if not known:
         return "where the change belongs cannot be told from this place"
     if hit.module.source.cells and cell_changes(hit.module.source, known) is None:

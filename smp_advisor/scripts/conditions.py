@@ -7,13 +7,13 @@ import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.scripts.values import Argument, Choice, Constant, External, Member, Operation, Result, Value, options
+from smp_advisor.reading.values import Argument, Choice, Constant, External, Member, Operation, Result, Value, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from smp_advisor.reading.trace import Call, Guard
     from smp_advisor.scripts.settings import Settings
-    from smp_advisor.scripts.trace import Call, Guard
 
 __all__ = ["Conditions", "arguments_of"]
 

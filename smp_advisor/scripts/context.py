@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import ast
 
     from smp_advisor.findings.finding import Severity
-    from smp_advisor.scripts.edits import Edit
-    from smp_advisor.scripts.module import Module
+    from smp_advisor.reading.edits import Edit
+    from smp_advisor.reading.module import Module
+    from smp_advisor.reading.trace import Call, Trace
     from smp_advisor.scripts.settings import Settings
-    from smp_advisor.scripts.trace import Call, Trace
 
 __all__ = ["CHECKS", "Check", "Context", "Hit", "Libraries", "check"]
 

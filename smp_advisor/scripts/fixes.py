@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smp_advisor.findings.catalogue import catalogue
-from smp_advisor.scripts.edits import changed, complete, whole_diff
+from smp_advisor.reading.edits import changed, complete, whole_diff
+from smp_advisor.reading.source import read, with_text
 from smp_advisor.scripts.following import follow
 from smp_advisor.scripts.judging import judge
 from smp_advisor.scripts.settings import from_plan
-from smp_advisor.scripts.source import read, with_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
     from smp_advisor.library.plan import Plan
+    from smp_advisor.reading.edits import Edit
+    from smp_advisor.reading.module import Module
+    from smp_advisor.reading.source import Source
     from smp_advisor.scripts.context import Context
-    from smp_advisor.scripts.edits import Edit
-    from smp_advisor.scripts.module import Module
-    from smp_advisor.scripts.source import Source
 
 __all__ = ["FileFix", "Written", "apply_fixes", "plan_fixes", "write_fixed"]
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.findings.finding import Unresolved
+from smp_advisor.reading.module import ScriptError, parse
+from smp_advisor.reading.run import Frame, Run
+from smp_advisor.reading.statements import execute, follow_the_rest
 from smp_advisor.scripts.context import Context, Libraries
-from smp_advisor.scripts.execution import execute, follow_the_rest
-from smp_advisor.scripts.module import ScriptError, parse
-from smp_advisor.scripts.run import Frame, Run
 from smp_advisor.scripts.settings import with_script
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from smp_advisor.reading.source import Source
+    from smp_advisor.reading.trace import Trace
     from smp_advisor.scripts.settings import Settings
-    from smp_advisor.scripts.source import Source
-    from smp_advisor.scripts.trace import Trace
 
 __all__ = ["follow"]
 

@@ -14,7 +14,7 @@ from smp_advisor.scripts.reaching import Reaching
 
 if TYPE_CHECKING:
     from smp_advisor.findings.finding import Severity
-    from smp_advisor.scripts.module import Module
+    from smp_advisor.reading.module import Module
 
 __all__ = ["judge"]
 

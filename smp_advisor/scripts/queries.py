@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.scripts.names import is_optimizer
-from smp_advisor.scripts.values import (
+from smp_advisor.reading.values import (
     Argument,
     Choice,
     Collection,
@@ -23,11 +22,12 @@ from smp_advisor.scripts.values import (
     Value,
     options,
 )
+from smp_advisor.scripts.names import is_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from smp_advisor.scripts.trace import Call, Guard, Trace
+    from smp_advisor.reading.trace import Call, Guard, Trace
 
 __all__ = [
     "SAME_OBJECT",

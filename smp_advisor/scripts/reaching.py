@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.values import Argument
 from smp_advisor.scripts.conditions import Conditions, arguments_of
-from smp_advisor.scripts.values import Argument
 
 if TYPE_CHECKING:
+    from smp_advisor.reading.module import Module
+    from smp_advisor.reading.trace import Call, Guard
     from smp_advisor.scripts.context import Context, Hit
-    from smp_advisor.scripts.module import Module
-    from smp_advisor.scripts.trace import Call, Guard
 
 __all__ = ["Reaching"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.scripts.values import Constant, Mapping, options
+from smp_advisor.reading.values import Constant, Mapping, options
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.trace import Trace
+    from smp_advisor.reading.trace import Trace
 
 __all__ = ["LIBRARIES", "Settings", "from_plan", "with_script"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from smp_advisor.findings.catalogue import sections
+from smp_advisor.reading.source import Source
 from smp_advisor.scripts import check_script
 from smp_advisor.scripts.check import check_source
 from smp_advisor.scripts.context import CHECKS
-from smp_advisor.scripts.source import Source
 from tests.scripts import samples
 from tests.scripts.cases import CASES, Case
 

@@ -12,14 +12,14 @@ from smp_advisor.estimators.cells.functions import from_plain
 from smp_advisor.estimators.cells.state import State, TooLongError
 from smp_advisor.estimators.cells.statements import execute
 from smp_advisor.estimators.values import Function
-from smp_advisor.scripts.module import parse
+from smp_advisor.reading.module import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
     from smp_advisor.estimators.values import Made, Value
-    from smp_advisor.scripts.source import Source
+    from smp_advisor.reading.source import Source
 
 __all__ = ["Followed", "follow"]
 

@@ -10,7 +10,7 @@ from smp_advisor.estimators.values import Made, Span, Table, Unknown, Value, clo
 if TYPE_CHECKING:
     import ast
 
-    from smp_advisor.scripts.source import Source
+    from smp_advisor.reading.source import Source
 
 __all__ = ["MAX_DEPTH", "MAX_ITEMS", "Scopes", "State", "TooLongError"]
 

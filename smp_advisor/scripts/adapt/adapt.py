@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from smp_advisor.reading.source import read
 from smp_advisor.scripts.adapt import steps
 from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Hunk
 from smp_advisor.scripts.adapt.draft import Draft, unified_diff
 from smp_advisor.scripts.adapt.roles import backward_calls, optimizers
 from smp_advisor.scripts.adapt.target import Target
-from smp_advisor.scripts.source import read
 
 if TYPE_CHECKING:
     from pathlib import Path

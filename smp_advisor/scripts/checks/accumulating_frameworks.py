@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.values import Constant, Function, Mapping, Result, Unknown, Value, options
 from smp_advisor.scripts.checks.delayed_reduction import Delay, around_backward, batches, calls_of, elsewhere
 from smp_advisor.scripts.checks.fsdp_adapters import STRATEGY, adapters, mixes
 from smp_advisor.scripts.checks.sharding import is_whole, may_offload, running
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.queries import constant, origins
-from smp_advisor.scripts.values import Constant, Function, Mapping, Result, Unknown, Value, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from smp_advisor.reading.trace import Call
     from smp_advisor.scripts.context import Context
-    from smp_advisor.scripts.trace import Call
 
 __all__ = ["by_accelerate", "by_fabric", "by_trainer"]
 

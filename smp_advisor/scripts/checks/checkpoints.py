@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.edits import Edit, replace
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.edits import Edit, replace
 from smp_advisor.scripts.queries import constant, guarded_by, is_wrapped_model, is_wrapped_optimizer, rank_conditions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.trace import Call
 
 _ONE_PROCESS = frozenset({"smp.rank", "smp.local_rank", "smp.mp_rank", "smp.pp_rank"})
 _ONE_PART = frozenset({"smp.tp_rank"})

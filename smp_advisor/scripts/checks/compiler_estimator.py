@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.table import instances
+from smp_advisor.reading.edits import add_keyword
+from smp_advisor.reading.values import Constant, Mapping, Result, Value, options
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.edits import add_keyword
 from smp_advisor.scripts.queries import constant, origins
-from smp_advisor.scripts.values import Constant, Mapping, Result, Value, options
 
 if TYPE_CHECKING:
     import ast
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.trace import Call
 
 _FAMILIES = ("ml.p3.", "ml.p3dn.", "ml.g4dn.", "ml.p4d.", "ml.g5.")
 """As the SageMaker Python SDK checks them."""

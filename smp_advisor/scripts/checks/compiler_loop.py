@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.edits import Edit, add_keyword, after_statement, replace
+from smp_advisor.reading.trace import exclusive
+from smp_advisor.reading.values import Choice, Constant, External, Operation, Result, Value, options
 from smp_advisor.scripts.checks.data import loaders
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.edits import Edit, add_keyword, after_statement, replace
 from smp_advisor.scripts.names import is_optimizer
 from smp_advisor.scripts.queries import constant, mentions, origins
-from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import Choice, Constant, External, Operation, Result, Value, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.trace import Call
 
 _LOADERS = ("pl.MpDeviceLoader", "pl.ParallelLoader")
 _SYNCS = ("xm.reduce_gradients", "xm.all_reduce", "xm.optimizer_step")

@@ -5,19 +5,19 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.edits import add_keyword
+from smp_advisor.reading.trace import exclusive
+from smp_advisor.reading.values import Argument, Constant, External, Instance, Result, Value, options
 from smp_advisor.scripts.checks.sizes import samples
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.edits import add_keyword
 from smp_advisor.scripts.queries import constant, mentions, origins, ranks
-from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import Argument, Constant, External, Instance, Result, Value, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.findings.finding import Severity
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.trace import Call
 
 LOADERS = ("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader")
 _MAY_NOT_DIVIDE = ", which may not divide into microbatches"

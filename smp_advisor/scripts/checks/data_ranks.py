@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.edits import Edit, replace, wrap
+from smp_advisor.reading.values import Operation, Result, Value
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.edits import Edit, replace, wrap
 from smp_advisor.scripts.queries import is_known, origins, ranks
-from smp_advisor.scripts.values import Result, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.module import Module
-    from smp_advisor.scripts.trace import Call, Selection
+    from smp_advisor.reading.module import Module
+    from smp_advisor.reading.trace import Call, Selection
 
 _SAMPLER = "torch.utils.data.DistributedSampler"
 _SEEDS = frozenset(
@@ -190,6 +190,9 @@ def _rank_node(call: Call, rank: str) -> ast.expr | None:
 def _slices(context: Context) -> Iterator[Hit]:
     """``files[smp.rank()::smp.size()]``, and ``if number % smp.size() == smp.rank()``."""
     for selection in context.trace.selections:
+        compared = isinstance(selection.out_of, Operation) and selection.out_of.operator == "Mod"
+        if compared and ranks(selection.out_of):
+            continue
         rank = _wrong(context, selection.by, sharding=True)
         if rank is not None and not _prepares(selection):
             # No fix: the count beside it has to be of the same ranks.

@@ -7,14 +7,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.values import Argument, Constant, Member, Result, options
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.queries import mentions
-from smp_advisor.scripts.values import Argument, Constant, Member, Result, options
 
 if TYPE_CHECKING:
+    from smp_advisor.reading.trace import Call
+    from smp_advisor.reading.values import Value
     from smp_advisor.scripts.context import Context
-    from smp_advisor.scripts.trace import Call
-    from smp_advisor.scripts.values import Value
 
 __all__ = ["Delay", "around_backward", "batches", "calls_of", "elsewhere", "option_of_batches"]
 

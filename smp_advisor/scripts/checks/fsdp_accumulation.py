@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.trace import exclusive
+from smp_advisor.reading.values import External, Result, Value
 from smp_advisor.scripts.checks.accumulating_frameworks import by_accelerate, by_fabric, by_trainer
 from smp_advisor.scripts.checks.delayed_reduction import (
     Delay,
@@ -19,13 +21,11 @@ from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import origins
 from smp_advisor.scripts.reaching import Reaching
-from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import External, Result, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.trace import Call
 
 _LATER = "set_requires_gradient_sync"
 _REPLICATE = ("torch.distributed._composable.replicate", "torch.distributed._composable.replicate.replicate")

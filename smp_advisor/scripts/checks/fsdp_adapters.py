@@ -6,18 +6,18 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.trace import exclusive
+from smp_advisor.reading.values import Class, Collection, External, Partial, Result, Value, options
 from smp_advisor.scripts.checks.sharding import given_model, in_place, inside, running, same, sharding_calls
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import mentions
 from smp_advisor.scripts.reaching import Reaching
-from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import Class, Collection, External, Partial, Result, Value, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.trace import Call
 
 __all__ = ["STRATEGY", "adapters", "mixes"]
 

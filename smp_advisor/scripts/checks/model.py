@@ -6,16 +6,16 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.edits import Edit, replace
+from smp_advisor.reading.trace import exclusive
+from smp_advisor.reading.values import External
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.edits import Edit, replace
 from smp_advisor.scripts.queries import without_library
-from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import External
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.trace import Call
 
 _UNSUPPORTED = {
     "torch.nn.parallel.DistributedDataParallel": "torch's DistributedDataParallel",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from smp_advisor.scripts.values import Argument, Constant, options
+from smp_advisor.reading.values import Argument, Constant, options
 
 if TYPE_CHECKING:
+    from smp_advisor.reading.trace import Call
+    from smp_advisor.reading.values import Value
     from smp_advisor.scripts.context import Context
-    from smp_advisor.scripts.trace import Call
-    from smp_advisor.scripts.values import Value
 
 __all__ = ["configured_parameters", "model_parameters"]
 

@@ -6,17 +6,17 @@ import ast
 import itertools
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.edits import Edit, after_statement
+from smp_advisor.reading.trace import exclusive
+from smp_advisor.reading.values import Collection, External, Instance, Item, Mapping, Operation, Result, Value, options
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.edits import Edit, after_statement
 from smp_advisor.scripts.names import is_optimizer
 from smp_advisor.scripts.queries import is_optimizer_call, is_wrapped_optimizer, origins, updates
-from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import Collection, External, Instance, Item, Mapping, Operation, Result, Value, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.trace import Call
 
 _PARAMETERS = ("parameters", "named_parameters")
 _CHECKPOINTING = ("save_checkpoint", "resume_from_checkpoint", "load_state_dict", "local_state_dict")

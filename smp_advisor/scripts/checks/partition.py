@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.edits import replace
+from smp_advisor.reading.values import Result, Value, options
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.edits import replace
 from smp_advisor.scripts.queries import constant
-from smp_advisor.scripts.values import Result, Value, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.module import Module
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.module import Module
+    from smp_advisor.reading.trace import Call
 
 _WHOLE_GROUP = ("smp.mp_rank", "smp.mp_size", "smp.get_mp_group", "smp.mp_barrier")
 

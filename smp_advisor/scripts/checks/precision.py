@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.edits import Edit, add_keyword, replace
+from smp_advisor.reading.trace import exclusive
+from smp_advisor.reading.values import Constant, External, Instance, Result, options
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.edits import Edit, add_keyword, replace
 from smp_advisor.scripts.names import is_scheduler
 from smp_advisor.scripts.queries import constant, guarded_by, is_wrapped_optimizer, mentions, origins, updates
-from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import Constant, External, Instance, Result, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.trace import Call
-    from smp_advisor.scripts.values import Value
+    from smp_advisor.reading.trace import Call
+    from smp_advisor.reading.values import Value
 
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
 _SCALES = ("static_loss_scale", "dynamic_loss_scale")

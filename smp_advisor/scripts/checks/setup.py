@@ -5,18 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.edits import after_statement, before_statement, replace
-from smp_advisor.scripts.queries import (
-    constant,
-    is_plain_model,
-    is_wrapped_model,
-    mentions,
-    origins,
-    ranks,
-)
-from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import (
+from smp_advisor.reading.edits import after_statement, before_statement, replace
+from smp_advisor.reading.trace import exclusive
+from smp_advisor.reading.values import (
     Class,
     Collection,
     Constant,
@@ -28,11 +19,20 @@ from smp_advisor.scripts.values import (
     Value,
     options,
 )
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.queries import (
+    constant,
+    is_plain_model,
+    is_wrapped_model,
+    mentions,
+    origins,
+    ranks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.trace import Call
 
 _BEFORE_INIT = frozenset({"smp.init", "smp.step", "smptf.step", "smptf.init"})
 _KERAS_MODELS = frozenset(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.values import Constant, External, Result, options
 from smp_advisor.scripts.queries import constant, origins
-from smp_advisor.scripts.values import Constant, External, Result, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from smp_advisor.reading.trace import Call
+    from smp_advisor.reading.values import Value
     from smp_advisor.scripts.context import Context
-    from smp_advisor.scripts.trace import Call
-    from smp_advisor.scripts.values import Value
 
 __all__ = [
     "FSDP",

@@ -7,8 +7,8 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
+from smp_advisor.reading.values import Collection, Function, Instance, Result, Value
 from smp_advisor.scripts.queries import constant, origins
-from smp_advisor.scripts.values import Collection, Function, Instance, Result, Value
 
 __all__ = ["samples"]
 

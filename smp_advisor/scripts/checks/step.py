@@ -6,8 +6,10 @@ import ast
 import dataclasses
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.edits import Edit, add_keyword, replace
+from smp_advisor.reading.trace import exclusive
+from smp_advisor.reading.values import Collection, Constant, Function, Instance, Result, Value
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.edits import Edit, add_keyword, replace
 from smp_advisor.scripts.queries import (
     constant,
     is_optimizer_call,
@@ -17,13 +19,11 @@ from smp_advisor.scripts.queries import (
     origins,
     updates,
 )
-from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import Collection, Constant, Function, Instance, Result, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.trace import Call
 
 _UNBATCHED = {
     "torch": ("arange", "linspace", "logspace", "eye", "scalar_tensor", "range"),

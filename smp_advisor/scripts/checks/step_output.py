@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.edits import Edit, wrap
+from smp_advisor.reading.values import Constant, Function, Instance, Operation, Result, Value, options
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.edits import Edit, wrap
 from smp_advisor.scripts.queries import constant, is_wrapped_model, origins
-from smp_advisor.scripts.values import Constant, Function, Instance, Operation, Result, Value, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.module import Module
-    from smp_advisor.scripts.trace import Call, Use
+    from smp_advisor.reading.module import Module
+    from smp_advisor.reading.trace import Call, Use
 
 _REDUCTIONS = frozenset(["reduce_mean", "reduce_sum", "concat", "stack", "outputs", "merge", "accumulate"])
 _NUMBERS = frozenset({"item", "tolist", "size", "numel", "dim"})

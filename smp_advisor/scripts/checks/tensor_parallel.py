@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.trace import exclusive
+from smp_advisor.reading.values import Constant, Instance, Result, Value, options
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import constant, is_plain_model, origins
-from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import Constant, Instance, Result, Value, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.trace import Call
 
 _CONTEXTS = ("smp.tensor_parallelism", "smp.model_creation")
 _LATER_LOADS = ("load_state_dict", "resume_from_checkpoint")

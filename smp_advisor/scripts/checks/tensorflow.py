@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.edits import add_keyword, replace
+from smp_advisor.reading.values import Constant, Function, Instance, Result, Value, options
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.edits import add_keyword, replace
 from smp_advisor.scripts.queries import constant, is_known, ranks
-from smp_advisor.scripts.values import Constant, Function, Instance, Result, Value, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.trace import Call
 
 _LISTINGS = (
     "os.listdir",

@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.edits import Edit, before_statement, replace
+from smp_advisor.reading.trace import exclusive
+from smp_advisor.reading.values import Argument, Mapping, Result, Unknown, Value, options
 from smp_advisor.scripts.checks.sharding import FSDP
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.edits import Edit, before_statement, replace
 from smp_advisor.scripts.names import is_optimizer
 from smp_advisor.scripts.queries import constant, is_plain_model, mentions, origins
-from smp_advisor.scripts.trace import exclusive
-from smp_advisor.scripts.values import Argument, Mapping, Result, Unknown, Value, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.trace import Call
 
 _V1_PARAMETERS = ("microbatches", "partitions", "pipeline_parallel_degree", "prescaled_batch", "active_microbatches")
 _REPLICATING = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.DataParallel")

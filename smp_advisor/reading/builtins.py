@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.scripts.values import (
+from smp_advisor.reading.values import (
     Class,
     Collection,
     Constant,
@@ -23,8 +23,8 @@ from smp_advisor.scripts.values import (
 if TYPE_CHECKING:
     import ast
 
-    from smp_advisor.scripts.run import Frame, Run
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.run import Frame, Run
+    from smp_advisor.reading.trace import Call
 
 __all__ = ["known_result", "step_mark"]
 
@@ -49,7 +49,7 @@ _SAME_FUNCTION = (
 
 def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
     """What the call of something external gives back."""
-    from smp_advisor.scripts.calling import enter
+    from smp_advisor.reading.calls import enter
 
     first = event.arguments[0] if event.arguments else None
     if event.name in _LAUNCHERS and isinstance(first, Function):
@@ -121,7 +121,7 @@ def _partial(event: Call, first: Value) -> Value:
 
 def _attribute(run: Run, frame: Frame, event: Call) -> Value:
     """``getattr(thing, "name")`` and, with a third argument, what else it may be."""
-    from smp_advisor.scripts.evaluation import attribute
+    from smp_advisor.reading.expressions import attribute
 
     names = [option.value for option in options(event.arguments[1]) if isinstance(option, Constant)]
     if not names or not all(isinstance(name, str) for name in names):

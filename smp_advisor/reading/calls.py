@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from smp_advisor.scripts.command_line import declare
-from smp_advisor.scripts.evaluation import evaluate
-from smp_advisor.scripts.known_calls import known_result
-from smp_advisor.scripts.scope import Scope
-from smp_advisor.scripts.trace import Call, Use
-from smp_advisor.scripts.values import (
+from smp_advisor.reading.builtins import known_result
+from smp_advisor.reading.command_lines import declare
+from smp_advisor.reading.expressions import evaluate
+from smp_advisor.reading.scope import Scope
+from smp_advisor.reading.trace import Call, Use
+from smp_advisor.reading.values import (
     Class,
     Collection,
     Constant,
@@ -32,7 +32,7 @@ from smp_advisor.scripts.values import (
 )
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.run import Frame, Run
+    from smp_advisor.reading.run import Frame, Run
 
 __all__ = ["call", "enter"]
 
@@ -86,8 +86,8 @@ def _unwrapped(target: Value) -> tuple[Value, tuple[Value, ...], dict[str, Value
 
 def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
     """Follow the body of `function` with its parameters bound; what it returns."""
-    from smp_advisor.scripts.execution import execute
-    from smp_advisor.scripts.run import Frame as NewFrame
+    from smp_advisor.reading.run import Frame as NewFrame
+    from smp_advisor.reading.statements import execute
 
     node = function.node
     scope = Scope(function.scope)
@@ -251,7 +251,7 @@ def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> li
 
 
 def _defaults(run: Run, function: Function) -> dict[str, Value]:
-    from smp_advisor.scripts.run import Frame as NewFrame
+    from smp_advisor.reading.run import Frame as NewFrame
 
     spec = function.node.args
     outside = NewFrame(function.module, function.scope)

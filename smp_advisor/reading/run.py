@@ -7,19 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from smp_advisor.scripts.trace import Call, Trace
-from smp_advisor.scripts.values import Function, Unknown, Value
+from smp_advisor.reading.trace import Call, Trace
+from smp_advisor.reading.values import Function, Unknown, Value
 
 if TYPE_CHECKING:
     import ast
     from collections.abc import Iterator
     from pathlib import Path
 
-    from smp_advisor.findings.finding import Unresolved
-    from smp_advisor.scripts.module import Module
-    from smp_advisor.scripts.scope import Scope
-    from smp_advisor.scripts.source import Source
-    from smp_advisor.scripts.trace import Guard
+    from smp_advisor.reading.module import Module
+    from smp_advisor.reading.scope import Scope
+    from smp_advisor.reading.source import Source, Unresolved
+    from smp_advisor.reading.trace import Guard
 
 __all__ = ["MAX_CALLS_OF_ONE", "MAX_DEPTH", "Frame", "Run"]
 

@@ -6,15 +6,15 @@ import ast
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.findings.finding import Unresolved
-from smp_advisor.scripts.names import canonical
-from smp_advisor.scripts.values import External, LocalModule, Unknown, Value
+from smp_advisor.reading.names import canonical
+from smp_advisor.reading.source import Unresolved
+from smp_advisor.reading.values import External, LocalModule, Unknown, Value
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from smp_advisor.scripts.module import Module
-    from smp_advisor.scripts.run import Frame, Run
+    from smp_advisor.reading.module import Module
+    from smp_advisor.reading.run import Frame, Run
 
 __all__ = ["bind_import"]
 
@@ -86,10 +86,10 @@ def _load(run: Run, frame: Frame, dotted: str, node: ast.stmt) -> LocalModule | 
 
 
 def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt) -> LocalModule | None:
-    from smp_advisor.scripts.execution import execute
-    from smp_advisor.scripts.module import parse
-    from smp_advisor.scripts.run import Frame as NewFrame
-    from smp_advisor.scripts.source import read
+    from smp_advisor.reading.module import parse
+    from smp_advisor.reading.run import Frame as NewFrame
+    from smp_advisor.reading.source import read
+    from smp_advisor.reading.statements import execute
 
     try:
         module = parse(run.texts.get(path) or read(path), entry=False, directory=path.parent)

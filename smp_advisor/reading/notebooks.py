@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from smp_advisor.scripts.edits import Edit
-    from smp_advisor.scripts.source import Source
+    from smp_advisor.reading.edits import Edit
+    from smp_advisor.reading.source import Source
 
 __all__ = ["CellChange", "cell_changes", "cell_texts", "changed_notebook"]
 
@@ -31,7 +31,7 @@ class CellChange:
 
 def cell_changes(source: Source, edits: Iterable[Edit]) -> list[CellChange] | None:
     """The cells that `edits` change; None where one touches a line of IPython's own, or more than one cell."""
-    from smp_advisor.scripts.edits import applied
+    from smp_advisor.reading.edits import applied
 
     raw = cell_texts(source.raw)
     by_cell: dict[int, list[Edit]] = {}
@@ -79,6 +79,6 @@ def _moved(source: Source, raw: dict[int, str], edit: Edit) -> tuple[int, Edit] 
     def place(offset: int, line: int) -> int:
         return sum(len(text) + 1 for text in lines[: line - top]) + offset - starts[line - 1]
 
-    from smp_advisor.scripts.edits import Edit as Change
+    from smp_advisor.reading.edits import Edit as Change
 
     return number, Change(place(edit.start, first), place(edit.end, last), edit.text)

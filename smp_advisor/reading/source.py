@@ -14,7 +14,7 @@ from pathlib import Path
 
 from smp_advisor.errors import AdvisorError
 
-__all__ = ["Source", "UnreadableScriptError", "read", "with_text"]
+__all__ = ["Source", "UnreadableScriptError", "Unresolved", "read", "with_text"]
 
 _LOOKS_LIKE_A_PATH = re.compile(r"[^\n\r]{1,400}\.(?:py|pyw|ipynb)\s*$", re.IGNORECASE)
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -25,6 +25,16 @@ _CELL_MAGICS_OF_PYTHON = ("%%time", "%%timeit", "%%capture", "%%smp_check", "%%s
 
 class UnreadableScriptError(AdvisorError):
     """A path that leads to nothing that could be a script."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unresolved:
+    """Something the checker could not follow and therefore says nothing about."""
+
+    path: str
+    line: int
+    what: str
+    """One sentence: which name or construct, and which checks it leaves open."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.scripts.values import (
+from smp_advisor.reading.values import (
     Argument,
     Class,
     Collection,
@@ -16,8 +16,8 @@ from smp_advisor.scripts.values import (
 )
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.run import Run
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.run import Run
+    from smp_advisor.reading.trace import Call
 
 __all__ = ["declare", "field_default", "option_of"]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.module import Module
-    from smp_advisor.scripts.values import Class, Function, Instance, StepOutput, Value
+    from smp_advisor.reading.module import Module
+    from smp_advisor.reading.values import Class, Function, Instance, StepOutput, Value
 
 __all__ = ["Call", "Guard", "Iteration", "Selection", "Store", "Trace", "Use", "exclusive"]
 
@@ -115,6 +115,8 @@ class Selection:
     node: ast.expr
     module: Module
     by: Value
+    out_of: Value
+    """The slice's step, or the remainder that the number is compared with."""
     functions: tuple[Function, ...]
 
 

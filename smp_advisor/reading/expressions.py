@@ -7,11 +7,10 @@ import operator
 import re
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.scripts.command_line import field_default, option_of
-from smp_advisor.scripts.queries import ranks
-from smp_advisor.scripts.scope import Scope
-from smp_advisor.scripts.trace import Guard, Selection, Use
-from smp_advisor.scripts.values import (
+from smp_advisor.reading.command_lines import field_default, option_of
+from smp_advisor.reading.scope import Scope
+from smp_advisor.reading.trace import Guard, Selection, Use
+from smp_advisor.reading.values import (
     Choice,
     Class,
     Collection,
@@ -36,7 +35,7 @@ from smp_advisor.scripts.values import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from smp_advisor.scripts.run import Frame, Run
+    from smp_advisor.reading.run import Frame, Run
 
 __all__ = ["attribute", "element", "evaluate"]
 
@@ -99,7 +98,7 @@ def evaluate(run: Run, frame: Frame, node: ast.expr | None) -> Value:
 def attribute(run: Run, frame: Frame, owner: Value, name: str, node: ast.expr) -> Value:
     """The attribute `name` of one possible owner, as `node` reads it."""
     if isinstance(owner, External):
-        from smp_advisor.scripts.names import canonical
+        from smp_advisor.reading.names import canonical
 
         return External(canonical(f"{owner.path}.{name}"))
     if isinstance(owner, LocalModule):
@@ -162,14 +161,14 @@ def _subscript(run: Run, frame: Frame, node: ast.Subscript) -> Value:
     owner = evaluate(run, frame, node.value)
     key = evaluate(run, frame, node.slice)
     if isinstance(key, Operation) and key.operator == ":" and isinstance(node.slice, ast.Slice):
-        _selects(run, frame, node.slice.lower, key.operands[0], by=key.operands[2])
+        _selects(run, frame, node.slice.lower, key.operands[0], out_of=key.operands[2])
     return choice(*(_item(option, key) for option in options(owner)))
 
 
-def _selects(run: Run, frame: Frame, node: ast.expr | None, value: Value, *, by: Value) -> None:
-    """Note a slice or remainder that a rank decides."""
-    if node is not None and ranks(value) and not (isinstance(by, Constant) and by.value is None):
-        run.trace.selections.append(Selection(node, frame.module, value, tuple(run.functions)))
+def _selects(run: Run, frame: Frame, node: ast.expr | None, value: Value, *, out_of: Value) -> None:
+    """Record a slice with a step, or a comparison with a remainder."""
+    if node is not None and not (isinstance(out_of, Constant) and out_of.value is None):
+        run.trace.selections.append(Selection(node, frame.module, value, out_of, tuple(run.functions)))
 
 
 def _item(owner: Value, key: Value) -> Value:
@@ -280,8 +279,8 @@ def _compare(run: Run, frame: Frame, node: ast.Compare) -> Value:
             _use(run, frame, part, value, "a comparison")
     if len(values) == 2 and isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
         for remainder, number, place in ((values[0], values[1], nodes[1]), (values[1], values[0], nodes[0])):
-            if isinstance(remainder, Operation) and remainder.operator == "Mod" and not ranks(remainder):
-                _selects(run, frame, place, number, by=remainder)
+            if isinstance(remainder, Operation) and remainder.operator == "Mod":
+                _selects(run, frame, place, number, out_of=remainder)
     return Operation(type(node.ops[0]).__name__, tuple(values))
 
 
@@ -306,8 +305,8 @@ def _text(run: Run, frame: Frame, node: ast.JoinedStr) -> Value:
 
 
 def _comprehension(run: Run, frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
-    from smp_advisor.scripts.execution import bind_target
-    from smp_advisor.scripts.run import Frame as NewFrame
+    from smp_advisor.reading.run import Frame as NewFrame
+    from smp_advisor.reading.statements import bind_target
 
     inner = NewFrame(frame.module, Scope(frame.scope), frame.function)
     conditions: list[Value] = []
@@ -341,7 +340,7 @@ def _await(run: Run, frame: Frame, node: ast.Await) -> Value:
 
 
 def _call(run: Run, frame: Frame, node: ast.Call) -> Value:
-    from smp_advisor.scripts.calling import call
+    from smp_advisor.reading.calls import call
 
     return call(run, frame, node)
 

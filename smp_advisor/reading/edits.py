@@ -10,14 +10,13 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from smp_advisor.findings.finding import Fix
-from smp_advisor.scripts.notebooks import cell_changes, cell_texts, changed_notebook
+from smp_advisor.reading.notebooks import cell_changes, cell_texts, changed_notebook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from smp_advisor.scripts.module import Module
-    from smp_advisor.scripts.source import Source
+    from smp_advisor.reading.module import Module
+    from smp_advisor.reading.source import Source
 
 __all__ = [
     "Edit",
@@ -28,7 +27,6 @@ __all__ = [
     "changed",
     "complete",
     "diff",
-    "fix",
     "parses",
     "replace",
     "whole_diff",
@@ -169,15 +167,6 @@ def _top(node: ast.stmt) -> int:
     """First line of a statement, with its decorators."""
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(decorator.lineno for decorator in decorators)])
-
-
-def fix(module: Module, description: str, edits: Iterable[Edit | None]) -> Fix | None:
-    """The fix that makes all of `edits`; None where one has no place, or the result would not parse."""
-    known = complete(edits)
-    text = changed(module, known) if known else None
-    if text is None:
-        return None
-    return Fix(description=description, diff=diff(module.source, known), source=text)
 
 
 def diff(source: Source, edits: list[Edit]) -> str:

@@ -6,10 +6,10 @@ import builtins
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from smp_advisor.scripts.values import External, Unknown
+from smp_advisor.reading.values import External, Unknown
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.values import Value
+    from smp_advisor.reading.values import Value
 
 __all__ = ["Scope"]
 

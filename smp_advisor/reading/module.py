@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.scripts.scope import Scope
+from smp_advisor.reading.scope import Scope
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from smp_advisor.scripts.source import Source
+    from smp_advisor.reading.source import Source
 
 __all__ = ["Module", "ScriptError", "parse"]
 

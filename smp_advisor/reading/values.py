@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     import ast
     from collections.abc import Iterator
 
-    from smp_advisor.scripts.module import Module
-    from smp_advisor.scripts.scope import Scope
-    from smp_advisor.scripts.trace import Call
+    from smp_advisor.reading.module import Module
+    from smp_advisor.reading.scope import Scope
+    from smp_advisor.reading.trace import Call
 
 __all__ = [
     "Argument",

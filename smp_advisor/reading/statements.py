@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from smp_advisor.scripts.calling import enter
-from smp_advisor.scripts.evaluation import element, evaluate
-from smp_advisor.scripts.importing import bind_import
-from smp_advisor.scripts.known_calls import step_mark
-from smp_advisor.scripts.scope import Scope
-from smp_advisor.scripts.trace import Guard, Iteration, Store, Use
-from smp_advisor.scripts.values import (
+from smp_advisor.reading.builtins import step_mark
+from smp_advisor.reading.calls import enter
+from smp_advisor.reading.expressions import element, evaluate
+from smp_advisor.reading.imports import bind_import
+from smp_advisor.reading.scope import Scope
+from smp_advisor.reading.trace import Guard, Iteration, Store, Use
+from smp_advisor.reading.values import (
     Class,
     Collection,
     Constant,
@@ -32,7 +32,7 @@ from smp_advisor.scripts.values import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from smp_advisor.scripts.run import Frame, Run
+    from smp_advisor.reading.run import Frame, Run
 
 __all__ = ["bind_target", "execute", "follow_the_rest"]
 
@@ -183,7 +183,7 @@ def _mark_by(run: Run, decorator: Value, function: Function) -> StepMark | None:
 
 
 def _class(run: Run, frame: Frame, node: ast.ClassDef) -> None:
-    from smp_advisor.scripts.run import Frame as NewFrame
+    from smp_advisor.reading.run import Frame as NewFrame
 
     bases = tuple(evaluate(run, frame, base) for base in node.bases)
     scope = Scope(frame.scope, is_class=True)
