@@ -15,7 +15,7 @@ from smp_advisor.estimators.readback import read_back
 from smp_advisor.estimators.report import EstimatorReport, Reading
 from smp_advisor.estimators.sources import configuration_of_recipe, configurations_of_cell
 from smp_advisor.estimators.sources.recipe import yaml_table
-from smp_advisor.findings.catalogue import catalogue, estimator_page
+from smp_advisor.findings.catalogue import catalogue
 from smp_advisor.findings.finding import Finding, Fix, Unresolved
 from smp_advisor.library.version import require_library
 from smp_advisor.reading.edits import parses
@@ -188,25 +188,19 @@ def _estimate(case: Case) -> Estimate | None:
 def _findings(document: Document, found: list[tuple[Case, Hit]]) -> tuple[Finding, ...]:
     made: dict[tuple[Any, ...], Finding] = {}
     for case, hit in found:
-        text = catalogue()[hit.id]
         start = hit.span.start if hit.span is not None else 0
         line, column = _place(document.source, start)
         path, located = document.source.locate(line)
-        title, url = estimator_page(hit.id, case.configuration.library)
-        finding = Finding(
-            id=hit.id,
-            severity=hit.severity or text.severity,
+        finding = catalogue()[hit.id].finding(
+            hit.values,
+            variant=hit.variant,
+            library=case.configuration.library,
             path=path,
             line=located,
             column=column,
             text=document.source.line(line),
-            message=text.message.format_map(hit.values),
-            consequence=text.consequence.format_map(hit.values),
-            remedy=text.remedy.format_map(hit.values),
-            source_title=title,
-            source_url=url,
-            fix=_fix(document, case, hit),
         )
+        finding = replace(finding, fix=_fix(document, case, hit))
         made.setdefault((finding.id, path, located, finding.message), finding)
     order = {"error": 0, "warning": 1, "info": 2}
     return tuple(sorted(made.values(), key=lambda one: (one.path, one.line, order[one.severity], one.id)))
@@ -300,7 +294,7 @@ def _defects(cases: list[Case]) -> list[tuple[Case, Hit]]:
 
 def _weight(found: list[tuple[Case, Hit]]) -> tuple[int, ...]:
     """Names count before types and types before combinations: what they hide shows only once they are right."""
-    errors = sum((hit.severity or catalogue()[hit.id].severity) == "error" for _, hit in found)
+    errors = sum(catalogue()[hit.id].wordings[hit.variant].severity == "error" for _, hit in found)
     names = sum(hit.rule in ("unknown", "version") for _, hit in found)
     return names, sum(hit.id == "EST501" for _, hit in found), errors, len(found)
 

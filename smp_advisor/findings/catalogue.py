@@ -1,4 +1,4 @@
-"""The checks' texts: one data file for the checker, its documentation and SARIF's rules."""
+"""Texts of all checks, in data/checks: one id is one defect, with its message, consequence, remedy and examples."""
 
 from __future__ import annotations
 
@@ -8,30 +8,116 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.findings.finding import Finding
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from smp_advisor.findings.finding import Severity
 
-__all__ = ["CheckText", "Section", "catalogue", "estimator_page", "estimator_sections", "sections"]
+__all__ = ["Check", "Example", "Field", "Section", "Wording", "catalogue", "sections"]
+
+_SECTIONS = (
+    "every_script",
+    "smp_v1_pytorch",
+    "smp_v1_tensorflow",
+    "smp_v2",
+    "fsdp",
+    "training_compiler",
+    "estimators",
+)
+"""Files in data/checks, in the order of the ids."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CheckText:
-    """What a check says."""
+class Field:
+    """One value that a check fills into its texts."""
+
+    means: str
+    example: object
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wording:
+    """Texts of a check, or of one of its variants, with the fields in braces."""
+
+    message: str
+    """What is wrong, one sentence."""
+    consequence: str
+    remedy: str
+    severity: Severity
+    fields: dict[str, Field]
+
+    def filled(self, text: str) -> str:
+        """`text` with the example of each field."""
+        return text.format_map({name: field.example for name, field in self.fields.items()})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """Code with the defect, and the same code without it."""
+
+    bad: str
+    good: str
+    variant: str = ""
+    plan: dict[str, Any]
+    """Parameters that both are checked with."""
+    also: tuple[str, ...] = ()
+    """Other ids that the bad code also has."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One defect."""
 
     id: str
     severity: Severity
     title: str
     """The defect in a few words."""
-    message: str
-    """What is wrong at the place found; fields in braces are filled in by the check."""
     consequence: str
+    """What happens on the cluster, without fields."""
     remedy: str
-    source_title: str
-    source_url: str
+    """What to do instead, without fields."""
+    wordings: dict[str, Wording]
+    """By variant; of a check without variants, one under the empty name."""
+    examples: tuple[Example, ...]
+    source: tuple[str, str]
+    """Title and address of the page that documents it."""
+    source_for: dict[str, tuple[str, str]]
+    """Pages by library, if another library's documentation applies."""
     fix: str = ""
-    """What the automatic fix does; empty where there is none."""
+    """What the automatic fix does; empty if there is none."""
     needs: str = ""
-    """Which settings must be known for it to look at all."""
+    """Settings that must be known for the check to run."""
+
+    def finding(
+        self,
+        values: Mapping[str, object],
+        *,
+        variant: str = "",
+        severity: Severity | None = None,
+        library: str | None = None,
+        path: str,
+        line: int,
+        column: int,
+        text: str,
+    ) -> Finding:
+        """The finding at a place, with `values` for the fields of the texts."""
+        wording = self.wordings[variant]
+        title, url = self.source_for.get(library or "", self.source)
+        return Finding(
+            id=self.id,
+            severity=severity or wording.severity,
+            path=path,
+            line=line,
+            column=column,
+            text=text,
+            message=wording.message.format_map(values),
+            consequence=wording.consequence.format_map(values),
+            remedy=wording.remedy.format_map(values),
+            source_title=title,
+            source_url=url,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,57 +126,50 @@ class Section:
 
     name: str
     applies: str
-    checks: tuple[CheckText, ...]
+    checks: tuple[Check, ...]
 
 
 @lru_cache(maxsize=1)
 def sections() -> tuple[Section, ...]:
-    """Every check of a script, by library, in the order of the ids."""
-    return _sections(_data("scripts.toml"))
-
-
-@lru_cache(maxsize=1)
-def estimator_sections() -> tuple[Section, ...]:
-    """The checks of an estimator, which `smp_advisor.estimators` makes."""
-    own = _data("estimators.toml")
-    return _sections({**own, "pages": _data("scripts.toml")["pages"] | own["pages"]})
-
-
-def estimator_page(identifier: str, library: str | None) -> tuple[str, str]:
-    """Title and address of the page that documents an estimator's check for a library."""
-    own = _data("estimators.toml")
-    key = own["by_library"].get(library, {}).get(identifier)
-    if key is None:
-        return catalogue()[identifier].source_title, catalogue()[identifier].source_url
-    page = (_data("scripts.toml")["pages"] | own["pages"])[key]
-    return page["title"], page["url"]
-
-
-@lru_cache(maxsize=1)
-def catalogue() -> dict[str, CheckText]:
-    """Every check by its id."""
-    return {check.id: check for section in (*sections(), *estimator_sections()) for check in section.checks}
-
-
-@lru_cache(maxsize=2)
-def _data(name: str) -> dict[str, Any]:
-    return tomllib.loads(files("smp_advisor.findings").joinpath(f"data/{name}").read_text("utf-8"))
-
-
-def _sections(data: dict[str, Any]) -> tuple[Section, ...]:
-    pages = data["pages"]
+    """Every check by library, in the order of the ids."""
+    pages = {name: (page["title"], page["url"]) for name, page in _data("pages").items()}
+    tables = [_data(f"checks/{name}") for name in _SECTIONS]
     return tuple(
         Section(
-            name=section["name"],
-            applies=section["applies"],
-            checks=tuple(
-                CheckText(
-                    **{key: value for key, value in check.items() if key != "source"},
-                    source_title=pages[check["source"]]["title"],
-                    source_url=pages[check["source"]]["url"],
-                )
-                for check in section["check"]
-            ),
+            name=table["name"],
+            applies=table["applies"],
+            checks=tuple(_check(check, pages) for check in table["check"]),
         )
-        for section in data["section"]
+        for table in tables
     )
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> dict[str, Check]:
+    """Every check by its id."""
+    return {check.id: check for section in sections() for check in section.checks}
+
+
+def _check(table: dict[str, Any], pages: dict[str, tuple[str, str]]) -> Check:
+    return Check(
+        **{key: table[key] for key in ("id", "severity", "title", "consequence", "remedy")},
+        wordings={variant.get("name", ""): _wording(table, variant) for variant in table.get("variant", ({},))},
+        examples=tuple(Example(**{"plan": {}, **example}) for example in table.get("example", ())),
+        source=pages[table["source"]],
+        source_for={library: pages[name] for library, name in table.get("source_for", {}).items()},
+        fix=table.get("fix", ""),
+        needs=table.get("needs", ""),
+    )
+
+
+def _wording(table: dict[str, Any], variant: dict[str, Any]) -> Wording:
+    """Texts of a variant; what it leaves out is that of the check."""
+    fields = table.get("fields", {}) | variant.get("fields", {})
+    texts: dict[str, Any] = {
+        key: variant.get(key, table.get(key)) for key in ("message", "consequence", "remedy", "severity")
+    }
+    return Wording(**texts, fields={name: Field(**field) for name, field in fields.items()})
+
+
+def _data(name: str) -> dict[str, Any]:
+    return tomllib.loads(files("smp_advisor.findings").joinpath(f"data/{name}.toml").read_text("utf-8"))

@@ -1,81 +1,112 @@
-"""``docs/checks.md``: every check, generated from the texts that the checker itself uses.
+"""``docs/checks.md``: every check, generated from the texts that the checkers use.
 
 ``python -m smp_advisor.findings.page docs/checks.md`` writes it.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 import tomllib
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.findings.catalogue import CheckText, estimator_sections, sections
+from smp_advisor.findings.catalogue import sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from smp_advisor.findings.catalogue import Check, Wording
+
 __all__ = ["checks_page"]
 
 _INTRODUCTION = """\
-# Script checks
+# Checks
 
 <!-- Written by `python -m smp_advisor.findings.page docs/checks.md` from smp_advisor/findings/data. -->
 
-`smp_advisor.check_script("train.py", plan)`, `%smp_check train.py`, `%%smp_check` above a cell, or in CI:
+To check a training script, use `smp_advisor.check_script("train.py", plan)`, `%smp_check train.py`, `%%smp_check`
+above a cell, or in CI:
 
 ```
 python -m smp_advisor.scripts train.py --plan plan.json
 ```
 
-The script is read, never run. The checker follows it in the order in which it would run: through import aliases,
-functions, decorators, objects passed between them, and modules beside the script. Which checks apply follows from its
-imports and from the plan. A check speaks only of what it can see; what could not be followed is listed instead.
+To check the cell that starts a job, use `smp_advisor.check_estimator(cell)` (see [Estimators](#estimators)).
 
-- **error**: the job fails, hangs or trains wrongly. **warning**: memory, time or money wasted. **info**: worth knowing.
-- Where an error lies behind an option that is off by default (`if args.fp16:`), it is a warning that names the option;
-  conditions without which the script does not train (`if args.do_train:`) are taken to hold. With `hyperparameters`,
-  what the job passes to the script (`--hyperparameters job.json`), it is an error or nothing. Options named like a
-  parameter of the library have the plan's value, and what that rules out is not reported.
-- `# smp: ignore[SMP109] reason` silences a finding on its line, or on the next line of code where it stands alone; over
-  several lines of one statement it counts for all of them. Without a reason it is not heeded, and SMP100 says so.
-- Exit status of the command: 0 with no errors, 1 with errors (with `--strict`, warnings as well), 2 where the script
+The checker reads the script and never runs it. It follows the script in execution order: through import aliases,
+functions, decorators, objects passed between them, and modules next to the script. The script's imports and the plan
+determine which checks apply. A check reports only defects that it can see. Code that could not be followed is listed.
+
+- **Error**: the job fails, hangs or trains incorrectly. **Warning**: memory, time or money is wasted. **Info**: worth
+  knowing.
+- An error behind an option that is off by default (`if args.fp16:`) is a warning that names the option. Conditions
+  that training requires (`if args.do_train:`) are assumed to be true. Pass `hyperparameters`, the options that the job
+  passes to the script (`--hyperparameters job.json`), to get an error or nothing instead. Options with the name of a
+  parameter of the library have the value in the plan. A defect that this value rules out is not reported.
+- `# smp: ignore[SMP109] reason` suppresses a finding on its line, or on the next line of code if the comment is on its
+  own line. A comment on any line of a statement applies to the statement. A comment without a reason has no effect and
+  is reported as SMP100.
+- Exit status of the command: 0 without errors, 1 with errors (with `--strict`, also with warnings), 2 if a script
   cannot be checked.
-- *Fix* marks checks whose defect `--fix` (or `smp_advisor.apply_fixes`) can mend where the place is clear: in the
-  script, in the cells of a notebook, and in modules beside it, each file with a diff and a backup of its own. A finding
-  whose fix has no safe place says why. `smp_advisor.scripts.plan_fixes` shows the changes without writing them.
-- Scripts are read with Python's own `ast`: LibCST, which `adapt_script` writes with, takes 2.8 s to parse 9,700 lines,
-  and a whole check of that length takes about one. Fixes change characters at the places `ast` gives, so that comments
-  and formatting stay.
+- *Fix* marks checks with an automatic fix (`--fix`, or `smp_advisor.apply_fixes`). Fixes change the script, the cells
+  of a notebook and modules next to the script, each file with its own diff and backup. A finding without a safe fix
+  gives the reason. `smp_advisor.scripts.plan_fixes` shows the changes without writing them.
+- Scripts are read with Python's `ast`. LibCST, which `adapt_script` writes with, needs 2.8 s to parse 9,700 lines; a
+  complete check of that length takes about 1 s. Fixes replace characters at the positions that `ast` reports, so
+  comments and formatting stay.
 """
 
 
 def checks_page() -> str:
-    """The whole page as Markdown."""
+    """The page as Markdown."""
     parts = [_INTRODUCTION]
-    for section in (*sections(), *estimator_sections()):
+    for section in sections():
         parts.append(f"## {section.name}\n\nApplies {section.applies}.\n")
         parts += [_check(check) for check in section.checks]
     return "\n".join([*parts, _published()])
 
 
-def _check(check: CheckText) -> str:
+def _check(check: Check) -> str:
+    wordings = list(check.wordings.values())
+    if len(wordings) == 1:
+        messages = f"*{wordings[0].filled(wordings[0].message)}*\n"
+    else:
+        messages = "".join(f"- {_message(check, wording)}\n" for wording in wordings)
+    notes = [f"Needs: {check.needs}."] if check.needs else []
+    notes += [f"Fix: {check.fix}."] if check.fix else []
+    notes.append(f"Source: [{check.source[0]}]({check.source[1]}).")
     rows = [
         f"### {check.id}: {check.title}\n",
-        f"{check.severity.capitalize()}. *{_shown(check.message)}*\n",
-        f"{check.consequence} **Instead:** {check.remedy}\n",
+        f"**{check.severity.capitalize()}.** {check.consequence}\n",
+        f"**Instead:** {check.remedy}\n",
+        messages,
+        *(_code(title, code) for title, code in _example(check)),
+        " ".join(notes) + "\n",
     ]
-    notes = [f"Looks where known: {check.needs}."] if check.needs else []
-    notes += [f"Fix: {check.fix}."] if check.fix else []
-    notes.append(f"Source: [{check.source_title}]({check.source_url}).")
-    return "\n".join([*rows, " ".join(notes) + "\n"])
+    return "\n".join(rows)
 
 
-def _shown(message: str) -> str:
-    """The message with its placeholders as an ellipsis each."""
-    return re.sub(r"\{\w+(:[^{}]*)?\}", "…", message)
+def _message(check: Check, wording: Wording) -> str:
+    """One of several messages, with what differs from the check."""
+    text = f"*{wording.filled(wording.message)}*"
+    if wording.severity != check.severity:
+        text += f" ({wording.severity})"
+    if wording.consequence != check.consequence:
+        text += f" {wording.filled(wording.consequence)}"
+    return text
+
+
+def _example(check: Check) -> list[tuple[str, str]]:
+    if not check.examples:
+        return []
+    plan = ", ".join(f"{name}={value!r}" for name, value in check.examples[0].plan.items())
+    return [(f"Bad{f', with {plan}' if plan else ''}", check.examples[0].bad), ("Good", check.examples[0].good)]
+
+
+def _code(title: str, code: str) -> str:
+    language = "json" if code.startswith("{") else "yaml" if code.startswith("run:") else "python"
+    return f"{title}:\n\n```{language}\n{code.rstrip()}\n```\n"
 
 
 def _published() -> str:
@@ -96,12 +127,12 @@ def _published() -> str:
         "| --- | --- | --- |",
     ]
     for severity in ("error", "warning"):
-        rows += [f"| {severity} {one['id']} | {one['where']} | {one['judged']} |" for one in data[severity]]
+        rows += [f"| {severity} {entry['id']} | {entry['where']} | {entry['judged']} |" for entry in data[severity]]
     return "\n".join(rows) + "\n"
 
 
-def _places(found: Iterable[dict[str, Any]]) -> int:
-    return sum(one["places"] for one in found)
+def _places(entries: Iterable[dict[str, Any]]) -> int:
+    return sum(entry["places"] for entry in entries)
 
 
 if __name__ == "__main__":

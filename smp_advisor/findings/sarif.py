@@ -55,12 +55,13 @@ def as_sarif(report: Report) -> dict[str, Any]:
 
 def _rule(identifier: str) -> dict[str, Any]:
     text = catalogue()[identifier]
+    title, url = text.source
     return {
         "id": identifier,
         "shortDescription": {"text": text.title},
         "fullDescription": {"text": text.consequence},
-        "help": {"text": f"{text.remedy} {text.source_title}: {text.source_url}"},
-        "helpUri": text.source_url,
+        "help": {"text": f"{text.remedy} {title}: {url}"},
+        "helpUri": url,
         "defaultConfiguration": {"level": _LEVELS[text.severity]},
     }
 

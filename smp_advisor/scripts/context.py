@@ -23,14 +23,18 @@ __all__ = ["CHECKS", "Check", "Context", "Hit", "Libraries", "check"]
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A defect at a place, with what the message's braces stand for and the changes that would mend it."""
+    """A defect at a place, with the fields of its message and the changes that fix it."""
 
     module: Module
     node: ast.expr | ast.stmt
     values: dict[str, object] = field(default_factory=dict)
     edits: Iterable[Edit | None] = ()
     severity: Severity | None = None
-    """Where it is not what the catalogue says: a defect that need not show in this job."""
+    """If other than that of the catalogue: a defect that may not affect this job."""
+    variant: str = ""
+    """Which of the check's messages."""
+    needed: str = ""
+    """What the job must pass to reach the defect: "with --fp16"; empty if any job reaches it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

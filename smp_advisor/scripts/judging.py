@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.findings.catalogue import catalogue
-from smp_advisor.findings.finding import Finding
 from smp_advisor.findings.suppression import suppressions
 from smp_advisor.scripts.context import CHECKS, Context, Hit
 from smp_advisor.scripts.reaching import Reaching
 
 if TYPE_CHECKING:
-    from smp_advisor.findings.finding import Severity
+    from smp_advisor.findings.finding import Finding, Severity
     from smp_advisor.reading.module import Module
 
 __all__ = ["judge"]
@@ -31,7 +30,7 @@ def judge(context: Context) -> list[tuple[Finding, Hit]]:
         for hit in CHECKS[identifier](context):
             if reaching.never(hit):
                 continue
-            finding = _conditional(_finding(identifier, hit), reaching.needed(hit))
+            finding = _conditional(_finding(identifier, hit), hit.needed or reaching.needed(hit))
             found.setdefault((identifier, finding.path, finding.line, finding.column), (finding, hit))
     silenced, comments = _silenced(context)
     kept = [
@@ -46,31 +45,26 @@ def judge(context: Context) -> list[tuple[Finding, Hit]]:
 
 
 def _conditional(finding: Finding, needed: str) -> Finding:
-    """An error that only some jobs get to is a warning, which says which."""
+    """An error that only some jobs reach is a warning with that condition."""
     if not needed:
         return finding
-    note = f"The job gets here only {needed}."
+    note = f"This code runs only {needed}."
     severity: Severity = "warning" if finding.severity == "error" else finding.severity
     return replace(finding, severity=severity, message=f"{finding.message} {note}")
 
 
 def _finding(identifier: str, hit: Hit) -> Finding:
-    text = catalogue()[identifier]
     path, line = hit.module.source.locate(hit.node.lineno)
-    content = hit.module.source.line(hit.node.lineno)
-    before = content.encode()[: hit.node.col_offset].decode(errors="ignore")
-    return Finding(
-        id=identifier,
-        severity=hit.severity or text.severity,
+    text = hit.module.source.line(hit.node.lineno)
+    before = text.encode()[: hit.node.col_offset].decode(errors="ignore")
+    return catalogue()[identifier].finding(
+        hit.values,
+        variant=hit.variant,
+        severity=hit.severity,
         path=path,
         line=line,
         column=len(before) + 1,
-        text=content,
-        message=text.message.format_map(hit.values),
-        consequence=text.consequence,
-        remedy=text.remedy,
-        source_title=text.source_title,
-        source_url=text.source_url,
+        text=text,
     )
 
 

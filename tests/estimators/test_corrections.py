@@ -83,7 +83,10 @@ estimator = PyTorch(
 """
     report = check_estimator(text)
     assert report.corrected != text
-    left = "Left to you (EST505): batch_size must be a multiple of microbatches (batch_size=30, microbatches=4)."
+    left = (
+        "Left to you (EST505): Invalid combination: batch_size must be a multiple of microbatches"
+        " (batch_size=30, microbatches=4)."
+    )
     assert left in str(report)
     assert left in report._repr_html_()
     whole = check_estimator(text.replace("30", "32"))

@@ -28,7 +28,7 @@ BEHIND = ("    model = Net()\n", "    model = Net()\n    if args.jit:\n        m
 def test_an_error_behind_an_option_that_is_off_is_a_warning_which_names_it():
     (finding,) = check_script(changed(OPTION, BEHIND), PLAN)
     assert (finding.id, finding.severity) == ("SMP132", "warning")
-    assert finding.message.endswith("The job gets here only with --jit.")
+    assert finding.message.endswith("This code runs only with --jit.")
 
 
 @pytest.mark.parametrize("value", [True, 1, "1", "True", "true"])
@@ -139,7 +139,7 @@ def loader_of(dataset: str) -> str:
 def test_a_last_batch_of_known_size_that_divides_is_no_error(dataset, severity):
     report = check_script(loader_of(dataset), PLAN)
     assert seen(report) == [("SMP109", severity)]
-    assert ("happens to divide" in report[0].message) == (severity == "warning")
+    assert ("which is a multiple of" in report[0].message) == (severity == "warning")
 
 
 def test_a_class_named_lambda_is_no_optimizer():

@@ -81,10 +81,10 @@ def found(text: str, plan=None, **more) -> dict[str, str]:
     ("replacements", "figure"),
     [
         ([], "about 24.2 GiB for 13 B parameters (2 bytes each)"),
-        ([("Llama-2-13b-hf", "Llama-2")], "2 bytes a parameter."),
+        ([("Llama-2-13b-hf", "Llama-2")], "2 bytes per parameter."),
         ([("param_dtype=torch.bfloat16", "param_dtype=torch.float32")], "about 48.4 GiB"),
         ([(PRECISION, "")], "4 in fp32"),
-        ([("meta-llama/Llama-2-13b-hf", "mistralai/Mixtral-8x7B-v0.1")], "2 bytes a parameter."),
+        ([("meta-llama/Llama-2-13b-hf", "mistralai/Mixtral-8x7B-v0.1")], "2 bytes per parameter."),
         (
             [
                 ('from_pretrained("meta-llama/Llama-2-13b-hf")', f"from_config({SHAPE})"),
@@ -267,16 +267,16 @@ def test_the_libraries_own_accumulation_in_version_1_is_left_alone():
 
 def test_an_option_that_makes_a_step_of_one_batch_is_named_or_settles_it():
     text = changed(UNSYNCED, ("BATCHES = 8\n", OPTIONS))
-    assert "where --accumulation_steps is above 1" in found(text, PLAN)["SMP308"]
+    assert "If --accumulation_steps is above 1, " in found(text, PLAN)["SMP308"]
     assert not found(text, PLAN, hyperparameters={"accumulation_steps": 1})
     passed = found(text, PLAN, hyperparameters={"accumulation_steps": 4})["SMP308"]
-    assert "where" not in passed
+    assert "If --" not in passed
 
 
 def test_a_plan_s_own_batches_settle_an_option_of_that_name():
     text = changed(UNSYNCED, ("BATCHES = 8\n", OPTIONS.replace("accumulation_steps", "gradient_accumulation_steps")))
     assert not found(text, Plan(library="fsdp"))
-    assert "where" not in found(text, Plan(library="fsdp", gradient_accumulation_steps=4))["SMP308"]
+    assert "If --" not in found(text, Plan(library="fsdp", gradient_accumulation_steps=4))["SMP308"]
 
 
 def test_fsdp_is_a_library_to_check_for():
@@ -339,7 +339,7 @@ def test_parameters_that_are_apart_or_may_be_are_left_alone(replacements):
 
 def test_an_adapter_that_an_option_asks_for_is_named():
     text = changed(MIXED, ("BATCHES = 8\n", OPTIONS), (MADE, f"if args.lora:\n    {MADE}"))
-    assert "adapters and all with --lora" in found(text, PLAN)["SMP309"]
+    assert "This code runs only with --lora." in found(text, PLAN)["SMP309"]
     assert "--lora" not in found(text, PLAN, hyperparameters={"lora": True})["SMP309"]
     assert not found(text, PLAN, hyperparameters={"lora": False})
 

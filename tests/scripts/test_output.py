@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-from smp_advisor.findings.catalogue import catalogue
-from smp_advisor.findings.page import checks_page
 from smp_advisor.scripts import Finding, Report, apply_fixes, check_script
 from smp_advisor.scripts.__main__ import main
 from tests.scripts import samples
@@ -181,19 +179,3 @@ def test_the_command_line_s_exit_status(script, tmp_path, capsys):
     warns.write_text(samples.SHARDED.replace(", backward_passes_per_step=ACCUMULATE", ""))
     assert main([str(warns), "--sharded-data-parallel-degree", "16"]) == 0
     assert main([str(warns), "--sharded-data-parallel-degree", "16", "--strict"]) == 1
-
-
-def test_the_documentation_is_the_generated_one(root):
-    page = (root / "docs" / "checks.md").read_text("utf-8")
-    assert page == checks_page(), "run: python -m smp_advisor.findings.page docs/checks.md"
-    for identifier, text in catalogue().items():
-        assert f"### {identifier}: {text.title}" in page
-
-
-def test_every_text_is_whole():
-    for text in catalogue().values():
-        assert text.source_url.startswith(
-            ("https://docs.aws.amazon.com/sagemaker/latest/", "https://docs.pytorch.org/")
-        )
-        for sentence in (text.message, text.consequence, text.remedy):
-            assert sentence.endswith((".", ").", "]."))

@@ -144,7 +144,7 @@ def test_a_name_that_may_be_none_is_what_it_else_is():
 def test_a_download_that_nothing_waits_for():
     (finding,) = check_script(changed(("    smp.barrier()\n", "")), PLAN)
     assert finding.id == "SMP134"
-    assert "nothing waits" in finding.message
+    assert "does not wait" in finding.message
 
 
 def test_a_step_in_a_class_of_a_library_s_trainer_is_no_method():

@@ -1,4 +1,4 @@
-"""What a check of an estimator gets to look at, and how it says what it found."""
+"""Input and result of an estimator check."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.readback import ReadBack
     from smp_advisor.estimators.values import Span, Table
-    from smp_advisor.findings.finding import Severity
 
 __all__ = ["Case", "Change", "Hit"]
 
@@ -33,13 +32,13 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hit:
-    """One thing that is wrong, with what the message's braces stand for and what would mend it."""
+    """One defect, with the fields of its message and the changes that fix it."""
 
     id: str
     span: Span | None
+    variant: str = ""
+    """Which of the check's messages."""
     values: dict[str, Any] = field(default_factory=dict)
-    severity: Severity | None = None
-    """None: the check's own."""
     changes: tuple[Change, ...] = ()
     rule: str = ""
     """Of the library, where it is one that is broken."""

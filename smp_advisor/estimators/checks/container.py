@@ -36,9 +36,8 @@ def _versions(case: Case) -> Iterator[Hit]:
         yield _hit(
             case,
             ("transformers_version", "framework_version"),
-            "The HuggingFace estimator is combined with SMP v2",
-            "The SDK takes the transformers version for the library's and raises ValueError",
-            "Use the PyTorch estimator, and install transformers by requirements.txt",
+            "HuggingFace estimator",
+            {},
         )
         return
     tensorflow_compiler = library == "training-compiler" and configuration.framework == "tensorflow"
@@ -53,9 +52,8 @@ def _versions(case: Case) -> Iterator[Hit]:
         yield _hit(
             case,
             ("framework_version",),
-            f"The estimator names version {stated} of the framework and no py_version",
-            "The SDK raises an error when the estimator is made: it takes both, or image_uri",
-            f'Add py_version="{pair[1]}"',
+            "no py_version",
+            {"framework": stated, "python": pair[1]},
             (Change(call, "py_version", pair[1]),),
         )
         return
@@ -69,9 +67,8 @@ def _versions(case: Case) -> Iterator[Hit]:
     yield _hit(
         case,
         ("framework_version", "py_version", "image_uri"),
-        f"{name} has no image with {shown}",
-        "The SDK raises ValueError, or the job starts in an image without the library and fails at its import",
-        f'The nearest is framework_version="{pair[0]}", py_version="{pair[1]}"',
+        "no image",
+        {"library": name, "versions": shown, "framework": pair[0], "python": pair[1]},
         changes,
     )
 
@@ -104,14 +101,12 @@ def _instance(case: Case) -> Iterator[Hit]:
     kind = case.configuration.get("instance_type")
     if not isinstance(kind, str) or kind in _LOCAL:
         return
-    consequence = "The SDK lets most of them pass: the job starts and fails, or trains on CPUs"
     try:
         machine = known_instance(kind)
     except AdvisorError as error:
         # Hardware that the table lacks may exist; a misspelt one does not.
-        yield _hit(
-            case, ("instance_type",), str(error).rstrip("."), "No such instance can be started", "Correct its name"
-        )
+        hint = str(error).partition(": ")[2].partition(";")[0]
+        yield _hit(case, ("instance_type",), "unknown instance", {"instance": kind, "hint": hint})
         return
     try:
         require_supported_instance(case.library, machine)
@@ -121,19 +116,13 @@ def _instance(case: Case) -> Iterator[Hit]:
         yield _hit(
             case,
             ("instance_type",),
-            problem,
-            consequence,
-            f"The nearest that it can use is {near.name} ({near.gpus} x {near.gpu_label})",
+            "instance",
+            {"problem": problem, "nearest": near.name, "gpus": f"{near.gpus} x {near.gpu_label}"},
             case.setting_change("instance_type", near.name) if case.configuration.form != "recipe" else (),
         )
 
 
 def _hit(
-    case: Case, names: tuple[str, ...], what: str, consequence: str, remedy: str, changes: tuple[Change, ...] = ()
+    case: Case, names: tuple[str, ...], variant: str, values: dict[str, str], changes: tuple[Change, ...] = ()
 ) -> Hit:
-    return Hit(
-        id="EST506",
-        span=case.span_of(*names),
-        values={"what": what, "consequence": consequence, "remedy": remedy},
-        changes=changes,
-    )
+    return Hit(id="EST506", span=case.span_of(*names), variant=variant, values=values, changes=changes)

@@ -11,9 +11,6 @@ if TYPE_CHECKING:
 
 __all__ = ["launcher", "monitoring"]
 
-_NOT_STARTED = "No launcher starts the processes: one process runs, and the library is not initialized"
-_WRONG_IMAGE = "torch_distributed makes the SDK choose the image of version 2, in which version 1 does not exist"
-
 
 def launcher(case: Case) -> Iterator[Hit]:
     """EST503: MPI for version 1, torchrun for version 2."""
@@ -33,44 +30,25 @@ def launcher(case: Case) -> Iterator[Hit]:
 
 
 def _without_strategy(case: Case) -> Iterator[Hit]:
-    """``smdistributed`` holds a strategy, not its options."""
+    """``smdistributed`` contains a strategy, not its options."""
     table = case.configuration.tables.get("smdistributed")
     if table is None or table.open or {"modelparallel", "dataparallel"} & table.entries.keys():
         return
-    yield _hit(
-        case,
-        ("smdistributed",),
-        "smdistributed holds neither modelparallel nor dataparallel",
-        "The SDK raises ValueError when the estimator is made",
-        'Put the options under it: "smdistributed": {"modelparallel": {"enabled": True, "parameters": {...}}}',
-    )
+    yield _hit(case, "smdistributed", "no strategy")
 
 
 def _enabled(case: Case) -> Iterator[Hit]:
-    """``enabled`` must be the truth value itself, and parameters must not be empty, or the SDK sends none."""
+    """``enabled`` must be True itself, or the SDK sends no parameters."""
     configuration = case.configuration
     table = configuration.tables.get("modelparallel")
     if table is None or configuration.form not in (SDK_2, "parameters") or configuration.unknown("modelparallel"):
         return
     enabled = configuration.settings.get("modelparallel")
+    changes = (Change(table, "enabled", value=True),)
     if "enabled" in table.entries and enabled is not None and enabled.value is not True:
-        yield _hit(
-            case,
-            ("modelparallel",),
-            f"modelparallel has enabled={enabled.value!r}, which is not the truth value True",
-            "The SDK drops the parameters without a word and the job runs without them",
-            'Write "enabled": True',
-            (Change(table, "enabled", value=True),),
-        )
+        yield _hit(case, "modelparallel", "enabled is not True", changes, value=repr(enabled.value))
     elif "enabled" not in table.entries and not table.open:
-        yield _hit(
-            case,
-            ("parameters",),
-            "modelparallel has no enabled",
-            "The SDK drops the parameters without a word and the job runs without them",
-            'Add "enabled": True',
-            (Change(table, "enabled", value=True),),
-        )
+        yield _hit(case, "parameters", "not enabled", changes)
 
 
 def _of_distribution(case: Case) -> Iterator[Hit]:
@@ -80,45 +58,20 @@ def _of_distribution(case: Case) -> Iterator[Hit]:
         return
     if case.library == "smp-v2":
         if configuration.get("mpi"):
-            yield _hit(
-                case,
-                ("mpi",),
-                "mpi is on in a job of SMP v2, which torchrun starts",
-                "The SDK starts the job by MPI, and torch.sagemaker finds no process group",
-                "Take mpi out",
-                (Change(distribution, "mpi", None, "remove"),),
-            )
+            yield _hit(case, "mpi", "MPI for v2", (Change(distribution, "mpi", None, "remove"),))
         if not configuration.get("torch_distributed") and not configuration.unknown("torch_distributed"):
-            yield _hit(
-                case,
-                ("smdistributed",),
-                "torch_distributed is missing, which starts SMP v2 and selects its image",
-                "The SDK takes the PyTorch image, which has no torch.sagemaker: ImportError on every node",
-                'Add "torch_distributed": {"enabled": True} to the distribution',
-                _switch(case, "torch_distributed", {"enabled": True}),
-            )
+            changes = _switch(case, "torch_distributed", {"enabled": True})
+            yield _hit(case, "smdistributed", "no torchrun", changes)
         return
     if configuration.get("torch_distributed"):
-        yield _hit(
-            case,
-            ("torch_distributed",),
-            "torch_distributed is on in a job of SMP v1, which MPI starts",
-            _WRONG_IMAGE,
-            "Take torch_distributed out",
-            (Change(distribution, "torch_distributed", None, "remove"),),
-        )
+        changes = (Change(distribution, "torch_distributed", None, "remove"),)
+        yield _hit(case, "torch_distributed", "torchrun for v1", changes)
     if not configuration.get("mpi") and not configuration.unknown("mpi"):
         block: dict[str, Any] = {"enabled": True}
         if case.instance is not None:
             block["processes_per_host"] = case.instance.gpus
-        yield _hit(
-            case,
-            ("smdistributed",),
-            "mpi is missing, which starts SMP v1",
-            _NOT_STARTED,
-            f'Add "mpi": {_shown(block)} to the distribution',
-            _switch(case, "mpi", block),
-        )
+        entries = " and ".join(f"{key}={value}" for key, value in block.items())
+        yield _hit(case, "smdistributed", "no MPI", _switch(case, "mpi", block), mpi=entries)
 
 
 def _switch(case: Case, name: str, block: dict[str, Any]) -> tuple[Change, ...]:
@@ -129,128 +82,56 @@ def _switch(case: Case, name: str, block: dict[str, Any]) -> tuple[Change, ...]:
     return (Change(configuration.tables["distribution"], name, block),)
 
 
-def _shown(block: dict[str, Any]) -> str:
-    return "{" + ", ".join(f'"{key}": {value}' for key, value in block.items()) + "}"
-
-
 def _of_trainer(case: Case) -> Iterator[Hit]:
     configuration = case.configuration
     driver = configuration.get("driver")
     if driver == "Torchrun" and configuration.get("source_code") is False:
-        yield _hit(
-            case,
-            ("driver",),
-            "Torchrun without source_code",
-            "ModelTrainer raises AttributeError: its driver starts the script that source_code names",
-            "Pass source_code=SourceCode(source_dir=..., entry_script=...)",
-        )
+        yield _hit(case, "driver", "Torchrun without source_code")
     if case.library == "smp-v2" and driver != "Torchrun" and not configuration.get("torch_distributed"):
-        yield _hit(
-            case,
-            ("driver",),
-            f"SMP v2 is started by {driver + '(...)' if driver else 'nothing'}",
-            _NOT_STARTED if driver is None else "MPI starts the processes, and torch.sagemaker finds no process group",
-            "distributed=Torchrun(smp=SMP(...))",
-        )
+        if driver is None:
+            yield _hit(case, "driver", "v2 without a driver")
+        else:
+            yield _hit(case, "driver", "v2 with another driver", driver=driver)
     if not case.library.startswith("smp-v1"):
         return
     if driver == "MPI":
-        several = case.nodes is None or case.nodes > 1
-        yield _hit(
-            case,
-            ("driver",),
-            "SMP v1 is started by the MPI driver of SDK 3",
-            (
-                "The driver starts process_count_per_node processes in all, not on each node, and none of the"
-                " container's own set-up for the library"
-                if several
-                else "The driver leaves out the container's own set-up for the library"
-            ),
-            "Leave distributed and source_code out and pass the container's sagemaker_* hyperparameters, or use SDK 2",
-            severity="error" if several else "warning",
-        )
+        on_one_node = " on one node" if case.nodes == 1 else ""
+        yield _hit(case, "driver", f"v1 with the MPI driver{on_one_node}")
     elif driver == "Torchrun":
-        yield _hit(case, ("driver",), "SMP v1 is started by Torchrun", _NOT_STARTED, "Use SDK 2, whose MPI starts it")
+        yield _hit(case, "driver", "v1 with Torchrun")
     elif not configuration.get("mpi") and not configuration.unknown("hyperparameters"):
-        yield _hit(
-            case,
-            ("parameters",),
-            "sagemaker_mpi_enabled is missing among the hyperparameters, which starts SMP v1",
-            _NOT_STARTED,
-            'Add "sagemaker_mpi_enabled": True and "sagemaker_mpi_num_of_processes_per_host"',
-            _hyperparameters(case, texts=False),
-        )
+        yield _hit(case, "parameters", "trainer without MPI", _hyperparameters(case, texts=False))
 
 
 def _of_request(case: Case) -> Iterator[Hit]:
     configuration = case.configuration
     if case.library == "smp-v2":
         if configuration.get("mpi"):
-            yield _hit(
-                case,
-                ("mpi",),
-                "sagemaker_mpi_enabled is on in a job of SMP v2, which torchrun starts",
-                "The container starts the job by MPI, and torch.sagemaker finds no process group",
-                "Take it out and set sagemaker_torch_distributed_enabled",
-            )
+            yield _hit(case, "mpi", "request with MPI for v2")
         elif not configuration.get("torch_distributed") and not configuration.get("own_entrypoint"):
-            yield _hit(
-                case,
-                ("parameters",),
-                "sagemaker_torch_distributed_enabled is missing among the hyperparameters, which starts SMP v2",
-                _NOT_STARTED,
-                'Add "sagemaker_torch_distributed_enabled": "true"',
-                _added(case, {"sagemaker_torch_distributed_enabled": "true"}),
-            )
+            changes = _added(case, {"sagemaker_torch_distributed_enabled": "true"})
+            yield _hit(case, "parameters", "request without torchrun", changes)
     elif configuration.get("torch_distributed"):
-        yield _hit(
-            case,
-            ("torch_distributed",),
-            "sagemaker_torch_distributed_enabled is on in a job of SMP v1, which MPI starts",
-            "The container starts the job by torchrun, and the library finds no MPI",
-            "Take it out and set sagemaker_mpi_enabled",
-        )
+        yield _hit(case, "torch_distributed", "request with torchrun for v1")
     elif not configuration.get("mpi"):
-        yield _hit(
-            case,
-            ("parameters",),
-            "sagemaker_mpi_enabled is missing among the hyperparameters, which starts SMP v1",
-            _NOT_STARTED,
-            'Add "sagemaker_mpi_enabled": "true" and "sagemaker_mpi_num_of_processes_per_host"',
-            _hyperparameters(case, texts=True),
-        )
+        yield _hit(case, "parameters", "request without MPI", _hyperparameters(case, texts=True))
 
 
 def _hyperparameters(case: Case, *, texts: bool) -> tuple[Change, ...]:
-    wanted: dict[str, Any] = {"sagemaker_mpi_enabled": "true" if texts else True}
+    entries: dict[str, Any] = {"sagemaker_mpi_enabled": "true" if texts else True}
     if "processes_per_host" not in case.configuration.settings and case.instance is not None:
         gpus = case.instance.gpus
-        wanted["sagemaker_mpi_num_of_processes_per_host"] = str(gpus) if texts else gpus
-    return _added(case, wanted)
+        entries["sagemaker_mpi_num_of_processes_per_host"] = str(gpus) if texts else gpus
+    return _added(case, entries)
 
 
-def _added(case: Case, wanted: dict[str, Any]) -> tuple[Change, ...]:
+def _added(case: Case, entries: dict[str, Any]) -> tuple[Change, ...]:
     table = case.configuration.tables.get("hyperparameters")
-    return () if table is None else tuple(Change(table, key, value) for key, value in wanted.items())
+    return () if table is None else tuple(Change(table, key, value) for key, value in entries.items())
 
 
-def _hit(
-    case: Case,
-    names: tuple[str, ...],
-    what: str,
-    consequence: str,
-    remedy: str,
-    changes: tuple[Change, ...] = (),
-    *,
-    severity: Any = None,
-) -> Hit:
-    return Hit(
-        id="EST503",
-        span=case.span_of(*names),
-        values={"what": what, "consequence": consequence, "remedy": remedy},
-        severity=severity,
-        changes=changes,
-    )
+def _hit(case: Case, name: str, variant: str, changes: tuple[Change, ...] = (), **values: object) -> Hit:
+    return Hit(id="EST503", span=case.span_of(name), variant=variant, values=values, changes=changes)
 
 
 def monitoring(case: Case) -> Iterator[Hit]:
@@ -263,9 +144,9 @@ def monitoring(case: Case) -> Iterator[Hit]:
     elif configuration.form == "request":
         on = []
         if configuration.get("debugger_hook_config"):
-            on.append("DebugHookConfig is set")
+            on.append("Debugger (DebugHookConfig)")
         if configuration.get("disable_profiler") is False:
-            on.append("ProfilerConfig does not say DisableProfiler")
+            on.append("the profiler (ProfilerConfig without DisableProfiler)")
         if on:
             table = configuration.tables["request"]
             changes: tuple[Change, ...] = ()
@@ -276,7 +157,8 @@ def monitoring(case: Case) -> Iterator[Hit]:
             yield Hit(
                 id="EST507",
                 span=case.span_of("debugger_hook_config", "disable_profiler"),
-                values={"what": " and ".join(on)},
+                variant="request",
+                values={"tools": " and ".join(on)},
                 changes=changes,
             )
 
@@ -294,7 +176,7 @@ def _of_estimator(case: Case) -> Iterator[Hit]:
         return
     names = [name for name, on in (("Debugger", debugs), ("the profiler", profiles)) if on]
     by_default = hook is None and not stated
-    text = f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} on"
+    tools = f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'}"
     changes = [Change(call, "debugger_hook_config", value=False)] if debugs else []
     changes += [Change(call, "disable_profiler", value=True)] if profiles else []
     places = [name for name, on in (("debugger_hook_config", debugs), ("disable_profiler", profiles)) if on]
@@ -302,6 +184,7 @@ def _of_estimator(case: Case) -> Iterator[Hit]:
     yield Hit(
         id="EST507",
         span=case.span_of(*places, *written) if written else configuration.span,
-        values={"what": text[:1].upper() + text[1:] + (", as SDK 2 has it by default" if by_default else "")},
+        variant="default" if by_default else "on",
+        values={"tools": tools[:1].upper() + tools[1:]},
         changes=tuple(changes),
     )

@@ -67,7 +67,7 @@ def fit(case: Case) -> Iterator[Hit]:
     now, ground = estimate_of(case), _ground(case)
     if now is None or ground is None or now.fits:
         return
-    even = ""
+    checkpointed = ""
     if "activation_checkpointing" not in case.back.given and not ground.plan.activation_checkpointing:
         # The script may checkpoint without a hyperparameter that says so: only what fails even then is said.
         checkpointing = [one for one in larger(ground.plan, ground.cluster) if one.technique == "checkpointing"]
@@ -76,15 +76,19 @@ def fit(case: Case) -> Iterator[Hit]:
             return
         now = found[0][1]
         ground = _Ground(ground.model, ground.cluster, ground.job, now.plan)
-        even = "even with activation checkpointing "
+        checkpointed = ", even with activation checkpointing"
+    values = {"checkpointed": checkpointed, "remedy": _smallest_change(ground, case.min_fit_probability)}
     if not now.host_memory_fits and now.headroom_gib >= 0:
-        host = gib(now.host_memory_gib_per_node)
-        what = f"{even}offloaded activations take {host} of host memory a node, more than there is"
+        variant = "host memory"
+        values |= {"needed": gib(now.host_memory_gib_per_node)}
     else:
-        needed, usable = gib(now.needed_gib), gib(now.usable_gpu_memory_gib)
-        what = f"{even}the plan needs {needed} a GPU, {gib(-now.headroom_gib)} more than the usable {usable}"
-    remedy = _smallest_change(ground, case.min_fit_probability)
-    yield Hit(id="EST508", span=case.span_of(*_DEGREES), values={"what": what, "remedy": remedy})
+        variant = "GPU memory"
+        values |= {
+            "needed": gib(now.needed_gib),
+            "excess": gib(-now.headroom_gib),
+            "usable": gib(now.usable_gpu_memory_gib),
+        }
+    yield Hit(id="EST508", span=case.span_of(*_DEGREES), variant=variant, values=values)
 
 
 def _smallest_change(ground: _Ground, min_fit_probability: float) -> str:
@@ -94,7 +98,7 @@ def _smallest_change(ground: _Ground, min_fit_probability: float) -> str:
             if there.fits and fits(there, least):
                 words = fit_words(there, min_fit_probability)
                 return f"The smallest change that fits is {variant.saying}: it {words}"
-    return "No single change makes it fit: ask smp_advisor.advise for a plan, or take more GPUs or larger ones"
+    return "No single change makes the plan fit. Get a plan from smp_advisor.advise, or use more or larger GPUs"
 
 
 def unneeded(case: Case) -> Iterator[Hit]:
@@ -113,8 +117,11 @@ def unneeded(case: Case) -> Iterator[Hit]:
         yield Hit(
             id="EST510",
             span=shown.span if shown is not None and shown.span is not None else case.span_of("parameters"),
+            variant="technique",
             values={
-                "what": f"{name} is on, and without it the plan {fit_words(there, case.min_fit_probability)}",
-                "remedy": f"{variant.saying} processes {percent(gain)} more samples a second",
+                "technique": name,
+                "fit": fit_words(there, case.min_fit_probability),
+                "change": variant.saying,
+                "gain": percent(gain),
             },
         )

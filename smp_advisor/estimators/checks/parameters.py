@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["length", "library_parameters"]
 
 _SINGLE = ("unknown", "version", "type", "range", "choice")
-_REFUSED = "The SDK sends the job; the library refuses the combination on every rank, once the cluster has started"
 
 
 def library_parameters(case: Case) -> Iterator[Hit]:
@@ -36,14 +35,18 @@ def library_parameters(case: Case) -> Iterator[Hit]:
         changes = _changes(case, given, violation)
         sentence = violation.text.rstrip(".")
         problem, _, remedy = sentence.partition(": ")
-        identifier = "EST501" if violation.rule in _SINGLE else "EST505"
-        values = {
-            "what": problem,
-            "remedy": _capital(remedy) if remedy else "Use a value that the library takes",
-            "consequence": _REFUSED,
-        }
-        span = case.span_of(*violation.keys)
-        yield Hit(id=identifier, span=span, values=values, changes=changes, rule=violation.rule)
+        alone = violation.rule in _SINGLE
+        yield Hit(
+            id="EST501" if alone else "EST505",
+            span=case.span_of(*violation.keys),
+            variant="parameter" if alone else "rule",
+            values={
+                "problem": problem,
+                "remedy": remedy[:1].upper() + remedy[1:] or "Use a value that the library accepts",
+            },
+            changes=changes,
+            rule=violation.rule,
+        )
     yield from _exclusive(case)
     yield from _default_partition(case, given)
 
@@ -94,11 +97,7 @@ def _exclusive(case: Case) -> Iterator[Hit]:
         yield Hit(
             id="EST505",
             span=case.span_of("dataparallel"),
-            values={
-                "what": "smdistributed holds modelparallel and dataparallel",
-                "consequence": "The SDK raises ValueError: it takes one smdistributed strategy",
-                "remedy": "Keep modelparallel, which replicates the model where GPUs are left over",
-            },
+            variant="both strategies",
             changes=_removal(case, "smdistributed", "dataparallel"),
         )
     if configuration.get("compiler"):
@@ -106,11 +105,7 @@ def _exclusive(case: Case) -> Iterator[Hit]:
             yield Hit(
                 id="EST505",
                 span=case.span_of("modelparallel", "dataparallel", "compiler"),
-                values={
-                    "what": "Training Compiler is combined with smdistributed",
-                    "consequence": "The SDK raises ValueError when the estimator is made",
-                    "remedy": "Use one or the other",
-                },
+                variant="compiler with smdistributed",
             )
     elif (
         configuration.get("pytorchxla") is True
@@ -120,11 +115,7 @@ def _exclusive(case: Case) -> Iterator[Hit]:
         yield Hit(
             id="EST505",
             span=case.span_of("pytorchxla"),
-            values={
-                "what": "pytorchxla is on without compiler_config",
-                "consequence": "The SDK raises ValueError when the estimator is made",
-                "remedy": "Pass compiler_config=TrainingCompilerConfig(), or take pytorchxla out",
-            },
+            variant="pytorchxla without the compiler",
             changes=_removal(case, "distribution", "pytorchxla"),
         )
 
@@ -144,11 +135,7 @@ def _default_partition(case: Case, given: dict[str, Any]) -> Iterator[Hit]:
         yield Hit(
             id="EST505",
             span=case.span_of("default_partition"),
-            values={
-                "what": "default_partition is given without partitions, the only name of the degree that the SDK knows",
-                "consequence": "The SDK raises KeyError: 'partitions' at fit()",
-                "remedy": "Give partitions the value of pipeline_parallel_degree",
-            },
+            variant="default_partition",
             changes=case.change("partitions", given.get("pipeline_parallel_degree", 1)),
         )
 
@@ -161,7 +148,3 @@ def length(case: Case) -> Iterator[Hit]:
         return
     if taken > MAX_PARAMETERS_LENGTH:
         yield Hit(id="EST509", span=case.span_of("parameters"), values={"length": taken, "most": MAX_PARAMETERS_LENGTH})
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

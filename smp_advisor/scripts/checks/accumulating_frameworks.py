@@ -34,7 +34,7 @@ def by_fabric(context: Context) -> Iterator[Delay]:
         enabled = call.argument("enabled", 1)
         off = enabled is not None and Conditions(context.settings).truth(enabled) is False
         if (known or handed) and not off and not elsewhere(call) and not _is_light(context):
-            yield Delay(call, "no_backward_sync() of a model that FSDP shards")
+            yield Delay(call, {"call": "no_backward_sync()"})
 
 
 def _is_fabric(call: Call) -> bool:
@@ -64,10 +64,10 @@ def by_accelerate(context: Context) -> Iterator[Delay]:
         element_bytes = 2 if constant(made.argument("mixed_precision")) in ("bf16", "fp16") else None
         count = _unsynced_batches(context, made)
         if count and any(runs(call) and _is_of(call, made) for call in context.trace.methods("accumulate")):
-            yield Delay(made, f"Accelerate accumulates {count} under no_sync()", element_bytes)
+            yield Delay(made, {"framework": "Accelerate", **count}, element_bytes)
         for call in calls_of(context, "no_sync"):
             if runs(call) and _is_of(call, made) and not elsewhere(call) and around_backward(context, call):
-                yield Delay(call, "no_sync() of a model that FSDP shards", element_bytes)
+                yield Delay(call, {"call": "no_sync()"}, element_bytes)
 
 
 def _is_of(call: Call, made: Call) -> bool:
@@ -92,7 +92,7 @@ def _leaves_it_open(sharding: Result) -> bool:
     return not is_whole(call.argument("sharding_strategy")) and not may_offload(call.argument("cpu_offload"))
 
 
-def _unsynced_batches(context: Context, made: Call) -> str:
+def _unsynced_batches(context: Context, made: Call) -> dict[str, object]:
     """Batches that an Accelerator makes a step of without reducing each; empty where it reduces them, or has one."""
     plugin = made.argument("gradient_accumulation_plugin")
     if plugin is None:
@@ -102,7 +102,7 @@ def _unsynced_batches(context: Context, made: Call) -> str:
             each = one.call.argument("sync_each_batch", 3)
             if each is None or Conditions(context.settings, defaults=True).truth(each) is False:
                 return batches(context, one.call.argument("num_steps", 0))
-    return ""
+    return {}
 
 
 def by_trainer(context: Context) -> Iterator[Delay]:
@@ -111,17 +111,17 @@ def by_trainer(context: Context) -> Iterator[Delay]:
     for call in context.trace.calls if not _trains_adapter(context) else ():
         if not runs(call) or call.unpacks or not call.name.startswith(("transformers.", "trl.")):
             continue
-        count = ""
+        count: dict[str, object] = {}
         if call.argument("gradient_accumulation_steps") is not None:
             count = _of_arguments(context, call)
         elif call.name.endswith(("HfArgumentParser", "TrlParser")):
             count = _of_job(context)
         if count:
             half = any(constant(call.argument(name)) is True for name in ("bf16", "fp16"))
-            yield Delay(call, f"Trainer accumulates {count} under no_sync()", 2 if half else None)
+            yield Delay(call, {"framework": "Trainer", **count}, 2 if half else None)
 
 
-def _of_arguments(context: Context, call: Call) -> str:
+def _of_arguments(context: Context, call: Call) -> dict[str, object]:
     """Batches a step of TrainingArguments whose values stand in the script."""
     sharding, config, fsdp_config = (call.argument(name) for name in ("fsdp", "accelerator_config", "fsdp_config"))
     shards = _shards(context, sharding) if sharding is not None else context.libraries.fsdp
@@ -129,7 +129,7 @@ def _of_arguments(context: Context, call: Call) -> str:
     other = any({"xla", "cpu_offload"} & set(one.entries) for one in settings)
     reduces = config is not None and not _leaves_accumulation(config)
     if not shards or other or reduces or call.argument("deepspeed") is not None:
-        return ""
+        return {}
     return batches(context, call.argument("gradient_accumulation_steps"))
 
 
@@ -159,14 +159,14 @@ def _leaves_accumulation(config: Value) -> bool:
     return isinstance(inner, Mapping) and inner.complete and not constant(inner.entries.get("sync_each_batch"))
 
 
-def _of_job(context: Context) -> str:
+def _of_job(context: Context) -> dict[str, object]:
     """Batches a step of a job whose hyperparameters become the script's TrainingArguments."""
     passed = context.settings.hyperparameters
     sharding, steps = str(passed.get("fsdp") or ""), str(passed.get("gradient_accumulation_steps") or "")
     reduces = "sync_each_batch" in str(passed.get("accelerator_config") or "") or passed.get("deepspeed")
     if not _names_sharding(sharding) or reduces or not steps.isdigit():
-        return ""
-    return f"{steps} batches" if int(steps) > 1 else ""
+        return {}
+    return {"batches": f"{steps} batches"} if int(steps) > 1 else {}
 
 
 def _trains_adapter(context: Context) -> bool:

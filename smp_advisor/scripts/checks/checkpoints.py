@@ -32,11 +32,11 @@ def _saving_ranks(context: Context) -> Iterator[Hit]:
             place = guard or call.node
             if place not in seen:
                 seen.add(place)
-                yield Hit(call.module, place, {"what": _what(call, "smp.dp_rank()")}, _reduced(call, guard))
+                yield Hit(call.module, place, _values(call, "smp.dp_rank()"), _reduced(call, guard))
             continue
         wrong = sorted(conditions & (_ONE_PROCESS if _gathers(call) else _ONE_PROCESS | _ONE_PART))
         if wrong and not _is_full(call):
-            yield Hit(call.module, call.node, {"what": _what(call, f"{wrong[0]}()")})
+            yield Hit(call.module, call.node, _values(call, f"{wrong[0]}()"))
 
 
 def _is_full(call: Call) -> bool:
@@ -63,8 +63,8 @@ def _gathers(call: Call) -> bool:
     return call.method == "state_dict"
 
 
-def _what(call: Call, rank: str) -> str:
-    return f"{call.module.text(call.node.func)} runs only where {rank} is 0"
+def _values(call: Call, rank: str) -> dict[str, object]:
+    return {"call": call.module.text(call.node.func), "rank": rank}
 
 
 def _guard_node(call: Call, name: str) -> ast.Call | None:
@@ -86,7 +86,7 @@ def _optimizer_state(context: Context) -> Iterator[Hit]:
     settings = context.settings
     if not context.libraries.smp_torch or not (settings.tensor_parallel or settings.shard_optimizer_state):
         return
-    why = "tensor parallelism" if settings.tensor_parallel else "shard_optimizer_state"
+    technique = "tensor parallelism" if settings.tensor_parallel else "shard_optimizer_state"
     for call in context.trace.methods("state_dict"):
         if call.receiver is None or not is_wrapped_optimizer(call.receiver) or _for_other_jobs(call):
             continue
@@ -94,11 +94,11 @@ def _optimizer_state(context: Context) -> Iterator[Hit]:
         if isinstance(call.node.func, ast.Attribute) and not call.arguments and not call.keywords:
             text = f"{call.module.text(call.node.func.value)}.local_state_dict"
             edits = [replace(call.module, call.node.func, text)]
-        yield Hit(call.module, call.node, {"what": "optimizer.state_dict()", "why": why}, edits)
+        yield Hit(call.module, call.node, {"technique": technique}, edits, variant="state dict")
     for call in context.trace.named("smp.save_checkpoint"):
         given = call.argument("optimizer", 4)
         if constant(call.argument("partial", 2)) is False and given is not None and is_wrapped_optimizer(given):
-            yield Hit(call.module, call.node, {"what": "A full checkpoint with the optimizer", "why": why})
+            yield Hit(call.module, call.node, {"technique": technique}, variant="checkpoint")
 
 
 def _for_other_jobs(call: Call) -> bool:

@@ -54,13 +54,12 @@ def _launched_on_several(context: Context) -> Iterator[Hit]:
             continue
         distribution = call.argument("distribution")
         if distribution is None and not call.unpacks and not _launcher_script(call):
-            what = f"{gpus * count} GPUs without distribution={{'pytorchxla': {{'enabled': True}}}}"
             tensorflow = "tensorflow" in call.name.lower() or call.argument("tensorflow_version") is not None
             if not tensorflow:
-                yield Hit(call.module, call.node, {"what": what})
+                yield Hit(call.module, call.node, {"gpus": gpus * count}, variant="no distribution")
         named = distribution.entries.keys() if isinstance(distribution, Mapping) and distribution.complete else ()
         if named and "torch" in call.name.lower() and not {"pytorchxla", "smdistributed"} & set(named):
-            yield Hit(call.module, call.node, {"what": f"distribution names {', '.join(named)} instead of pytorchxla"})
+            yield Hit(call.module, call.node, {"launchers": ", ".join(named)}, variant="other launcher")
     yield from _without_worker_function(context)
 
 
@@ -82,9 +81,7 @@ def _without_worker_function(context: Context) -> Iterator[Hit]:
             isinstance(one, Result) and one.call.name == "xm.get_ordinal" for one in origins(rank or Constant(None))
         )
         if by_worker and call.reached and not call.guards:
-            yield Hit(
-                call.module, call.node, {"what": "Data is divided among workers and the script has no _mp_fn(index)"}
-            )
+            yield Hit(call.module, call.node, variant="no worker function")
 
 
 @check("STC408")
@@ -126,16 +123,16 @@ def _compatible(context: Context) -> Iterator[Hit]:
     for call, _ in _estimators(context):
         for option in _options(call.argument("distribution")):
             if isinstance(option, Mapping) and "smdistributed" in option.entries:
-                yield Hit(call.module, call.node, {"what": "Training Compiler is combined with smdistributed"})
+                yield Hit(call.module, call.node, variant="distribution")
         kind = constant(call.argument("instance_type"))
         if isinstance(kind, str) and kind.startswith("ml.") and not kind.startswith(_FAMILIES):
-            yield Hit(call.module, call.node, {"what": f"{kind} is of a class that Training Compiler does not support"})
+            yield Hit(call.module, call.node, {"instance": kind}, variant="instance")
     if context.trace.imported("torch_xla"):
         for module, node, _ in context.trace.imported("smdistributed")[:1]:
-            yield Hit(module, node, {"what": "The script imports smdistributed and torch_xla"})
+            yield Hit(module, node, variant="both imports")
     elif context.settings.library == "training-compiler":
         for module, node, _ in context.trace.imported("smdistributed")[:1]:
-            yield Hit(module, node, {"what": "The script for Training Compiler imports smdistributed"})
+            yield Hit(module, node, variant="import")
 
 
 def _options(value: Value | None) -> tuple[Value, ...]:
@@ -158,4 +155,4 @@ def _one_large_instance(context: Context) -> Iterator[Hit]:
         if gpus == 1 and count is not None and count > 1:
             kind = next((given.value for given in call.node.keywords if given.arg == "instance_type"), call.node)
             place: ast.expr = kind
-            yield Hit(call.module, place, {"count": count, "kind": constant(call.argument("instance_type"))})
+            yield Hit(call.module, place, {"count": count, "instance": constant(call.argument("instance_type"))})

@@ -216,12 +216,7 @@ def _gathered_gradients(context: Context) -> Iterator[Hit]:
             if not scaler and not call.arguments and isinstance(call.node.func, ast.Attribute) and _xm(call):
                 text = f"xm.optimizer_step({call.module.text(call.node.func.value)})"
                 edits = [replace(call.module, call.node, text)]
-            yield Hit(
-                call.module,
-                call.node,
-                {"what": "Gradients are not gathered from the other workers before the update"},
-                edits,
-            )
+            yield Hit(call.module, call.node, {}, edits, variant="not reduced")
     yield from _order_with_scaler(context)
 
 
@@ -232,10 +227,10 @@ def _order_with_scaler(context: Context) -> Iterator[Hit]:
     for unscale in context.trace.methods("unscale_"):
         for gather in gathers:
             if _same_loop(gather, unscale) and gather.node.lineno > unscale.node.lineno:
-                yield Hit(gather.module, gather.node, {"what": "Gradients are unscaled before they are gathered"})
+                yield Hit(gather.module, gather.node, variant="unscaled first")
         for clip in clips:
             if _same_loop(clip, unscale) and clip.node.lineno < unscale.node.lineno:
-                yield Hit(clip.module, clip.node, {"what": "Gradients are clipped before they are unscaled"})
+                yield Hit(clip.module, clip.node, variant="clipped first")
 
 
 def _same_loop(one: Call, other: Call) -> bool:
@@ -252,11 +247,11 @@ def _rare_interruptions(context: Context) -> Iterator[Hit]:
                 every = constant(call.keywords.get(name))
                 if isinstance(every, int) and 0 < every < _OFTEN:
                     node = next((given.value for given in call.node.keywords if given.arg == name), call.node)
-                    yield Hit(call.module, node, {"what": f"{name} is {every}"})
+                    yield Hit(call.module, node, {"name": name, "steps": every}, variant="interval")
     loops = _training_loops(context)
     for call in context.trace.named("xm.save", "torch.save"):
         if call.loops and call.loops[-1] in loops and not _now_and_then(call) and not call.guards:
-            yield Hit(call.module, call.node, {"what": "A checkpoint is written in every step"})
+            yield Hit(call.module, call.node, variant="checkpoint")
 
 
 @check("STC410")

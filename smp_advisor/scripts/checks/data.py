@@ -16,11 +16,14 @@ from smp_advisor.scripts.queries import constant, mentions, origins, ranks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+<<<<<<< HEAD
+    from smp_advisor.scripts.trace import Call
+=======
     from smp_advisor.findings.finding import Severity
     from smp_advisor.reading.trace import Call
+>>>>>>> main
 
 LOADERS = ("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader")
-_MAY_NOT_DIVIDE = ", which may not divide into microbatches"
 _SAMPLER = "torch.utils.data.DistributedSampler"
 _SHARDED = ("SplitDataset", "split_dataset_by_node", "Subset", "random_split", "IterableDataset")
 
@@ -52,29 +55,30 @@ def _whole_batches(context: Context) -> Iterator[Hit]:
         if isinstance(call.argument("batch_size", 1), Constant) and constant(batch_size(call)) is None:
             continue
         if not _outside_steps(context, call) and _drops(context, call, given) is False:
-            rest, severity = _rest(context, call)
             edits = [add_keyword(call.module, call.node, "drop_last", "True")]
-            yield Hit(call.module, call.node, {"rest": rest}, edits, severity)
+            values = _known_last_batch(context, call)
+            if values:
+                yield Hit(call.module, call.node, values, edits, "warning", variant="divisible")
+            else:
+                yield Hit(call.module, call.node, {}, edits, variant="indivisible")
     for call in context.trace.named("torch.utils.data.BatchSampler"):
         given = call.argument("drop_last", 2)
         if constant(given) is False and not isinstance(given, Argument):
             edits = [add_keyword(call.module, call.node, "drop_last", "True")] if "drop_last" in call.keywords else []
-            yield Hit(call.module, call.node, {"rest": _MAY_NOT_DIVIDE}, edits)
+            yield Hit(call.module, call.node, {}, edits, variant="indivisible")
 
 
-def _rest(context: Context, call: Call) -> tuple[str, Severity | None]:
-    """What is known of the last batch; a warning where its size is known and does no harm in this job."""
+def _known_last_batch(context: Context, call: Call) -> dict[str, object]:
+    """Size of the last batch, if it is known and a multiple of the microbatches; else empty."""
     size, sampler = constant(batch_size(call)), call.argument("sampler", 3)
     if not isinstance(size, int) or size < 1 or _is_given(sampler):
-        return _MAY_NOT_DIVIDE, None
-    left = {count % size for count in samples(call.argument("dataset", 0)) if count is not None}
+        return {}
+    last = {count % size for count in samples(call.argument("dataset", 0)) if count is not None}
     microbatches = context.settings.microbatches
-    harmless = {rest for rest in left if rest % (microbatches or 2) == 0}
-    if not left or harmless != left:
-        return _MAY_NOT_DIVIDE, None
-    held = " or ".join(map(str, sorted(left)))
-    divided = f"microbatches ({microbatches})" if microbatches else "some numbers of microbatches"
-    return f": {held} samples of this data set, which {divided} happens to divide", "warning"
+    if not last or any(remainder % (microbatches or 2) for remainder in last):
+        return {}
+    divisor = f"microbatches ({microbatches})" if microbatches else "some numbers of microbatches"
+    return {"samples": " or ".join(map(str, sorted(last))), "divisor": divisor}
 
 
 def _is_given(value: Value | None) -> bool:

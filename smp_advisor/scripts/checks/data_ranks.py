@@ -61,28 +61,28 @@ def _data_by_rank(context: Context) -> Iterator[Hit]:
             yield from _sampler(context, call)
             continue
         seeds = call.name in _SEEDS or call.method == "manual_seed"
-        for what, value in _seeds(call) if seeds else _shards(call):
-            yield from _judge(context, call, value, what, sharding=not seeds)
+        for variant, value in _seeds(call) if seeds else _shards(call):
+            yield from _judge(context, call, value, variant, sharding=not seeds)
     yield from _slices(context)
 
 
 def _seeds(call: Call) -> list[tuple[str, Value]]:
     given = (*call.arguments[:1], *(call.keywords[key] for key in ("seed", "a", "x") if key in call.keywords))
-    return [("The seed", value) for value in given]
+    return [("seed", value) for value in given]
 
 
 def _shards(call: Call) -> list[tuple[str, Value]]:
     """Arguments that choose a part of the data."""
     if call.method == "shard" and call.receiver is not None:
         index = call.argument("index", 1)
-        return [("The shard", index)] if index is not None else []
+        return [("shard", index)] if index is not None else []
     if call.method == "select" and call.receiver is not None:
-        return [("The shard", value) for value in call.arguments]
+        return [("shard", value) for value in call.arguments]
     if call.name in ("range", "itertools.islice") and len(call.arguments) > 2:
-        return [("The shard", call.arguments[-3])] if ranks(call.arguments[-1]) or _counts(call.arguments[-1]) else []
+        return [("shard", call.arguments[-3])] if ranks(call.arguments[-1]) or _counts(call.arguments[-1]) else []
     if call.name.endswith("split_dataset_by_node"):
         rank = call.argument("rank", 1)
-        return [("The shard", rank)] if rank is not None else []
+        return [("shard", rank)] if rank is not None else []
     return [(name, call.keywords[name]) for name in sorted(_KEYWORDS & call.keywords.keys())]
 
 
@@ -98,13 +98,9 @@ def _sampler(context: Context, call: Call) -> Iterator[Hit]:
         if (not call.unpacks and context.settings.pipelined) or (
             not call.unpacks and context.settings.prescaled_batch and context.settings.tensor_parallel
         ):
-            yield Hit(
-                call.module,
-                call.node,
-                {"what": "The sampler", "rank": "every process's own rank", "right": _right(context)},
-            )
+            yield Hit(call.module, call.node, {"right": _right(context)}, variant="default rank")
         return
-    yield from _judge(context, call, rank, "The sampler", sharding=True)
+    yield from _judge(context, call, rank, "sampler", sharding=True)
     if _wrong(context, rank, sharding=True) is None:
         yield from _replicas(context, call, rank)
 
@@ -120,17 +116,13 @@ def _replicas(context: Context, call: Call, rank: Value) -> Iterator[Hit]:
         if size in _SIZES and counted and counted <= _GOOD and size not in own and not alone:
             place = next((given.value for given in call.node.keywords if given.arg == "num_replicas"), call.node)
             right = min(own)
-            values: dict[str, object] = {
-                "what": "The number of the sampler's replicas",
-                "rank": f"{size}()",
-                "right": f"{right}()",
-            }
+            values: dict[str, object] = {"rank": f"{size}()", "right": f"{right}()"}
             renamed = isinstance(place, ast.Call) and place is not call.node and len(own) == 1
             edits = [_renamed(call.module, place, right[4:])] if renamed and isinstance(place, ast.Call) else []
-            yield Hit(call.module, place, values, edits)
+            yield Hit(call.module, place, values, edits, variant="replicas")
 
 
-def _judge(context: Context, call: Call, value: Value, what: str, *, sharding: bool) -> Iterator[Hit]:
+def _judge(context: Context, call: Call, value: Value, variant: str, *, sharding: bool) -> Iterator[Hit]:
     rank = _wrong(context, value, sharding=sharding)
     if rank is None:
         return
@@ -139,7 +131,10 @@ def _judge(context: Context, call: Call, value: Value, what: str, *, sharding: b
     edits: list[Edit] = []
     if node is not call.node and isinstance(node, ast.Call) and rank.startswith("smp.") and right == "smp.dp_rank()":
         edits = [_renamed(call.module, node, "dp_rank")]
-    yield Hit(call.module, node, {"what": what, "rank": _spoken(rank), "right": right}, edits)
+    values: dict[str, object] = {"rank": _spoken(rank), "right": right}
+    if variant in _KEYWORDS:
+        variant, values = "argument", {"argument": variant, **values}
+    yield Hit(call.module, node, values, edits, variant=variant)
 
 
 def _renamed(module: Module, node: ast.Call, name: str) -> Edit:
@@ -196,11 +191,8 @@ def _slices(context: Context) -> Iterator[Hit]:
         rank = _wrong(context, selection.by, sharding=True)
         if rank is not None and not _prepares(selection):
             # No fix: the count beside it has to be of the same ranks.
-            yield Hit(
-                selection.module,
-                selection.node,
-                {"what": "The shard", "rank": _spoken(rank), "right": _right(context)},
-            )
+            values: dict[str, object] = {"rank": _spoken(rank), "right": _right(context)}
+            yield Hit(selection.module, selection.node, values, variant="shard")
 
 
 def _prepares(selection: Selection) -> bool:

@@ -29,8 +29,8 @@ class Delay:
     """Something that puts off the reduction of gradients that FSDP shards."""
 
     call: Call
-    what: str
-    """How, and for how many batches where that is told."""
+    values: dict[str, object]
+    """Fields of the message: `call`, or `framework` with its `batches` or the `option` that sets them."""
     element_bytes: int | None = None
     """Of a gradient that waits, where the script tells."""
 
@@ -53,15 +53,15 @@ def _is_one(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and number <= 1
 
 
-def batches(context: Context, count: Value | None) -> str:
-    """How many batches make a step, in words; empty where it is one or nothing tells."""
+def batches(context: Context, count: Value | None) -> dict[str, object]:
+    """The `batches` of a step, or the `option` that sets them; empty if it is one batch or unknown."""
     for one in options(count) if count is not None else ():
         number = Conditions(context.settings, defaults=True).known(one)
         if isinstance(number, int) and number > 1:
-            return f"{number} batches"
+            return {"batches": f"{number} batches"}
         if isinstance(one, Argument) and _is_one(number) and not _is_one(Conditions(context.settings).known(one)):
-            return f"batches, where --{one.name} is above 1,"
-    return ""
+            return {"option": one.name}
+    return {}
 
 
 def calls_of(context: Context, name: str) -> list[Call]:

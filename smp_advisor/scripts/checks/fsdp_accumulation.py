@@ -41,16 +41,20 @@ def _whole_gradients(context: Context) -> Iterator[Hit]:
         return
     delays = (_of_models, _in_place, by_fabric, by_accelerate, by_trainer)
     for delay in (found for ways in delays for found in ways(context)):
-        where = f", where --{option} is above 1" if option and "--" not in delay.what else ""
-        figure = _figure(context, delay.element_bytes)
-        yield Hit(delay.call.module, delay.call.node, {"what": f"{delay.what}{where}", "figure": figure})
+        values: dict[str, object] = {"figure": _figure(context, delay.element_bytes), **delay.values}
+        variant = "framework" if "framework" in values else "call"
+        if option or "option" in values:
+            variant, values = f"{variant} by option", {"option": option, **values}
+        yield Hit(delay.call.module, delay.call.node, values, variant=variant)
 
 
 def _figure(context: Context, element_bytes: int | None) -> str:
-    """What whole gradients take."""
+    """Size of the unsharded gradients."""
     count = model_parameters(context)
     if count is None:
-        return f"{element_bytes} bytes a parameter" if element_bytes else "2 bytes a parameter in 16 bits, 4 in fp32"
+        return (
+            f"{element_bytes} bytes per parameter" if element_bytes else "2 bytes per parameter in 16 bits, 4 in fp32"
+        )
     size = f"{element_bytes} bytes each" if element_bytes else "2 bytes each, 4 in fp32"
     return f"about {count * (element_bytes or 2) / _GIB:,.1f} GiB for {count / 1e9:.3g} B parameters ({size})"
 
@@ -65,7 +69,7 @@ def _of_models(context: Context) -> Iterator[Delay]:
         if may_offload(wrap.argument("cpu_offload", 3)):
             continue
         if around_backward(context, call) and not _is_light(context, wrap, adapters(context, wrap)):
-            yield Delay(call, "no_sync() of a model that FSDP shards", _element_bytes(wrap))
+            yield Delay(call, {"call": "no_sync()"}, _element_bytes(wrap))
 
 
 def _in_place(context: Context) -> Iterator[Delay]:
@@ -80,8 +84,7 @@ def _in_place(context: Context) -> Iterator[Delay]:
         reduces = Conditions(context.settings).truth(given) is True
         apart = all(exclusive(call, one) for one in wraps)
         if not reduces and not apart and not _is_light(context, wraps[-1], adapters(context)):
-            what = f"{_LATER}() of a model that fully_shard divides"
-            yield Delay(call, what, _element_bytes(wrap or wraps[-1]))
+            yield Delay(call, {"call": f"{_LATER}()"}, _element_bytes(wrap or wraps[-1]))
 
 
 def _is_light(context: Context, wrap: Call, makers: list[Call]) -> bool:

@@ -41,10 +41,8 @@ def _adapters_beside_frozen(context: Context) -> Iterator[Hit]:
         place = next((one for one in places if not reaching.never(one)), None)
         if place is None:
             continue
-        units = "each block" if wrap.gives("auto_wrap_policy", 4) else "the whole model"
-        needed = reaching.needed(place)
-        what = f"FSDP makes {units} one unit, adapters and all{' ' * bool(needed)}{needed}"
-        yield Hit(wrap.module, wrap.node, {"what": what})
+        variant = "blocks" if wrap.gives("auto_wrap_policy", 4) else "model"
+        yield Hit(wrap.module, wrap.node, variant=variant, needed=reaching.needed(place))
 
 
 def adapters(context: Context, wrap: Call | None = None) -> list[Call]:

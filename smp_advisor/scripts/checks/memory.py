@@ -60,13 +60,10 @@ def _checkpointing_asked_for(context: Context) -> Iterator[Hit]:
     calls = checkpointing(context)
     for call in context.trace.named("smp.set_activation_checkpointing"):
         if call.reached and call.order < wrapping.order:
-            yield Hit(
-                call.module, call.node, {"what": "smp.set_activation_checkpointing comes before smp.DistributedModel"}
-            )
+            yield Hit(call.module, call.node, variant="early")
     planned = context.settings.activation_checkpointing
     if planned and not calls:
-        text = f"The plan has activation checkpointing ({planned}) and the script never turns it on"
-        yield Hit(wrapping.module, wrapping.node, {"what": text})
+        yield Hit(wrapping.module, wrapping.node, {"strategy": planned}, variant="never")
 
 
 @check("SMP117")
@@ -76,11 +73,9 @@ def _offloading(context: Context) -> Iterator[Hit]:
         return
     wrapping = context.wrappings[0]
     if not settings.activation_checkpointing and not checkpointing(context):
-        what = "offload_activations is on, and no activation is checkpointed"
-        yield Hit(wrapping.module, wrapping.node, {"what": what})
+        yield Hit(wrapping.module, wrapping.node, variant="no checkpointing")
     elif settings.microbatches == 1 and settings.pipelined:
-        what = "offload_activations is on with one microbatch, so that nothing runs while activations are loaded back"
-        yield Hit(wrapping.module, wrapping.node, {"what": what})
+        yield Hit(wrapping.module, wrapping.node, variant="one microbatch")
 
 
 @check("SMP130")

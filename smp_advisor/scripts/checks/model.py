@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from smp_advisor.reading.trace import Call
 
 _UNSUPPORTED = {
-    "torch.nn.parallel.DistributedDataParallel": "torch's DistributedDataParallel",
-    "torch.nn.DataParallel": "torch's DataParallel",
-    "apex.parallel.DistributedDataParallel": "apex's DistributedDataParallel",
+    "torch.nn.parallel.DistributedDataParallel": "PyTorch DistributedDataParallel",
+    "torch.nn.DataParallel": "PyTorch DataParallel",
+    "apex.parallel.DistributedDataParallel": "Apex DistributedDataParallel",
     "apex.amp.initialize": "apex.amp",
     "apex.amp.scale_loss": "apex.amp",
-    "apex.optimizers.FusedAdam": "apex's FusedAdam",
-    "apex.optimizers.FusedLAMB": "apex's FusedLAMB",
-    "apex.optimizers.FusedNovoGrad": "apex's FusedNovoGrad",
-    "torch.jit.script": "torch.jit",
-    "torch.jit.trace": "torch.jit",
+    "apex.optimizers.FusedAdam": "Apex FusedAdam",
+    "apex.optimizers.FusedLAMB": "Apex FusedLAMB",
+    "apex.optimizers.FusedNovoGrad": "Apex FusedNovoGrad",
+    "torch.jit.script": "TorchScript (torch.jit)",
+    "torch.jit.trace": "TorchScript (torch.jit)",
     "torch.compile": "torch.compile",
-    "torch.cuda.amp.GradScaler": "torch's GradScaler",
-    "torch.amp.GradScaler": "torch's GradScaler",
-    "torch.cuda.amp.grad_scaler.GradScaler": "torch's GradScaler",
+    "torch.cuda.amp.GradScaler": "PyTorch GradScaler",
+    "torch.amp.GradScaler": "PyTorch GradScaler",
+    "torch.cuda.amp.grad_scaler.GradScaler": "PyTorch GradScaler",
 }
 _DISTRIBUTED_FAMILIES = ("GPT2", "Bert", "Roberta", "GPTJ", "GPTNeo")
 _HUGGING_FACE_CLASS = re.compile(r"(?P<family>[A-Z]\w*?)(?:For[A-Z]\w*|LMHeadModel|Model)")
@@ -78,13 +78,15 @@ def _unsupported(context: Context) -> Iterator[Hit]:
         return
     wrappings, scalers = context.wrappings, context.trace.named("smp.amp.GradScaler")
     for call in context.trace.named(*_UNSUPPORTED):
-        what = _UNSUPPORTED[call.name]
+        feature = _UNSUPPORTED[call.name]
         other = without_library(call) or (bool(wrappings) and all(exclusive(call, mine) for mine in wrappings))
-        other = other or ("GradScaler" in what and any(exclusive(call, mine) for mine in scalers))
+        other = other or ("GradScaler" in feature and any(exclusive(call, mine) for mine in scalers))
         if call.name.startswith("torch.jit.") and not _of_model(context, call):
             continue
         if not other:
-            yield Hit(call.module, call.node, {"what": what}, _own_scaler(call) if "GradScaler" in what else [])
+            yield Hit(
+                call.module, call.node, {"feature": feature}, _own_scaler(call) if "GradScaler" in feature else []
+            )
 
 
 def _of_model(context: Context, call: Call) -> bool:

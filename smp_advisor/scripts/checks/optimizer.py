@@ -40,10 +40,10 @@ def _optimizer_wrapped(context: Context) -> Iterator[Hit]:
             # Where it may be the wrapped one, too, the plain one is for runs without the library.
             if call.node not in seen and not elsewhere and step.node not in wrapped:
                 seen.add(call.node)
-                yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]}, _wrap(context, call))
+                yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]}, _wrap(context, call))
     if not seen and not any(_is_optimizer(stepped) for _, stepped in updates(context.trace)):
         for call in _handed_on(context):
-            yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]}, _wrap(context, call))
+            yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]}, _wrap(context, call))
 
 
 def _is_optimizer(value: Value) -> bool:
@@ -104,7 +104,7 @@ def _optimizer_after_model(context: Context) -> Iterator[Hit]:
             continue
         early = call.order < wrappings[0].order
         if early or (call.arguments and _parameters_of(call.arguments[0]) & {id(one) for one in plain}):
-            yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]})
+            yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]})
 
 
 def _parameters_of(value: Value, depth: int = 0) -> set[int]:

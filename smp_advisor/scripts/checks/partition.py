@@ -40,7 +40,7 @@ def _tie(module: Module, node: ast.Assign, target: ast.Attribute, places: dict[s
         yield Hit(
             module,
             node,
-            {"one": one[0], "first": one[1], "other": other[0], "second": other[1]},
+            {"first_module": one[0], "first": one[1], "second_module": other[0], "second": other[1]},
         )
 
 
@@ -104,7 +104,7 @@ def _pipeline_group(context: Context) -> Iterator[Hit]:
             if isinstance(call.node.func, ast.Attribute):
                 renamed = f"{call.module.text(call.node.func.value)}.{name.replace('mp_', 'pp_')}"
                 edits = [replace(call.module, call.node.func, renamed)]
-            yield Hit(call.module, call.node, {"name": name, "right": name.replace("mp_", "pp_")}, edits)
+            yield Hit(call.module, call.node, {"name": name}, edits)
 
 
 def _for_reporting(call: Call) -> bool:

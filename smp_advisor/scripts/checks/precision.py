@@ -31,14 +31,13 @@ def _half_precision(context: Context) -> Iterator[Hit]:
     created = context.trace.named("smp.model_creation")
     without = [call for call in created if not call.gives("dtype", 1) or _full_precision(call.argument("dtype", 1))]
     for call in without or ([] if created else context.wrappings[:1]):
-        what = "The model is created without smp.model_creation(dtype=torch.float16)"
-        yield Hit(call.module, call.node, {"what": what})
+        yield Hit(call.module, call.node, variant="dtype")
     for call in context.trace.named("smp.DistributedOptimizer"):
         if not any(call.gives(name, position) for position, name in enumerate(_SCALES, 1)) or _scales_by_one(call):
             given = {keyword.arg for keyword in call.node.keywords} & set(_SCALES)
             text = "None, dynamic_loss_scale=True"
             edits = [] if given else [add_keyword(call.module, call.node, "static_loss_scale", text)]
-            yield Hit(call.module, call.node, {"what": "smp.DistributedOptimizer gets no loss scale"}, edits)
+            yield Hit(call.module, call.node, {}, edits, variant="loss scale")
 
 
 def _full_precision(dtype: Value | None) -> bool:
@@ -77,14 +76,9 @@ def _inner_optimizer(context: Context) -> Iterator[Hit]:
             if given is not None and all(is_wrapped_optimizer(option) for option in options(given)):
                 place = _given(call, "optimizer")
                 edits = [replace(call.module, place, f"{call.module.text(place)}.optimizer")] if place else []
-                yield Hit(call.module, call.node, {"what": "The scheduler gets the wrapped optimizer"}, edits)
+                yield Hit(call.module, call.node, {}, edits, variant="scheduler")
         elif call.name in _CLIPS and context.wrappings and not _for_other_precision(context, call):
-            yield Hit(
-                call.module,
-                call.node,
-                {"what": "Gradients are clipped in half precision, before they are unscaled"},
-                _clip_masters(context, call),
-            )
+            yield Hit(call.module, call.node, {}, _clip_masters(context, call), variant="clipping")
 
 
 def _given(call: Call, keyword: str) -> ast.expr | None:

@@ -77,25 +77,21 @@ def _alias(call: Call) -> str:
 def _model_wrapped(context: Context) -> Iterator[Hit]:
     if context.libraries.smp_tensorflow:
         for call in list(_keras_models(context))[:1]:
-            yield Hit(call.module, call.node, {"what": "The model's class does not derive from smp.DistributedModel"})
+            yield Hit(call.module, call.node, variant="base class")
     if not context.libraries.smp_torch or context.trainer:
         return
     wrappings = context.wrappings
     for number, second in enumerate(wrappings):
         first = second.argument("module", 0)
         if first is not None and all(is_wrapped_model(option) for option in options(first)):
-            yield Hit(second.module, second.node, {"what": "The model is wrapped by smp.DistributedModel twice"})
+            yield Hit(second.module, second.node, variant="twice")
             continue
         for earlier in wrappings[:number]:
             if earlier.node is not second.node and _both_run(earlier, second):
-                yield Hit(
-                    second.module,
-                    second.node,
-                    {"what": "A second smp.DistributedModel is made, and the library takes one a script"},
-                )
+                yield Hit(second.module, second.node, variant="second")
                 break
     for call in _unwrapped_in_steps(context):
-        yield Hit(call.module, call.node, {"what": "The model used here was not wrapped by smp.DistributedModel"})
+        yield Hit(call.module, call.node, variant="unwrapped")
         return
     if not wrappings and context.settings.pipelined:
         yield from _never(context)
@@ -139,7 +135,7 @@ def _never(context: Context) -> Iterator[Hit]:
             isinstance(one, External) for made in context.trace.methods("parameters") for one in _owners(made)
         )
         if call.reached and known and context.trains and context.trace.named("smp.DistributedOptimizer"):
-            yield Hit(call.module, call.node, {"what": "No model is wrapped by smp.DistributedModel"})
+            yield Hit(call.module, call.node, variant="none")
             return
 
 
@@ -171,7 +167,7 @@ def _device_set(context: Context) -> Iterator[Hit]:
         usable = statement is not None and alias and isinstance(torch, External) and torch.path == "torch"
         text = f"torch.cuda.set_device({alias}.local_rank())"
         edits = [after_statement(start.module, statement, text)] if usable and statement is not None else []
-        yield Hit(start.module, start.node, {"what": "The script never sets this process's GPU"}, edits)
+        yield Hit(start.module, start.node, {}, edits, variant="never")
     for call in calls:
         device = call.argument("device", 0)
         wrong = ranks(device) - {"smp.local_rank", "os.environ.LOCAL_RANK"}
@@ -183,8 +179,9 @@ def _device_set(context: Context) -> Iterator[Hit]:
             yield Hit(
                 call.module,
                 call.node,
-                {"what": "The GPU is not set by smp.local_rank()"},
+                {},
                 edits if isinstance(known, External) and known.path == "smp" else [],
+                variant="other",
             )
 
 
@@ -245,13 +242,11 @@ def _downloads(context: Context) -> Iterator[Hit]:
         if any(_one_goes_first(context_value) for context_value in call.contexts):
             continue
         if not any(mentions(guard.test, *words) for guard in call.guards):
-            what = f"{name} downloads on every process of a node at the same time"
-            yield Hit(call.module, call.node, {"what": what})
+            yield Hit(call.module, call.node, {"name": name}, variant="every process")
             continue
         for other in context.trace.named(call.name):
             if other.reached and other.order > call.order and not _fetches(other) and not _waits(context, call, other):
-                what = f"{name} reads here what another process may still be downloading: nothing waits for it"
-                yield Hit(other.module, other.node, {"what": what})
+                yield Hit(other.module, other.node, {"name": name}, variant="no barrier")
                 break
 
 

@@ -30,7 +30,6 @@ _UNBATCHED = {
     "tensorflow": ("range", "linspace", "eye", "linalg.eye"),
 }
 _LITERALS = ("torch.tensor", "torch.as_tensor", "torch.Tensor", "torch.FloatTensor", "tensorflow.constant")
-_OUTSIDE = "runs outside of a function decorated with smp.step"
 _TRIANGLES = ("torch.tril", "torch.triu", "tensorflow.linalg.band_part")
 _FILLED = ("torch.ones", "torch.zeros", "torch.full", "torch.empty", "tensorflow.ones", "tensorflow.zeros")
 
@@ -48,25 +47,22 @@ def _sides_of_the_step(context: Context) -> Iterator[Hit]:
         return
     for call in (*context.models(), *_tensorflow_models(context)):
         if call.step is None and not _without_wrapping(context, call):
-            yield Hit(call.module, call.node, {"what": f"The forward pass {_OUTSIDE}"})
+            yield Hit(call.module, call.node, variant="forward")
     for call in context.trace.methods("backward"):
         if context.wrappings and call.step is None and call.reached and not _without_wrapping(context, call):
             own = call.receiver is not None and is_wrapped_model(call.receiver)
             if own or not call.arguments:
-                yield Hit(call.module, call.node, {"what": f"The backward pass {_OUTSIDE}"})
+                yield Hit(call.module, call.node, variant="backward")
 
 
 def _updates_inside(context: Context) -> Iterator[Hit]:
     """The weights may change only when every microbatch's gradients are there."""
     for call, optimizer in updates(context.trace):
         if call.step is not None and (is_wrapped_optimizer(optimizer) or is_optimizer_call(optimizer)):
-            yield Hit(
-                call.module, call.node, {"what": "The update runs inside of the function decorated with smp.step"}
-            )
+            yield Hit(call.module, call.node, variant="update")
     for call in context.trace.methods("apply_gradients"):
         if call.step is not None and call.step.step is not None and call.step.step.tensorflow:
-            what = "The update runs inside of the function decorated with smp.step"
-            yield Hit(call.module, call.node, {"what": what})
+            yield Hit(call.module, call.node, variant="update")
 
 
 def _tensorflow_models(context: Context) -> list[Call]:
@@ -175,10 +171,10 @@ def _unbatched(context: Context, *, tensorflow: bool) -> Iterator[Hit]:
         for name, value in call.bound.items():
             if names is None or name in names:
                 continue
-            what = _without_batch(value) or _fixed_length(context, value)
-            if what:
+            shown = _without_batch(value) or _fixed_length(context, value)
+            if shown:
                 place = _argument_node(call, name) or call.node
-                yield Hit(call.module, place, {"name": name, "what": what}, _name_it(function, call, name))
+                yield Hit(call.module, place, {"name": name, "value": shown}, _name_it(function, call, name))
         if names is None and any(_without_batch(value) for value in call.bound.values()):
             context.leave_open(call.module, call.node, "non_split_inputs of this step cannot be read (SMP112, SMP205).")
 

@@ -97,14 +97,14 @@ def _unused_outputs(context: Context) -> Iterator[Hit]:
             made = call.name.startswith("transformers.")
             if constant(value) is True and (model or made) and not _read(context, call.module, attribute):
                 node = next((keyword.value for keyword in call.node.keywords if keyword.arg == flag), call.node)
-                yield Hit(call.module, node, {"what": f"{flag}=True makes the model return {attribute}"})
+                yield Hit(call.module, node, {"flag": flag, "output": attribute}, variant="flag")
         for store in context.trace.stores:
             if (
                 store.node.attr == flag
                 and constant(store.value) is True
                 and not _read(context, store.module, attribute)
             ):
-                yield Hit(store.module, store.node, {"what": f"{flag}=True makes the model return {attribute}"})
+                yield Hit(store.module, store.node, {"flag": flag, "output": attribute}, variant="flag")
     yield from _thrown_away(context)
 
 
@@ -125,15 +125,12 @@ def _thrown_away(context: Context) -> Iterator[Hit]:
             continue
         parent = call.module.parent(call.node)
         if isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Constant):
-            yield Hit(call.module, call.node, {"what": f"The model returns {returned} values and one of them is used"})
+            yield Hit(call.module, call.node, {"returned": returned}, variant="one used")
         if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple):
             names = [target.id for target in parent.targets[0].elts if isinstance(target, ast.Name)]
             unused = sum(name.startswith("_") for name in names)
             if unused:
-                what = (
-                    f"The model returns {returned} values and {unused} of them {'are' if unused > 1 else 'is'} dropped"
-                )
-                yield Hit(call.module, call.node, {"what": what})
+                yield Hit(call.module, call.node, {"returned": returned, "dropped": unused}, variant="dropped")
 
 
 def _wrapped_modules(value: Value | None) -> list[Instance]:

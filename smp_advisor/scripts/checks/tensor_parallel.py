@@ -79,8 +79,7 @@ def _weights_after_wrapping(context: Context) -> Iterator[Hit]:
         early = call.reached and call.order < wrapping.order and not exclusive(call, wrapping)
         same = call.receiver is not None and any(one is model for one in origins(call.receiver) for model in wrapped)
         if early and same:
-            what = "load_state_dict runs before smp.DistributedModel"
-            yield Hit(call.module, call.node, {"what": what})
+            yield Hit(call.module, call.node, variant="state dict")
     if any(_loads_model(call) for call in later):
         return
     for one in wrapped:
@@ -95,8 +94,7 @@ def _weights_after_wrapping(context: Context) -> Iterator[Hit]:
                 for option in options(value)
             )
             if parallel and constant(one.call.argument("state_dict")) is None:
-                what = "The pretrained weights are loaded before smp.DistributedModel and not again after it"
-                yield Hit(one.call.module, one.call.node, {"what": what})
+                yield Hit(one.call.module, one.call.node, variant="pretrained")
 
 
 def _loads_model(call: Call) -> bool:

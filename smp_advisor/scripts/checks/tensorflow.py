@@ -67,10 +67,10 @@ def _order_by_rank(context: Context) -> Iterator[Hit]:
         unseeded = seed is None or (isinstance(seed, Constant) and seed.value is None)
         fixed = seed is not None and is_known(seed) and not ranks(seed) and not _sharded(call.receiver)
         if wrong or unseeded or fixed:
-            what = "shuffle() has no seed" if unseeded else "shuffle() is not seeded by smp.dp_rank()"
+            variant = "unseeded" if unseeded else "shuffle"
             edits = [add_keyword(call.module, call.node, "seed", "smp.dp_rank()")]
             known = getattr(call.module.scope.find("smp"), "path", "") == "smptf" and len(call.node.args) < 2
-            yield Hit(call.module, call.node, {"what": what}, edits if known else [])
+            yield Hit(call.module, call.node, {}, edits if known else [], variant=variant)
     for call in context.trace.methods("shard"):
         if not is_dataset(call.receiver):
             continue
@@ -78,14 +78,14 @@ def _order_by_rank(context: Context) -> Iterator[Hit]:
         wrong = ranks(index) - {"smptf.dp_rank"}
         if index is not None and wrong:
             rank = min(wrong).replace("smptf", "smp")
-            yield Hit(call.module, call.node, {"what": f"shard() is indexed by {rank}()"})
+            yield Hit(call.module, call.node, {"rank": rank}, variant="shard")
 
     for call in context.trace.named(*_SEEDS):
         wrong = set().union(*(ranks(value) for value in call.arguments[:1])) & _OTHER_RANKS
         if call.reached and wrong:
             rank = min(wrong).replace("smptf", "smp")
-            what = f"{call.module.text(call.node.func)}() is seeded by {rank}()"
-            yield Hit(call.module, call.node, {"what": what})
+            function = call.module.text(call.node.func)
+            yield Hit(call.module, call.node, {"function": function, "rank": rank}, variant="seed")
 
 
 def _sharded(value: Value | None, depth: int = 0) -> bool:

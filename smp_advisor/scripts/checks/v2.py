@@ -62,21 +62,15 @@ def _transformed(context: Context) -> Iterator[Hit]:
     wraps = [call for call in context.trace.named(*FSDP) if call.reached]
     transforms = list(context.trace.named("tsm.transform", "tsm.transform.transform"))
     if wraps and not transforms:
-        yield Hit(
-            wraps[0].module,
-            wraps[0].node,
-            {"what": f"No tsm.transform before FSDP, with {used[0]} parallelism planned"},
-        )
+        yield Hit(wraps[0].module, wraps[0].node, {"parallelism": used[0]}, variant="missing")
     for call in wraps if transforms else ():
         if call.order > transforms[0].order and _untransformed(call):
-            yield Hit(
-                call.module, call.node, {"what": "FSDP wraps the model that went into tsm.transform, not its result"}
-            )
+            yield Hit(call.module, call.node, variant="unused result")
             return
     yield from _branches_without(context, transforms)
     for call in transforms:
         if wraps and call.reached and call.order > wraps[0].order and not exclusive(call, wraps[0]):
-            yield Hit(call.module, call.node, {"what": "tsm.transform comes after FSDP has cut the model"})
+            yield Hit(call.module, call.node, variant="late")
 
 
 def _untransformed(wrap: Call) -> bool:
@@ -102,7 +96,7 @@ def _branches_without(context: Context, transforms: list[Call]) -> Iterator[Hit]
             ]
             if sides[0] != sides[1]:
                 left = node.orelse[0] if sides[0] else node.body[0]
-                yield Hit(module, left, {"what": "The model is not transformed in this branch, and is in the other"})
+                yield Hit(module, left, variant="branch")
 
 
 @check("SMP303")
@@ -118,20 +112,19 @@ def _sharded_before_optimizer(context: Context) -> Iterator[Hit]:
     ]
     if not wraps:
         for call in context.trace.named(*_REPLICATING) if backwards else ():
-            yield Hit(call.module, call.node, {"what": f"{call.name.rpartition('.')[2]} wraps the model, and not FSDP"})
+            yield Hit(call.module, call.node, {"wrapper": call.name.rpartition(".")[2]}, variant="other wrapper")
             return
         if backwards and forwards:
             call = forwards[0]
-            yield Hit(call.module, call.node, {"what": "The model is not wrapped by FullyShardedDataParallel"})
+            yield Hit(call.module, call.node, variant="missing")
         return
     for call in forwards if backwards else ():
         if _left_behind(call, wraps):
-            yield Hit(call.module, call.node, {"what": "The model that runs here is not the one that FSDP returned"})
+            yield Hit(call.module, call.node, variant="unused result")
             break
     for call in context.trace.calls:
         if is_optimizer(call.name) and call.reached and call.order < wraps[0].order and not exclusive(call, wraps[0]):
-            what = f"{call.name.rpartition('.')[2]} is built before the model is wrapped by FSDP"
-            yield Hit(call.module, call.node, {"what": what})
+            yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]}, variant="optimizer")
 
 
 def _left_behind(forward: Call, wraps: list[Call]) -> bool:
@@ -184,10 +177,10 @@ def _names_of_v1(context: Context) -> Iterator[Hit]:
     if not context.libraries.smp_v2:
         return
     for module, node, path in context.trace.imported("smdistributed.modelparallel"):
-        yield Hit(module, node, {"what": f"{path} is version 1 of the library"})
+        yield Hit(module, node, {"module": path}, variant="import")
     for call, name, _ in _initial_parameters(context):
         if name in _V1_PARAMETERS and name != "pipeline_parallel_degree":
-            yield Hit(call.module, call.node, {"what": f"{name} is a parameter of version 1"})
+            yield Hit(call.module, call.node, {"parameter": name}, variant="parameter")
 
 
 def _initial_parameters(context: Context) -> Iterator[tuple[Call, str, object]]:
@@ -214,7 +207,7 @@ def _offloading(context: Context) -> Iterator[Hit]:
         name for name, there in (("offload_wrapper", offloads), ("activation checkpointing", checkpoints)) if not there
     ]
     if missing:
-        yield Hit(wraps[0].module, wraps[0].node, {"missing": " nor ".join(missing)})
+        yield Hit(wraps[0].module, wraps[0].node, {"missing": " or ".join(missing)})
 
 
 def _mentioned(context: Context, *names: str) -> bool:
@@ -231,13 +224,13 @@ def _not_in_v2(context: Context) -> Iterator[Hit]:
         return
     for call in context.trace.each("deepspeed."):
         if call.name in ("deepspeed.initialize", "deepspeed.init_distributed", "deepspeed.zero.Init"):
-            yield Hit(call.module, call.node, {"what": "DeepSpeed"})
+            yield Hit(call.module, call.node, {"feature": "DeepSpeed"})
     for call, name, value in _initial_parameters(context):
         if name == "pipeline_parallel_degree" and isinstance(value, int) and value > 1:
-            yield Hit(call.module, call.node, {"what": "Pipeline parallelism"})
+            yield Hit(call.module, call.node, {"feature": "Pipeline parallelism"})
     for call in context.trace.calls:
         if call.name.startswith(("tensorflow.keras.", "tensorflow.distribute.", "tensorflow.data.")):
-            yield Hit(call.module, call.node, {"what": "TensorFlow"})
+            yield Hit(call.module, call.node, {"feature": "TensorFlow"})
             return
     for module, node, _ in context.trace.imported("torch.distributed.pipelining", "torch.distributed.pipeline"):
-        yield Hit(module, node, {"what": "Pipeline parallelism"})
+        yield Hit(module, node, {"feature": "Pipeline parallelism"})

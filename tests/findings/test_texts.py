@@ -1,0 +1,69 @@
+"""Texts of the checks: complete sentences everywhere, without a placeholder on the page or in SARIF."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import smp_advisor
+from smp_advisor.findings.catalogue import Check, Wording, catalogue
+from smp_advisor.findings.finding import Finding
+from smp_advisor.findings.page import checks_page
+from smp_advisor.findings.report import Report
+from smp_advisor.findings.sarif import as_sarif
+
+CHECKS = list(catalogue().values())
+WORDINGS = [(check, name, wording) for check in CHECKS for name, wording in check.wordings.items()]
+PLACE = {"path": "train.py", "line": 1, "column": 1, "text": "x"}
+CODE = re.compile(r"```.*?```", re.DOTALL)
+
+
+def finding(check: Check, variant: str, wording: Wording) -> Finding:
+    return check.finding({name: field.example for name, field in wording.fields.items()}, variant=variant, **PLACE)
+
+
+def test_the_page_is_the_generated_one(root: Path) -> None:
+    page = (root / "docs" / "checks.md").read_text("utf-8")
+    assert page == checks_page(), "run: python -m smp_advisor.findings.page docs/checks.md"
+    for check in CHECKS:
+        assert f"### {check.id}: {check.title}" in page
+
+
+def test_the_page_has_no_placeholder() -> None:
+    assert not re.search(r"[{}…]|\*\.\*", CODE.sub("", checks_page()))
+
+
+@pytest.mark.parametrize(("check", "variant", "wording"), WORDINGS, ids=[f"{c.id} {n}" for c, n, _ in WORDINGS])
+def test_every_text_is_a_sentence(check: Check, variant: str, wording: Wording) -> None:
+    made = finding(check, variant, wording)
+    for sentence in (made.message, made.consequence, made.remedy, check.consequence, check.remedy):
+        assert re.fullmatch(r"[^{}…]+[.)\]]\.?", sentence), sentence
+        assert sentence.endswith("."), sentence
+    assert made.source_url.startswith(("https://docs.aws.amazon.com/sagemaker/latest/", "https://docs.pytorch.org/"))
+    for field in wording.fields.values():
+        assert field.means
+
+
+def test_sarif_rules_and_results_have_no_placeholder() -> None:
+    findings = tuple(finding(*row) for row in WORDINGS)
+    (run,) = as_sarif(Report(findings, (), "train.py"))["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    assert {rule["id"] for rule in rules} == set(catalogue())
+    for text in [rule[key]["text"] for rule in rules for key in ("shortDescription", "fullDescription", "help")]:
+        assert not re.search(r"[{}…]", text), text
+    for result in run["results"]:
+        assert not re.search(r"[{}…]", result["message"]["text"]), result
+
+
+def test_every_variant_is_used_and_every_one_used_is_in_the_data() -> None:
+    """A finding with an unknown variant would fail only when it is reported."""
+    used = set()
+    for folder in ("scripts/checks", "estimators/checks"):
+        for path in (Path(smp_advisor.__file__).parent / folder).glob("*.py"):
+            tree = ast.parse(path.read_text("utf-8"))
+            used |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    composed = {f"{name} by option" for name in ("call", "framework")} | {"v1 with the MPI driver on one node"}
+    assert {name for _, name, _ in WORDINGS} - {""} <= used | composed
