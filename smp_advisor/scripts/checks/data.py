@@ -16,12 +16,7 @@ from smp_advisor.scripts.queries import constant, mentions, origins, ranks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-<<<<<<< HEAD
-    from smp_advisor.scripts.trace import Call
-=======
-    from smp_advisor.findings.finding import Severity
     from smp_advisor.reading.trace import Call
->>>>>>> main
 
 LOADERS = ("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader")
 _SAMPLER = "torch.utils.data.DistributedSampler"
