@@ -1,4 +1,4 @@
-"""Adapting a plain PyTorch training script to the model parallel library."""
+"""Adaptation of a plain PyTorch training script to the SageMaker model parallel library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn a plain PyTorch training script into one for the library, step by documented step."""
+"""Adapt a plain PyTorch training script to the library, one documented step at a time."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ _LIBRARIES = ("smdistributed.modelparallel", "torch.sagemaker")
 
 
 def adapt_script(path_or_source: str | Path, plan: Plan | None = None, *, library: str | None = None) -> Adaptation:
-    """Adapt a plain PyTorch training loop to SMP v1 or SMP v2, as the documentation says.
+    """Adapt a plain PyTorch training loop to SMP v1 or SMP v2, following the AWS documentation.
 
-    Nothing is run and no file is changed. What cannot be placed without a guess is a sentence in `Adaptation.todo`.
+    No code is run and no file is changed. Each change that would require a guess is listed in `Adaptation.todo`.
 
     Parameters
     ----------
     path_or_source
-        A ``.py`` file, or its text.
+        A ``.py`` file, or its content.
     plan
-        Decides the library, the precision, the contexts the model is created in, rank and drop rules of the data.
-        None: pipeline parallelism with the library's defaults.
+        Determines the library, the precision, how the model is created, and how the data is sharded.
+        None stands for the defaults of the library.
     library
-        ``smp-v1`` or ``smp-v2``, where it is not the plan's.
+        ``smp-v1`` or ``smp-v2``; overrides the library of the plan.
 
     Raises
     ------
     AdaptError
-        Where the text is not Python 3, or the file cannot be read.
+        The source is not valid Python 3, the file cannot be read, or the library has no documented steps.
 
     Examples
     --------
     >>> adapted = adapt_script("train.py", plan)  # doctest: +SKIP
     >>> print(adapted.diff)  # doctest: +SKIP
     """
-    given = read(path_or_source)
-    path, source = given.path, given.text
-    if given.cells:
+    script = read(path_or_source)
+    path, source = script.path, script.text
+    if script.cells:
         raise AdaptError(
-            f"{path} is a notebook: only a script can be adapted, so write the training loop to a .py file."
+            f"{path} is a notebook, and only a script can be adapted: move the training loop to a .py file."
         )
     target = Target.from_plan(plan, library)
     try:
@@ -65,16 +65,16 @@ def adapt_script(path_or_source: str | Path, plan: Plan | None = None, *, librar
     except (cst.ParserSyntaxError, SyntaxError, ValueError, RecursionError) as error:
         line = getattr(error, "raw_line", None) or getattr(error, "lineno", None)
         where = f", line {line}" if line else ""
-        raise AdaptError(f"{path} is not Python 3 source{where}: only a script that compiles can be adapted.") from None
+        raise AdaptError(f"{path} is not Python 3 source{where}: fix the syntax error first.") from None
     draft = Draft(module, target)
-    unsuited = _unsuited(draft.survey)
-    if unsuited:
-        return Adaptation(path=path, source=source, diff="", hunks=(), todo=(unsuited,))
+    obstacle = _obstacle(draft.survey)
+    if obstacle:
+        return Adaptation(path=path, source=source, diff="", hunks=(), todo=(obstacle,))
     hunks = []
     for name, step in steps.steps_for(target):
         before = draft.module.code
         step(draft)
-        if draft.given_up:
+        if draft.abandoned:
             return Adaptation(path=path, source=source, diff="", hunks=(), todo=tuple(draft.todo))
         after = draft.module.code
         if after != before:
@@ -88,7 +88,7 @@ def adapt_script(path_or_source: str | Path, plan: Plan | None = None, *, librar
                 )
             )
     adapted = draft.module.code
-    _say_what_the_checker_finds(draft, plan, target)
+    _report_remaining_errors(draft, plan, target)
     return Adaptation(
         path=path,
         source=adapted,
@@ -98,36 +98,37 @@ def adapt_script(path_or_source: str | Path, plan: Plan | None = None, *, librar
     )
 
 
-_TURNED_WRONG = {"SMP308"}
-"""Warnings about what was right before: accumulating under no_sync() is for replicas, not for FSDP."""
+_TODO_WARNINGS = {"SMP308"}
+"""Warnings about code that was correct before the adaptation: no_sync() is for replicas, not for FSDP."""
 
 
-def _say_what_the_checker_finds(draft: Draft, plan: Plan | None, target: Target) -> None:
-    """Errors that are left belong to the to-do: nobody should find them on the cluster."""
+def _report_remaining_errors(draft: Draft, plan: Plan | None, target: Target) -> None:
+    """Add the errors that `check_script` finds in the adapted script to the to-do list."""
     from smp_advisor.scripts.check import check_script
 
-    suits = plan is not None and getattr(plan, "library", target.library) == target.library
-    for finding in check_script(draft.module.code + "\n", plan if suits else None, library=target.library).findings:
-        if finding.severity == "error" or finding.id in _TURNED_WRONG:
-            draft.leave_to_do(f"Line {finding.line} of the adapted script: {finding.message} {finding.remedy}")
+    if getattr(plan, "library", target.library) != target.library:
+        plan = None
+    for finding in check_script(draft.module.code + "\n", plan, library=target.library).findings:
+        if finding.severity == "error" or finding.id in _TODO_WARNINGS:
+            draft.add_todo(f"Line {finding.line} of the adapted script: {finding.message} {finding.remedy}")
 
 
-def _unsuited(survey: Survey) -> str:
-    """Why the steps do not apply, in a sentence; empty where they do."""
+def _obstacle(survey: Survey) -> str:
+    """Sentence that explains why the steps do not apply; empty if they do."""
     for library in _LIBRARIES:
         if any(origin.startswith(library) for origin in survey.imported.values()):
-            return f"The script uses {library} already: it is left as it is, and check_script says what is missing."
+            return f"The script already uses {library}, so it is unchanged: run check_script to find what is missing."
     if not optimizers(survey) or not backward_calls(survey):
         return (
-            "No PyTorch training loop was found, with an optimizer built from a model's parameters and a backward pass"
-            " in this file: adapt the file that holds it."
+            "No PyTorch training loop was found: this file has no optimizer built from a model's parameters, or no"
+            " backward pass. Adapt the file that contains the training loop."
         )
     return ""
 
 
 @cache
 def _texts() -> dict[str, dict[str, Any]]:
-    """Title, explanation and page of every step, by ``v1.step`` and ``v2.step``."""
+    """Title, explanation and URL of every step, keyed by ``v1.<step>`` and ``v2.<step>``."""
     read = tomllib.loads((files("smp_advisor.scripts.adapt") / "data" / "steps.toml").read_text(encoding="utf-8"))
     return {
         f"{version}.{name}": {**text, "url": read["base"] + text["page"]}

@@ -1,4 +1,4 @@
-"""What adapting a script gives: the new text, each change with its reason, and what is left to do by hand."""
+"""The result of an adaptation: the new source, each change with its reason, and the manual to-do list."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ __all__ = ["AdaptError", "Adaptation", "Hunk"]
 
 
 class AdaptError(AdvisorError):
-    """A script that cannot be read as Python source, or a plan without documented steps."""
+    """The script is not valid Python source, or the library has no documented steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hunk:
-    """One documented step, with the change it made."""
+    """The change made by one documented step."""
 
     title: str
     explanation: str
-    """Why the library needs it, for a person who has not read the page."""
+    """Why the library requires the step."""
     url: str
-    """Page of the developer guide that asks for it."""
+    """Page of the developer guide that documents the step."""
     diff: str
-    """Unified diff of this step alone: from the text that the steps before it left."""
+    """Unified diff of this step alone, relative to the result of the previous steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,18 +31,18 @@ class Adaptation:
     """A plain PyTorch script, rewritten for a library."""
 
     path: str
-    """File the script was read from; ``<source>`` for text."""
+    """Path of the script; ``<source>`` if it was passed as text."""
     source: str
     """The adapted script."""
     diff: str
-    """Unified diff from the script as it was; empty where nothing changed."""
+    """Unified diff from the original script; empty if nothing changed."""
     hunks: tuple[Hunk, ...]
-    """The steps in the order they were taken: applied one after the other they give `source`."""
+    """The steps in order: their diffs, applied one after the other, give `source`."""
     todo: tuple[str, ...]
-    """What could not be placed without a guess, one sentence each."""
+    """Changes that must be made by hand, one sentence or more each."""
 
     def __str__(self) -> str:
-        lines = [f"{self.path}: {len(self.hunks)} changes, {len(self.todo)} to do by hand"]
+        lines = [f"{self.path}: {len(self.hunks)} changes, {len(self.todo)} manual to-dos"]
         for hunk in self.hunks:
             lines += ["", f"{hunk.title}. {hunk.explanation}", f"  {hunk.url}", hunk.diff.rstrip()]
         if self.todo:

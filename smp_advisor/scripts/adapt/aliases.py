@@ -1,4 +1,4 @@
-"""Which names of a script mean the same object: by parameters, returns, attributes of ``self`` and plain copies."""
+"""Aliases: names that refer to the same object, by parameters, return values, attributes and assignments."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from smp_advisor.scripts.adapt.survey import Function, Survey, targets_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Place", "call_arguments", "callees", "names_of", "source_of", "spread"]
+__all__ = ["Place", "aliases_of", "call_arguments", "callees", "names_of", "source_of"]
 
-_SAME = frozenset({"to", "cuda", "half", "float", "train", "eval"})
+_RETURNS_SELF = frozenset({"to", "cuda", "half", "float", "train", "eval"})
 _WRAPPERS = frozenset(
     {
         "DistributedDataParallel",
@@ -33,14 +33,14 @@ Place = tuple[Function, str]
 
 
 def callees(survey: Survey, call: cst.Call) -> list[tuple[cst.FunctionDef, int]]:
-    """Functions of the script that a call may run, with the number of parameters the call does not give (``self``)."""
+    """Functions of the script that a call may run, each with its number of implicit arguments (``self``)."""
     name = dotted(call.func)
     if name is None:
         return []
     last = name.rpartition(".")[2]
-    found: list[tuple[cst.FunctionDef, int]] = []
+    matches: list[tuple[cst.FunctionDef, int]] = []
     for definition in survey.classes_named(last) if name == last else ():
-        found += [(function, 1) for function in survey.named("__init__") if survey.class_of(function) is definition]
+        matches += [(function, 1) for function in survey.named("__init__") if survey.class_of(function) is definition]
     for function in survey.named(last):
         is_method = survey.class_of(function) is not None
         if is_method != (name != last):
@@ -51,57 +51,59 @@ def callees(survey: Survey, call: cst.Call) -> list[tuple[cst.FunctionDef, int]]
             and survey.qualified(call.func).split(".")[0] in survey.imported.values()
         ):
             continue
-        found.append((function, 1 if is_method else 0))
-    return found
+        matches.append((function, 1 if is_method else 0))
+    return matches
 
 
 def call_arguments(survey: Survey, call: cst.Call, function: cst.FunctionDef, skipped: int) -> dict[str, cst.Arg]:
-    """Argument of the call for each parameter of the function, where both are plain."""
+    """Argument of the call for each parameter of the function, up to the first ``*`` or ``**`` argument."""
     parameters = survey.parameters(function)[skipped:]
-    found: dict[str, cst.Arg] = {}
+    arguments: dict[str, cst.Arg] = {}
     for number, arg in enumerate(call.args):
         if arg.star:
             break
         if arg.keyword is not None:
             if arg.keyword.value in parameters:
-                found[arg.keyword.value] = arg
+                arguments[arg.keyword.value] = arg
         elif number < len(parameters):
-            found[parameters[number]] = arg
-    return found
+            arguments[parameters[number]] = arg
+    return arguments
 
 
-def spread(survey: Survey, start: Place) -> set[Place]:
-    """Every place where the object at `start` is known under some name."""
+def aliases_of(survey: Survey, start: Place) -> set[Place]:
+    """Every place that refers to the object at `start`."""
     links = _links(survey)
-    found, todo = {_home(survey, start)}, [_home(survey, start)]
+    places, todo = {_home(survey, start)}, [_home(survey, start)]
     while todo:
-        for other in links.get(todo.pop(), ()):
-            if other not in found:
-                found.add(other)
-                todo.append(other)
-    return found
+        for place in links.get(todo.pop(), ()):
+            if place not in places:
+                places.add(place)
+                todo.append(place)
+    return places
 
 
 def names_of(survey: Survey, places: set[Place], function: Function) -> set[str]:
-    """Spellings in this function of the object that has these places."""
-    found = {name for place, name in places if place is function}
+    """Expressions in this function that refer to the object at these places."""
+    names = {name for place, name in places if place is function}
     for place, name in places:
         if _home(survey, (function, name)) == (place, name):
-            found.add(name)
+            names.add(name)
         if place is None and not survey.is_bound(function, name):
-            found.add(name)
+            names.add(name)
         owner = survey.class_of(place)
         if name.startswith("self.") and owner is not None:
             if owner is _class_around(survey, function):
-                found.add(name)
+                names.add(name)
             # trainer.model, where trainer = Trainer(...)
             instances = _instances(survey, function)
-            found.update(variable + name[len("self") :] for variable, made in instances.items() if made is owner)
-    return found
+            names.update(
+                variable + name[len("self") :] for variable, definition in instances.items() if definition is owner
+            )
+    return names
 
 
 def _class_around(survey: Survey, function: Function) -> cst.ClassDef | None:
-    """Class that ``self`` is of: in a method, and in a function inside of one."""
+    """Class of ``self`` in a method, or in a function nested in a method."""
     while function is not None:
         owner = survey.class_of(function)
         if owner is not None:
@@ -111,21 +113,21 @@ def _class_around(survey: Survey, function: Function) -> cst.ClassDef | None:
 
 
 def _instances(survey: Survey, function: Function) -> dict[str, cst.ClassDef]:
-    """Variables of a function that hold an object of a class of the script."""
-    made: dict[Function, dict[str, cst.ClassDef]] = survey.memory.setdefault("instances", {})
-    if not made:
-        made[None] = {}
+    """Variables of a function that are instances of a class defined in the script."""
+    instances: dict[Function, dict[str, cst.ClassDef]] = survey.cache.setdefault("instances", {})
+    if not instances:
+        instances[None] = {}
         for node in survey.nodes:
             value = node.value if isinstance(node, cst.Assign | cst.AnnAssign) else None
             if isinstance(value, cst.Call):
                 for definition in survey.classes_named(dotted(value.func) or ""):
                     for target in targets_of(node):
-                        made.setdefault(survey.function(node), {})[dotted(target) or ""] = definition
-    return made.get(function, {})
+                        instances.setdefault(survey.function(node), {})[dotted(target) or ""] = definition
+    return instances.get(function, {})
 
 
 def _home(survey: Survey, place: Place) -> Place:
-    """The place itself, or the module where the name is a global one, or the first method for ``self.x``."""
+    """Canonical place of a name: the module for a global name, the first method of the class for ``self.x``."""
     function, name = place
     if name.startswith("self.") and function is not None:
         owner = _class_around(survey, function)
@@ -133,7 +135,7 @@ def _home(survey: Survey, place: Place) -> Place:
             methods = [method for method in survey.functions if survey.class_of(method) is owner]
             return (methods[0], name)
     while function is not None and not survey.is_bound(function, name.partition(".")[0]):
-        # A function inside of another sees its names.
+        # A nested function sees the names of the function around it.
         function = survey.function(function)
     variable, _, attribute = name.partition(".")
     owner = _instances(survey, function).get(variable) if attribute else None
@@ -145,7 +147,7 @@ def _home(survey: Survey, place: Place) -> Place:
 
 
 def _links(survey: Survey) -> dict[Place, set[Place]]:
-    cached: dict[Place, set[Place]] | None = survey.memory.get("links")
+    cached: dict[Place, set[Place]] | None = survey.cache.get("links")
     if cached is not None:
         return cached
     links: dict[Place, set[Place]] = {}
@@ -168,7 +170,7 @@ def _links(survey: Survey) -> dict[Place, set[Place]]:
         here = survey.function(node)
         for target in targets_of(node):
             _join_values(survey, here, target, node.value, join)
-    survey.memory["links"] = links
+    survey.cache["links"] = links
     return links
 
 
@@ -185,23 +187,23 @@ def _join_values(  # noqa: C901 - a list of cases
         join((here, names[0]), (here, source))
     elif not single and isinstance(value, cst.Tuple) and len(value.elements) == len(names):
         for name, element in zip(names, value.elements, strict=True):
-            other = dotted(element.value)
-            if name is not None and other is not None:
-                join((here, name), (here, other))
+            source_name = dotted(element.value)
+            if name is not None and source_name is not None:
+                join((here, name), (here, source_name))
     elif isinstance(value, cst.Call):
         for function, _ in callees(survey, value):
             for returned in _returned(survey, function):
-                given, one = _element_names(returned)
-                if one == single and len(given) == len(names):
-                    for name, inner in zip(names, given, strict=True):
+                inner_names, inner_single = _element_names(returned)
+                if inner_single == single and len(inner_names) == len(names):
+                    for name, inner in zip(names, inner_names, strict=True):
                         if name is not None and inner is not None:
                             join((here, name), (function, inner))
 
 
 def source_of(survey: Survey, value: cst.BaseExpression) -> str | None:
-    """``model`` in ``model.to(device)`` and ``DistributedDataParallel(model)``: the same object to the script."""
+    """``model`` for ``model.to(device)`` and ``DistributedDataParallel(model)``, which refer to the same object."""
     while isinstance(value, cst.Call):
-        if isinstance(value.func, cst.Attribute) and value.func.attr.value in _SAME:
+        if isinstance(value.func, cst.Attribute) and value.func.attr.value in _RETURNS_SELF:
             value = value.func.value
         elif survey.callee(value).rpartition(".")[2] in _WRAPPERS and value.args:
             value = value.args[0].value
@@ -219,7 +221,7 @@ def _returned(survey: Survey, function: cst.FunctionDef) -> list[cst.BaseExpress
 
 
 def _element_names(node: cst.BaseExpression) -> tuple[list[str | None], bool]:
-    """Names of a target or value, and whether it is a single one rather than a tuple."""
+    """Names in a target or value, and whether it is a single name rather than a tuple."""
     if isinstance(node, cst.Tuple):
         return [dotted(element.value) for element in node.elements], False
     return [dotted(node)], True

@@ -1,4 +1,4 @@
-"""Reading and writing small pieces of Python with LibCST."""
+"""Parse and generate small pieces of Python with LibCST."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = [
     "keyword",
     "names_in",
     "positional",
-    "spelled",
     "statements",
+    "text_of",
     "walk",
 ]
 
 LINE_LENGTH = 100
-"""Longest line that generated code takes at the outermost level."""
+"""Maximum length of a generated line at module level, in characters."""
 
 _TRIVIA = frozenset(
     {
@@ -53,8 +53,8 @@ _TRIVIA = frozenset(
 _EMPTY = cst.Module(body=[])
 
 
-def spelled(node: cst.CSTNode) -> str:
-    """The node's own text."""
+def text_of(node: cst.CSTNode) -> str:
+    """Source code of a node."""
     return _EMPTY.code_for_node(node)
 
 
@@ -69,12 +69,12 @@ def dotted(node: cst.CSTNode) -> str | None:
 
 
 def expression(text: str) -> cst.BaseExpression:
-    """Parsed expression."""
+    """Parse an expression."""
     return cst.parse_expression(text)
 
 
 def statements(text: str) -> list[cst.SimpleStatementLine | cst.BaseCompoundStatement]:
-    """Parsed statements; comments above the first are its leading lines."""
+    """Parse statements; comments above the first one become its leading lines."""
     module = cst.parse_module(text.strip("\n") + "\n")
     body = list(module.body)
     if body and module.header:
@@ -83,7 +83,7 @@ def statements(text: str) -> list[cst.SimpleStatementLine | cst.BaseCompoundStat
 
 
 def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """The node and everything below it, in the order of the text; white space and punctuation left out."""
+    """The node and its descendants in source order, without whitespace and punctuation."""
     stack = [node]
     while stack:
         current = stack.pop()
@@ -92,15 +92,15 @@ def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def children(node: cst.CSTNode) -> list[cst.CSTNode]:
-    """What the node is made of, white space and punctuation left out (`CSTNode.children` visits those too, slowly)."""
-    found: list[cst.CSTNode] = []
+    """Child nodes without whitespace and punctuation, which `CSTNode.children` includes and which make it slow."""
+    nodes: list[cst.CSTNode] = []
     for name in _fields(type(node)):
         value = getattr(node, name)
         if isinstance(value, cst.CSTNode):
-            found.append(value)
+            nodes.append(value)
         elif isinstance(value, list | tuple):
-            found.extend(item for item in value if isinstance(item, cst.CSTNode))
-    return found
+            nodes.extend(item for item in value if isinstance(item, cst.CSTNode))
+    return nodes
 
 
 @cache
@@ -113,27 +113,27 @@ def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
 
 
 def names_in(node: cst.CSTNode) -> list[str]:
-    """Names read in an expression, in order; attribute and keyword names are none."""
-    found: list[str] = []
+    """Names read in an expression, in source order, without attribute and keyword names."""
+    names: list[str] = []
     stack: list[cst.CSTNode] = [node]
     while stack:
         current = stack.pop()
         if isinstance(current, cst.Name):
-            found.append(current.value)
+            names.append(current.value)
         elif isinstance(current, (cst.Attribute, cst.Arg)):
             stack.append(current.value)
         else:
             stack.extend(reversed(children(current)))
-    return found
+    return names
 
 
 def keyword(call: cst.Call, name: str) -> cst.Arg | None:
-    """Argument given by this keyword."""
+    """The argument passed by this keyword."""
     return next((arg for arg in call.args if arg.keyword is not None and arg.keyword.value == name), None)
 
 
 def positional(call: cst.Call, index: int) -> cst.Arg | None:
-    """Argument given at this position; None after a ``*argument``, whose length nobody knows."""
+    """The argument passed at this position; None after a ``*argument``, because its length is unknown."""
     for number, arg in enumerate(call.args):
         if arg.keyword is not None or arg.star:
             return None
@@ -143,7 +143,7 @@ def positional(call: cst.Call, index: int) -> cst.Arg | None:
 
 
 def call_text(function: str, arguments: Iterable[str], *, width: int = LINE_LENGTH, before: str = "") -> str:
-    """A call on one line where it fits behind `before`, else one argument a line."""
+    """Source of a call: on one line if it fits after `before`, otherwise one argument per line."""
     arguments = list(arguments)
     line = f"{function}({', '.join(arguments)})"
     if len(before) + len(line) <= width:

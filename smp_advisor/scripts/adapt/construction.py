@@ -1,4 +1,4 @@
-"""Where the model comes into being, and the last statement before its optimizer that makes it anew."""
+"""Locate the statement that constructs the model, and its last reassignment before the optimizer is built."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.aliases import Place, call_arguments, callees, source_of, spread
-from smp_advisor.scripts.adapt.code import dotted, spelled, statements, walk
+from smp_advisor.scripts.adapt.aliases import Place, aliases_of, call_arguments, callees, source_of
+from smp_advisor.scripts.adapt.code import dotted, statements, text_of, walk
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.roles import optimizers
 
@@ -21,45 +21,47 @@ __all__ = ["Construction", "find_construction"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Construction:
-    """The statement that makes the model, a branching one too, and those of its block that make it anew."""
+    """The statements of one block that construct and reassign the model."""
 
     function: Function
     name: str
     statement: Statement
-    """Constructs the model."""
+    """Constructs the model; may be an ``if`` statement whose branches do."""
     last: Statement
-    """Last statement of the block that assigns it before the optimizer is built: what wraps it comes behind."""
+    """Last statement of the block that assigns the model before the optimizer is built; the wrapper follows it."""
 
 
 def find_construction(draft: Draft) -> Construction | None:
-    """The one model that the script trains; None, with a to-do, where there is no saying which."""
+    """Construction of the only model that the script trains; None, with a to-do, if it cannot be determined."""
     _name_argument(draft)
     survey = draft.survey
-    made = [optimizer for optimizer in optimizers(survey) if optimizer.model is not None]
-    if not made:
-        draft.leave_to_do("No optimizer was found that is built from a model's parameters: wrap model and optimizer.")
-        return None
-    places = [frozenset(spread(survey, optimizer.model)) for optimizer in made if optimizer.model is not None]
-    if len(set(places)) > 1:
-        names = sorted({optimizer.model[1] for optimizer in made if optimizer.model is not None})
-        draft.give_up(
-            f"The script trains {len(set(places))} models ({', '.join(names)}), and the library wraps one a script:"
-            " join them in one module, or train one only."
+    trained = [optimizer for optimizer in optimizers(survey) if optimizer.model is not None]
+    if not trained:
+        draft.add_todo(
+            "No optimizer built from the parameters of a model was found: wrap the model and the optimizer by hand."
         )
         return None
-    optimizer = made[0]
+    places = [frozenset(aliases_of(survey, optimizer.model)) for optimizer in trained if optimizer.model is not None]
+    if len(set(places)) > 1:
+        names = sorted({optimizer.model[1] for optimizer in trained if optimizer.model is not None})
+        draft.abandon(
+            f"The script trains {len(set(places))} models ({', '.join(names)}), and the library supports one model per"
+            " script: combine them into one module, or train only one of them."
+        )
+        return None
+    optimizer = trained[0]
     model = cast("Place", optimizer.model)
-    found = _trace(survey, model, survey.statement(optimizer.call), set())
-    if found is None:
-        draft.leave_to_do(f"No statement was found that creates `{model[1]}`: wrap the model where it is created.")
-    return found
+    construction = _trace(survey, model, survey.statement(optimizer.call), set())
+    if construction is None:
+        draft.add_todo(f"The statement that creates `{model[1]}` was not found: wrap the model after that statement.")
+    return construction
 
 
 def _name_argument(draft: Draft) -> None:
-    """``Trainer(Net(), ...)`` becomes ``model = Net()`` and ``Trainer(model, ...)``: what is wrapped needs a name."""
+    """Replace ``Trainer(Net(), ...)`` by ``model = Net()`` and ``Trainer(model, ...)``, so the model has a name."""
     survey = draft.survey
     for function, name in {
-        place for o in optimizers(survey) if o.model is not None for place in spread(survey, o.model)
+        place for o in optimizers(survey) if o.model is not None for place in aliases_of(survey, o.model)
     }:
         if function is None or name not in survey.parameters(function):
             continue
@@ -75,7 +77,7 @@ def _name_argument(draft: Draft) -> None:
                     continue
                 fresh = name if name not in _names_at(survey, call) else survey.free_name("model", "trained_model")
                 edits = Edits()
-                edits.insert_before(statement, statements(f"{fresh} = {spelled(arg.value)}\n"))
+                edits.insert_before(statement, statements(f"{fresh} = {text_of(arg.value)}\n"))
                 edits.replace(arg.value, cst.Name(fresh))
                 draft.apply(edits)
                 return
@@ -89,21 +91,21 @@ def _names_at(survey: Survey, node: cst.CSTNode) -> set[str]:
     return names
 
 
-def _trace(survey: Survey, place: Place, before: Statement | None, seen: set[Place]) -> Construction | None:  # noqa: C901 - a list of cases
-    if place in seen:
+def _trace(survey: Survey, place: Place, before: Statement | None, visited: set[Place]) -> Construction | None:  # noqa: C901 - a list of cases
+    if place in visited:
         return None
-    seen.add(place)
+    visited.add(place)
     function, name = place
-    own = [
+    assignments = [
         a
         for a in survey.assignments(function, name)
         if a.value is not None
         and _constructs(survey, a.value)
-        # What is assigned after the optimizer is another model: the best one read back, say.
+        # An assignment after the optimizer is another model, for example the best one loaded from a checkpoint.
         and (before is None or survey.function(before) is not function or not survey.follows(before, a))
     ]
-    if own:
-        return _from_assignments(survey, place, own, before, seen)
+    if assignments:
+        return _from_assignments(survey, place, assignments, before, visited)
     if function is None:
         return None
     if name in survey.parameters(function):
@@ -111,58 +113,65 @@ def _trace(survey: Survey, place: Place, before: Statement | None, seen: set[Pla
             for called, skipped in callees(survey, call):
                 if called is function:
                     arg = call_arguments(survey, call, function, skipped).get(name)
-                    given = dotted(arg.value) if arg is not None else None
-                    if given is not None:
-                        found = _trace(survey, (survey.function(call), given), survey.statement(call), seen)
-                        if found is not None:
-                            return found
+                    argument_name = dotted(arg.value) if arg is not None else None
+                    if argument_name is not None:
+                        construction = _trace(
+                            survey, (survey.function(call), argument_name), survey.statement(call), visited
+                        )
+                        if construction is not None:
+                            return construction
         return None
     owner = survey.class_of(function)
     if name.startswith("self.") and owner is not None:
         for method in survey.functions:
             if survey.class_of(method) is owner and survey.assignments(method, name):
-                return _trace(survey, (method, name), None, seen)
+                return _trace(survey, (method, name), None, visited)
         return None
-    return _trace(survey, (None, name), before, seen)
+    return _trace(survey, (None, name), before, visited)
 
 
 def _from_assignments(
-    survey: Survey, place: Place, own: list[cst.Assign | cst.AnnAssign], before: Statement | None, seen: set[Place]
+    survey: Survey,
+    place: Place,
+    assignments: list[cst.Assign | cst.AnnAssign],
+    before: Statement | None,
+    visited: set[Place],
 ) -> Construction | None:
     function, name = place
-    first = own[0]
+    first = assignments[0]
     source = source_of(survey, cast("cst.BaseExpression", first.value))
     if source is not None and source != name:
-        # self.model = model.to(device): made where the other name is.
-        found = _trace(survey, (function, source), survey.statement(first), seen)
-        if found is not None:
-            return found
-    statements_of_model = [held for a in own if (held := survey.statement(a)) is not None]
-    for statement in [statements_of_model[0], *survey.ancestors(statements_of_model[0])]:
+        # self.model = model.to(device): constructed where `model` is assigned.
+        construction = _trace(survey, (function, source), survey.statement(first), visited)
+        if construction is not None:
+            return construction
+    assigning = [assigned for a in assignments if (assigned := survey.statement(a)) is not None]
+    for statement in [assigning[0], *survey.ancestors(assigning[0])]:
         block = survey.body_of(statement)
         if not block:
             continue
-        holders: list[Statement | None] = [_holder(survey, other, block) for other in statements_of_model]
-        if None not in holders and (len(set(holders)) == 1 or holders[0] is statements_of_model[0]):
-            stop = _holder(survey, before, block)
+        containing: list[Statement | None] = [_containing(survey, node, block) for node in assigning]
+        if None not in containing and (len(set(containing)) == 1 or containing[0] is assigning[0]):
+            stop = _containing(survey, before, block)
             limit = block.index(stop) if stop is not None else len(block)
-            kept = [h for h in holders if h is not None and block.index(h) < limit] or [cast("Statement", statement)]
-            return Construction(function=function, name=name, statement=kept[0], last=kept[-1])
+            earlier = [s for s in containing if s is not None and block.index(s) < limit]
+            earlier = earlier or [cast("Statement", statement)]
+            return Construction(function=function, name=name, statement=earlier[0], last=earlier[-1])
         if statement is function:
             break
-    # Branches that make it one way or the other: the place is after them, which only a person can tell.
+    # The model is constructed in separate branches: only the user knows where to wrap it.
     return None
 
 
-def _holder(survey: Survey, node: Statement | None, block: list[Statement]) -> Statement | None:
-    """Statement of the block that is or holds the node."""
+def _containing(survey: Survey, node: Statement | None, block: list[Statement]) -> Statement | None:
+    """The statement of the block that is the node or contains it."""
     if node is None:
         return None
     return cast("Statement | None", next((above for above in (node, *survey.ancestors(node)) if above in block), None))
 
 
 def _constructs(survey: Survey, value: cst.BaseExpression) -> bool:
-    """Not a placeholder, and not what an earlier step put there."""
+    """Whether a value is a model: neither None nor a wrapper added by an earlier step."""
     if dotted(value) == "None":
         return False
     return not (

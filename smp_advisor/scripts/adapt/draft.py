@@ -1,4 +1,4 @@
-"""The script while it is being adapted: its text after the steps so far, and what they could not do."""
+"""The script during its adaptation: its current source and the to-do list."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ __all__ = ["Draft", "Step", "unified_diff"]
 
 
 class Draft:
-    """Handed from step to step. Each reads `survey`, collects edits, and applies them."""
+    """State passed from step to step. Each step reads `survey`, collects edits, and applies them."""
 
     def __init__(self, module: cst.Module, target: Target) -> None:
         self.module = module
         self.target = target
         self.todo: list[str] = []
-        self.given_up = False
-        """Whether a step found that the script cannot be adapted at all."""
+        self.abandoned = False
+        """Whether the script cannot be adapted at all."""
         self._survey: Survey | None = None
 
     @property
     def survey(self) -> Survey:
-        """Index over the text as it stands."""
+        """Index of the current source."""
         if self._survey is None:
             self._survey = Survey(self.module)
         return self._survey
 
     def apply(self, edits: Edits) -> None:
-        """Make the edits; nodes found before them are no longer part of the script."""
+        """Make the edits; nodes read before are no longer part of the script."""
         self.module = edits.apply(self.module)
         self._survey = None
 
-    def leave_to_do(self, sentence: str) -> None:
-        """Say, once, what a person has to do."""
+    def add_todo(self, sentence: str) -> None:
+        """Add a sentence to the to-do list, unless it is there already."""
         if sentence not in self.todo:
             self.todo.append(sentence)
 
-    def give_up(self, sentence: str) -> None:
-        """Say why nothing can be done: the script stays as it is."""
+    def abandon(self, sentence: str) -> None:
+        """Leave the script unchanged, for the reason in the sentence."""
         self.todo = [sentence]
-        self.given_up = True
+        self.abandoned = True
 
-    def at(self, node: cst.CSTNode) -> str:
-        """The first line of the statement around a node, for a sentence about it."""
+    def excerpt(self, node: cst.CSTNode) -> str:
+        """First line of the statement around a node, at most 80 characters, to quote in a to-do."""
         statement = self.survey.statement(node) or node
         text = cst.Module(body=[]).code_for_node(statement)
         line = next(
@@ -64,7 +64,7 @@ Step = Callable[[Draft], None]
 
 
 def unified_diff(before: str, after: str, path: str) -> str:
-    """Diff that ``patch -p1`` takes; empty where the texts are equal."""
+    """Diff for ``patch -p1``; empty if the texts are equal."""
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
     )

@@ -1,4 +1,4 @@
-"""Changes to a module, collected first and then made in one pass."""
+"""Edits of a LibCST module, collected first and then applied in one pass."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["Edits"]
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 Change = Callable[[Any], Any]
-"""From a node to the node, or the sequence of nodes, in its place."""
+"""Maps a node to its replacement: a node or a sequence of nodes."""
 Result = Any
-"""What LibCST takes from a transformer: a node, several, or their removal."""
+"""Return value of a LibCST transformer: a node, several nodes, or a removal."""
 
 
 class Edits:
-    """What to replace, remove and insert; nodes are those of the module that `apply` is given."""
+    """Replacements, removals and insertions, keyed by nodes of the module passed to `apply`."""
 
     def __init__(self) -> None:
         self._changes: dict[cst.CSTNode, list[Change]] = {}
@@ -29,35 +29,35 @@ class Edits:
         return bool(self._changes or self._removed or self._before or self._after)
 
     def change(self, node: cst.CSTNode, how: Change) -> None:
-        """Let `how` make the new node from the old one, in which changes further down are already made."""
+        """Replace a node by `how(node)`; the node passed to `how` already includes the edits of its children."""
         self._changes.setdefault(node, []).append(how)
 
     def replace(self, node: cst.CSTNode, new: cst.CSTNode) -> None:
-        """Put `new` in the node's place."""
+        """Replace a node by `new`."""
         self.change(node, lambda _: new)
 
     def remove(self, statement: cst.CSTNode) -> None:
-        """Take a statement out; a block left empty gets ``pass``."""
+        """Remove a statement; an empty block gets ``pass``."""
         self._removed.add(statement)
 
     def is_removed(self, statement: cst.CSTNode) -> bool:
-        """Whether the statement goes."""
+        """Whether the statement is removed."""
         return statement in self._removed
 
     def insert_before(self, statement: cst.CSTNode, new: Sequence[Statement]) -> None:
-        """Put statements above one, whose comments stay its own."""
+        """Insert statements before another, between its blank lines and its comments."""
         self._before.setdefault(statement, []).extend(new)
 
     def insert_after(self, statement: cst.CSTNode, new: Sequence[Statement]) -> None:
-        """Put statements below one, after those that were put there before."""
+        """Insert statements after another, and after those inserted there earlier."""
         self._after.setdefault(statement, []).extend(new)
 
     def apply(self, module: cst.Module) -> cst.Module:
-        """The module with every change made."""
+        """The module with all edits applied."""
         return module.visit(_Transformer(self)) if self else module
 
     def leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> Result:
-        """What stands in the place of a node whose children have been changed to `updated`."""
+        """Replacement of a node; `updated` is the node with its children edited."""
         for how in self._changes.get(original, ()):
             updated = how(updated)
         removed = original in self._removed
@@ -65,7 +65,7 @@ class Edits:
         if not before and not after:
             return cst.RemoveFromParent() if removed else updated
         around: list[Any] = [*before, *([] if removed else [updated]), *after]
-        # Blank lines above the statement stay above what now stands in its place; its comments stay its own.
+        # Blank lines move above the inserted statements; comments stay with the original statement.
         if before and isinstance(updated, cst.SimpleStatementLine | cst.BaseCompoundStatement):
             blank = _leading_blank(updated)
             if blank:
@@ -94,7 +94,6 @@ class _Transformer(cst.CSTTransformer):
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         result = self._edits.leave(original_node, updated_node)
         if isinstance(result, cst.IndentedBlock) and not result.body:
-            # A block that lost its statements.
             return result.with_changes(body=_pass())
         return result
 

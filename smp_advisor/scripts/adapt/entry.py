@@ -1,15 +1,16 @@
-"""Where a script starts to work: the place for what has to come before all else."""
+"""Entry point of a script: the statement before which the library is initialized."""
 
 from __future__ import annotations
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.code import dotted, spelled, walk
+from smp_advisor.scripts.adapt.code import dotted, text_of, walk
+from smp_advisor.scripts.adapt.imports import is_docstring
 from smp_advisor.scripts.adapt.survey import Statement, Survey
 
 __all__ = ["entry", "is_main_guard"]
 
-# Calls that only describe the machine or set switches.
+# Calls that only query the machine or set options.
 _PASSIVE = (
     "torch.device",
     "torch.cuda.is_available",
@@ -34,16 +35,16 @@ _WORKING = (
 
 
 def is_main_guard(statement: cst.CSTNode) -> bool:
-    """Whether it is ``if __name__ == "__main__":``."""
+    """Whether a statement is ``if __name__ == "__main__":``."""
     return (
         isinstance(statement, cst.If)
-        and "__name__" in spelled(statement.test)
-        and "__main__" in spelled(statement.test)
+        and "__name__" in text_of(statement.test)
+        and "__main__" in text_of(statement.test)
     )
 
 
 def entry(survey: Survey) -> Statement | None:
-    """Statement before which the library has to be started; None for a script that does nothing."""
+    """First statement that does work, before which the library is initialized; None if there is none."""
     block = list(survey.module.body)
     while True:
         first = next((statement for statement in block if _works(survey, statement)), None)
@@ -65,9 +66,7 @@ def entry(survey: Survey) -> Statement | None:
 
 def _after_docstring(function: cst.FunctionDef) -> list[Statement]:
     body = [statement for statement in function.body.body if isinstance(statement, Statement)]
-    first = body[0].body[0] if isinstance(body[0], cst.SimpleStatementLine) else None
-    is_docstring = isinstance(first, cst.Expr) and isinstance(first.value, cst.SimpleString | cst.ConcatenatedString)
-    return body[1:] if is_docstring and len(body) > 1 else body
+    return body[1:] if is_docstring(body[0]) and len(body) > 1 else body
 
 
 def _works(survey: Survey, statement: Statement) -> bool:
@@ -88,7 +87,7 @@ def _is_work(survey: Survey, call: cst.Call) -> bool:
 
 
 def _reads_options(survey: Survey, name: str) -> bool:
-    """Whether a function of the script only reads the command line."""
+    """Whether a function of the script only parses the command line."""
     return any(
         isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "add_argument"
         for function in survey.named(name)
@@ -103,13 +102,13 @@ def _reads_options(survey: Survey, name: str) -> bool:
 
 
 def _only_call(survey: Survey, statement: Statement) -> cst.FunctionDef | None:
-    """``main()`` as a statement of its own: the function it runs."""
+    """The function called by a statement such as ``main()``, if it is called nowhere else."""
     if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(statement.body[0], cst.Expr):
         return None
     call = statement.body[0].value
-    if not isinstance(call, cst.Call) or any("smp." in spelled(arg) for arg in call.args):
+    if not isinstance(call, cst.Call) or any("smp." in text_of(arg) for arg in call.args):
         return None
-    found = survey.named(dotted(call.func) or "")
-    # A function that runs more than once must not start the library.
-    calls = [other for other in survey.calls if dotted(other.func) == dotted(call.func)]
-    return found[0] if len(found) == 1 and len(calls) == 1 else None
+    functions = survey.named(dotted(call.func) or "")
+    # A function that runs more than once must not initialize the library.
+    calls = [site for site in survey.calls if dotted(site.func) == dotted(call.func)]
+    return functions[0] if len(functions) == 1 and len(calls) == 1 else None

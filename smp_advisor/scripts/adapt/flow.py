@@ -1,4 +1,4 @@
-"""The order in which statements run, as far as the text tells."""
+"""Execution order of statements, approximated by the order in the source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["flat", "read_after", "reads", "until_reassigned"]
 
 
 def flat(nodes: Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode]:
-    """Simple statements and the heads of compound ones, in the order of the text."""
+    """Simple statements and the headers of compound statements, in source order."""
     for node in nodes:
         if isinstance(node, cst.SimpleStatementLine | cst.FunctionDef | cst.ClassDef | cst.SimpleStatementSuite):
             yield node
@@ -42,51 +42,51 @@ def flat(nodes: Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode]:
 
 
 def reads(node: cst.CSTNode) -> list[str]:
-    """Names that a statement reads: all in it but those it only assigns to."""
-    plain: set[int] = set()
+    """Names that a statement reads: all names except plain assignment targets."""
+    written: set[int] = set()
     for inner in walk(node):
         target = inner.target if isinstance(inner, cst.AssignTarget | cst.AnnAssign) else None
         if target is not None and not isinstance(target, cst.Subscript | cst.Attribute):
-            plain.update(id(name) for name in walk(target) if isinstance(name, cst.Name))
-    found: list[str] = []
+            written.update(id(name) for name in walk(target) if isinstance(name, cst.Name))
+    names: list[str] = []
     stack: list[cst.CSTNode] = [node]
     while stack:
         current = stack.pop()
         if isinstance(current, cst.Name):
-            if id(current) not in plain:
-                found.append(current.value)
+            if id(current) not in written:
+                names.append(current.value)
         elif isinstance(current, cst.Attribute | cst.Arg):
             stack.append(current.value)
         else:
             stack.extend(reversed(children(current)))
-    return found
+    return names
 
 
 def until_reassigned(nodes: Iterable[cst.CSTNode], name: str) -> list[cst.CSTNode]:
-    """What may still see the name's present value: up to the statement that assigns it anew, which is the last."""
-    found = []
+    """Statements that may read the current value of a name, up to and including its next assignment."""
+    statements = []
     for node in flat(nodes):
-        found.append(node)
+        statements.append(node)
         names = {n.value for n in walk(node) if isinstance(n, cst.Name)}
         bound_by_loop = isinstance(node, cst.Name | cst.Tuple) and name in names
         if bound_by_loop or name in assigned_names(node):
             if name not in reads(node) or bound_by_loop:
-                found.pop()
+                statements.pop()
             break
-    return found
+    return statements
 
 
 def read_after(survey: Survey, last: Statement, function: Function) -> list[cst.CSTNode]:
-    """Statements that run after `last` in its function: behind it in its own blocks."""
-    found: list[cst.CSTNode] = []
+    """Statements after `last` in its block and in the blocks around it, within its function."""
+    following: list[cst.CSTNode] = []
     here: cst.CSTNode = last
     while True:
         siblings = survey.body_of(here)
         if here in siblings:
-            found += siblings[siblings.index(here) + 1 :]  # type: ignore[arg-type]
+            following += siblings[siblings.index(here) + 1 :]  # type: ignore[arg-type]
         above = survey.parent(here)
         if above is None or above is function or isinstance(above, cst.Module):
-            return found
+            return following
         if isinstance(above, cst.For | cst.While) and above.orelse is not None and here is above.body:
-            found.append(above.orelse)
+            following.append(above.orelse)
         here = above

@@ -1,4 +1,4 @@
-"""Adding imports to a script, and dropping those that nothing uses any more."""
+"""Add imports to a script, and remove unused ones."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.code import LINE_LENGTH, dotted, spelled, statements
+from smp_advisor.scripts.adapt.code import LINE_LENGTH, dotted, statements, text_of
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.survey import Statement, Survey
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.draft import Draft
 
-__all__ = ["add_import", "add_names", "after_imports", "drop_unused_imports", "first_statement"]
+__all__ = ["add_import", "add_names", "drop_unused_imports", "is_docstring"]
 
 
 def _is_import(statement: cst.CSTNode) -> bool:
@@ -22,7 +22,8 @@ def _is_import(statement: cst.CSTNode) -> bool:
     )
 
 
-def _is_docstring(statement: cst.CSTNode) -> bool:
+def is_docstring(statement: cst.CSTNode) -> bool:
+    """Whether a statement is only a string."""
     return (
         isinstance(statement, cst.SimpleStatementLine)
         and isinstance(statement.body[0], cst.Expr)
@@ -30,8 +31,8 @@ def _is_docstring(statement: cst.CSTNode) -> bool:
     )
 
 
-def after_imports(survey: Survey) -> Statement | None:
-    """Last import statement of the module's opening block of imports, docstring and plain settings."""
+def _last_import(survey: Survey) -> Statement | None:
+    """Last import statement of the module before its first function or class."""
     last = None
     for statement in survey.module.body:
         if isinstance(statement, cst.FunctionDef | cst.ClassDef):
@@ -41,10 +42,10 @@ def after_imports(survey: Survey) -> Statement | None:
     return last
 
 
-def first_statement(survey: Survey) -> Statement | None:
-    """First statement that is neither docstring nor ``from __future__``."""
+def _first_statement(survey: Survey) -> Statement | None:
+    """First statement that is neither the docstring nor ``from __future__ import``."""
     for statement in survey.module.body:
-        if _is_docstring(statement):
+        if is_docstring(statement):
             continue
         if isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], cst.ImportFrom):
             module = statement.body[0].module
@@ -55,15 +56,15 @@ def first_statement(survey: Survey) -> Statement | None:
 
 
 def add_import(draft: Draft, text: str, *, local: str) -> None:
-    """Add an import statement unless `local` is imported from there already."""
+    """Add an import statement, unless the name `local` is already imported from the same place."""
     survey = draft.survey
     new = statements(text)
-    wanted = Survey(cst.Module(body=new)).imported
-    if survey.imported.get(local) == wanted[local]:
+    origins = Survey(cst.Module(body=new)).imported
+    if survey.imported.get(local) == origins[local]:
         return
     edits = Edits()
-    last = after_imports(survey)
-    first = first_statement(survey)
+    last = _last_import(survey)
+    first = _first_statement(survey)
     if last is not None:
         edits.insert_after(last, new)
     elif first is not None:
@@ -72,7 +73,7 @@ def add_import(draft: Draft, text: str, *, local: str) -> None:
 
 
 def add_names(draft: Draft, module: str, names: list[str]) -> None:
-    """Add ``from module import names``, to a statement that imports from there already if there is one."""
+    """Add ``from module import names``, to an existing import statement of that module if there is one."""
     survey = draft.survey
     missing = [name for name in names if survey.imported.get(name) != f"{module}.{name}"]
     if not missing:
@@ -86,11 +87,11 @@ def add_names(draft: Draft, module: str, names: list[str]) -> None:
             and node.lpar is None
         ):
             comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-            kept = [alias.with_changes(comma=comma) for alias in node.names]
+            present = [alias.with_changes(comma=comma) for alias in node.names]
             new = [cst.ImportAlias(name=cst.Name(name), comma=comma) for name in missing]
             new[-1] = new[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-            longer = node.with_changes(names=[*kept, *new])
-            if len(spelled(longer)) > LINE_LENGTH:
+            longer = node.with_changes(names=[*present, *new])
+            if len(text_of(longer)) > LINE_LENGTH:
                 break
             edits = Edits()
             edits.replace(node, longer)
@@ -100,34 +101,32 @@ def add_names(draft: Draft, module: str, names: list[str]) -> None:
 
 
 def drop_unused_imports(draft: Draft, names: set[str]) -> None:
-    """Drop imports of these full names that the script no longer uses."""
-    survey = draft.survey
-    used = {name for node in survey.nodes if isinstance(node, cst.Name) for name in [node.value]}
-    counts: dict[str, int] = dict.fromkeys(used, 0)
-    for node in survey.nodes:
-        if isinstance(node, cst.Name) and not any(
-            isinstance(above, cst.Import | cst.ImportFrom) for above in survey.ancestors(node)
-        ):
-            counts[node.value] += 1
-    edits = Edits()
+    """Remove imports of these qualified names that the script no longer uses."""
+    survey, edits = draft.survey, Edits()
+    used = {
+        node.value
+        for node in survey.nodes
+        if isinstance(node, cst.Name)
+        and not any(isinstance(above, cst.Import | cst.ImportFrom) for above in survey.ancestors(node))
+    }
     for node in survey.nodes:
         if not isinstance(node, cst.Import | cst.ImportFrom) or isinstance(node.names, cst.ImportStar):
             continue
-        kept = []
+        aliases = []
         for alias in node.names:
-            found = Survey(
+            origins = Survey(
                 cst.Module(body=[cst.SimpleStatementLine(body=[node.with_changes(names=[_bare(alias)])])])
             ).imported
-            local, origin = next(iter(found.items()))
+            local, origin = next(iter(origins.items()))
             full = dotted(alias.name) if isinstance(node, cst.Import) else origin
-            if (full in names or origin in names) and counts.get(local, 0) == 0:
+            if (full in names or origin in names) and local not in used:
                 continue
-            kept.append(alias)
-        if len(kept) == len(node.names):
+            aliases.append(alias)
+        if len(aliases) == len(node.names):
             continue
-        if kept:
-            kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-            edits.replace(node, node.with_changes(names=kept))
+        if aliases:
+            aliases[-1] = aliases[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+            edits.replace(node, node.with_changes(names=aliases))
         else:
             statement = survey.statement(node)
             if statement is not None and isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:

@@ -1,4 +1,4 @@
-"""The repeated layers of the model, where the script itself defines it."""
+"""The repeated layers of a model class defined in the script."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ __all__ = ["Layers", "repeated_layers"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layers:
-    """What ``self.blocks = nn.ModuleList([Block() for _ in range(n)])`` says."""
+    """A list of layers such as ``self.blocks = nn.ModuleList([Block() for _ in range(n)])``."""
 
     attribute: str
-    """Path from the model: ``blocks``, ``encoder.blocks``."""
+    """Path from the model, for example ``blocks`` or ``encoder.blocks``."""
     sequential: bool
     layer_class: str
-    """Class of the layers; empty where they are of several."""
+    """Class of the layers; empty if it is not defined or imported in the script."""
 
 
-def repeated_layers(survey: Survey, found: Construction) -> Layers | None:
-    """The one list of layers that the model's class repeats; None where there is none, or no saying which."""
-    made = {dotted(node.func) for node in walk(found.statement) if isinstance(node, cst.Call)}
-    for name in list(made):
-        # model = build_model(args): what the helper makes.
+def repeated_layers(survey: Survey, construction: Construction) -> Layers | None:
+    """The only list of repeated layers in the model; None if there is none or more than one."""
+    called = {dotted(node.func) for node in walk(construction.statement) if isinstance(node, cst.Call)}
+    for name in list(called):
+        # model = build_model(args): include the classes called in the helper.
         for function in survey.named(name or ""):
-            made |= {dotted(node.func) for node in walk(function) if isinstance(node, cst.Call)}
-    classes = [definition for definition in survey.classes if definition.name.value in made]
+            called |= {dotted(node.func) for node in walk(function) if isinstance(node, cst.Call)}
+    classes = [definition for definition in survey.classes if definition.name.value in called]
     candidates = [layers for definition in classes for layers in _of_class(survey, definition, "", set())]
     candidates = [layers for layers in candidates if layers.layer_class] or candidates
     return candidates[0] if len(candidates) == 1 else None
 
 
-def _of_class(survey: Survey, definition: cst.ClassDef, prefix: str, seen: set[str]) -> list[Layers]:
-    if definition.name.value in seen:
+def _of_class(survey: Survey, definition: cst.ClassDef, prefix: str, visited: set[str]) -> list[Layers]:
+    if definition.name.value in visited:
         return []
-    seen = seen | {definition.name.value}
-    found: list[Layers] = []
+    visited = visited | {definition.name.value}
+    lists: list[Layers] = []
     for node in walk(definition):
         if not isinstance(node, cst.Assign | cst.AnnAssign) or not isinstance(node.value, cst.Call):
             continue
@@ -56,19 +56,19 @@ def _of_class(survey: Survey, definition: cst.ClassDef, prefix: str, seen: set[s
         if kind in ("torch.nn.Sequential", "torch.nn.ModuleList"):
             layer = _repeated(survey, node.value)
             if layer is not None:
-                found.append(Layers(attribute=attribute, sequential=kind.endswith("Sequential"), layer_class=layer))
+                lists.append(Layers(attribute=attribute, sequential=kind.endswith("Sequential"), layer_class=layer))
         else:
             for inner in survey.classes_named(dotted(node.value.func) or ""):
-                found += _of_class(survey, inner, attribute + ".", seen)
-    return found
+                lists += _of_class(survey, inner, attribute + ".", visited)
+    return lists
 
 
 def _repeated(survey: Survey, call: cst.Call) -> str | None:
-    """Class of layers made by a comprehension or given several times; None where nothing repeats."""
+    """Class of layers created by a comprehension or listed more than once; None if no layer repeats."""
     for node in walk(call):
         if isinstance(node, cst.ListComp | cst.GeneratorExp) and isinstance(node.elt, cst.Call):
             name = dotted(node.elt.func) or ""
             return name if survey.classes_named(name) or "." in name or name in survey.imported else ""
-    made = [dotted(node.func) for arg in call.args for node in walk(arg) if isinstance(node, cst.Call)]
-    local = [name for name in made if name and survey.classes_named(name)]
+    called = [dotted(node.func) for arg in call.args for node in walk(arg) if isinstance(node, cst.Call)]
+    local = [name for name in called if name and survey.classes_named(name)]
     return local[0] if len(local) > 1 and len(set(local)) == 1 else None

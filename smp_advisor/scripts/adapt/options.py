@@ -1,4 +1,4 @@
-"""Step: the script's command line takes options that it does not know."""
+"""Step: the command line of the script accepts unknown options."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from smp_advisor.scripts.adapt.code import dotted, expression, keyword
 from smp_advisor.scripts.adapt.edits import Edits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from smp_advisor.scripts.adapt.draft import Draft
     from smp_advisor.scripts.adapt.survey import Survey
 
@@ -19,7 +17,7 @@ __all__ = ["accept_unknown_options"]
 
 
 def accept_unknown_options(draft: Draft) -> None:
-    """``parse_args()`` becomes ``parse_known_args()``."""
+    """Replace ``parse_args()`` by ``parse_known_args()``."""
     survey, edits = draft.survey, Edits()
     for call in survey.calls:
         if not isinstance(call.func, cst.Attribute):
@@ -34,13 +32,13 @@ def accept_unknown_options(draft: Draft) -> None:
 
 
 def _is_parser(survey: Survey, node: cst.CSTNode) -> bool:
-    """Whether it is, or can be, an argparse parser: other libraries' ``parse_args`` have no second form."""
+    """Whether a node is or may be an argparse parser; parsers of other libraries have no ``parse_known_args``."""
     if isinstance(node, cst.Call):
         return survey.callee(node).endswith("ArgumentParser")
     name = dotted(node)
-    made = [a for a in survey.assignments(survey.function(node), name or "") if isinstance(a.value, cst.Call)]
-    if made:
-        return all(isinstance(a.value, cst.Call) and _makes_parser(survey, a.value) for a in made)
+    sources = [a for a in survey.assignments(survey.function(node), name or "") if isinstance(a.value, cst.Call)]
+    if sources:
+        return all(isinstance(a.value, cst.Call) and _makes_parser(survey, a.value) for a in sources)
     return any(origin.split(".")[0] == "argparse" for origin in survey.imported.values())
 
 
@@ -71,24 +69,21 @@ def _known_dataclasses(draft: Draft, edits: Edits, call: cst.Call) -> None:
     parent = draft.survey.parent(call)
     target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
     if not isinstance(target, cst.Tuple):
-        draft.leave_to_do(
-            f"`{draft.at(call)}` stops at --mp_parameters: pass return_remaining_strings=True and drop the last result."
+        draft.add_todo(
+            f"`{draft.excerpt(call)}` fails on the option --mp_parameters: pass return_remaining_strings=True and"
+            " discard the last result."
         )
         return
-    # The remaining strings come as one more element.
-    rest = cst.Element(value=cst.Name("_"))
-    edits.replace(target, target.with_changes(elements=[*_with_commas(target.elements), rest]))
+    # The remaining strings are one more element of the result.
+    remaining = cst.Element(value=cst.Name("_"))
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    elements = [element.with_changes(comma=comma) for element in target.elements]
+    edits.replace(target, target.with_changes(elements=[*elements, remaining]))
     argument = cst.Arg(
         keyword=cst.Name("return_remaining_strings"),
         value=cst.Name("True"),
         equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
     )
-    edits.change(call, lambda new: new.with_changes(args=[*_comma(new.args), argument]))
-
-
-def _with_commas(elements: Sequence[cst.BaseElement]) -> list[cst.BaseElement]:
-    return [element.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))) for element in elements]
-
-
-def _comma(args: Sequence[cst.Arg]) -> list[cst.Arg]:
-    return [arg.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))) for arg in args]
+    edits.change(
+        call, lambda new: new.with_changes(args=[*(arg.with_changes(comma=comma) for arg in new.args), argument])
+    )

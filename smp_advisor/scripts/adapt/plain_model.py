@@ -1,4 +1,4 @@
-"""The model as the script makes it, without what another way of training put around it: wrappers and device moves."""
+"""Remove the wrappers and device moves of other training methods from the model."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from smp_advisor.scripts.adapt.aliases import names_of, source_of
-from smp_advisor.scripts.adapt.code import dotted, spelled, walk
+from smp_advisor.scripts.adapt.code import dotted, text_of, walk
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.imports import drop_unused_imports
-from smp_advisor.scripts.adapt.roles import model_places
+from smp_advisor.scripts.adapt.roles import model_places, root_name
 from smp_advisor.scripts.adapt.survey import targets_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _MOVES = ("to", "cuda")
 
 
 def take_out_wrappers(draft: Draft, wrappers: Iterable[str]) -> None:
-    """Take `wrappers` of the model out, and ``.to(device)``: the library moves each part to its GPU."""
+    """Remove `wrappers` and ``.to(device)`` from the model: the library moves each part to its GPU."""
     wrappers = frozenset(wrappers)
     survey, edits = draft.survey, Edits()
     places = model_places(survey)
@@ -48,7 +48,7 @@ def take_out_wrappers(draft: Draft, wrappers: Iterable[str]) -> None:
             continue
         inner = dotted(call.args[0].value)
         names = names_of(survey, places, survey.function(call))
-        if inner is None or _root(inner) in names or inner in names:
+        if inner is None or root_name(inner) in names or inner in names:
             edits.replace(call, call.args[0].value)
     draft.apply(edits)
     survey, edits = draft.survey, Edits()
@@ -64,30 +64,24 @@ def take_out_wrappers(draft: Draft, wrappers: Iterable[str]) -> None:
     drop_unused_imports(draft, set(wrappers))
 
 
-def _root(name: str) -> str:
-    """``model`` for ``model.features``, ``self.model`` for ``self.model.features``."""
-    parts = name.split(".")
-    return ".".join(parts[:2]) if parts[0] == "self" else parts[0]
-
-
 def _strip_assignment(survey: Survey, edits: Edits, node: cst.Assign | cst.AnnAssign, names: set[str]) -> None:
     targets = [dotted(target) for target in targets_of(node)]
-    if node.value is None or len(targets) != 1 or targets[0] is None or _root(targets[0]) not in names:
+    if node.value is None or len(targets) != 1 or targets[0] is None or root_name(targets[0]) not in names:
         return
     source = source_of(survey, node.value)
     plain = without_moves(node.value)
     statement = survey.statement(node)
-    if statement is not None and spelled(plain) == targets[0]:
+    if statement is not None and text_of(plain) == targets[0]:
         edits.remove(statement)
     elif plain is not node.value and (targets[0] in names or source in names):
         edits.replace(node.value, plain)
 
 
 def without_moves(value: cst.BaseExpression) -> cst.BaseExpression:
-    """``Net()`` for ``Net().to(device)``."""
+    """The value without device moves: ``Net()`` for ``Net().to(device)``."""
     if isinstance(value, cst.IfExp):
         body, orelse = without_moves(value.body), without_moves(value.orelse)
-        if spelled(body) == spelled(orelse):
+        if text_of(body) == text_of(orelse):
             return body
         return value.with_changes(body=body, orelse=orelse) if (body, orelse) != (value.body, value.orelse) else value
     while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in _MOVES:
@@ -96,13 +90,13 @@ def without_moves(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _moves(statement: cst.SimpleStatementLine, name: str) -> bool:
-    """``model.to(device)`` or ``model.cuda()`` as a statement of its own."""
+    """Whether a statement only moves the model, such as ``model.to(device)`` or ``model.cuda()``."""
     small = statement.body[0] if len(statement.body) == 1 else None
     return (
         isinstance(small, cst.Expr)
         and isinstance(small.value, cst.Call)
         and any(
-            isinstance(node, cst.Attribute) and node.attr.value in _MOVES and _root(spelled(node.value)) == name
+            isinstance(node, cst.Attribute) and node.attr.value in _MOVES and root_name(text_of(node.value)) == name
             for node in walk(small)
         )
     )

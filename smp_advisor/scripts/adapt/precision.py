@@ -1,4 +1,4 @@
-"""Step: PyTorch's mixed precision leaves the loop where the library or FSDP does the work."""
+"""Step: remove PyTorch mixed precision from the loop, because the library or FSDP applies it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.aliases import Place, names_of, spread
-from smp_advisor.scripts.adapt.code import dotted, expression, spelled
+from smp_advisor.scripts.adapt.aliases import Place, aliases_of, names_of
+from smp_advisor.scripts.adapt.code import dotted, expression, text_of
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.imports import drop_unused_imports
 from smp_advisor.scripts.adapt.survey import Survey, targets_of
@@ -26,15 +26,14 @@ SCALER = frozenset({"torch.cuda.amp.GradScaler", "torch.amp.GradScaler", "torch.
 
 
 def scalers(survey: Survey) -> list[cst.Call]:
-    """Calls that make a gradient scaler of PyTorch."""
+    """Calls that create a PyTorch gradient scaler."""
     return [call for call in survey.calls if survey.callee(call) in SCALER]
 
 
 def remove_mixed_precision(draft: Draft) -> None:  # noqa: C901 - a list of cases
-    """Drop ``autocast`` and the gradient scaler: their blocks and arguments stay."""
+    """Remove ``autocast`` and the gradient scaler; keep the code inside them."""
     survey, edits = draft.survey, Edits()
-    names: set[tuple[object, str]] = set()
-    places = set()
+    places: set[Place] = set()
     for call in scalers(survey):
         parent = survey.parent(call)
         if isinstance(parent, cst.Assign | cst.AnnAssign):
@@ -42,19 +41,19 @@ def remove_mixed_precision(draft: Draft) -> None:  # noqa: C901 - a list of case
             for target in targets_of(parent):
                 name = dotted(target)
                 if name is not None:
-                    places |= spread(survey, (survey.function(call), name))
+                    places |= aliases_of(survey, (survey.function(call), name))
             if statement is not None:
                 edits.remove(statement)
         else:
-            draft.leave_to_do(f"`{draft.at(call)}`: take the gradient scaler out, the loss is scaled elsewhere.")
+            draft.add_todo(
+                f"`{draft.excerpt(call)}`: remove this gradient scaler, because the library scales the loss."
+            )
     for call in survey.calls:
         if not isinstance(call.func, cst.Attribute):
             continue
         owner = dotted(call.func.value)
-        if owner is None or owner not in names_of(survey, places, survey.function(call)):
-            continue
-        _drop_use(draft, edits, call)
-        names.add((survey.function(call), owner))
+        if owner is not None and owner in names_of(survey, places, survey.function(call)):
+            _drop_use(draft, edits, call)
     _drop_arguments(draft, edits, places)
     for node in survey.nodes:
         if isinstance(node, cst.With):
@@ -75,42 +74,39 @@ def _drop_use(draft: Draft, edits: Edits, call: cst.Call) -> None:
     if method == "scale" and call.args:
         edits.replace(call, call.args[0].value)
     elif method == "step" and call.args:
-        edits.replace(call, expression(f"{spelled(call.args[0].value)}.step()"))
-    elif (method in ("update", "unscale_") and isinstance(survey.parent(call), cst.Expr)) or (
-        method == "load_state_dict" and isinstance(survey.parent(call), cst.Expr)
-    ):
+        edits.replace(call, expression(f"{text_of(call.args[0].value)}.step()"))
+    elif method in ("update", "unscale_", "load_state_dict") and isinstance(survey.parent(call), cst.Expr):
         statement = survey.statement(call)
         if statement is not None:
             edits.remove(statement)
     elif method == "state_dict":
         edits.replace(call, expression("{}"))
     else:
-        draft.leave_to_do(f"`{draft.at(call)}` uses the gradient scaler, which is gone: take it out.")
+        draft.add_todo(f"`{draft.excerpt(call)}` uses the gradient scaler, which was removed: remove this call too.")
 
 
 def _drop_arguments(draft: Draft, edits: Edits, places: set[Place]) -> None:
-    """The scaler as a parameter of the script's functions, and as an argument of their calls."""
+    """Remove the scaler from the parameters of functions and from the arguments of their calls."""
     survey = draft.survey
     for node in survey.nodes:
         function = survey.function(node)
         if isinstance(node, cst.FunctionDef):
             names = names_of(survey, places, node)
             params = node.params
-            kept = [p for p in params.params if p.name.value not in names]
-            if len(kept) != len(params.params):
-                if kept:
-                    kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-                edits.replace(params, params.with_changes(params=kept))
+            parameters = [p for p in params.params if p.name.value not in names]
+            if len(parameters) != len(params.params):
+                if parameters:
+                    parameters[-1] = parameters[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+                edits.replace(params, params.with_changes(params=parameters))
         elif isinstance(node, cst.Call):
             names = names_of(survey, places, function)
-            kept_args = [arg for arg in node.args if dotted(arg.value) not in names or dotted(arg.value) is None]
-            local = dotted(node.func) is not None and (
-                survey.named(dotted(node.func).rpartition(".")[2]) or survey.classes_named(dotted(node.func))  # type: ignore[union-attr,arg-type]
-            )
-            if len(kept_args) != len(node.args) and local:
-                if kept_args:
-                    kept_args[-1] = kept_args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-                edits.change(node, _with_arguments(kept_args))
+            arguments = [arg for arg in node.args if dotted(arg.value) not in names]
+            callee = dotted(node.func) or ""
+            local = survey.named(callee.rpartition(".")[2]) or survey.classes_named(callee)
+            if len(arguments) != len(node.args) and local:
+                if arguments:
+                    arguments[-1] = arguments[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+                edits.change(node, _with_arguments(arguments))
         elif isinstance(node, cst.Assign) and dotted(node.value) in names_of(survey, places, function):
             statement = survey.statement(node)
             if statement is not None:
@@ -123,17 +119,17 @@ def _with_arguments(args: list[cst.Arg]) -> Callable[[cst.Call], cst.Call]:
 
 def _drop_autocast(draft: Draft, edits: Edits, block: cst.With) -> None:
     survey = draft.survey
-    kept = [
+    items = [
         item
         for item in block.items
         if not (isinstance(item.item, cst.Call) and survey.callee(item.item) in AUTOCAST)
         and not (isinstance(item.item, cst.Name) and _is_autocast(survey, block, item.item.value))
     ]
-    if len(kept) == len(block.items):
+    if len(items) == len(block.items):
         return
-    if kept:
-        kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-        edits.change(block, lambda new: new.with_changes(items=kept))
+    if items:
+        items[-1] = items[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        edits.change(block, lambda new: new.with_changes(items=items))
         return
 
     def unwrap(new: cst.With) -> Any:
@@ -146,5 +142,7 @@ def _drop_autocast(draft: Draft, edits: Edits, block: cst.With) -> None:
 
 
 def _is_autocast(survey: Survey, block: cst.With, name: str) -> bool:
-    made = survey.assignments(survey.function(block), name) or survey.assignments(None, name)
-    return bool(made) and all(isinstance(a.value, cst.Call) and survey.callee(a.value) in AUTOCAST for a in made)
+    assignments = survey.assignments(survey.function(block), name) or survey.assignments(None, name)
+    return bool(assignments) and all(
+        isinstance(a.value, cst.Call) and survey.callee(a.value) in AUTOCAST for a in assignments
+    )

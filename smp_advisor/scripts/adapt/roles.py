@@ -1,4 +1,4 @@
-"""The model, optimizer, loaders and update loops of a training script, found by what is done with them."""
+"""Find the model, the optimizers, the data loaders and the backward passes of a training script by their use."""
 
 from __future__ import annotations
 
@@ -8,65 +8,65 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.aliases import Place, names_of, spread
+from smp_advisor.scripts.adapt.aliases import Place, aliases_of, names_of
 from smp_advisor.scripts.adapt.code import dotted, keyword, names_in, positional, walk
 from smp_advisor.scripts.adapt.survey import Function, Survey, targets_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Optimizer", "backward_calls", "loader_calls", "model_places", "optimizer_places", "optimizers"]
+__all__ = ["Optimizer", "backward_calls", "loader_calls", "model_places", "optimizer_places", "optimizers", "root_name"]
 
 T = TypeVar("T")
 
-# Optimizers that live outside torch.optim.
+# Optimizers defined outside torch.optim.
 _OPTIMIZERS = frozenset(
     {"AdamW", "Adafactor", "FusedAdam", "FusedLAMB", "FusedSGD", "Lamb", "LAMB", "Lion", "Adam", "SGD"}
 )
 _SCHEDULES = "torch.optim.lr_scheduler"
 
 
-def _remembered(find: Callable[[Survey], T]) -> Callable[[Survey], T]:
-    """Work it out once for each survey."""
+def _cached(find: Callable[[Survey], T]) -> Callable[[Survey], T]:
+    """Compute the result once per survey."""
 
     @wraps(find)
-    def remembered(survey: Survey) -> T:
-        if find.__name__ not in survey.memory:
-            survey.memory[find.__name__] = find(survey)
-        return cast("T", survey.memory[find.__name__])
+    def cached(survey: Survey) -> T:
+        if find.__name__ not in survey.cache:
+            survey.cache[find.__name__] = find(survey)
+        return cast("T", survey.cache[find.__name__])
 
-    return remembered
+    return cached
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimizer:
-    """Where an optimizer is made."""
+    """A call that creates an optimizer."""
 
     call: cst.Call
     function: Function
     name: str | None
-    """What it is assigned to; None where it is returned or passed on at once."""
+    """Variable or attribute to which it is assigned; None if it is returned or passed as an argument."""
     model: Place | None
-    """Whose parameters it updates."""
+    """Model whose parameters it updates."""
 
 
-@_remembered
+@_cached
 def optimizers(survey: Survey) -> list[Optimizer]:
-    """Every optimizer that the script makes, in order."""
-    found = []
+    """All optimizers that the script creates, in source order."""
+    results = []
     for call in survey.calls:
-        if not _makes_optimizer(survey, call):
+        if not _creates_optimizer(survey, call):
             continue
         function = survey.function(call)
         parent = survey.parent(call)
         name = None
         if isinstance(parent, cst.Assign | cst.AnnAssign):
             name = next((dotted(target) for target in targets_of(parent)), None)
-        found.append(Optimizer(call=call, function=function, name=name, model=_model_of(survey, call, function)))
-    return found
+        results.append(Optimizer(call=call, function=function, name=name, model=_model_of(survey, call, function)))
+    return results
 
 
-def _makes_optimizer(survey: Survey, call: cst.Call) -> bool:
+def _creates_optimizer(survey: Survey, call: cst.Call) -> bool:
     name = survey.callee(call)
     if not name or name.startswith(_SCHEDULES) or not (call.args):
         return False
@@ -81,7 +81,7 @@ def _makes_optimizer(survey: Survey, call: cst.Call) -> bool:
 
 
 def _parameters_of(node: cst.CSTNode) -> str | None:
-    """``model`` in ``model.parameters()`` or ``model.named_parameters()``, the first in the text."""
+    """``model`` in the first ``model.parameters()`` or ``model.named_parameters()``."""
     for inner in walk(node):
         if (
             isinstance(inner, cst.Call)
@@ -90,24 +90,24 @@ def _parameters_of(node: cst.CSTNode) -> str | None:
         ):
             name = dotted(inner.func.value)
             if name is not None:
-                return _root_of_module(name)
+                return root_name(name)
     return None
 
 
-def _root_of_module(name: str) -> str:
+def root_name(name: str) -> str:
     """``model`` for ``model.backbone``, ``self.model`` for ``self.model.head``."""
     parts = name.split(".")
-    return ".".join(parts[:2]) if parts[0] == "self" and len(parts) > 1 else parts[0]
+    return ".".join(parts[:2]) if parts[0] == "self" else parts[0]
 
 
 def _model_of(survey: Survey, call: cst.Call, function: Function) -> Place | None:
     name = _parameters_of(call)
     if name is not None:
         return (function, name)
-    given = keyword(call, "params") or positional(call, 0)
-    if given is None:
+    parameters = keyword(call, "params") or positional(call, 0)
+    if parameters is None:
         return None
-    for variable in names_in(given.value):
+    for variable in names_in(parameters.value):
         for assignment in reversed(survey.assignments(function, variable)):
             name = _parameters_of(assignment)
             if name is None and isinstance(assignment.value, cst.Call):
@@ -115,36 +115,35 @@ def _model_of(survey: Survey, call: cst.Call, function: Function) -> Place | Non
                 name = next((dotted(arg.value) for arg in assignment.value.args if dotted(arg.value)), None)
             if name is not None:
                 return (function, name)
-    if isinstance(given.value, cst.Call):
-        name = next((dotted(arg.value) for arg in given.value.args if dotted(arg.value)), None)
+    if isinstance(parameters.value, cst.Call):
+        name = next((dotted(arg.value) for arg in parameters.value.args if dotted(arg.value)), None)
         if name is not None:
             return (function, name)
     return None
 
 
-@_remembered
+@_cached
 def model_places(survey: Survey) -> set[Place]:
-    """Every name of the model whose parameters are updated."""
-    found: set[Place] = set()
+    """All places that refer to a model whose parameters an optimizer updates."""
+    places: set[Place] = set()
     for optimizer in optimizers(survey):
         if optimizer.model is not None:
-            found |= spread(survey, optimizer.model)
-    return found
+            places |= aliases_of(survey, optimizer.model)
+    return places
 
 
-@_remembered
+@_cached
 def optimizer_places(survey: Survey) -> set[Place]:
-    """Every name of an optimizer."""
-    found: set[Place] = set()
+    """All places that refer to an optimizer."""
+    places: set[Place] = set()
     for optimizer in optimizers(survey):
         if optimizer.name is not None:
-            found |= spread(survey, (optimizer.function, optimizer.name))
+            places |= aliases_of(survey, (optimizer.function, optimizer.name))
     for function in survey.functions:
-        # An optimizer that a helper returns at once has its name where the helper is called.
-        makes = any(
+        # An optimizer returned by a helper gets its name where the helper is called.
+        if not any(
             o.name is None and o.function is function and _is_returned(survey, o.call) for o in optimizers(survey)
-        )
-        if not makes:
+        ):
             continue
         for call in survey.calls:
             parent = survey.parent(call)
@@ -153,8 +152,8 @@ def optimizer_places(survey: Survey) -> set[Place]:
             ):
                 for target in targets_of(parent):
                     if dotted(target) is not None:
-                        found |= spread(survey, (survey.function(call), str(dotted(target))))
-    return found
+                        places |= aliases_of(survey, (survey.function(call), str(dotted(target))))
+    return places
 
 
 def _is_returned(survey: Survey, call: cst.Call) -> bool:
@@ -167,9 +166,9 @@ def _is_returned(survey: Survey, call: cst.Call) -> bool:
 
 
 def backward_calls(survey: Survey) -> list[cst.Call]:
-    """``loss.backward()`` in any form; calls of ``backward`` on the model are none."""
+    """Calls such as ``loss.backward()``, without calls of ``backward`` on the model."""
     models = model_places(survey)
-    found = []
+    calls = []
     for call in survey.calls:
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "backward":
             continue
@@ -180,15 +179,11 @@ def backward_calls(survey: Survey) -> list[cst.Call]:
             call.args and owner in ("accelerator", "fabric")
         ):
             continue
-        found.append(call)
-    return found
+        calls.append(call)
+    return calls
 
 
 def loader_calls(survey: Survey) -> list[cst.Call]:
-    """Calls that make a ``torch.utils.data.DataLoader``."""
-    return [
-        call
-        for call in survey.calls
-        if survey.callee(call) == "torch.utils.data.DataLoader"
-        or survey.callee(call) == "torch.utils.data.dataloader.DataLoader"
-    ]
+    """Calls that create a ``torch.utils.data.DataLoader``."""
+    names = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
+    return [call for call in survey.calls if survey.callee(call) in names]

@@ -1,4 +1,4 @@
-"""The steps, in the order they are taken."""
+"""The steps of an adaptation, in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["steps_for"]
 
 
 def steps_for(target: Target) -> list[tuple[str, Step]]:
-    """Name of each step's text, and the step. Later ones read what earlier ones wrote."""
+    """Steps in order, each with its key in ``steps.toml``; each step reads the result of the previous one."""
     if target.library == "smp-v2":
         return _v2()
     precision: tuple[str, Step] = (

@@ -1,4 +1,4 @@
-"""An index over one script: who calls what, in which function, under which imported name."""
+"""Index of one script: parents, functions, calls, imports and names."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ BUILTINS = frozenset(dir(builtins))
 
 
 class Survey:
-    """What the steps ask about a script; made anew after each of them."""
+    """Index of a script, rebuilt after each step."""
 
     def __init__(self, module: cst.Module) -> None:
         self.module = module
         self.nodes = list(walk(module))
         self._parents = {child: node for node in self.nodes for child in children(node)}
         self._functions = _functions_of(self.nodes, self._parents)
-        self.memory: dict[str, Any] = {}
-        """What others have worked out about this script."""
+        self.cache: dict[str, Any] = {}
+        """Results computed once per script, by name."""
         self.calls = [node for node in self.nodes if isinstance(node, cst.Call)]
         self.functions = [node for node in self.nodes if isinstance(node, cst.FunctionDef)]
         self.classes = [node for node in self.nodes if isinstance(node, cst.ClassDef)]
@@ -40,11 +40,11 @@ class Survey:
     # -- places ------------------------------------------------------------------------------------------------------
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        """What the node is a part of; None for the module."""
+        """Parent of the node; None for the module."""
         return self._parents.get(node)
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """From the node's parent up to the module."""
+        """Ancestors of the node, from its parent to the module."""
         current = self.parent(node)
         while current is not None:
             yield current
@@ -55,7 +55,7 @@ class Survey:
         return self._functions.get(node)
 
     def class_of(self, function: Function) -> cst.ClassDef | None:
-        """Class whose method this is."""
+        """Class of a method; None for other functions."""
         if function is None:
             return None
         for above in self.ancestors(function):
@@ -73,48 +73,47 @@ class Survey:
         return None
 
     def body_of(self, statement: cst.CSTNode) -> list[Statement]:
-        """Statements of the block that holds this one."""
+        """Statements of the block that contains this one."""
         parent = self.parent(statement)
         if isinstance(parent, cst.IndentedBlock | cst.Module):
             return cast("list[Statement]", list(parent.body))
         return []
 
     def outermost(self, node: cst.CSTNode) -> Statement:
-        """Statement of the module itself that holds the node."""
+        """Module-level statement that contains the node."""
         chain = [node, *self.ancestors(node)]
-        found = chain[-2] if len(chain) > 1 else chain[0]
-        return cast("Statement", found)
+        return cast("Statement", chain[-2] if len(chain) > 1 else chain[0])
 
     def loops(self, node: cst.CSTNode) -> list[cst.For | cst.While]:
         """Loops around the node within its function, innermost first."""
-        found: list[cst.For | cst.While] = []
+        loops: list[cst.For | cst.While] = []
         for above in self.ancestors(node):
             if isinstance(above, cst.FunctionDef):
                 break
             if isinstance(above, cst.For | cst.While):
-                found.append(above)
-        return found
+                loops.append(above)
+        return loops
 
     def follows(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
-        """Whether `second` stands after `first` in the text."""
-        order = self.memory.get("order")
+        """Whether `second` comes after `first` in the source."""
+        order = self.cache.get("order")
         if order is None:
-            order = self.memory["order"] = {node: number for number, node in enumerate(self.nodes)}
+            order = self.cache["order"] = {node: number for number, node in enumerate(self.nodes)}
         return bool(order[second] > order[first])
 
     # -- names -------------------------------------------------------------------------------------------------------
 
     def qualified(self, node: cst.CSTNode) -> str:
-        """Full name of what an expression names: ``optim.Adam`` is ``torch.optim.Adam``; empty for anything else."""
+        """Qualified name, for example ``torch.optim.Adam`` for ``optim.Adam``; empty if the node is not a name."""
         name = dotted(node)
         if name is None:
             return ""
-        first, _, rest = name.partition(".")
+        first, _, attributes = name.partition(".")
         origin = self.imported.get(first, first)
-        return f"{origin}.{rest}" if rest else origin
+        return f"{origin}.{attributes}" if attributes else origin
 
     def callee(self, call: cst.Call) -> str:
-        """Full name of the function that a call names."""
+        """Qualified name of the called function."""
         return self.qualified(call.func)
 
     def named(self, name: str) -> list[cst.FunctionDef]:
@@ -126,70 +125,70 @@ class Survey:
         return [definition for definition in self.classes if definition.name.value == name]
 
     def is_bound(self, function: Function, name: str) -> bool:
-        """Whether the name is the function's own: a parameter, or assigned in it."""
+        """Whether the name is local to the function: a parameter, or assigned in it."""
         return function is not None and name in self._bound[function]
 
     def module_names(self) -> set[str]:
-        """Names that the module itself holds: imports, definitions, assignments of its own level."""
-        found = set(self.imported)
+        """Global names: imports, definitions and assignments at module level."""
+        names = set(self.imported)
         for node in self.nodes:
             if isinstance(node, cst.FunctionDef | cst.ClassDef) and isinstance(self.parent(node), cst.Module):
-                found.add(node.name.value)
+                names.add(node.name.value)
             elif (
                 isinstance(node, cst.AssignTarget | cst.For | cst.AnnAssign | cst.NamedExpr | cst.AsName)
                 and self.function(node) is None
                 and not any(isinstance(above, cst.ClassDef) for above in self.ancestors(node))
             ):
-                found.update(_targets(node))
-        return found
+                names.update(_targets(node))
+        return names
 
     def all_names(self) -> set[str]:
-        """Every name in the text, attributes and keywords too."""
+        """All names in the source, including attributes and keywords."""
         return {node.value for node in self.nodes if isinstance(node, cst.Name)}
 
-    def free_name(self, *wishes: str) -> str:
-        """First of the names that the script does not use yet."""
+    def free_name(self, *preferred: str) -> str:
+        """First of the preferred names that the script does not use, with a number appended if it uses them all."""
         taken = self.all_names()
-        for wish in wishes:
-            if wish not in taken:
-                return wish
+        for name in preferred:
+            if name not in taken:
+                return name
         number = 2
-        while f"{wishes[-1]}_{number}" in taken:
+        while f"{preferred[-1]}_{number}" in taken:
             number += 1
-        return f"{wishes[-1]}_{number}"
+        return f"{preferred[-1]}_{number}"
 
     def assignments(self, function: Function, spelling: str) -> list[cst.Assign | cst.AnnAssign]:
         """Assignments to this name or attribute in the function, in order."""
-        found: list[cst.Assign | cst.AnnAssign] = []
-        for node in self.nodes:
-            if isinstance(node, cst.Assign | cst.AnnAssign) and self.function(node) is function:
-                targets = [target.target for target in node.targets] if isinstance(node, cst.Assign) else [node.target]
-                if any(dotted(target) == spelling for target in targets):
-                    found.append(node)
-        return found
+        return [
+            node
+            for node in self.nodes
+            if isinstance(node, cst.Assign | cst.AnnAssign)
+            and self.function(node) is function
+            and any(dotted(target) == spelling for target in targets_of(node))
+        ]
 
     def parameters(self, function: cst.FunctionDef) -> list[str]:
-        """Names of the parameters that take an argument by position, then those by keyword only."""
-        given = function.params
-        return [parameter.name.value for parameter in (*given.posonly_params, *given.params, *given.kwonly_params)]
+        """Parameter names: positional parameters first, then keyword-only parameters."""
+        params = function.params
+        return [parameter.name.value for parameter in (*params.posonly_params, *params.params, *params.kwonly_params)]
 
 
 def _functions_of(
     nodes: list[cst.CSTNode], parents: dict[cst.CSTNode, cst.CSTNode]
 ) -> dict[cst.CSTNode, cst.FunctionDef]:
-    """Innermost function around each node; parents come before their children."""
-    found: dict[cst.CSTNode, cst.FunctionDef] = {}
+    """Innermost function around each node; `nodes` has parents before their children."""
+    innermost: dict[cst.CSTNode, cst.FunctionDef] = {}
     for node in nodes:
         parent = parents.get(node)
         if isinstance(parent, cst.FunctionDef):
-            found[node] = parent
-        elif parent is not None and parent in found:
-            found[node] = found[parent]
-    return found
+            innermost[node] = parent
+        elif parent is not None and parent in innermost:
+            innermost[node] = innermost[parent]
+    return innermost
 
 
 def targets_of(statement: cst.CSTNode) -> list[cst.BaseExpression]:
-    """What a statement assigns to."""
+    """Targets of an assignment; empty for other statements."""
     if isinstance(statement, cst.Assign):
         return [target.target for target in statement.targets]
     if isinstance(statement, cst.AnnAssign | cst.AugAssign):
@@ -198,37 +197,37 @@ def targets_of(statement: cst.CSTNode) -> list[cst.BaseExpression]:
 
 
 def assigned_names(node: cst.CSTNode) -> set[str]:
-    """Names that a statement binds or changes, whatever is nested in it."""
-    found: set[str] = set()
+    """Names that a statement and the statements nested in it bind or change."""
+    names: set[str] = set()
     for inner in walk(node):
         if isinstance(
             inner, cst.AssignTarget | cst.For | cst.AnnAssign | cst.AugAssign | cst.NamedExpr | cst.AsName | cst.CompFor
         ):
-            found.update(_targets(inner))
+            names.update(_targets(inner))
         elif isinstance(inner, cst.FunctionDef | cst.ClassDef):
-            found.add(inner.name.value)
-    return found
+            names.add(inner.name.value)
+    return names
 
 
 def _targets(node: cst.CSTNode) -> set[str]:
     target = node.name if isinstance(node, cst.AsName) else getattr(node, "target", None)
-    found: set[str] = set()
+    names: set[str] = set()
     stack = [target]
     while stack:
         current = stack.pop()
         if isinstance(current, cst.Name):
-            found.add(current.value)
+            names.add(current.value)
         elif isinstance(current, cst.Tuple | cst.List):
             stack.extend(element.value for element in current.elements)
         elif isinstance(current, (cst.Subscript, cst.StarredElement)):
             stack.append(current.value)
-    return found
+    return names
 
 
 def _bound_in(function: cst.FunctionDef) -> set[str]:
-    given = function.params
-    names = {p.name.value for p in (*given.posonly_params, *given.params, *given.kwonly_params)}
-    for star in (given.star_arg, given.star_kwarg):
+    params = function.params
+    names = {p.name.value for p in (*params.posonly_params, *params.params, *params.kwonly_params)}
+    for star in (params.star_arg, params.star_kwarg):
         if isinstance(star, cst.Param):
             names.add(star.name.value)
     stack: list[cst.CSTNode] = [function.body]
@@ -251,22 +250,22 @@ def _bound_in(function: cst.FunctionDef) -> set[str]:
 
 
 def _imported(nodes: list[cst.CSTNode]) -> dict[str, str]:
-    """Local name to full name, for every import of the script."""
-    found: dict[str, str] = {}
+    """Qualified name of each imported local name."""
+    origins: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, cst.Import):
             for alias in node.names:
                 name = dotted(alias.name) or ""
                 if alias.asname is not None and isinstance(alias.asname.name, cst.Name):
-                    found[alias.asname.name.value] = name
+                    origins[alias.asname.name.value] = name
                 else:
                     first = name.partition(".")[0]
-                    found[first] = first
+                    origins[first] = first
         elif isinstance(node, cst.ImportFrom) and not isinstance(node.names, cst.ImportStar):
             base = "." * len(node.relative) + (dotted(node.module) or "" if node.module is not None else "")
             for alias in node.names:
                 name = dotted(alias.name) or ""
                 local = alias.asname.name if alias.asname is not None else alias.name
                 if isinstance(local, cst.Name):
-                    found[local.value] = f"{base}.{name}" if base else name
-    return found
+                    origins[local.value] = f"{base}.{name}" if base else name
+    return origins

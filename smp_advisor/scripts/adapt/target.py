@@ -1,4 +1,4 @@
-"""What the steps need to know of the plan."""
+"""The target of an adaptation: the library, and the settings of the plan that affect the script."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIBRARIES = ("smp-v1", "smp-v2")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """The library a script is adapted to, and the plan's settings that its text depends on."""
+    """The library to which a script is adapted, and the settings of the plan that affect the script."""
 
     library: str = "smp-v1"
     tensor_parallel: bool = False
@@ -26,34 +26,40 @@ class Target:
     prescaled_batch: bool = False
     microbatches: int = 1
     dtype: str = "torch.float32"
-    """As the script spells it."""
+    """Expression of the data type in the script."""
     activation_checkpointing: str = ""
-    """Strategy, empty for none."""
+    """Strategy of activation checkpointing; empty if it is off."""
     offload_activations: bool = False
 
     @property
     def fp16(self) -> bool:
-        """Whether the loss has to be scaled."""
+        """Whether the model computes in fp16, which requires loss scaling."""
         return self.dtype == "torch.float16"
 
     @property
     def half(self) -> bool:
-        """Whether the model computes in 16 bits."""
+        """Whether the model computes in fp16 or bf16."""
         return self.dtype != "torch.float32"
 
     @property
     def data_rank(self) -> str:
-        """Rank that tells which data a process reads: a tensor-parallel group shares its batch where prescaled."""
+        """Expression of the rank that selects the data shard: a tensor-parallel group shares a prescaled batch."""
         return "smp.rdp_rank()" if self.prescaled_batch else "smp.dp_rank()"
 
     @property
     def data_size(self) -> str:
-        """Number of shares of the data."""
+        """Expression of the number of data shards."""
         return "smp.rdp_size()" if self.prescaled_batch else "smp.dp_size()"
 
     @classmethod
     def from_plan(cls, plan: Any, library: str | None = None) -> Target:
-        """Read a `smp_advisor.Plan`; None stands for the library's defaults."""
+        """Read the settings of a `smp_advisor.Plan`; None stands for the defaults of the library.
+
+        Raises
+        ------
+        AdaptError
+            The library has no documented steps.
+        """
         library = library or getattr(plan, "library", "smp-v1")
         if library not in LIBRARIES:
             raise AdaptError(

@@ -1,4 +1,4 @@
-"""Putting the library's own around the statement that makes the model, and behind it."""
+"""Wrap the model: a context around the statement that creates it, and a wrapper after it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["wrap_construction"]
 
 
-def wrap_construction(draft: Draft, found: Construction, *, context: str, wrap: str) -> None:
-    """Put `context` (a ``with`` line, or nothing) around the construction, `wrap` after the last statement about it."""
+def wrap_construction(draft: Draft, construction: Construction, *, context: str, wrap: str) -> None:
+    """Put the construction into `context` (a ``with`` header, or empty), and insert `wrap` after its last statement."""
     edits = Edits()
     after = statements(wrap)
     if context:
-        alone = found.last is found.statement
+        alone = construction.last is construction.statement
 
         def indent(new: Any) -> Any:
             block = cst.ensure_type(statements(f"{context}:\n    pass\n")[0], cst.With)
@@ -31,7 +31,7 @@ def wrap_construction(draft: Draft, found: Construction, *, context: str, wrap: 
             )
             return cst.FlattenSentinel([block, *(after if alone else [])])
 
-        edits.change(found.statement, indent)
-    if not context or found.last is not found.statement:
-        edits.insert_after(found.last, after)
+        edits.change(construction.statement, indent)
+    if not context or construction.last is not construction.statement:
+        edits.insert_after(construction.last, after)
     draft.apply(edits)

@@ -53,19 +53,19 @@ def pack(outputs):
     raise TypeError(f"a step returned {type(first).__name__}, which is no tensor")
 
 
-def step(function=None, *, non_split_inputs=(), **named):
+def step(function=None, *, non_split_inputs=(), **options):
     if function is None:
-        return lambda given: step(given, non_split_inputs=non_split_inputs, **named)
+        return lambda decorated: step(decorated, non_split_inputs=non_split_inputs, **options)
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
 
     def stepped(*arguments):
         parts = smp._parameter("microbatches", 1)
         outputs = []
         for part in range(parts):
-            given = [a if n in non_split_inputs else cut(a, parts, part) for n, a in zip(names, arguments, strict=True)]
+            batch = [a if n in non_split_inputs else cut(a, parts, part) for n, a in zip(names, arguments, strict=True)]
             smp._job.in_step = True
             try:
-                outputs.append(function(*given))
+                outputs.append(function(*batch))
             finally:
                 smp._job.in_step = False
         smallest = [o.float().mean().item() for o in torch.utils._pytree.tree_leaves(outputs)]
@@ -75,7 +75,7 @@ def step(function=None, *, non_split_inputs=(), **named):
     return stepped
 
 
-def save_checkpoint(path, tag, partial=True, model=None, optimizer=None, user_content=None, **named):
+def save_checkpoint(path, tag, partial=True, model=None, optimizer=None, user_content=None, **options):
     if not isinstance(model, smp.DistributedModel):
         raise TypeError("save_checkpoint takes the distributed model")
     smp.record("save_checkpoint", tag=tag, partial=partial, content=user_content)

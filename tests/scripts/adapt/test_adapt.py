@@ -1,4 +1,4 @@
-"""What adapting promises: documented steps, nothing lost, nothing guessed, the rest said in sentences."""
+"""Adaptation follows the documented steps, loses nothing, guesses nothing, and lists the rest as to-dos."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import io
 import re
 import tokenize
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ CASES = [
 ]
 
 
+@cache
 def adapt(loop, name, library):
     return adapt_script(loop, PLANS[name], library=library)
 
@@ -69,8 +71,8 @@ def test_the_hunks_add_up_to_the_adapted_script(loop, name, library):
 @pytest.mark.parametrize(("loop", "name", "library"), CASES)
 def test_comments_and_untouched_lines_stay(loop, name, library):
     adapted = adapt(loop, name, library)
-    kept = set(adapted.source.splitlines())
-    gone = [line for line in loop.read_text().splitlines() if line not in kept]
+    remaining = set(adapted.source.splitlines())
+    gone = [line for line in loop.read_text().splitlines() if line not in remaining]
     # Half of a script at most has to do with what changes.
     assert len(gone) < len(loop.read_text().splitlines()) / 2
     before, after = comments(loop.read_text()), comments(adapted.source)
@@ -238,10 +240,10 @@ def test_a_missing_file_and_an_unknown_library_are_one_sentence(tmp_path):
 def test_v2_leaves_to_do_what_was_right_for_replicas_only():
     text = loop_text("ddp")
     (backward,) = re.findall(r"^( +)loss\.backward\(\)\n", text, re.MULTILINE)
-    held = text.replace(
+    accumulating = text.replace(
         f"{backward}loss.backward()\n", f"{backward}with model.no_sync():\n{backward}    loss.backward()\n"
     )
-    before, after = (adapt_script(one, PLANS["data"], library="smp-v2").todo for one in (text, held))
+    before, after = (adapt_script(script, PLANS["data"], library="smp-v2").todo for script in (text, accumulating))
     (sentence,) = set(after) - set(before)
     assert sentence.startswith("Line ")
     assert "no_sync" in sentence

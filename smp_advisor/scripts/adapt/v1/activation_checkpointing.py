@@ -1,4 +1,4 @@
-"""Step: activations are checkpointed by the library, after the model is wrapped."""
+"""Step: checkpoint activations with the library, after the model is wrapped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["checkpoint_activations"]
 
 
 def checkpoint_activations(draft: Draft) -> None:
-    """Call the library on the layers, or say that they were not found."""
+    """Call the library on the repeated layers, with a to-do if they were not found."""
     if not draft.target.activation_checkpointing:
         return
     survey = draft.survey
@@ -29,29 +29,29 @@ def checkpoint_activations(draft: Draft) -> None:
         return
     strategy = draft.target.activation_checkpointing
     todo: list[str] = []
-    found = find_construction(draft)
-    layers = repeated_layers(survey, found) if found is not None else None
+    construction = find_construction(draft)
+    layers = repeated_layers(survey, construction) if construction is not None else None
     if layers is None and _is_transformers(survey):
         text = _search_text(name, strategy)
     elif layers is None:
         todo.append(
             "The plan checkpoints activations, and no list of repeated layers was found in the model: call"
-            f" smp.set_activation_checkpointing on the layers, after `{draft.at(statement)}`."
+            f" smp.set_activation_checkpointing for each layer after `{draft.excerpt(statement)}`."
         )
         text = ""
     elif layers.sequential:
         text = f"smp.set_activation_checkpointing({name}.module.{layers.attribute}, strategy={strategy!r})\n"
         text = text.replace("'", '"')
     else:
-        # Strategies are for nn.Sequential only.
+        # Strategies apply to nn.Sequential only.
         text = f"for layer in {name}.module.{layers.attribute}:\n    smp.set_activation_checkpointing(layer)\n"
         if strategy != "each":
             todo.append(
-                f"The strategy {strategy} groups the layers of an nn.Sequential; `{layers.attribute}` is an"
-                " nn.ModuleList, whose layers are checkpointed one by one."
+                f"The strategy {strategy} applies to an nn.Sequential only. `{layers.attribute}` is an nn.ModuleList:"
+                " its layers are checkpointed one by one."
             )
     for sentence in todo:
-        draft.leave_to_do(sentence)
+        draft.add_todo(sentence)
     if text:
         edits = Edits()
         edits.insert_after(statement, statements(text))
@@ -63,9 +63,9 @@ def _is_transformers(survey: Survey) -> bool:
 
 
 def _search_text(name: str, strategy: str) -> str:
-    """Models of transformers keep their layers in one list, by one of a few names."""
+    """Loop that finds the list of layers in a transformers model by its name."""
     return (
-        "# The stacks of layers of transformers' models; strategies are for nn.Sequential only.\n"
+        "# Find the layers of the transformers model. Strategies apply to nn.Sequential only.\n"
         f"for path, stack in {name}.named_modules():\n"
         '    if path.split(".")[-1] not in ("seq_layers", "h", "layer", "layers", "block", "blocks"):\n'
         "        continue\n"

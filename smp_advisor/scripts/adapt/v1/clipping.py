@@ -1,4 +1,4 @@
-"""Step: gradients are clipped where all of them are known."""
+"""Step: clip gradients with the library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from smp_advisor.scripts.adapt.aliases import names_of
-from smp_advisor.scripts.adapt.code import dotted, expression, keyword, positional, spelled
+from smp_advisor.scripts.adapt.code import dotted, expression, keyword, positional, text_of
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.imports import drop_unused_imports
 from smp_advisor.scripts.adapt.roles import optimizer_places
@@ -23,7 +23,7 @@ CLIP = frozenset(
 
 
 def clip_by_library(draft: Draft) -> None:
-    """Replace or remove ``clip_grad_norm_`` as the plan needs it."""
+    """Replace or remove ``clip_grad_norm_``, depending on the plan."""
     survey, edits, target = draft.survey, Edits(), draft.target
     for call in survey.calls:
         if survey.callee(call) not in CLIP:
@@ -34,34 +34,34 @@ def clip_by_library(draft: Draft) -> None:
         if target.sharded_data_parallel:
             if alone and statement is not None:
                 edits.remove(statement)
-                if limit is not None and spelled(limit.value) not in ("1", "1.0"):
-                    draft.leave_to_do(
-                        "Gradients are clipped by the library now: set sdp_gradient_clipping to"
-                        f" {spelled(limit.value)} in the plan, it is 1.0 by default."
+                if limit is not None and text_of(limit.value) not in ("1", "1.0"):
+                    draft.add_todo(
+                        "The library now clips gradients: set sdp_gradient_clipping to"
+                        f" {text_of(limit.value)} in the plan (default 1.0)."
                     )
             else:
-                draft.leave_to_do(
-                    f"`{draft.at(call)}`: sharded data parallelism clips by itself (sdp_gradient_clipping) and has no"
-                    " norm to give."
+                draft.add_todo(
+                    f"`{draft.excerpt(call)}`: sharded data parallelism clips gradients itself (sdp_gradient_clipping)"
+                    " and does not return their norm."
                 )
         elif target.fp16:
             names = sorted(names_of(survey, optimizer_places(survey), survey.function(call)))
             stepped = [
-                dotted(other.func.value)
-                for other in survey.calls
-                if isinstance(other.func, cst.Attribute)
-                and other.func.attr.value == "step"
-                and survey.function(other) is survey.function(call)
-                and dotted(other.func.value) in names
+                dotted(site.func.value)
+                for site in survey.calls
+                if isinstance(site.func, cst.Attribute)
+                and site.func.attr.value == "step"
+                and survey.function(site) is survey.function(call)
+                and dotted(site.func.value) in names
             ]
             if limit is None or not stepped:
-                draft.leave_to_do(f"`{draft.at(call)}`: clip by optimizer.clip_master_grads(max_norm) in fp16.")
+                draft.add_todo(f"`{draft.excerpt(call)}`: in fp16, clip with optimizer.clip_master_grads(max_norm).")
                 continue
-            edits.replace(call, expression(f"{stepped[0]}.clip_master_grads({spelled(limit.value)})"))
+            edits.replace(call, expression(f"{stepped[0]}.clip_master_grads({text_of(limit.value)})"))
         elif target.pipeline_parallel or target.tensor_parallel:
-            draft.leave_to_do(
-                f"`{draft.at(call)}` sees the gradients of this partition only: add up the squared norms over the"
-                " model's partitions before clipping."
+            draft.add_todo(
+                f"`{draft.excerpt(call)}` uses the gradients of this partition only: add up the squared norms over all"
+                " partitions of the model before clipping."
             )
     draft.apply(edits)
     drop_unused_imports(draft, set(CLIP))

@@ -1,4 +1,4 @@
-"""Step: one process of an instance downloads, the others wait for it."""
+"""Step: download in one process per instance while the other processes wait."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.code import dotted, keyword, spelled, statements
+from smp_advisor.scripts.adapt.code import dotted, keyword, statements, text_of
 from smp_advisor.scripts.adapt.edits import Edits
 
 if TYPE_CHECKING:
@@ -16,21 +16,21 @@ __all__ = ["download_once"]
 
 
 def download_once(draft: Draft) -> None:
-    """Guard ``download=True`` by the local rank."""
+    """Restrict ``download=True`` to local rank 0."""
     survey, edits = draft.survey, Edits()
     for call in survey.calls:
-        given = keyword(call, "download")
-        if given is None or dotted(given.value) != "True":
+        option = keyword(call, "download")
+        if option is None or dotted(option.value) != "True":
             continue
-        if any(isinstance(above, cst.If) and "local_rank" in spelled(above.test) for above in survey.ancestors(call)):
+        if any(isinstance(above, cst.If) and "local_rank" in text_of(above.test) for above in survey.ancestors(call)):
             continue
         statement = survey.statement(call)
         if not isinstance(statement, cst.SimpleStatementLine):
-            draft.leave_to_do(
-                f"`{draft.at(call)}` downloads on every process: let smp.local_rank() == 0 do it, and call"
-                " smp.barrier()."
+            draft.add_todo(
+                f"`{draft.excerpt(call)}` downloads in every process: download only if smp.local_rank() == 0, and then"
+                " call smp.barrier()."
             )
             continue
-        edits.insert_before(statement, statements(f"if smp.local_rank() == 0:\n    {spelled(call)}\nsmp.barrier()\n"))
-        edits.replace(given.value, cst.Name("False"))
+        edits.insert_before(statement, statements(f"if smp.local_rank() == 0:\n    {text_of(call)}\nsmp.barrier()\n"))
+        edits.replace(option.value, cst.Name("False"))
     draft.apply(edits)

@@ -1,4 +1,4 @@
-"""Step: forward passes outside of training run inside a ``@smp.step`` function."""
+"""Step: move forward passes without a backward pass into ``@smp.step`` functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from smp_advisor.scripts.adapt.aliases import names_of
-from smp_advisor.scripts.adapt.code import call_text, dotted, names_in, spelled, statements, walk
+from smp_advisor.scripts.adapt.code import call_text, dotted, names_in, statements, text_of, walk
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.flow import read_after, reads, until_reassigned
 from smp_advisor.scripts.adapt.roles import model_places
@@ -25,7 +25,7 @@ __all__ = ["move_evaluation_steps"]
 
 
 def move_evaluation_steps(draft: Draft) -> None:
-    """One function for each call of the model that is in no step yet."""
+    """Move each call of the model outside ``@smp.step`` into a function of its own."""
     for _ in range(12):
         survey = draft.survey
         call = next((c for c in survey.calls if _is_evaluation(survey, c)), None)
@@ -35,23 +35,23 @@ def move_evaluation_steps(draft: Draft) -> None:
 
 
 def _is_evaluation(survey: Survey, call: cst.Call) -> bool:
-    """A call of the model outside of any ``smp.step``, the model's own classes left out."""
+    """Whether a call runs the model outside every ``@smp.step`` function."""
     function = survey.function(call)
     name = dotted(call.func)
     if name is None or name not in names_of(survey, model_places(survey), function):
         return False
-    steps = {f.name.value for f in survey.functions if any("smp.step" in spelled(d) for d in f.decorators)}
+    steps = {f.name.value for f in survey.functions if any("smp.step" in text_of(d) for d in f.decorators)}
     for above in survey.ancestors(call):
         if isinstance(above, cst.FunctionDef):
             if above.name.value in steps:
                 return False
-            # A helper that a step function calls runs inside of it.
-            for other in survey.calls:
-                caller = survey.function(other)
+            # A helper called by a step function runs inside the step.
+            for site in survey.calls:
+                caller = survey.function(site)
                 if (
                     caller is not None
                     and caller.name.value in steps
-                    and (dotted(other.func) or "").rpartition(".")[2] == above.name.value
+                    and (dotted(site.func) or "").rpartition(".")[2] == above.name.value
                 ):
                     return False
     return True
@@ -72,17 +72,17 @@ def _move(draft: Draft, call: cst.Call) -> None:
     after = read_after(survey, statement, function) if statement is not None else []
     if isinstance(target, cst.Name) and isinstance(statement, cst.SimpleStatementLine):
         live = until_reassigned(after, target.value)
-        fields, whole = fields_read(live, target.value)
+        fields, as_object = fields_read(live, target.value)
         if fields:
             body = f"{target.value} = {forward}\n"
             fresh = [survey.free_name(field, f"{target.value}_{field}") for field in fields]
             returned = [f"{target.value}.{field}" for field in fields]
             for field, new in zip(fields, fresh, strict=True):
                 replace_fields(edits, live, target.value, field, new)
-            if whole:
-                draft.leave_to_do(
-                    f"`{target.value}` of `{draft.at(call)}` is used as a whole after the step, which gives back"
-                    " tensors only: return the fields it needs."
+            if as_object:
+                draft.add_todo(
+                    f"`{target.value}` of `{draft.excerpt(call)}` is used as an object after the step, which returns"
+                    " tensors only: return the required fields."
                 )
             edits.change(
                 statement, _lines(outer, [(new, field == "loss") for new, field in zip(fresh, fields, strict=True)])
@@ -93,8 +93,8 @@ def _move(draft: Draft, call: cst.Call) -> None:
         names = [dotted(element.value) for element in target.elements]
         used = [n for n in names if n is not None and any(n in reads(node) for node in until_reassigned(after, n))]
         if not used or any(n is None for n in names):
-            draft.leave_to_do(
-                f"`{draft.at(call)}`: run the model inside a function with @smp.step and return what is used."
+            draft.add_todo(
+                f"`{draft.excerpt(call)}`: run the model in a function with @smp.step and return the required values."
             )
             used = [n for n in names if n is not None]
         body = f"{', '.join(n or '_' for n in names)} = {forward}\n"
@@ -137,32 +137,32 @@ def _lines(call: str, targets: list[tuple[str, bool]]) -> Callable[[Any], Any]:
 def _arguments(
     survey: Survey, function: Function, call: cst.Call, parameter: str, model: str
 ) -> tuple[list[str], list[str], list[str]]:
-    """Parameters of the step, arguments of its call, and arguments of the model in it."""
+    """Parameters of the step function, arguments of its call, and arguments of the model call inside it."""
     parameters, arguments, inner = [parameter], [model], []
     for arg in call.args:
         value = arg.value
         star = arg.star
         keyword = f"{arg.keyword.value}=" if arg.keyword is not None else ""
-        text = spelled(value)
+        text = text_of(value)
         if not names_in(value) or (isinstance(value, cst.Name) and value.value in ("True", "False", "None")):
             inner.append(f"{star}{keyword}{text}")
             continue
-        wish = _wish(value, arg)
-        name = wish
+        preferred = _preferred_name(value, arg)
+        name = preferred
         while name in parameters:
             name += "_"
         parameters.append(name)
         passed = text
         if star == "**":
-            made = [a.value for a in survey.assignments(function, text)][-1:] or [value]
-            if not isinstance(made[0], cst.Dict | cst.DictComp):
+            values = [a.value for a in survey.assignments(function, text)][-1:] or [value]
+            if not isinstance(values[0], cst.Dict | cst.DictComp):
                 passed = f"dict({text})"
         arguments.append(passed)
         inner.append(f"{star}{keyword}{name}")
     return parameters, arguments, inner
 
 
-def _wish(value: cst.BaseExpression, arg: cst.Arg) -> str:
+def _preferred_name(value: cst.BaseExpression, arg: cst.Arg) -> str:
     if isinstance(value, cst.Name):
         return value.value
     if arg.keyword is not None:

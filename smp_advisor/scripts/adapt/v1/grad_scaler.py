@@ -1,4 +1,4 @@
-"""Step: in fp32 plans, automatic mixed precision stays and takes the library's scaler."""
+"""Step: use the gradient scaler of the library in fp32 plans, where automatic mixed precision stays."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["use_library_scaler"]
 
 
 def use_library_scaler(draft: Draft) -> None:
-    """Replace torch's ``GradScaler`` by ``smp.amp.GradScaler``."""
+    """Replace PyTorch's ``GradScaler`` by ``smp.amp.GradScaler``."""
     edits = Edits()
     for call in scalers(draft.survey):
-        kept = [arg for arg in call.args if arg.keyword is not None]
-        # torch.amp.GradScaler("cuda") names a device first, which the library's has no place for.
+        options = [arg for arg in call.args if arg.keyword is not None]
+        # smp.amp.GradScaler has no device, the first argument of torch.amp.GradScaler("cuda").
         new = expression("smp.amp.GradScaler()")
-        edits.replace(call, new.with_changes(args=[arg for arg in kept if arg.keyword.value != "device"]))  # type: ignore[union-attr]
+        edits.replace(call, new.with_changes(args=[arg for arg in options if arg.keyword.value != "device"]))  # type: ignore[union-attr]
     if edits:
         draft.apply(edits)
         drop_unused_imports(draft, set(SCALER))

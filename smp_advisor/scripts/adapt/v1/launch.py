@@ -1,4 +1,4 @@
-"""Steps: PyTorch's own process group goes, the library starts and takes this process's GPU."""
+"""Steps: remove PyTorch's own process group, initialize the library, and select the GPU of this process."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, cast
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.code import children, dotted, expression, keyword, positional, spelled, statements
+from smp_advisor.scripts.adapt.code import children, dotted, expression, keyword, positional, statements, text_of
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.entry import entry
-from smp_advisor.scripts.adapt.imports import add_import, drop_unused_imports
+from smp_advisor.scripts.adapt.imports import add_import, drop_unused_imports, is_docstring
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.draft import Draft
     from smp_advisor.scripts.adapt.survey import Survey
 
-__all__ = ["IMPORT", "remove_process_group", "start_library"]
+__all__ = ["IMPORT", "remove_process_group", "replace_spawn", "start_library", "use_current_device"]
 
 IMPORT = "import smdistributed.modelparallel.torch as smp"
 
@@ -29,7 +29,7 @@ _REMOVED = ("torch.distributed.init_process_group", "torch.distributed.destroy_p
 
 
 def remove_process_group(draft: Draft) -> None:
-    """Drop ``init_process_group`` and its kin; ranks come from the library."""
+    """Remove the set-up of the process group, and take ranks from the library."""
     survey, edits = draft.survey, Edits()
     for call in survey.calls:
         name = survey.callee(call)
@@ -42,7 +42,7 @@ def remove_process_group(draft: Draft) -> None:
         elif name in ("torch.distributed.is_initialized", "torch.distributed.is_available"):
             edits.replace(call, expression("True"))
         elif name in ("torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn"):
-            _run_here(draft, edits, call)
+            replace_spawn(draft, edits, call, local_rank="smp.local_rank()", launcher="MPI")
         elif name.startswith("torch.distributed.") and name.rpartition(".")[2] in (
             "all_reduce",
             "reduce",
@@ -50,15 +50,15 @@ def remove_process_group(draft: Draft) -> None:
             "broadcast",
             "all_gather_object",
         ):
-            draft.leave_to_do(
-                f"`{draft.at(call)}` runs over all processes: pass group=smp.get_dp_process_group(), or let ranks of"
-                " one replica take part once."
+            draft.add_todo(
+                f"`{draft.excerpt(call)}` runs over all processes: pass group=smp.get_dp_process_group(), or count each"
+                " replica only once."
             )
     _replace_variables(draft, edits)
     if not edits:
         return
     draft.apply(edits)
-    _empty_set_up(draft)
+    _remove_empty_functions(draft)
     drop_unused_imports(
         draft,
         {
@@ -78,29 +78,34 @@ def _line(survey: Survey, call: cst.Call) -> cst.CSTNode:
     return cast("cst.CSTNode", statement if alone else small)
 
 
-def _run_here(draft: Draft, edits: Edits, call: cst.Call) -> None:
-    """``mp.spawn(worker, args=(a, b), ...)`` becomes ``worker(smp.local_rank(), a, b)``: MPI starts the processes."""
-    function, given = keyword(call, "fn") or positional(call, 0), keyword(call, "args") or positional(call, 1)
-    if function is None or (given is not None and not isinstance(given.value, cst.Tuple)):
-        draft.leave_to_do(
-            f"`{draft.at(call)}` starts processes that MPI has started already: call the function itself."
+def replace_spawn(draft: Draft, edits: Edits, call: cst.Call, *, local_rank: str, launcher: str) -> bool:
+    """Replace ``mp.spawn(worker, args=(a, b), ...)`` by ``worker(<local rank>, a, b)``; return whether it was replaced.
+
+    The launcher of the job starts one process per GPU.
+    """
+    function, options = keyword(call, "fn") or positional(call, 0), keyword(call, "args") or positional(call, 1)
+    if function is None or (options is not None and not isinstance(options.value, cst.Tuple)):
+        draft.add_todo(
+            f"`{draft.excerpt(call)}` starts processes, and {launcher} has already started them: call the function"
+            " directly."
         )
-        return
-    arguments = ["smp.local_rank()"]
-    if given is not None and isinstance(given.value, cst.Tuple):
-        arguments += [spelled(element.value) for element in given.value.elements]
-    edits.replace(call, expression(f"{spelled(function.value)}({', '.join(arguments)})"))
+        return False
+    arguments = [local_rank]
+    if options is not None and isinstance(options.value, cst.Tuple):
+        arguments += [text_of(element.value) for element in options.value.elements]
+    edits.replace(call, expression(f"{text_of(function.value)}({', '.join(arguments)})"))
+    return True
 
 
 def _replace_variables(draft: Draft, edits: Edits) -> None:
-    """``int(os.environ["LOCAL_RANK"])`` and ``args.local_rank``: nobody sets them under MPI."""
+    """Replace ``int(os.environ["LOCAL_RANK"])`` and ``args.local_rank``, which are not set under MPI."""
     survey = draft.survey
     for node in survey.nodes:
         key = _environment_key(survey, node)
         parent = survey.parent(node)
         if key in _VARIABLES and not isinstance(parent, cst.AssignTarget | cst.Del):
-            whole = survey.parent(parent) if isinstance(parent, cst.Arg) else None
-            outer = whole if isinstance(whole, cst.Call) and dotted(whole.func) == "int" else node
+            outer_call = survey.parent(parent) if isinstance(parent, cst.Arg) else None
+            outer = outer_call if isinstance(outer_call, cst.Call) and dotted(outer_call.func) == "int" else node
             edits.replace(outer, expression(_VARIABLES[key]))
         elif key in ("MASTER_ADDR", "MASTER_PORT", *_VARIABLES) and isinstance(parent, cst.AssignTarget):
             statement = survey.statement(node)
@@ -118,11 +123,11 @@ def _replace_variables(draft: Draft, edits: Edits) -> None:
 
 
 def _parses(survey: Survey, option: str) -> bool:
-    """Whether the command line has this option (torch.distributed.launch passes it)."""
+    """Whether the script defines this command-line option."""
     return any(
         isinstance(call.func, cst.Attribute)
         and call.func.attr.value == "add_argument"
-        and any(spelled(arg.value).strip("\"'").lstrip("-").replace("-", "_") == option for arg in call.args)
+        and any(text_of(arg.value).strip("\"'").lstrip("-").replace("-", "_") == option for arg in call.args)
         for call in survey.calls
     )
 
@@ -139,11 +144,11 @@ def _environment_key(survey: Survey, node: cst.CSTNode) -> str:
     return ""
 
 
-def _empty_set_up(draft: Draft) -> None:
-    """Functions that only set up or tore down the process group do nothing now: their calls and they go."""
+def _remove_empty_functions(draft: Draft) -> None:
+    """Remove functions, and their calls, that did nothing but set up or tear down the process group."""
     survey, edits = draft.survey, Edits()
     for function in survey.functions:
-        body = [s for s in function.body.body if not _is_docstring(s)]
+        body = [s for s in function.body.body if not is_docstring(s)]
         if len(body) != 1 or not isinstance(body[0], cst.SimpleStatementLine) or survey.class_of(function) is not None:
             continue
         if not isinstance(body[0].body[0], cst.Pass) or function.decorators:
@@ -156,27 +161,24 @@ def _empty_set_up(draft: Draft) -> None:
     draft.apply(edits)
 
 
-def _is_docstring(statement: cst.CSTNode) -> bool:
-    return (
-        isinstance(statement, cst.SimpleStatementLine)
-        and isinstance(statement.body[0], cst.Expr)
-        and isinstance(statement.body[0].value, cst.SimpleString)
-    )
-
-
 def start_library(draft: Draft) -> None:
-    """``smp.init()`` and ``torch.cuda.set_device(smp.local_rank())`` before anything works."""
+    """Insert ``smp.init()`` and ``torch.cuda.set_device(smp.local_rank())`` at the entry point."""
     add_import(draft, IMPORT, local="smp")
     first = entry(draft.survey)
     edits = Edits()
     if first is None:
-        draft.leave_to_do("No statement was found that starts the work: call smp.init() before anything else.")
+        draft.add_todo("The entry point of the script was not found: call smp.init() before all other calls.")
         return
     text = "smp.init()  # reads the plan from the job\ntorch.cuda.set_device(smp.local_rank())\n"
     if draft.survey.imported.get("torch") != "torch":
         text = "import torch\n" + text
     edits.insert_before(first, statements(text))
-    for node in draft.survey.nodes:
+    use_current_device(draft.survey, edits)
+    draft.apply(edits)
+
+
+def use_current_device(survey: Survey, edits: Edits) -> None:
+    """Replace the device ``"cuda:0"`` by ``"cuda"``, the GPU of this process."""
+    for node in survey.nodes:
         if isinstance(node, cst.SimpleString) and node.raw_value == "cuda:0":
             edits.replace(node, node.with_changes(value=node.value.replace("cuda:0", "cuda")))
-    draft.apply(edits)

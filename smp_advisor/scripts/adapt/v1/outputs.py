@@ -1,4 +1,4 @@
-"""What comes out of a ``@smp.step`` function once a microbatch, and how it becomes one tensor again."""
+"""Outputs of ``@smp.step`` functions, one per microbatch, and how they are combined into one tensor."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 __all__ = ["FIELDS", "fields_read", "is_loss", "reduction"]
 
-# Fields of the objects that models of transformers return.
+# Fields of the output objects of transformers models.
 FIELDS = frozenset(
     {"loss", "logits", "last_hidden_state", "pooler_output", "prediction_logits", "start_logits", "end_logits"}
 )
 
 
 def is_loss(survey: Survey, name: str, value: cst.CSTNode | None) -> bool:
-    """Whether a value is one number for the batch: by its name, or made by a loss function."""
+    """Whether a value is a loss, judging by its name or by the function that computes it."""
     last = name.rpartition(".")[2].lower()
     if "loss" in last or last in ("nll", "perplexity", "objective"):
         return True
@@ -34,30 +34,30 @@ def is_loss(survey: Survey, name: str, value: cst.CSTNode | None) -> bool:
 
 
 def reduction(*, loss: bool) -> str:
-    """Losses are averaged over microbatches, batches put together again."""
+    """Method call that combines an output over the microbatches: the mean of a loss, or the concatenated batch."""
     return ".reduce_mean()" if loss else ".concat()"
 
 
 def fields_read(nodes: list[cst.CSTNode], name: str) -> tuple[list[str], bool]:
-    """Fields of an output object that are read, by attribute or key, and whether it is read whole."""
+    """Fields read from an output object, by attribute or key, and whether the object itself is used as well."""
     fields: list[str] = []
-    whole = False
+    as_object = False
     for node in nodes:
         skip: set[int] = set()
         for inner in walk(node):
-            found = None
+            field = None
             if isinstance(inner, cst.Attribute) and dotted(inner.value) == name and inner.attr.value in FIELDS:
-                found = inner.attr.value
+                field = inner.attr.value
             elif isinstance(inner, cst.Subscript) and dotted(inner.value) == name:
                 index = inner.slice[0].slice
                 key = index.value if isinstance(index, cst.Index) else None
                 if isinstance(key, cst.SimpleString) and key.evaluated_value in FIELDS:
-                    found = str(key.evaluated_value)
-            if found is not None:
-                # The object's own name, first in what is below.
+                    field = str(key.evaluated_value)
+            if field is not None:
+                # The name of the object inside this node is not a use of the object itself.
                 skip.update(id(below) for below in walk(inner))
-                if found not in fields:
-                    fields.append(found)
+                if field not in fields:
+                    fields.append(field)
             elif isinstance(inner, cst.Name) and inner.value == name and id(inner) not in skip:
-                whole = True
-    return fields, whole
+                as_object = True
+    return fields, as_object

@@ -1,4 +1,4 @@
-"""Step: random numbers are drawn by data-parallel rank."""
+"""Step: seed the random number generators by data-parallel rank."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.code import expression, keyword, spelled, statements
+from smp_advisor.scripts.adapt.code import expression, keyword, statements, text_of
 from smp_advisor.scripts.adapt.edits import Edits
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _DATA_SEEDS = frozenset({"random.seed", "numpy.random.seed"})
 
 
 def seed_by_rank(draft: Draft) -> None:
-    """Add the rank to every seed; splits of the data keep a generator of their own."""
+    """Add the rank to every seed, and give data splits their own generator."""
     survey, edits = draft.survey, Edits()
     seeded = False
     for call in survey.calls:
@@ -36,26 +36,26 @@ def seed_by_rank(draft: Draft) -> None:
         if name not in _MODEL_SEEDS | _DATA_SEEDS or len(call.args) != 1 or call.args[0].star:
             continue
         seeded |= name in _MODEL_SEEDS
-        given = call.args[0]
-        if "smp." in spelled(given.value):
+        argument = call.args[0]
+        if "smp." in text_of(argument.value):
             continue
         rank = "smp.dp_rank()" if name in _MODEL_SEEDS else draft.target.data_rank
-        text = spelled(given.value)
-        if not isinstance(given.value, cst.Name | cst.Attribute | cst.Integer | cst.Call | cst.Subscript):
+        text = text_of(argument.value)
+        if not isinstance(argument.value, cst.Name | cst.Attribute | cst.Integer | cst.Call | cst.Subscript):
             text = f"({text})"
-        edits.replace(given.value, expression(f"{text} + {rank}"))
+        edits.replace(argument.value, expression(f"{text} + {rank}"))
     if seeded:
         for call in survey.calls:
             if survey.callee(call).endswith("random_split") and keyword(call, "generator") is None:
-                # The split itself must be the same on every rank.
+                # The split must be the same on every rank.
                 added = expression(
-                    f"f({', '.join(spelled(arg).rstrip(', ') for arg in call.args)},"
+                    f"f({', '.join(text_of(arg).rstrip(', ') for arg in call.args)},"
                     " generator=torch.Generator().manual_seed(0))"
                 )
                 edits.replace(call, cst.ensure_type(added, cst.Call).with_changes(func=call.func))
     elif draft.target.tensor_parallel:
         start = next(
-            (c for c in survey.calls if survey.callee(c) == "torch.cuda.set_device" and "smp." in spelled(c)), None
+            (c for c in survey.calls if survey.callee(c) == "torch.cuda.set_device" and "smp." in text_of(c)), None
         )
         statement = survey.statement(start) if start is not None else None
         if statement is not None:

@@ -1,4 +1,4 @@
-"""The text of a ``@smp.step`` function, made from statements of a loop."""
+"""Generate a ``@smp.step`` function from statements of a loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.code import call_text, children, dotted, expression, names_in, spelled, walk
+from smp_advisor.scripts.adapt.code import call_text, children, dotted, expression, names_in, text_of, walk
 from smp_advisor.scripts.adapt.survey import BUILTINS, Function, Statement, Survey, assigned_names
 
 if TYPE_CHECKING:
@@ -37,19 +37,19 @@ _FACTORIES = frozenset(
 
 @dataclass(kw_only=True, slots=True)
 class Inputs:
-    """What the statements read from outside: a parameter, and the argument for it."""
+    """Values that the statements read from the code around them."""
 
     arguments: dict[str, str] = field(default_factory=dict)
-    """Argument of the call for each parameter, in order."""
+    """Argument of the call for each parameter of the function, in order."""
     renamed: dict[str, str] = field(default_factory=dict)
-    """Expression of the loop to parameter of the function, where they are spelled differently."""
+    """Parameter of the function for each expression of the loop, where they differ."""
     not_split: list[str] = field(default_factory=list)
     """Tensors without a batch dimension."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepFunction:
-    """The parts of the function's text."""
+    """Parts of the source of a step function."""
 
     name: str
     parameters: tuple[str, ...]
@@ -60,7 +60,7 @@ class StepFunction:
 
 
 def step_text(function: StepFunction) -> str:
-    """Source of the function, at the module's level."""
+    """Source of the function, for the module level."""
     decorator = "@smp.step"
     if function.not_split:
         decorator += f"(non_split_inputs=[{', '.join(repr(name) for name in function.not_split)}])".replace("'", '"')
@@ -72,13 +72,13 @@ def step_text(function: StepFunction) -> str:
 
 
 def gather_inputs(  # noqa: C901 - a list of cases
-    survey: Survey, function: Function, kept: list[cst.CSTNode], models: set[str], *, inside: set[str]
+    survey: Survey, function: Function, nodes: list[cst.CSTNode], models: set[str], *, inside: set[str]
 ) -> Inputs:
-    """Find what `kept` reads and does not define itself (`inside`), as parameters; the model comes first."""
-    found = Inputs()
+    """Parameters for the names that `nodes` read and do not define themselves (`inside`); the model comes first."""
+    inputs = Inputs()
     taken: set[str] = set(inside)
     at_module = survey.module_names()
-    in_loop = _loop_names(survey, kept)
+    in_loop = _loop_names(survey, nodes)
 
     def is_free(name: str) -> bool:
         if name in inside or name in BUILTINS or name in survey.imported:
@@ -87,37 +87,37 @@ def gather_inputs(  # noqa: C901 - a list of cases
             return name in in_loop
         return survey.is_bound(function, name) or name not in at_module
 
-    def add(text: str, wish: str) -> None:
-        if text in found.renamed or (text in found.arguments and text == wish):
+    def add(text: str, preferred: str) -> None:
+        if text in inputs.renamed or (text in inputs.arguments and text == preferred):
             return
-        name = wish
+        name = preferred
         while name in taken or (name != text and name in survey.imported):
             name += "_"
         taken.add(name)
-        found.arguments[name] = text
+        inputs.arguments[name] = text
         if name != text:
-            found.renamed[text] = name
+            inputs.renamed[text] = name
 
-    model_name = next((m for node in kept for m in _read_in_order(node) if m in models), None)
+    model_name = next((m for node in nodes for m in _read_in_order(node) if m in models), None)
     if model_name is not None:
         add(model_name, "model" if "." in model_name else model_name)
     owner = survey.class_of(function)
     methods = {f.name.value for f in survey.functions if owner is not None and survey.class_of(f) is owner}
-    for node in kept:
+    for node in nodes:
         _gather(node, is_free, models, methods, add)
-    # The model, what comes with each batch, then what stays.
-    first, *rest = found.arguments.items()
-    rest.sort(key=lambda item: not any(name in in_loop for name in names_in(expression(item[1]))))
-    found.arguments = dict([first, *rest])
-    for name, text in found.arguments.items():
+    # The model first, then values that change with each batch, then constants.
+    first, *further = inputs.arguments.items()
+    further.sort(key=lambda item: not any(name in in_loop for name in names_in(expression(item[1]))))
+    inputs.arguments = dict([first, *further])
+    for name, text in inputs.arguments.items():
         if (
             "." not in text
             and "(" not in text
             and function is not None
             and _is_constant_tensor(survey, function, text, in_loop)
         ):
-            found.not_split.append(name)
-    return found
+            inputs.not_split.append(name)
+    return inputs
 
 
 def _gather(  # noqa: C901, PLR0912 - a list of cases
@@ -129,7 +129,7 @@ def _gather(  # noqa: C901, PLR0912 - a list of cases
 ) -> None:
     lifted = _moved_input(node, is_free)
     if lifted is not None:
-        add(spelled(node), lifted)
+        add(text_of(node), lifted)
         return
     name = dotted(node) if isinstance(node, cst.Name | cst.Attribute) else None
     if name is not None:
@@ -153,7 +153,7 @@ def _gather(  # noqa: C901, PLR0912 - a list of cases
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and dotted(node.func) is not None:
         owner = dotted(node.func.value) or ""
         if owner == "self" and node.func.attr.value in methods:
-            # self.compute_loss(...): the object itself goes along.
+            # self.compute_loss(...): pass the object itself.
             add("self", "trainer")
         elif owner == "self":
             _gather(node.func, is_free, models, methods, add)
@@ -172,7 +172,7 @@ def _gather(  # noqa: C901, PLR0912 - a list of cases
 
 
 def _moved_input(node: cst.CSTNode, is_free: Callable[[str], bool]) -> str | None:
-    """``x.to(device)`` of an input: it is moved before the step, as the documentation asks."""
+    """Parameter name for ``x.to(device)`` of an input, which the documentation requires to be moved before the step."""
     if not (
         isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in ("to", "cuda")
     ):
@@ -194,10 +194,10 @@ def _read_in_order(node: cst.CSTNode) -> list[str]:
     return [name for inner in walk(node) if isinstance(inner, cst.Name | cst.Attribute) and (name := dotted(inner))]
 
 
-def _loop_names(survey: Survey, kept: list[cst.CSTNode]) -> set[str]:
-    """Names bound by the loops around the statements: what changes from batch to batch."""
+def _loop_names(survey: Survey, nodes: list[cst.CSTNode]) -> set[str]:
+    """Names bound by the loops around the statements, which change from batch to batch."""
     names: set[str] = set()
-    for loop in survey.loops(kept[0]) if kept else []:
+    for loop in survey.loops(nodes[0]) if nodes else []:
         names |= assigned_names(loop)
     return names
 
@@ -213,7 +213,7 @@ def _is_constant_tensor(survey: Survey, function: Function, name: str, in_loop: 
 
 
 def renamed_text(nodes: list[Statement], renamed: dict[str, str], change: Callable[[Any], Any]) -> str:
-    """Text of the statements at the outermost level, with expressions renamed and `change` applied to each."""
+    """Source of the statements at module level, with expressions renamed and `change` applied to each statement."""
     return cst.Module(body=[change(node.visit(_Rename(renamed))) for node in nodes]).code
 
 
@@ -223,11 +223,11 @@ class _Rename(cst.CSTTransformer):
         self._renamed = renamed
 
     def on_visit(self, node: cst.CSTNode) -> bool:
-        return not (isinstance(node, cst.BaseExpression) and spelled(node) in self._renamed)
+        return not (isinstance(node, cst.BaseExpression) and text_of(node) in self._renamed)
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         if isinstance(original_node, cst.BaseExpression):
-            name = self._renamed.get(spelled(original_node))
+            name = self._renamed.get(text_of(original_node))
             if name is not None:
                 return cst.parse_expression(name)
         return updated_node

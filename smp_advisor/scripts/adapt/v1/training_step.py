@@ -1,4 +1,4 @@
-"""Step: forward and backward pass of a loop move into a ``@smp.step`` function."""
+"""Step: move the forward and backward pass of a training loop into a ``@smp.step`` function."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import libcst as cst
 
 from smp_advisor.scripts.adapt.aliases import names_of
-from smp_advisor.scripts.adapt.code import call_text, dotted, names_in, spelled, statements, walk
+from smp_advisor.scripts.adapt.code import call_text, dotted, names_in, statements, text_of, walk
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.flow import flat, read_after, reads, until_reassigned
 from smp_advisor.scripts.adapt.roles import backward_calls, model_places
@@ -24,33 +24,36 @@ __all__ = ["insert_function", "is_forward", "move_training_steps", "replace_fiel
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Region:
-    """Statements of one block, from the forward pass to the backward pass."""
+    """Statements of one block from the forward pass to the backward pass, and where each of them goes."""
 
     function: Function
     block: list[Statement]
-    kept: list[Statement]
+    moved: list[Statement]
+    """Move into the function."""
     hoisted: list[Statement]
+    """Stay in the loop, before the call of the function."""
     deferred: list[Statement]
+    """Stay in the loop, after the call of the function."""
     backward: cst.Call
     models: set[str]
 
 
 def move_training_steps(draft: Draft) -> None:
-    """One function a backward pass; more than one in a script is rare, each gets its own."""
-    _one_statement_a_line(draft)
+    """Create one function per backward pass; most scripts have only one."""
+    _split_lines(draft)
     for _ in range(8):
         survey = draft.survey
-        waiting = [call for call in backward_calls(survey) if not _stays(draft, call)]
-        if not waiting:
+        call = next((call for call in backward_calls(survey) if not _stays(draft, call)), None)
+        if call is None:
             return
-        region = _find_region(draft, waiting[0])
+        region = _find_region(draft, call)
         if region is None:
             return
         _move(draft, region)
 
 
-def _one_statement_a_line(draft: Draft) -> None:
-    """``loss.backward(); optimizer.step()``: only the first moves."""
+def _split_lines(draft: Draft) -> None:
+    """Split lines such as ``loss.backward(); optimizer.step()``, of which only the first statement moves."""
     edits = Edits()
     for call in backward_calls(draft.survey):
         line = draft.survey.statement(call)
@@ -71,7 +74,9 @@ def _stays(draft: Draft, call: cst.Call) -> bool:
     owner = dotted(call.func.value) if isinstance(call.func, cst.Attribute) else None
     function = survey.function(call)
     if owner in ("accelerator", "self.accelerator", "fabric", "self.fabric", "manager"):
-        draft.leave_to_do(f"`{draft.at(call)}`: a training loop driven by another library cannot be put into smp.step.")
+        draft.add_todo(
+            f"`{draft.excerpt(call)}`: a training loop driven by another library cannot be moved into smp.step."
+        )
         return True
     return function is not None and function.name.value == "closure"
 
@@ -91,26 +96,26 @@ def _find_region(draft: Draft, call: cst.Call) -> _Region | None:
         above = survey.parent(above) if isinstance(above, cst.IndentedBlock) else above
         here = above if isinstance(above, cst.With | cst.If) else None
     if here is None or first is None:
-        draft.leave_to_do(
-            f"`{draft.at(call)}`: the forward pass of this loss was not found in the same loop; put both into one"
-            " function with @smp.step, and model.backward(loss) in it."
+        draft.add_todo(
+            f"`{draft.excerpt(call)}`: the forward pass of this loss was not found in the same loop. Move both into one"
+            " function with @smp.step, and call model.backward(loss) there."
         )
         return None
     part = block[first : position + 1]
     if any(_is_update(node) for statement in part for node in walk(statement) if isinstance(node, cst.Call)):
-        draft.leave_to_do(
-            f"`{draft.at(part[0])}` holds forward pass, backward pass and update in one block: the update"
-            " (optimizer.step()) has to come after the @smp.step function."
+        draft.add_todo(
+            f"`{draft.excerpt(part[0])}` contains the forward pass, the backward pass and the update in one block: move"
+            " the update (optimizer.step()) after the @smp.step function."
         )
         return None
-    kept, hoisted, deferred = _split(survey, part, models)
+    moved, hoisted, deferred = _split(survey, part, models)
     return _Region(
-        function=function, block=block, kept=kept, hoisted=hoisted, deferred=deferred, backward=call, models=models
+        function=function, block=block, moved=moved, hoisted=hoisted, deferred=deferred, backward=call, models=models
     )
 
 
 def is_forward(survey: Survey, statement: cst.CSTNode, models: set[str]) -> bool:
-    """Whether the statement runs the model, itself or in a function of the script that gets it."""
+    """Whether the statement runs the model, directly or in a function of the script."""
     for node in walk(statement):
         if not isinstance(node, cst.Call):
             continue
@@ -120,7 +125,7 @@ def is_forward(survey: Survey, statement: cst.CSTNode, models: set[str]) -> bool
         if name is None:
             continue
         last = name.rpartition(".")[2]
-        # loss = model.loss(batch); model.unshard() alone is no forward pass.
+        # loss = model.loss(batch) is a forward pass; model.unshard() alone is not.
         if name.rpartition(".")[0] in models and last not in _NOT_FORWARD and assigned_names(statement):
             return True
         local = [f for f in survey.named(last) if name in (last, f"self.{last}")]
@@ -166,38 +171,38 @@ def _is_update(call: cst.Call) -> bool:
 def _split(
     survey: Survey, part: list[Statement], models: set[str]
 ) -> tuple[list[Statement], list[Statement], list[Statement]]:
-    """What the loss is made of; gradients set to zero in between, for before; and the rest, for after."""
-    kept = [part[-1]]
+    """Statements that compute the loss, ``zero_grad`` calls to run before them, and other statements to run after."""
+    moved = [part[-1]]
     hoisted: list[Statement] = []
     deferred: list[Statement] = []
     needed = set(names_in(part[-1]))
     for statement in reversed(part[:-1]):
-        made = assigned_names(statement)
-        if made & needed or (is_forward(survey, statement, models) and made):
-            kept.insert(0, statement)
+        assigned = assigned_names(statement)
+        if assigned & needed or (is_forward(survey, statement, models) and assigned):
+            moved.insert(0, statement)
             needed |= set(names_in(statement))
         elif any(isinstance(node, cst.Attribute) and node.attr.value == "zero_grad" for node in walk(statement)):
             hoisted.insert(0, statement)
         else:
             deferred.insert(0, statement)
-    return kept, hoisted, deferred
+    return moved, hoisted, deferred
 
 
 def _move(draft: Draft, region: _Region) -> None:
     survey, edits = draft.survey, Edits()
-    # Names that the statements define before any of them reads one.
+    # Names that the statements define before they read them.
     inside: set[str] = set()
     read: set[str] = set()
-    for statement in flat(region.kept):
+    for statement in flat(region.moved):
         read |= set(reads(statement)) - inside
         inside |= assigned_names(statement)
-    inputs = gather_inputs(survey, region.function, list(region.kept), region.models, inside=inside - read)
+    inputs = gather_inputs(survey, region.function, list(region.moved), region.models, inside=inside - read)
     _plain_mappings(survey, region, inputs)
     loss = _loss_name(region)
-    after = [*region.deferred, *read_after(survey, region.kept[-1], region.function)]
+    after = [*region.deferred, *read_after(survey, region.moved[-1], region.function)]
     model = next(iter(inputs.arguments))
     name = survey.free_name("train_step", "training_step", "forward_backward")
-    body = renamed_text(region.kept, inputs.renamed, lambda node: node.visit(_Backward(model)))
+    body = renamed_text(region.moved, inputs.renamed, lambda node: node.visit(_Backward(model)))
     returned, lines = _results(draft, region, loss, inside, after, edits)
     function = StepFunction(
         name=name,
@@ -205,26 +210,26 @@ def _move(draft: Draft, region: _Region) -> None:
         not_split=tuple(inputs.not_split),
         body=body,
         returned=tuple(renamed_text(statements(text + "\n"), inputs.renamed, lambda n: n).strip() for text in returned),
-        docstring="Forward and backward pass of one batch: the library runs it once for each microbatch.",
+        docstring="Forward and backward pass of one batch. The library runs it once per microbatch.",
     )
     call = call_text(name, inputs.arguments.values(), width=84)
     text = "\n".join(line.replace("<CALL>", call) for line in lines)
     new = statements(text)
-    first = region.kept[0]
+    first = region.moved[0]
     new[0] = new[0].with_changes(leading_lines=first.leading_lines)
-    start = region.block[min(region.block.index(s) for s in [*region.kept, *region.hoisted, *region.deferred])]
-    for statement in [*region.kept, *region.hoisted, *region.deferred]:
+    start = region.block[min(region.block.index(s) for s in [*region.moved, *region.hoisted, *region.deferred])]
+    for statement in [*region.moved, *region.hoisted, *region.deferred]:
         if statement is not start:
             edits.remove(statement)
-    moved = [*region.hoisted, *new, *region.deferred]
-    edits.change(start, lambda _: cst.FlattenSentinel(_apply(edits, moved)))
+    placed = [*region.hoisted, *new, *region.deferred]
+    edits.change(start, lambda _: cst.FlattenSentinel(_apply(edits, placed)))
     insert_function(draft, edits, region.backward, step_text(function))
     draft.apply(edits)
 
 
-def _apply(edits: Edits, moved: list[Statement]) -> list[cst.CSTNode]:
-    """Moved statements with the changes that are collected for what is in them."""
-    return [cast("cst.CSTNode", statement.visit(_Inner(edits, moved))) for statement in moved]
+def _apply(edits: Edits, placed: list[Statement]) -> list[cst.CSTNode]:
+    """The statements with the edits collected for the nodes inside them."""
+    return [cast("cst.CSTNode", statement.visit(_Inner(edits, placed))) for statement in placed]
 
 
 class _Inner(cst.CSTTransformer):
@@ -234,28 +239,28 @@ class _Inner(cst.CSTTransformer):
         self._placed = frozenset(placed)
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        # Moved statements are placed already, by what was collected for the first of them.
+        # The edit of the first statement places the others.
         if original_node in self._placed or self._edits.is_removed(original_node):
             return updated_node
         return self._edits.leave(original_node, updated_node)
 
 
 def _plain_mappings(survey: Survey, region: _Region, inputs: Inputs) -> None:
-    """``**batch``: a BatchEncoding is no dict, and only dicts, lists and tuples are split."""
-    for statement in region.kept:
+    """Pass ``dict(batch)`` for ``**batch``: the library splits dicts, lists and tuples, but not a BatchEncoding."""
+    for statement in region.moved:
         for node in walk(statement):
             if isinstance(node, cst.Arg) and node.star == "**" and isinstance(node.value, cst.Name):
                 name = node.value.value
-                made = survey.assignments(region.function, name)
-                is_dict = made and isinstance(made[-1].value, cst.Dict | cst.DictComp)
+                assignments = survey.assignments(region.function, name)
+                is_dict = assignments and isinstance(assignments[-1].value, cst.Dict | cst.DictComp)
                 if inputs.arguments.get(name) == name and not is_dict:
                     inputs.arguments[name] = f"dict({name})"
 
 
 def _loss_name(region: _Region) -> str:
-    """Name under which the step gives the loss back."""
+    """Name of the loss; empty if the backward pass is called on another expression."""
     for name in names_in(cst.ensure_type(region.backward.func, cst.Attribute).value):
-        for statement in reversed(region.kept):
+        for statement in reversed(region.moved):
             if name in assigned_names(statement):
                 return name
     return ""
@@ -264,33 +269,33 @@ def _loss_name(region: _Region) -> str:
 def _results(
     draft: Draft, region: _Region, loss: str, inside: set[str], after: list[cst.CSTNode], edits: Edits
 ) -> tuple[list[str], list[str]]:
-    """What the function returns, and the lines of the loop that call it and put the microbatches together."""
+    """Expressions returned by the function, and the lines that call it and combine the microbatches."""
     survey = draft.survey
     values = {
         name: node.value
-        for statement in region.kept
+        for statement in region.moved
         for node in walk(statement)
         if isinstance(node, cst.Assign)
         for target in node.targets
         if (name := dotted(target.target)) is not None
     }
     if not loss:
-        # The backward pass of an expression: outputs.loss.backward(), criterion(...).backward()
-        loss_text = spelled(cst.ensure_type(region.backward.func, cst.Attribute).value)
+        # outputs.loss.backward() or criterion(...).backward()
+        loss_text = text_of(cst.ensure_type(region.backward.func, cst.Attribute).value)
         target = survey.free_name("loss", "step_loss")
     else:
         loss_text = target = loss
     returned, targets = [loss_text], [(target, True)]
     base = names_in(region.backward.func.value) if isinstance(region.backward.func, cst.Attribute) else []
-    for name in _ordered(region.kept, inside):
+    for name in _ordered(region.moved, inside):
         live = until_reassigned(after, name)
         if name == loss or not any(name in reads(node) for node in live):
             continue
-        fields, whole = fields_read(live, name)
+        fields, as_object = fields_read(live, name)
         if fields:
             for field in fields:
                 if f"{name}.{field}" == loss_text or (
-                    values.get(loss) is not None and spelled(values[loss]) == f"{name}.{field}"
+                    values.get(loss) is not None and text_of(values[loss]) == f"{name}.{field}"
                 ):
                     replace_fields(edits, live, name, field, target)
                     continue
@@ -298,13 +303,12 @@ def _results(
                 returned.append(f"{name}.{field}")
                 targets.append((new, field == "loss"))
                 replace_fields(edits, live, name, field, new)
-        if whole and not (fields and _is_output(values.get(name), region.models)):
+        if as_object and not (fields and _is_output(values.get(name), region.models)):
             returned.append(name)
             targets.append((name, is_loss(survey, name, values.get(name)) or name in base))
-        elif whole:
-            draft.leave_to_do(
-                f"`{name}` is used as a whole after the step, which gives back tensors only: return the fields"
-                " it needs."
+        elif as_object:
+            draft.add_todo(
+                f"`{name}` is used as an object after the step, which returns tensors only: return the required fields."
             )
     if len(targets) == 1:
         return returned, [f"{target} = <CALL>.reduce_mean()"]
@@ -313,13 +317,13 @@ def _results(
     return returned, lines
 
 
-def _ordered(kept: list[Statement], inside: set[str]) -> list[str]:
-    found: list[str] = []
-    for statement in kept:
+def _ordered(moved: list[Statement], inside: set[str]) -> list[str]:
+    names: list[str] = []
+    for statement in moved:
         for node in walk(statement):
-            if isinstance(node, cst.Name) and node.value in inside and node.value not in found:
-                found.append(node.value)
-    return [name for name in found if any(name in assigned_names(statement) for statement in kept)]
+            if isinstance(node, cst.Name) and node.value in inside and node.value not in names:
+                names.append(node.value)
+    return [name for name in names if any(name in assigned_names(statement) for statement in moved)]
 
 
 def _is_output(value: cst.CSTNode | None, models: set[str]) -> bool:
@@ -327,7 +331,7 @@ def _is_output(value: cst.CSTNode | None, models: set[str]) -> bool:
 
 
 def replace_fields(edits: Edits, nodes: list[cst.CSTNode], name: str, field: str, new: str) -> None:
-    """Read a tensor instead of a field of an output object."""
+    """Replace reads of a field of an output object by the name of a tensor."""
     for node in nodes:
         for inner in walk(node):
             if isinstance(inner, cst.Attribute) and dotted(inner.value) == name and inner.attr.value == field:
@@ -340,7 +344,7 @@ def replace_fields(edits: Edits, nodes: list[cst.CSTNode], name: str, field: str
 
 
 def insert_function(draft: Draft, edits: Edits, near: cst.CSTNode, text: str) -> None:
-    """Put a function of the module above its statement that holds the loop, as in the documentation."""
+    """Insert a function at module level, before the statement that contains `near`, as in the documentation."""
     outer = draft.survey.outermost(near)
     new = statements(text)
     blank = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
@@ -358,7 +362,7 @@ def insert_function(draft: Draft, edits: Edits, near: cst.CSTNode, text: str) ->
 
 
 class _Backward(cst.CSTTransformer):
-    """``loss.backward()`` becomes ``model.backward(loss)``."""
+    """Replaces ``loss.backward()`` by ``model.backward(loss)``."""
 
     def __init__(self, model: str) -> None:
         super().__init__()
@@ -373,7 +377,7 @@ class _Backward(cst.CSTTransformer):
         if (
             not isinstance(function, cst.Attribute)
             or function.attr.value != "backward"
-            or spelled(function.value) == self._model
+            or text_of(function.value) == self._model
         ):
             return updated_node
         value = function.value

@@ -1,4 +1,4 @@
-"""Step: activations are checkpointed, and offloaded, after FSDP."""
+"""Step: checkpoint activations, and offload them if planned, after FSDP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WRAPPERS = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
 
 
 def checkpoint_activations(draft: Draft) -> None:
-    """Checkpoint the layers' class, and offload where planned."""
+    """Checkpoint the repeated layers, and offload if planned."""
     target, survey = draft.target, draft.survey
     if not target.activation_checkpointing:
         return
@@ -30,12 +30,12 @@ def checkpoint_activations(draft: Draft) -> None:
     name = next((dotted(t) for t in targets_of(parent)), None) if parent is not None else None
     if statement is None or name is None:
         return
-    found = find_construction(draft)
-    layers = repeated_layers(survey, found) if found is not None else None
+    construction = find_construction(draft)
+    layers = repeated_layers(survey, construction) if construction is not None else None
     if layers is None or not layers.layer_class:
-        draft.leave_to_do(
-            "The plan checkpoints activations, and the class of the model's layers was not found: call"
-            " apply_activation_checkpointing with a check_fn for it, after FSDP."
+        draft.add_todo(
+            "The plan checkpoints activations, and the class of the repeated layers was not found: call"
+            " apply_activation_checkpointing with a check_fn for this class, after FSDP."
         )
         return
     text = (

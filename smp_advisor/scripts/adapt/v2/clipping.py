@@ -1,4 +1,4 @@
-"""Step: gradients are clipped by their norm over all shards."""
+"""Step: clip gradients by their norm over all shards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.code import dotted, expression, keyword, names_in, positional, spelled, walk
+from smp_advisor.scripts.adapt.code import dotted, expression, keyword, names_in, positional, text_of, walk
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.imports import add_import, drop_unused_imports
 from smp_advisor.scripts.adapt.v1.clipping import CLIP
@@ -18,19 +18,20 @@ __all__ = ["clip_over_shards"]
 
 
 def clip_over_shards(draft: Draft) -> None:
-    """Replace ``clip_grad_norm_`` by the library's."""
+    """Replace ``clip_grad_norm_`` by the function of the library."""
     survey, edits = draft.survey, Edits()
     for call in survey.calls:
         if survey.callee(call) not in CLIP:
             continue
-        given, limit = positional(call, 0), keyword(call, "max_norm") or positional(call, 1)
-        model = _owner(given.value) if given is not None else None
+        parameters, limit = positional(call, 0), keyword(call, "max_norm") or positional(call, 1)
+        model = _owner(parameters.value) if parameters is not None else None
         if model is None or limit is None:
-            draft.leave_to_do(
-                f"`{draft.at(call)}` sees shards only: clip by torch.sagemaker.grad_norm.clip_grad_norm_."
+            draft.add_todo(
+                f"`{draft.excerpt(call)}` uses only the shards on this rank: clip with"
+                " torch.sagemaker.grad_norm.clip_grad_norm_."
             )
             continue
-        edits.replace(call, expression(f"clip_grad_norm_({model}, {spelled(limit.value)})"))
+        edits.replace(call, expression(f"clip_grad_norm_({model}, {text_of(limit.value)})"))
     if not edits:
         return
     draft.apply(edits)

@@ -1,4 +1,4 @@
-"""Step: the process group, then the library, then this process's GPU."""
+"""Step: initialize the process group and the library, and select the GPU of this process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.code import dotted, expression, keyword, positional, spelled, statements
+from smp_advisor.scripts.adapt.code import dotted, statements, text_of
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.entry import entry
 from smp_advisor.scripts.adapt.imports import add_import, drop_unused_imports
+from smp_advisor.scripts.adapt.v1.launch import replace_spawn, use_current_device
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.draft import Draft
@@ -22,7 +23,7 @@ _KEPT = ("backend", "timeout")
 
 
 def start_library(draft: Draft) -> None:
-    """Call ``tsm.init()`` behind the process group, which is made if the script has none."""
+    """Call ``tsm.init()`` after the process group, which is created if the script has none."""
     add_import(draft, "import torch.sagemaker as tsm", local="tsm")
     _leave_to_torchrun(draft)
     survey, edits = draft.survey, Edits()
@@ -34,48 +35,36 @@ def start_library(draft: Draft) -> None:
         return
     first = entry(survey)
     if first is None:
-        draft.leave_to_do("No statement was found that starts the work: call tsm.init() before anything else.")
+        draft.add_todo("The entry point of the script was not found: call tsm.init() before all other calls.")
         return
     text = f'dist.init_process_group("nccl")\n{_INIT}torch.cuda.set_device({_LOCAL_RANK})\n'
     if survey.imported.get("torch") != "torch":
         text = "import torch\n" + text
     edits.insert_before(first, statements(text))
-    for node in survey.nodes:
-        if isinstance(node, cst.SimpleString) and node.raw_value == "cuda:0":
-            edits.replace(node, node.with_changes(value=node.value.replace("cuda:0", "cuda")))
+    use_current_device(survey, edits)
     draft.apply(edits)
     add_import(draft, "import torch.distributed as dist", local="dist")
     add_import(draft, "import os", local="os")
 
 
-def _leave_to_torchrun(draft: Draft) -> None:  # noqa: C901 - a list of cases
-    """Processes, addresses and ranks are torchrun's: what a script set itself goes."""
+def _leave_to_torchrun(draft: Draft) -> None:
+    """Remove the processes, addresses and ranks set by the script, because torchrun sets them."""
     survey, edits = draft.survey, Edits()
     spawned = False
     for call in survey.calls:
         name = survey.callee(call)
         if name == "torch.distributed.init_process_group":
-            kept = [a for a in call.args if a.keyword is None or a.keyword.value in _KEPT]
-            if kept:
-                kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-            edits.replace(call, call.with_changes(args=kept))
+            kept_arguments = [a for a in call.args if a.keyword is None or a.keyword.value in _KEPT]
+            if kept_arguments:
+                kept_arguments[-1] = kept_arguments[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+            edits.replace(call, call.with_changes(args=kept_arguments))
         elif name == "torch.multiprocessing.spawn":
-            function, given = keyword(call, "fn") or positional(call, 0), keyword(call, "args") or positional(call, 1)
-            if function is None or (given is not None and not isinstance(given.value, cst.Tuple)):
-                draft.leave_to_do(
-                    f"`{draft.at(call)}` starts processes that torchrun has started: call the function itself."
-                )
-                continue
-            arguments = [_LOCAL_RANK]
-            if given is not None and isinstance(given.value, cst.Tuple):
-                arguments += [spelled(element.value) for element in given.value.elements]
-            edits.replace(call, expression(f"{spelled(function.value)}({', '.join(arguments)})"))
-            spawned = True
+            spawned |= replace_spawn(draft, edits, call, local_rank=_LOCAL_RANK, launcher="torchrun")
     for node in survey.nodes:
         if (
             isinstance(node, cst.AssignTarget)
-            and spelled(node.target).startswith("os.environ[")
-            and "MASTER_" in spelled(node)
+            and text_of(node.target).startswith("os.environ[")
+            and "MASTER_" in text_of(node)
         ):
             statement = survey.statement(node)
             if statement is not None:
@@ -85,4 +74,4 @@ def _leave_to_torchrun(draft: Draft) -> None:  # noqa: C901 - a list of cases
         add_import(draft, "import os", local="os")
         drop_unused_imports(draft, {"torch.multiprocessing"})
     if any(dotted(call.func) == "torch.distributed.launch" for call in draft.survey.calls):
-        draft.leave_to_do("torch.distributed.launch is torchrun's work in the job: start the script directly.")
+        draft.add_todo("Remove torch.distributed.launch, because the job starts the script with torchrun.")

@@ -1,4 +1,4 @@
-"""Step: every data-parallel rank reads its own share."""
+"""Step: give each data-parallel rank its own shard of the data."""
 
 from __future__ import annotations
 
@@ -14,24 +14,16 @@ __all__ = ["shard_data"]
 
 
 def shard_data(draft: Draft) -> None:
-    """Shares by the ranks of the process group, one for each group that divides a sample's work."""
+    """Shard the data by rank; the ranks of one tensor-parallel or context-parallel group read the same shard."""
     shared = [
         f"tsm.state.{name}_parallel_degree"
         for name, planned in (("tensor", draft.target.tensor_parallel), ("context", draft.target.context_parallel))
         if planned
     ]
-    # Ranks that divide a layer or a sequence between them read the same samples.
     group = shared[0] if len(shared) == 1 else f"({' * '.join(shared)})"
     division = f" // {group}" if shared else ""
     before = draft.module
-    shard_loaders(
-        draft,
-        Shards(
-            size=f"dist.get_world_size(){division}",
-            rank=f"dist.get_rank(){division}",
-            drop_all=False,
-            drop_any=True,
-        ),
-    )
+    shards = Shards(size=f"dist.get_world_size(){division}", rank=f"dist.get_rank(){division}", drop_all=False)
+    shard_loaders(draft, shards)
     if draft.module is not before and "dist." in draft.module.code:
         add_import(draft, "import torch.distributed as dist", local="dist")

@@ -1,4 +1,4 @@
-"""Step: the model is transformed where the plan divides layers, and sharded by FSDP."""
+"""Step: transform the model if the plan divides layers, and shard it with FSDP."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ __all__ = ["shard_model"]
 
 
 def shard_model(draft: Draft) -> None:
-    """Transform where planned, then shard."""
+    """Transform the model if planned, then shard it."""
     take_out_wrappers(draft, REPLICATING)
-    found = find_construction(draft)
-    if found is None:
+    construction = find_construction(draft)
+    if construction is None:
         return
-    target, name = draft.target, found.name
-    layers = repeated_layers(draft.survey, found)
+    target, name = draft.target, construction.name
+    layers = repeated_layers(draft.survey, construction)
     lines = []
     if target.tensor_parallel or target.context_parallel or target.expert_parallel:
         lines.append(f"{name} = tsm.transform({name})")
         if target.expert_parallel:
-            draft.leave_to_do(
-                f"`{lines[0]}` needs config=MoEConfig(...) for expert parallelism: pass the model's settings."
+            draft.add_todo(
+                f"`{lines[0]}` requires config=MoEConfig(...) for expert parallelism: pass the settings of the model."
             )
     sharded = next((call for call in draft.survey.calls if draft.survey.callee(call) in SHARDING), None)
     if sharded is not None:
-        # The script shards by FSDP already: the parallel layers come before.
+        # The script already uses FSDP: insert the parallel layers before it.
         statement = draft.survey.statement(sharded)
         if lines and statement is not None:
             edits = Edits()
@@ -46,16 +46,16 @@ def shard_model(draft: Draft) -> None:
     if layers is not None and layers.layer_class:
         policy = f"    auto_wrap_policy=ModuleWrapPolicy({{{layers.layer_class}}}),\n"
     else:
-        draft.leave_to_do(
-            "FSDP gathers the whole model at once without a wrapping policy: pass"
-            " auto_wrap_policy=ModuleWrapPolicy({...}) with the class of the model's layers."
+        draft.add_todo(
+            "Without a wrapping policy, FSDP gathers the entire model at once: pass"
+            " auto_wrap_policy=ModuleWrapPolicy({...}) with the class of the repeated layers."
         )
     mixed = f"MixedPrecision(param_dtype={target.dtype}, reduce_dtype={target.dtype})"
     lines.append(
         f"{name} = FSDP(\n    {name},\n{policy}    mixed_precision={mixed},\n"
         "    device_id=torch.cuda.current_device(),\n    use_orig_params=True,\n)"
     )
-    wrap_construction(draft, found, context="", wrap="\n".join(lines) + "\n")
+    wrap_construction(draft, construction, context="", wrap="\n".join(lines) + "\n")
     add_import(draft, "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP", local="FSDP")
     add_names(draft, "torch.distributed.fsdp", ["MixedPrecision"])
     if policy:
