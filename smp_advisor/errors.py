@@ -1,4 +1,4 @@
-"""What can be wrong with an input: each error is one sentence that says what, where and what would do."""
+"""Errors of an input. Each message is one sentence with the defect, its place and a remedy."""
 
 from __future__ import annotations
 
@@ -22,56 +22,56 @@ _PACKAGE = str(Path(__file__).parent)
 
 
 class AdvisorError(ValueError):
-    """Base of every error this package raises for a user's input.
+    """Base class of every error that this package raises for a user's input.
 
-    A notebook shows the line that asked and the sentence, not the package's own lines: those are of no use to who is to
-    change the input. ``error.__traceback__`` has them.
+    A notebook shows the user's line and the sentence. It omits the frames of the package, which do not help to correct
+    the input. ``error.__traceback__`` has them.
     """
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in the place of a traceback."""
-        asked = ""
+        """Lines that IPython shows instead of a traceback."""
+        call = ""
         for frame in traceback.extract_tb(self.__traceback__):
             if frame.filename.startswith(_PACKAGE):
                 break
-            if frame.line:  # not of methods that dataclasses wrote
-                asked = f"Line {frame.lineno}: {frame.line}"
-        return [*filter(None, [asked]), f"{type(self).__name__}: {self}"]
+            if frame.line:  # generated methods of dataclasses have none
+                call = f"Line {frame.lineno}: {frame.line}"
+        return [*filter(None, [call]), f"{type(self).__name__}: {self}"]
 
 
 class ModelError(AdvisorError):
-    """A model description that cannot be read or does not add up."""
+    """A model description that is unreadable or inconsistent."""
 
 
 class JobError(AdvisorError):
-    """A training setting (sequence length, precision, batch) out of range."""
+    """A training setting (sequence length, precision, batch) that is out of range."""
 
 
 class ClusterError(AdvisorError):
-    """A cluster that cannot exist: no GPUs, a count of zero, hardware figures missing."""
+    """An impossible cluster: no GPUs, a count of zero, missing hardware figures."""
 
 
 class InstanceError(ClusterError):
-    """An instance type that is unknown, or that the library cannot use."""
+    """An instance type that is unknown or not supported by the library."""
 
 
 class PlanError(AdvisorError):
-    """A plan that no version of the library accepts, or that does not match the cluster, model or job."""
+    """A plan that no version of the library accepts, or that conflicts with the cluster, model or job."""
 
 
 class ExportError(AdvisorError):
-    """A plan or a text that cannot be written as a cell that SageMaker would accept."""
+    """A plan or text that has no valid SageMaker cell."""
 
 
 class NoPlanFitsError(AdvisorError):
-    """No plan keeps every GPU within its memory with the probability asked for."""
+    """No plan fits in GPU memory with the required probability."""
 
 
 class ProfileError(AdvisorError):
-    """A model or script that could not be profiled: what stopped it, at which of the user's lines.
+    """A model or script that could not be profiled, with the cause and the user's line.
 
-    `kind` is one of ``memory``, ``time``, ``processes``, ``output``, ``crash``, ``exit`` and ``error``, or empty for an
-    input that was refused; `log` holds the last lines that the process wrote.
+    `kind` is one of ``memory``, ``time``, ``processes``, ``output``, ``crash``, ``exit`` and ``error``, or empty for a
+    refused input. `log` holds the last lines of the process's output.
     """
 
     def __init__(self, sentence: str, *, kind: str = "", log: tuple[str, ...] = ()) -> None:

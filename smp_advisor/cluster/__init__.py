@@ -1,4 +1,4 @@
-"""Where training runs: machine types from a dated table or custom, and clusters of them."""
+"""Clusters of machines. Machine types come from a dated table or from custom figures."""
 
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.gpu import Gpu, gpu, gpus

@@ -1,4 +1,4 @@
-"""The table of GPU boards as it stands: its one reader."""
+"""The reader of the table of GPU boards."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ __all__ = ["board_rows"]
 
 @cache
 def board_rows() -> dict[str, dict[str, str]]:
-    """Rows of the table, by the board's name in the instance table."""
+    """Rows of the table, by the name of the board in the instance table."""
     table = (files("smp_advisor.cluster") / "data" / "gpus.csv").read_text(encoding="utf-8")
     return {row["gpu"]: row for row in csv.DictReader(table.splitlines())}

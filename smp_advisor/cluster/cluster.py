@@ -1,4 +1,4 @@
-"""Nodes of one type, together."""
+"""Clusters: a number of nodes of one instance type."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.custom import custom_instance
 from smp_advisor.cluster.instance import Instance
-from smp_advisor.cluster.table import instance as known_instance
+from smp_advisor.cluster.table import instance as table_instance
 from smp_advisor.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Cluster:
     nodes: int = 1
 
     def __init__(self, instance: Instance | str, nodes: int = 1) -> None:
-        # An own __init__ so that type checkers see that a name is as good as an Instance.
+        # A custom __init__ lets type checkers accept a name instead of an Instance.
         _check_nodes(nodes)
         object.__setattr__(self, "instance", _resolve(instance))
         object.__setattr__(self, "nodes", nodes)
@@ -57,23 +57,23 @@ class Cluster:
         gpu
             Name of the GPU, for example ``"A100 80GB"``.
         usable_gpu_memory_gib
-            GiB of one GPU that a process can use.
+            GiB per GPU that a process can use.
         peak_tflops
-            Dense 16-bit peak of one GPU in 1e12 FLOP/s.
+            Dense 16-bit peak per GPU in 1e12 FLOP/s.
         gpus_per_node, nodes
             Whole numbers of at least 1.
         intra_node_gb_per_s
-            GB/s per GPU, both directions together; 0 only with one GPU a node.
+            GB/s per GPU, sum of both directions; 0 only with one GPU per node.
         inter_node_gbps
-            Gbps of one node; 0 only with one node.
+            Gbps per node; 0 only with one node.
         **optional
             ``gpu_memory_gib``, ``fp8_tflops``, ``board_watts``, ``hbm_gb_per_s``, ``host_memory_gib``,
-            ``host_link_gb_per_s``, ``vcpus``, ``nvlink``, ``efa``, ``gpudirect_rdma``, ``bf16``, ``usd_per_hour`` (one
-            node) and ``name``. What is not given is taken from the nearest known GPU and named in
-            ``cluster.instance.assumed``; a price is never assumed. `smp_advisor.cluster.gpu` has the figures of boards
-            by name.
+            ``host_link_gb_per_s``, ``vcpus``, ``nvlink``, ``efa``, ``gpudirect_rdma``, ``bf16``, ``usd_per_hour`` (per
+            node) and ``name``. Missing figures are copied from the most similar GPU in the instance table and listed in
+            ``cluster.instance.assumed``. A price is never assumed. `smp_advisor.cluster.gpu` returns the figures of a
+            board by name.
         """
-        made = custom_instance(
+        instance = custom_instance(
             gpu=gpu,
             usable_gpu_memory_gib=usable_gpu_memory_gib,
             peak_tflops=peak_tflops,
@@ -83,51 +83,51 @@ class Cluster:
             network_needed=nodes != 1,
             **optional,
         )
-        return cls(made, nodes)
+        return cls(instance, nodes)
 
     @property
     def gpus(self) -> int:
-        """GPUs of the whole cluster, which is the world size: one process a GPU."""
+        """GPUs of the cluster. This is the world size: one process per GPU."""
         return self.nodes * self.instance.gpus
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs of one node."""
+        """GPUs per node."""
         return self.instance.gpus
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Of the whole cluster; None where no price is known."""
+        """USD per hour of the cluster; None if the price is unknown."""
         return None if self.instance.usd_per_hour is None else self.nodes * self.instance.usd_per_hour
 
     @property
     def intra_node_bytes_per_s(self) -> float:
-        """Between the GPUs of a node, per GPU in one direction (half the vendor's total); 0 for a single GPU."""
+        """Bytes per second between the GPUs of a node, per GPU and direction; 0 for a single GPU."""
         return self.instance.intra_node_gb_per_s * 1e9 / 2
 
     @property
     def inter_node_bytes_per_s_per_node(self) -> float:
-        """Between nodes, per node in one direction (network links carry their rate in each direction)."""
+        """Bytes per second between nodes, per node and direction. A network link has its rate in each direction."""
         return self.instance.inter_node_gbps * 1e9 / 8
 
     @property
     def summary(self) -> str:
-        """One line for people: what it is, how it is connected, what it costs."""
+        """Machines, network and price in one line of text."""
         machine = self.instance
         parts = [f"{self.nodes} x {machine.name}: {self.gpus} x {machine.gpu_label}"]
         if machine.gpus > 1:
             parts.append(machine.intra_node)
         if self.nodes > 1:
-            network = f"{machine.inter_node_gbps:g} Gbps {'EFA' if machine.efa else 'network'} a node"
+            network = f"{machine.inter_node_gbps:g} Gbps {'EFA' if machine.efa else 'network'} per node"
             parts.append(network + (" with GPUDirect RDMA" if machine.gpudirect_rdma else ""))
         price = self.usd_per_hour
-        parts.append("no on-demand price known" if price is None else f"{price:,.2f} USD an hour")
+        parts.append("no on-demand price known" if price is None else f"{price:,.2f} USD per hour")
         return ", ".join(parts)
 
 
 def _resolve(machine: object) -> Instance:
     if isinstance(machine, str):
-        return known_instance(machine)
+        return table_instance(machine)
     if isinstance(machine, Instance):
         return machine
     raise ClusterError(f"A cluster takes an instance name such as 'ml.p4d.24xlarge' or an Instance, not {machine!r}.")

@@ -1,4 +1,4 @@
-"""Hardware outside the instance table: figures passed by the user, the rest from the nearest known GPU."""
+"""Hardware outside the instance table: figures from the user, the others from the most similar GPU in the table."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from smp_advisor.cluster.instance import Instance
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import ClusterError
 
-__all__ = ["OptionalFigures", "custom_instance", "nearest_known"]
+__all__ = ["OptionalFigures", "custom_instance", "most_similar"]
 
 T = TypeVar("T")
 
 PCIE_GB_PER_S = 128
-"""Both directions of PCIe Gen5 x16; a faster link between GPUs must be NVLink."""
+"""PCIe Gen5 x16, sum of both directions. A faster link between GPUs must be NVLink."""
 
 
 class OptionalFigures(TypedDict, total=False):
-    """Figures of custom hardware that the nearest known GPU can stand in for."""
+    """Figures of custom hardware that default to those of the most similar GPU."""
 
     gpu_memory_gib: float
-    """Nominal memory of one GPU."""
+    """Nominal memory per GPU."""
     fp8_tflops: float
     """Dense 8-bit peak; 0 for none."""
     board_watts: float
     hbm_gb_per_s: float
     host_memory_gib: float
-    """Of one node."""
+    """Per node."""
     host_link_gb_per_s: float
     """Host copy per GPU, one direction."""
     vcpus: int
-    """Of one node."""
+    """Per node."""
     nvlink: bool
-    """Whether the GPUs of a node talk over NVLink; assumed from the link's bandwidth otherwise."""
+    """Whether NVLink connects the GPUs of a node. Default: assumed from the link's bandwidth."""
     efa: bool
     gpudirect_rdma: bool
     bf16: bool
     usd_per_hour: float
-    """Of one node."""
+    """Per node."""
     name: str
 
 
@@ -66,7 +66,7 @@ def custom_instance(
     usd_per_hour: float | None = None,
     name: str = "custom",
 ) -> Instance:
-    """Build an `Instance` from figures; those not given come from the nearest known GPU and are listed as assumed."""
+    """Build an `Instance` from figures. Missing ones come from the most similar GPU and are listed as assumed."""
     _check_name(gpu)
     _check_whole("gpus_per_node", gpus_per_node)
     if vcpus is not None:
@@ -95,38 +95,42 @@ def custom_instance(
             f"usable_gpu_memory_gib ({usable_gpu_memory_gib:g}) cannot exceed gpu_memory_gib ({gpu_memory_gib:g})."
         )
 
-    near = nearest_known(gpu, usable_gpu_memory_gib, peak_tflops)
+    similar = most_similar(gpu, usable_gpu_memory_gib, peak_tflops)
     assumed: list[str] = []
 
-    def given(field: str, value: T | None, fallback: T) -> T:
+    def or_assumed(field: str, value: T | None, fallback: T) -> T:
         if value is not None:
             return value
         assumed.append(field)
         return fallback
 
-    nvlink = given("intra_node", nvlink, linked and intra_node_gb_per_s > PCIE_GB_PER_S)
+    nvlink = or_assumed("intra_node", nvlink, linked and intra_node_gb_per_s > PCIE_GB_PER_S)
     link = "single GPU" if not linked else "NVLink" if nvlink else "PCIe"
     return Instance(
         name=name,
         gpu=gpu,
         gpus=gpus_per_node,
-        gpu_memory_gib=given("gpu_memory_gib", gpu_memory_gib, max(near.gpu_memory_gib, usable_gpu_memory_gib)),
+        gpu_memory_gib=or_assumed("gpu_memory_gib", gpu_memory_gib, max(similar.gpu_memory_gib, usable_gpu_memory_gib)),
         usable_gpu_memory_gib=float(usable_gpu_memory_gib),
-        vcpus=given("vcpus", vcpus, near.vcpus * gpus_per_node // near.gpus),
-        host_memory_gib=given("host_memory_gib", host_memory_gib, near.host_memory_gib / near.gpus * gpus_per_node),
+        vcpus=or_assumed("vcpus", vcpus, similar.vcpus * gpus_per_node // similar.gpus),
+        host_memory_gib=or_assumed(
+            "host_memory_gib", host_memory_gib, similar.host_memory_gib / similar.gpus * gpus_per_node
+        ),
         intra_node=link,
         intra_node_gb_per_s=float(intra_node_gb_per_s),
         inter_node_gbps=float(inter_node_gbps),
-        efa=given("efa", efa, near.efa),
-        gpudirect_rdma=given("gpudirect_rdma", gpudirect_rdma, near.gpudirect_rdma),
+        efa=or_assumed("efa", efa, similar.efa),
+        gpudirect_rdma=or_assumed("gpudirect_rdma", gpudirect_rdma, similar.gpudirect_rdma),
         peak_tflops=float(peak_tflops),
-        fp8_tflops=given("fp8_tflops", fp8_tflops, near.fp8_tflops),
-        board_watts=given("board_watts", board_watts, near.board_watts),
-        hbm_gb_per_s=given("hbm_gb_per_s", hbm_gb_per_s, near.hbm_gb_per_s),
-        host_link_gb_per_s=given("host_link_gb_per_s", host_link_gb_per_s, near.host_link_gb_per_s),
-        bf16=given("bf16", bf16, near.bf16),
+        fp8_tflops=or_assumed("fp8_tflops", fp8_tflops, similar.fp8_tflops),
+        board_watts=or_assumed("board_watts", board_watts, similar.board_watts),
+        hbm_gb_per_s=or_assumed("hbm_gb_per_s", hbm_gb_per_s, similar.hbm_gb_per_s),
+        host_link_gb_per_s=or_assumed("host_link_gb_per_s", host_link_gb_per_s, similar.host_link_gb_per_s),
+        bf16=or_assumed("bf16", bf16, similar.bf16),
         usd_per_hour=usd_per_hour,
-        source=f"figures given by the user; assumed ones from {near.gpu} in {near.name}" if assumed else "given",
+        source=f"figures from the user; assumed ones from {similar.gpu} in {similar.name}"
+        if assumed
+        else "from the user",
         assumed=tuple(assumed),
         custom=True,
     )
@@ -135,20 +139,19 @@ def custom_instance(
 _REQUIRED = frozenset({"usable_gpu_memory_gib", "peak_tflops", "intra_node_gb_per_s", "inter_node_gbps"})
 
 
-def nearest_known(gpu: str, usable_gpu_memory_gib: float, peak_tflops: float) -> Instance:
-    """Find the instance whose GPU is nearest: by the name's words first, then by memory and peak (log distance).
+def most_similar(gpu: str, usable_gpu_memory_gib: float, peak_tflops: float) -> Instance:
+    """Find the instance with the most similar GPU: first by the name's words, then by memory and peak (log distance).
 
-    Of instances with the same GPU the one with most GPUs counts, because its host is shared as in a training node.
+    Among instances with the same GPU, the one with most GPUs has priority: its host is sized for training.
     """
     words = set(_words(gpu))
 
-    def distance(known: Instance) -> tuple[int, float, int]:
-        model = known.gpu.split()[1].lower()
-        same_name = 0 if model in words else 1
-        apart = abs(math.log(known.usable_gpu_memory_gib / usable_gpu_memory_gib)) + abs(
-            math.log(known.peak_tflops / peak_tflops)
-        )
-        return same_name, apart, -known.gpus
+    def distance(instance: Instance) -> tuple[int, float, int]:
+        board = instance.gpu.split()[1].lower()
+        other_name = 0 if board in words else 1
+        by_memory = abs(math.log(instance.usable_gpu_memory_gib / usable_gpu_memory_gib))
+        by_peak = abs(math.log(instance.peak_tflops / peak_tflops))
+        return other_name, by_memory + by_peak, -instance.gpus
 
     return min(instances(), key=distance)
 
@@ -159,7 +162,7 @@ def _words(gpu: str) -> list[str]:
 
 def _check_name(gpu: object) -> None:
     if not isinstance(gpu, str) or not gpu.strip():
-        raise ClusterError(f"gpu must be the GPU's name, for example 'A100 80GB', not {gpu!r}.")
+        raise ClusterError(f"gpu must be the name of the GPU, for example 'A100 80GB', not {gpu!r}.")
 
 
 def _check_whole(field: str, value: object) -> None:

@@ -1,4 +1,4 @@
-"""Boards by name: what one GPU computes and holds, in and outside the instance table."""
+"""GPU boards by name, in and outside the instance table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Gpu", "gpu", "gpus"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """One board, by its vendor's data sheet.
+    """One GPU board with the figures of its data sheet.
 
     Examples
     --------
@@ -31,20 +31,20 @@ class Gpu:
     name: str
     """Model and memory: ``A100-80GB``."""
     gpu: str
-    """The board as the instance table names it."""
+    """Name of the board in the instance table."""
     gpu_memory_gib: float
     usable_gpu_memory_gib: float
-    """What the driver reports free to a process before the CUDA context."""
+    """Memory that the driver reports as free before the CUDA context."""
     peak_tflops: float
     """Dense 16-bit peak, with fp32 accumulation where that is slower."""
     fp8_tflops: float
-    """Dense 8-bit peak; 0 where the GPU has none."""
+    """Dense 8-bit peak; 0 without 8-bit products."""
     bf16: bool
     hbm_gb_per_s: float
     nvlink_gb_per_s: float
-    """Per GPU, both directions together; 0 where the board has no NVLink."""
+    """Per GPU, sum of both directions; 0 without NVLink."""
     pcie_gb_per_s: float
-    """Per GPU, both directions together."""
+    """Per GPU, sum of both directions."""
     host_link_gb_per_s: float
     """Host copy, one direction."""
     board_watts: float
@@ -53,26 +53,28 @@ class Gpu:
 
 @cache
 def gpus() -> tuple[Gpu, ...]:
-    """Every board of the table; what the instance table says of one is taken from there."""
-    known = {entry.gpu: entry for entry in instances()}
-    return tuple(_gpu(row, known.get(row["gpu"])) for row in board_rows().values())
+    """Every board of the table. Figures in the instance table have priority."""
+    machines = {entry.gpu: entry for entry in instances()}
+    return tuple(_gpu(row, machines.get(row["gpu"])) for row in board_rows().values())
 
 
 def gpu(name: str) -> Gpu:
-    """Board by its name, however spaces and hyphens are set: ``A100-80GB``, ``NVIDIA A100 80 GB``, ``rtx 4090``.
+    """Board by its name, with any spaces and hyphens: ``A100-80GB``, ``NVIDIA A100 80 GB``, ``rtx 4090``.
 
-    Without the memory, a model that comes in one size is found all the same.
+    The memory may be omitted for a board that has one size only.
     """
-    wanted = _key(name)
+    key = _key(name)
     table = gpus()
-    exact = [board for board in table if wanted in {_key(board.name), _key(board.gpu)}]
+    exact = [board for board in table if key in {_key(board.name), _key(board.gpu)}]
     if not exact:
-        exact = [board for board in table if _key(board.name.rsplit("-", 1)[0]) == wanted]
+        exact = [board for board in table if _key(board.name.rsplit("-", 1)[0]) == key]
     if len(exact) == 1:
         return exact[0]
     near = exact or [board for board in table if board.name in get_close_matches(name, [b.name for b in table], n=3)]
-    hint = ", ".join(board.name for board in near) or "A100-80GB, H100-80GB, L4-24GB"
-    raise ClusterError(f"Unknown GPU {name!r}: known are, for example, {hint}; Cluster.custom(...) takes any figures.")
+    hint = ", ".join(board.name for board in near) or ", ".join(board.name for board in table[:3])
+    raise ClusterError(
+        f"Unknown GPU {name!r}: supported are, for example, {hint}; Cluster.custom(...) accepts any figures."
+    )
 
 
 def _key(name: str) -> str:

@@ -9,9 +9,9 @@ __all__ = ["Instance"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instance:
-    """A machine type, from the dated instance table or custom.
+    """A machine type from the dated instance table or from custom figures.
 
-    GB/s are 1e9 bytes a second, Gbps 1e9 bits a second per node, GiB 2**30 bytes.
+    GB/s are 1e9 bytes per second, Gbps 1e9 bits per second per node, GiB 2**30 bytes.
 
     Examples
     --------
@@ -24,48 +24,48 @@ class Instance:
     gpu: str
     gpus: int
     gpu_memory_gib: float
-    """Nominal memory of one GPU."""
+    """Nominal memory per GPU."""
     usable_gpu_memory_gib: float
-    """What the driver reports free to a process before the CUDA context."""
+    """Memory per GPU that the driver reports as free before the CUDA context."""
     vcpus: int
     host_memory_gib: float
     intra_node: str
-    """The link between the node's GPUs as the vendor names it."""
+    """The vendor's name of the link between the node's GPUs."""
     intra_node_gb_per_s: float
-    """Per GPU, both directions together (vendor's total; halve it for one direction); 0 for a single GPU."""
+    """Per GPU, sum of both directions (the vendor's total); 0 for a single GPU."""
     inter_node_gbps: float
     """Sustained network bandwidth of the node."""
     efa: bool
     gpudirect_rdma: bool
     peak_tflops: float
-    """Dense 16-bit peak of one GPU."""
+    """Dense 16-bit peak per GPU."""
     hbm_gb_per_s: float
     host_link_gb_per_s: float
     """Host copy per GPU, one direction."""
     usd_per_hour: float | None
-    """SageMaker on-demand; None where no price is known."""
+    """SageMaker on-demand price; None if unknown."""
     price_note: str = ""
     source: str = ""
     assumed: tuple[str, ...] = ()
-    """Names of the fields that no source confirms: general knowledge, or taken from the nearest known GPU."""
+    """Names of the fields that no source confirms: general knowledge, or copied from the most similar GPU."""
     fp8_tflops: float = 0.0
-    """Dense 8-bit peak of one GPU; 0 where it has none, or where none is known."""
+    """Dense 8-bit peak per GPU; 0 if there is none or it is unknown."""
     board_watts: float = 0.0
-    """Power limit of one GPU; 0 where it is not known."""
+    """Power limit per GPU in watts; 0 if unknown."""
     bf16: bool = True
-    """Whether the GPU computes in bfloat16 (from the A100 on)."""
+    """Whether the GPU supports bfloat16 (A100 and later)."""
     custom: bool = False
-    """Whether the figures were passed by the user rather than read from the instance table."""
+    """Whether the figures come from the user instead of the instance table."""
 
     @property
     def nvlink(self) -> bool:
-        """Whether the node's GPUs talk over NVLink rather than PCIe."""
+        """Whether NVLink connects the node's GPUs."""
         return "nvlink" in self.intra_node.lower()
 
     @property
     def gpu_label(self) -> str:
-        """The GPU as people say it: ``A100 40 GB``."""
+        """Common name of the GPU: ``A100 40 GB``."""
         words = self.gpu.removeprefix("NVIDIA ").split()
-        # SXM generations tell boards apart, not what a reader needs to recognise the GPU.
-        kept = [word for word in words if not word.upper().startswith("SXM")]
-        return " ".join(f"{word[:-2]} GB" if word[:-2].isdigit() and word.endswith("GB") else word for word in kept)
+        # A reader recognizes the GPU without its SXM generation.
+        name = [word for word in words if not word.upper().startswith("SXM")]
+        return " ".join(f"{word[:-2]} GB" if word[:-2].isdigit() and word.endswith("GB") else word for word in name)

@@ -1,4 +1,4 @@
-"""The dated table of GPU instances: its one reader and the look-up by name."""
+"""The dated table of GPU instances: its reader, and lookup by name."""
 
 from __future__ import annotations
 
@@ -21,53 +21,50 @@ _YES_NO = {"yes": True, "no": False}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """Where some columns of the instance table come from."""
+    """The source of some columns of the instance table."""
 
     id: str
     title: str
     date: str
     columns: tuple[str, ...]
     assumed: bool
-    """General knowledge that nothing confirms; shown to users as assumed."""
+    """Unconfirmed general knowledge. Users see it as assumed."""
 
 
 @cache
 def instances() -> tuple[Instance, ...]:
-    """Every GPU training instance of the table, in its order."""
+    """Every GPU training instance, in the order of the table."""
     table = (files("smp_advisor.cluster") / "data" / "instances.csv").read_text(encoding="utf-8")
     return tuple(_instance(row) for row in csv.DictReader(table.splitlines()))
 
 
 @cache
 def sources() -> tuple[Source, ...]:
-    """The sources of the table's columns."""
+    """Sources of the table's columns."""
     return tuple(Source(**{**entry, "columns": tuple(entry["columns"])}) for entry in _sources_file()["source"])
 
 
 def table_date() -> str:
-    """Day the table was compiled (ISO 8601)."""
+    """Date of the table (ISO 8601)."""
     return str(_sources_file()["table_date"])
 
 
 def instance(name: str) -> Instance:
-    """Instance of the table by its name, with or without ``ml.``.
+    """Instance by its name, with or without ``ml.``.
 
     Examples
     --------
     >>> instance("p4d.24xlarge").name
     'ml.p4d.24xlarge'
     """
-    known = _by_name()
-    wanted = name.strip().lower()
-    full = wanted if wanted.startswith("ml.") else f"ml.{wanted}"
-    if full in known:
-        return known[full]
-    near = get_close_matches(full, known, n=3, cutoff=0.6)
-    hint = f"the nearest known are {', '.join(near)}" if near else f"known are, for example, {', '.join(_FAMILIAR)}"
-    raise InstanceError(f"Unknown instance type {name!r}: {hint}; Cluster.custom(...) takes any other hardware.")
-
-
-_FAMILIAR = ("ml.p4d.24xlarge", "ml.p4de.24xlarge", "ml.p5.48xlarge")
+    by_name = _by_name()
+    full = f"ml.{name.strip().lower().removeprefix('ml.')}"
+    if full in by_name:
+        return by_name[full]
+    similar = get_close_matches(full, by_name, n=3, cutoff=0.6)
+    examples = ", ".join(similar or _sources_file()["examples"])
+    hint = f"the most similar are {examples}" if similar else f"supported are, for example, {examples}"
+    raise InstanceError(f"Unknown instance type {name!r}: {hint}; Cluster.custom(...) accepts any other hardware.")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What is trained: models as blocks with counts, and the settings of a training run."""
+"""The model, as blocks with counts, and the settings of a training run."""
 
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.block import Attention, Block, Matmul, SavedActivations

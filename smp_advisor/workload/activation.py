@@ -1,4 +1,4 @@
-"""Activation functions by their transformers names: what each keeps for its backward pass."""
+"""Activation functions by their transformers names, with the memory each one saves for its backward pass."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Activation:
     """Cost of one activation function, in elements per element of its output."""
 
     name: str
-    kept: int
-    """Kept beyond the output, which the next product keeps: 1 for GELU (its input), 0 for ReLU (its output serves)."""
-    unfused_kept: int
-    """Kept on top when it runs as separate operations (``gelu_new``: tanh, cube and their products)."""
+    saved: int
+    """Saved in addition to the output, which the next product saves: 1 for GELU (its input), 0 for ReLU."""
+    unfused_saved: int
+    """Saved in addition when it runs as separate operations (``gelu_new``: tanh, cube and their products)."""
     traffic: int
     """Read and written by the fused form."""
     unfused_traffic: int
-    """Read and written on top when it runs as separate operations."""
+    """Read and written in addition when it runs as separate operations."""
 
 
 @cache
@@ -34,8 +34,8 @@ def _activations() -> dict[str, Activation]:
     return {
         row["name"]: Activation(
             name=row["name"],
-            kept=int(row["kept"]),
-            unfused_kept=int(row["unfused_kept"]),
+            saved=int(row["saved"]),
+            unfused_saved=int(row["unfused_saved"]),
             traffic=int(row["traffic"]),
             unfused_traffic=int(row["unfused_traffic"]),
         )
@@ -44,8 +44,8 @@ def _activations() -> dict[str, Activation]:
 
 
 def activation(name: object) -> Activation:
-    """Activation function by the name a transformers configuration gives it."""
-    known = _activations()
-    if not isinstance(name, str) or name not in known:
-        raise ModelError(f"Unknown activation function {name!r}; known are {', '.join(known)}.")
-    return known[name]
+    """Activation function by its name in a transformers configuration."""
+    functions = _activations()
+    if not isinstance(name, str) or name not in functions:
+        raise ModelError(f"Unknown activation function {name!r}; supported are {', '.join(functions)}.")
+    return functions[name]

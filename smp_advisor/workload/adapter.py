@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA: Hu et al. 2021, arXiv 2106.09685) over a frozen, possibly quantised model."""
+"""Low-rank adapters (LoRA: Hu et al. 2021, arXiv 2106.09685) over a frozen, possibly quantized model."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ AdapterTargets = Literal["query-value", "attention", "all-linear"]
 
 _BASE_BYTES = {16: 2.0, 8: 1.0, 4: 0.5}
 _SCALE_BYTES = {16: 0.0, 8: 0.0, 4: 4 / 64}
-"""QLoRA (Dettmers et al. 2023, arXiv 2305.14314, section 3): an fp32 scale for 64 values; LLM.int8 one for a row."""
+"""QLoRA (Dettmers et al. 2023, arXiv 2305.14314, section 3): one fp32 scale per 64 values; LLM.int8: one per row."""
 _DOUBLE_QUANTIZED_SCALE_BYTES = 1 / 64 + 4 / (64 * 256)
-"""The scales themselves in 8 bits, with an fp32 scale for 256 of them."""
+"""The scales themselves in 8 bits, with one fp32 scale per 256 of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adapter:
-    """LoRA: each adapted product gets a trained product of low rank beside it, everything else is frozen.
+    """LoRA: each adapted product gets an additional trained product of low rank. Everything else is frozen.
 
     Examples
     --------
@@ -40,43 +40,43 @@ class Adapter:
     """``query-value`` (PEFT's default for most families), ``attention`` (all four projections), or ``all-linear``
     (every product of a block)."""
     base_bits: Literal[16, 8, 4] = 16
-    """Bits a weight of the frozen products: 16 (LoRA), 8 (LLM.int8) or 4 (QLoRA); embedding, norms and head have 16."""
+    """Bits per weight of frozen products: 16 (LoRA), 8 (LLM.int8) or 4 (QLoRA). Embedding, norms and head have 16."""
     double_quantization: bool = False
-    """Whether the scales of a 4-bit base are quantised as well."""
+    """Whether the scales of a 4-bit base are quantized as well."""
     dropout: bool = True
-    """Whether the adapter's input passes through dropout, of which a copy and a mask are kept."""
+    """Whether the adapter's input passes through dropout, which saves a copy and a mask."""
 
     def __post_init__(self) -> None:
-        rank: object = self.rank  # whatever the annotation says, a notebook may pass text
+        rank: object = self.rank  # a notebook may pass text despite the annotation
         if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
             raise JobError(f"The adapter's rank must be a whole number of at least 1, not {self.rank!r}.")
         for name, allowed in (("targets", ("query-value", "attention", "all-linear")), ("base_bits", (16, 8, 4))):
             if getattr(self, name) not in allowed:
-                works = ", ".join(str(value) for value in allowed)
-                raise JobError(f"The adapter's {name} must be one of {works}, not {getattr(self, name)!r}.")
+                choices = ", ".join(str(value) for value in allowed)
+                raise JobError(f"The adapter's {name} must be one of {choices}, not {getattr(self, name)!r}.")
         for name in ("double_quantization", "dropout"):
             if not isinstance(getattr(self, name), bool):
                 raise JobError(f"The adapter's {name} must be True or False, not {getattr(self, name)!r}.")
         if self.double_quantization and self.base_bits != 4:
-            raise JobError("double_quantization is for a 4-bit base: set base_bits=4 as well.")
+            raise JobError("double_quantization requires a 4-bit base: set base_bits=4 as well.")
 
     @property
     def quantized(self) -> bool:
-        """Whether the frozen products have fewer than 16 bits a weight."""
+        """Whether the frozen products have fewer than 16 bits per weight."""
         return self.base_bits < 16
 
     @property
     def base_bytes_per_parameter(self) -> float:
-        """Bytes a weight of the frozen products, scales included."""
+        """Bytes per weight of the frozen products, scales included."""
         scales = _DOUBLE_QUANTIZED_SCALE_BYTES if self.double_quantization else _SCALE_BYTES[self.base_bits]
         return _BASE_BYTES[self.base_bits] + scales
 
     def applied_to(self, model: Model) -> Model:
-        """Model whose blocks keep what the frozen ones keep, and carry the adapter's parameters."""
+        """The model with frozen blocks that carry the adapter's parameters."""
         return _applied(self, model)
 
     def parameter_count(self, model: Model) -> int:
-        """Trained parameters."""
+        """Number of trained parameters."""
         return sum(group.count * group.block.adapter_parameters for group in self.applied_to(model).groups)
 
 
@@ -91,19 +91,19 @@ def _applied(adapter: Adapter, model: Model) -> Model:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """One adapted product: trained matrices of inputs x rank and rank x outputs."""
+    """One adapted product, with trained matrices of inputs x rank and rank x outputs."""
 
     inputs: int
     outputs: int
     copies: int
-    """Experts, each with a pair of its own."""
-    chosen: int
+    """Experts, each with its own pair."""
+    experts_per_token: int
     source: str
-    """The tensor it reads, the same for all products of one norm's output."""
+    """The tensor that the product reads. Products of one norm's output share it."""
 
 
 def _pairs(adapter: Adapter, block: Block) -> tuple[_Pair, ...]:
-    """Adapted products; a joint product of queries, keys and values, or of gate and up, is adapted part by part."""
+    """Adapted products. A joint product (queries, keys and values; gate and up) has one pair per part."""
     pairs: list[_Pair] = []
     everything, queries_values = adapter.targets == "all-linear", adapter.targets == "query-value"
     attentions = iter(block.attentions)
@@ -121,62 +121,63 @@ def _pairs(adapter: Adapter, block: Block) -> tuple[_Pair, ...]:
                 widths, source = [product.outputs // 2] * (1 if queries_values else 2), _ENCODER
             case "attention output" | "cross-attention output":
                 widths, source = ([] if queries_values else widths), _ATTENTION
-            case "mlp up and gate" | "expert up and gate":
-                widths, source = ([product.outputs // 2] * 2 if everything else []), "mlp norm"
+            case _ if product.gate_outputs:
+                gate = product.gate_outputs
+                widths, source = ([gate, product.outputs - gate] if everything else []), "mlp norm"
             case "mlp up" | "mlp down" | "expert down":
                 widths, source = (widths if everything else []), product.name
             case _:
-                widths, source = _as_named(adapter, product)
+                widths, source = _widths_by_module_name(adapter, product)
         pairs += [_Pair(product.inputs, width, product.experts, product.weights_per_token, source) for width in widths]
     return tuple(pairs)
 
 
-_NAMED = {
+_MODULE_NAMES = {
     "query": {"q_proj", "q_lin", "query", "query_proj", "to_q", "wq"},
     "key": {"k_proj", "k_lin", "key", "key_proj", "to_k", "wk"},
     "value": {"v_proj", "v_lin", "value", "value_proj", "to_v", "wv"},
     "joint": {"Wqkv", "c_attn", "qkv_proj", "query_key_value"},
     "output": {"o_proj", "out_lin", "out_proj", "wo"},
 }
-"""What models call the projections of their attention."""
+"""Names of the attention projections in the code of models."""
 
 
-def _as_named(adapter: Adapter, product: Matmul) -> tuple[list[int], str]:
-    """(widths, source) of a product of a measured block, which has the name its module has in the model's code.
+def _widths_by_module_name(adapter: Adapter, product: Matmul) -> tuple[list[int], str]:
+    """(widths, source) of a product of a measured block, which has the name of its module in the model's code.
 
-    A product that nothing divides is a router, which decides and is never adapted.
+    A product that tensor parallelism does not split is a router. Routers are never adapted.
     """
     if product.split == "none":
         return [], product.name
-    role = next((role for role, names in _NAMED.items() if product.name in names), "")
-    reached = {
+    role = next((role for role, names in _MODULE_NAMES.items() if product.name in names), "")
+    adapted_roles = {
         "query-value": {"query", "value", "joint"},
-        "attention": set(_NAMED),
-        "all-linear": {*_NAMED, ""},
+        "attention": set(_MODULE_NAMES),
+        "all-linear": {*_MODULE_NAMES, ""},
     }
     source = {"": product.name, "output": _ATTENTION}.get(role, "attention norm")
-    return ([product.outputs] if role in reached[adapter.targets] else []), source
+    return ([product.outputs] if role in adapted_roles[adapter.targets] else []), source
 
 
 def _adapted(adapter: Adapter, block: Block) -> Block:
-    """Block of which only the adapter is trained.
+    """The block with frozen weights and a trained adapter.
 
-    The inputs that gradients of frozen weights would need are not kept; those of adapted products are, once for all
-    products that read the same tensor, and a copy behind dropout for every pair.
+    Frozen weights have no gradient, so their inputs are not saved. The inputs of adapted products are saved: once for
+    all products that read the same tensor, or with dropout as one copy per pair.
     """
     saved, pairs = block.saved, _pairs(adapter, block)
-    # A quantised product is a function of its own, which keeps its input although no weight needs it, and casts it to
-    # the type it computes in: published QLoRA runs hold two of every input where LoRA holds none.
+    # A quantized product is a separate autograd function. It saves its input although no weight needs it, and casts the
+    # input to its compute type: published QLoRA runs save every input twice, LoRA runs save none.
     inputs = 1.0 if adapter.quantized else -1.0
     replicated = saved.replicated_elements + inputs * saved.weight_replicated_elements
     split = saved.split_elements + inputs * saved.weight_split_elements
-    split += sum(adapter.rank * pair.chosen for pair in pairs)
-    # Dropout gives every pair a tensor of its own. Without it they share what they read, and what the fused attention
-    # or the encoder keeps anyway costs nothing.
-    kept = pairs if adapter.dropout else tuple({pair.source: pair for pair in pairs}.values())
+    split += sum(adapter.rank * pair.experts_per_token for pair in pairs)
+    # With dropout, every pair saves its own tensor. Without it, pairs share their input, and a tensor that the fused
+    # attention or the encoder saves anyway costs nothing.
+    saved_inputs = pairs if adapter.dropout else tuple({pair.source: pair for pair in pairs}.values())
     masks = 0.0
-    for pair in kept:
-        elements = pair.inputs * pair.chosen
+    for pair in saved_inputs:
+        elements = pair.inputs * pair.experts_per_token
         if adapter.dropout:
             masks += elements
         elif pair.source in {_ATTENTION, _ENCODER}:

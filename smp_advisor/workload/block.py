@@ -1,4 +1,4 @@
-"""One kind of layer: its parameters, matrix products, attention and what autograd keeps of it."""
+"""One kind of layer: its parameters, matrix products, attention and saved activations."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Split = Literal["column", "row", "none"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Matmul:
-    """A matrix product of the forward pass: each token's row of `inputs` values times a weight.
+    """A matrix product of the forward pass, of each token's row of `inputs` values with a weight.
 
     FLOPs per token are ``2 * inputs * outputs * weights_per_token * rows_per_token``.
     """
 
     name: str
-    """What it computes, as the papers name it: ``qkv``, ``attention output``, ``mlp up``, ..."""
+    """The product's name in the literature: ``qkv``, ``attention output``, ``mlp up``, ..."""
     inputs: int
     """Length of the reduced dimension (k)."""
     outputs: int
@@ -26,15 +26,18 @@ class Matmul:
     split: Split = "none"
     """Which side tensor parallelism divides: outputs (``column``), inputs (``row``), or neither."""
     experts: int = 1
-    """Copies of the weight of which each token uses `weights_per_token` (mixture of experts)."""
+    """Copies of the weight (mixture of experts). Each token uses `weights_per_token` of them."""
     weights_per_token: int = 1
-    """How many of the `experts` a token passes through."""
+    """Number of `experts` per token."""
     rows_per_token: float = 1.0
-    """Rows that a token brings: the positions of a convolution, the patches of an image that counts as one token."""
+    """Rows per token: positions of a convolution, or patches of an image that counts as one token."""
+    gate_outputs: int = 0
+    """Of the `outputs`, those that pass through a gated layer's activation function (SwiGLU). Fused kernels recompute
+    that function's output instead of saving it."""
 
     @property
     def flops_per_token(self) -> float:
-        """Of the forward pass."""
+        """FLOPs per token of the forward pass."""
         return 2.0 * self.inputs * self.outputs * self.weights_per_token * self.rows_per_token
 
 
@@ -49,25 +52,25 @@ class Attention:
     window: int | None = None
     """Sliding window in tokens, None for full attention."""
     dropout: bool = True
-    """Whether attention dropout is on, so that eager attention saves its mask and output."""
+    """Whether attention dropout is on. If so, eager attention saves its mask and output."""
     fusible: bool = True
-    """Whether the model's code has a fused form of it; without one it runs eagerly, whatever was asked for."""
+    """Whether the model's code has a fused form. Without one, attention always runs eagerly."""
     scores_in_fp32: bool = False
-    """Whether eager attention takes its softmax of an fp32 copy of 16-bit scores."""
+    """Whether eager attention computes its softmax in fp32 from 16-bit scores."""
     position_biases: bool = False
-    """Whether biases of every score are added, one tensor of them for all blocks of a stack (T5)."""
+    """Whether a bias is added to every score. All blocks of a stack share one tensor of biases (T5)."""
     score_bytes: float | None = None
-    """Bytes that eager attention keeps of one score, where they were measured; None: by formula."""
+    """Measured bytes per score that eager attention saves. None: computed by formula."""
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
             raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
 
     def eager_score_bytes(self, element_bytes: int, *, autocast: bool = False) -> float:
-        """Bytes that eager attention keeps of one score.
+        """Bytes per score that eager attention saves.
 
-        The softmax output and, with dropout, its mask and output; without, the cast that the product with the values
-        reads, where the softmax runs in fp32.
+        These are the softmax output and, with dropout, its mask and output. Without dropout, a softmax in fp32 adds the
+        cast that the product with the values reads.
         """
         if self.score_bytes is not None:
             return self.score_bytes
@@ -77,49 +80,49 @@ class Attention:
         return softmax + (element_bytes if softmax > element_bytes else 0)
 
     def keys_per_query(self, sequence_length: int) -> int:
-        """Columns of the score matrix that eager attention materialises, full rows as PyTorch does."""
+        """Columns of the score matrix that eager attention materializes: full rows, as in PyTorch."""
         return sequence_length
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavedActivations:
-    """What autograd keeps of one token of one block until its backward pass.
+    """Tensors that autograd saves for the backward pass of one block, per token.
 
-    Elements have the size of the training dtype, masks and statistics have bytes of their own. The attention scores
-    (quadratic in sequence length) are not here: they follow from `Attention`.
+    Elements have the size of the training dtype; masks and statistics are counted in bytes. The attention scores
+    (quadratic in sequence length) are not included: they follow from `Attention`.
     """
 
     split_elements: float
     """Elements divided by the tensor parallel degree (q, k, v, attention output, MLP intermediates)."""
     replicated_elements: float
-    """Elements every tensor-parallel rank keeps (norm inputs, inputs of column-parallel products)."""
+    """Elements that every tensor-parallel rank saves (norm inputs, inputs of column-parallel products)."""
     split_bytes: float = 0.0
     replicated_bytes: float = 0.0
-    """Bytes whatever the dtype: dropout masks (1 byte an element), fp32 statistics."""
+    """Bytes that do not depend on the dtype: dropout masks (1 byte per element), fp32 statistics."""
     unfused_split_elements: float = 0.0
     """Extra elements when activation functions run as separate operations, as in the model's own PyTorch code
-    (``gelu_new``); the library's fused tensor-parallel layers do not keep them."""
+    (``gelu_new``). The library's fused tensor-parallel layers do not save them."""
     eager_split_elements: float = 0.0
-    """Further elements with eager attention only: keys and values copied to every head, upcast queries and keys;
-    negative where the fused kernel keeps a tensor that eager attention does not."""
+    """Extra elements with eager attention only: keys and values copied to every head, upcast queries and keys.
+    Negative where the fused kernel saves a tensor that eager attention does not."""
     half_replicated_bytes: float = 0.0
-    """Extra bytes in half precision only (fp32 copies that an RMSNorm keeps of a 16-bit input)."""
+    """Extra bytes in half precision only (the fp32 copy of a 16-bit input that an RMSNorm saves)."""
     autocast_replicated_bytes: float = 0.0
-    """Extra bytes under autocast over fp32 parameters only: the residual stream, which norms read, is fp32 then, and
-    every product casts what it reads for itself."""
+    """Extra bytes under autocast over fp32 parameters only. The residual stream that norms read is then fp32, and every
+    product casts its own input."""
     weight_split_elements: float = 0.0
-    """Of `split_elements`, those that only the gradients of weights need: frozen weights (adapters) leave them out."""
+    """Of `split_elements`, those that only gradients of weights need. Frozen weights (adapters) do not save them."""
     weight_replicated_elements: float = 0.0
-    """The same of `replicated_elements`."""
+    """Of `replicated_elements`, those that only gradients of weights need."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """A layer that repeats: everything the cost model asks of it, per token.
+    """A layer that repeats, with the per-token figures that the cost model uses.
 
     Examples
     --------
-    A GPT block of width h keeps ``34 h`` bytes a token in half precision with fused attention
+    A GPT block of width h saves ``34 h`` bytes per token in half precision with fused attention
     (Korthikanti et al. 2022, arXiv 2205.05198, eq. 1, without the attention scores).
     """
 
@@ -128,34 +131,34 @@ class Block:
     hidden: int
     """Width of the block's input and output."""
     parameters: int
-    """All parameters, exact."""
+    """Exact number of parameters."""
     replicated_parameters: int
-    """Those tensor parallelism cannot divide: norms, biases of row-parallel products, routers."""
+    """Parameters that tensor parallelism cannot divide: norms, biases of row-parallel products, routers."""
     matmuls: tuple[Matmul, ...]
     attentions: tuple[Attention, ...]
     saved: SavedActivations
     traffic_elements: float
     """Elements read and written by the memory-bound operations of the forward pass (norms, activation functions,
-    residuals, dropout), per token; those divided by tensor parallelism are in `split_traffic_elements`."""
+    residuals, dropout), per token. Those divided by tensor parallelism are in `split_traffic_elements`."""
     split_traffic_elements: float = 0.0
     unfused_split_traffic_elements: float = 0.0
-    """What activation functions written as separate operations read and write beyond the fused ones counted above;
-    like `SavedActivations.unfused_split_elements`, only without the library's fused tensor-parallel layers."""
+    """Elements that activation functions written as separate operations read and write in addition to fused ones. Like
+    `SavedActivations.unfused_split_elements`, they do not occur in the library's fused tensor-parallel layers."""
     all_reduces: int = 2
     """All-reduces of the block's output (tokens x hidden) that tensor parallelism adds to one forward pass."""
     input_tensors: int = 1
     """Tensors of tokens x hidden that enter the block (2 for a decoder with cross-attention)."""
     adapter_parameters: int = 0
-    """Trained parameters that an adapter adds beside the frozen ones (`Adapter.applied_to`)."""
+    """Trained parameters that an adapter adds to the frozen ones (`Adapter.applied_to`)."""
 
     @property
     def gate_elements(self) -> int:
-        """Elements a token that a fused gated activation makes anew instead of keeping: its activation's output."""
-        return sum(m.outputs // 2 * m.weights_per_token for m in self.matmuls if m.name.endswith("up and gate"))
+        """Elements per token that a fused gated activation recomputes instead of saving."""
+        return sum(matmul.gate_outputs * matmul.weights_per_token for matmul in self.matmuls)
 
     @property
     def expert_parameters(self) -> int:
-        """Those of the experts of a mixture, all of them together."""
+        """Parameters of all experts of a mixture together."""
         return sum(m.inputs * m.outputs * m.experts for m in self.matmuls if m.experts > 1)
 
     @property

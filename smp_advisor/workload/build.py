@@ -1,4 +1,4 @@
-"""From a configuration's values to a model, whoever gave them."""
+"""A model from the values of a configuration."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ __all__ = ["model_from_values"]
 
 
 _LEFT_OUT = ("_name_or_path", "auto_map", "transformers_version")
-"""A path of the machine it was made on, a pointer to code outside transformers, and who wrote it."""
+"""A path on the machine that wrote the file, a pointer to code outside transformers, and the version that wrote it."""
 
 
 def model_from_values(values: Mapping[str, Any], *, source: str, name: str | None = None) -> Model:
-    """Model of a configuration given as a mapping that holds its ``model_type``.
+    """Model of a configuration that is a mapping with its ``model_type``.
 
-    `Model.config_json` holds the values with the defaults filled in, so that a later release of transformers with
-    other defaults still builds the model that was counted.
+    `Model.config_json` holds the values with the defaults filled in. A later release of transformers with other
+    defaults therefore still builds the same model.
     """
     settings = Settings(values, family(values.get("model_type"), source=source), source)
     model = build(settings)
     try:
-        config_json = json.dumps(_rebuilding(settings.as_dict()), sort_keys=True, allow_nan=False)
+        config_json = json.dumps(_portable(settings.as_dict()), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ModelError(f"In {source}, a value cannot be written as JSON ({error}): pass plain values.") from None
     return dataclasses.replace(model, name=name or model.name, config_json=config_json)
 
 
-def _rebuilding(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that say how to build the model."""
+def _portable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that build the same model on any machine."""
     return {key: value for key, value in values.items() if key not in _LEFT_OUT}

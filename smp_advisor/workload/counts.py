@@ -11,7 +11,7 @@ __all__ = ["check_sizes", "format_count", "parse_count"]
 
 _SCALES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _TEXT = re.compile(r"\s*(\d[\d_,]*(?:\.\d+)?|\.\d+)(e[+]?\d{1,2})?\s*([KMBGT]?)\s*", re.IGNORECASE)
-_WORKS = "a positive number such as 10e9 or text such as '10B', '1.5B' or '350M'"
+_FORMS = "a positive number such as 10e9 or text such as '10B', '1.5B' or '350M'"
 _MAXIMUM = 10**15
 
 
@@ -27,26 +27,26 @@ def parse_count(count: float | str) -> int:
     """
     value = _from_text(count) if isinstance(count, str) else _from_number(count)
     if not 1 <= value <= _MAXIMUM:
-        raise ModelError(f"A parameter count lies between 1 and {format_count(_MAXIMUM)}: {_WORKS}, not {count!r}.")
+        raise ModelError(f"A parameter count must be between 1 and {format_count(_MAXIMUM)}: {_FORMS}, not {count!r}.")
     return value
 
 
 def _from_number(number: object) -> int:
     if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-        raise ModelError(f"A parameter count is {_WORKS}, not {number!r}.")
+        raise ModelError(f"A parameter count must be {_FORMS}, not {number!r}.")
     return round(number)
 
 
 def _from_text(text: str) -> int:
     match = _TEXT.fullmatch(text)
     if not match:
-        raise ModelError(f"A parameter count is {_WORKS}, not {text!r}.")
+        raise ModelError(f"A parameter count must be {_FORMS}, not {text!r}.")
     digits, exponent, unit = match.groups()
     return round(float(digits.replace("_", "").replace(",", "") + (exponent or "")) * _SCALES[unit.upper()])
 
 
 def format_count(count: float) -> str:
-    """Write a count with three digits and a unit.
+    """Format a count with three digits and a unit.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def format_count(count: float) -> str:
 
 
 def check_sizes(**sizes: object) -> None:
-    """Refuse sizes of a shape that are not whole numbers of at least 1; None is not given."""
+    """Refuse sizes of a shape that are not whole numbers of at least 1. None means not set."""
     for field, value in sizes.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ModelError(f"{field} must be a whole number of at least 1, not {value!r}.")

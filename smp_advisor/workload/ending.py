@@ -1,4 +1,4 @@
-"""Which model a configuration stands for: the head its ``architectures`` name."""
+"""The head of a model, from the ``architectures`` of its configuration."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _SUFFIXES: dict[str, Task] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
-    """What follows the last block."""
+    """The task that the head after the last block serves."""
 
     task: Task
     note: str = ""
-    """For people, where something was assumed."""
+    """Note for the user where the task is assumed."""
 
 
 def ending(settings: Settings, *supported: Task) -> Ending:
-    """Task of the configuration; the first of `supported` unless ``architectures`` names another of them."""
+    """Task of the configuration: the first of `supported` unless ``architectures`` names another of them."""
     architectures = settings.value("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else None
     if not isinstance(name, str):
@@ -48,5 +48,5 @@ def ending(settings: Settings, *supported: Task) -> Ending:
         return Ending(task=_SUFFIXES[suffix])
     return Ending(
         task=supported[0],
-        note=f"counted with a {supported[0]} head, since the head of {name} is not known",
+        note=f"counted with a {supported[0]} head because the head of {name} is unknown",
     )

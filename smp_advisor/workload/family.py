@@ -1,9 +1,9 @@
-"""The model families that can be read: configuration defaults, other spellings of keys, names for people."""
+"""Supported model families: configuration defaults, key aliases, and the data for inferring a shape."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,23 @@ from smp_advisor.errors import ModelError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Family", "families", "family"]
+__all__ = ["Family", "Inference", "families", "family"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inference:
+    """How a shape of this family is inferred from a parameter count."""
+
+    series: tuple[str, ...]
+    """Published series between which the hidden size is interpolated."""
+    vocab: int
+    """Default vocabulary size."""
+    activation_error: float
+    """Relative error of activation memory for nine of ten inferred shapes."""
+    activation_error_below_1b: float
+    """The same for models of fewer than 1e9 parameters."""
+    kv_heads: int | None = None
+    """Key-value heads where this number divides the heads. None: as many as heads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,20 +38,30 @@ class Family:
 
     model_type: str
     label: str
-    """Name for people."""
+    """Display name."""
     config_class: str
     defaults: Mapping[str, Any]
-    """What the configuration class fills in; None where it derives the value from others."""
+    """Defaults of the configuration class. None where it derives the value from others."""
     aliases: Mapping[str, str]
-    """Other spellings of keys to the one the family uses."""
+    """Alternative keys, each with the key that the family uses."""
     shape_keys: Mapping[str, str]
-    """Names of `Shape` fields (and ``tied``) to configuration keys."""
+    """Configuration key of each `Shape` field (and of ``tied``)."""
+    shape_defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults of a model built from a shape that differ from the configuration class's."""
+    builder: str
+    """Module of `smp_advisor.workload.families` that builds the model."""
+    gated: bool = False
+    """Whether the blocks are Llama's, with a gated feed-forward layer."""
+    sparse_form: str | None = None
+    """The family with the same blocks and a mixture of experts."""
+    inference: Inference | None = None
+    """None where a shape cannot be inferred from a parameter count."""
 
 
 @cache
 def families() -> dict[str, Family]:
     """Every family by its ``model_type``."""
-    text = (files("smp_advisor.workload") / "data" / "config_defaults.json").read_text(encoding="utf-8")
+    text = (files("smp_advisor.workload") / "data" / "families.json").read_text(encoding="utf-8")
     return {
         model_type: Family(
             model_type=model_type,
@@ -44,14 +70,23 @@ def families() -> dict[str, Family]:
             defaults=entry["defaults"],
             aliases=entry["aliases"],
             shape_keys=entry["shape"],
+            shape_defaults=entry.get("shape_defaults", {}),
+            builder=entry.get("builder", model_type),
+            gated=entry.get("gated", False),
+            sparse_form=entry.get("sparse_form"),
+            inference=_inference(entry["inference"]) if "inference" in entry else None,
         )
         for model_type, entry in json.loads(text).items()
     }
 
 
+def _inference(entry: Mapping[str, Any]) -> Inference:
+    return Inference(**{**entry, "series": tuple(entry["series"])})
+
+
 def family(model_type: object, *, source: str = "family") -> Family:
     """Family by its ``model_type``."""
-    known = families()
-    if not isinstance(model_type, str) or model_type not in known:
-        raise ModelError(f"{source} names the model type {model_type!r}; supported are {', '.join(known)}.")
-    return known[model_type]
+    supported = families()
+    if not isinstance(model_type, str) or model_type not in supported:
+        raise ModelError(f"{source} names the model type {model_type!r}; supported are {', '.join(supported)}.")
+    return supported[model_type]

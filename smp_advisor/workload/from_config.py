@@ -31,13 +31,13 @@ def model_from_config(config: str | os.PathLike[str] | Mapping[str, Any] | objec
         values = config.to_dict()  # type: ignore[attr-defined]
         if not isinstance(values, dict):
             raise ModelError(
-                f"to_dict() of {type(config).__name__} gives no dictionary: pass a transformers configuration."
+                f"to_dict() of {type(config).__name__} returns no dictionary: pass a transformers configuration."
             )
         return _model(_plain(values), source=f"the {type(config).__name__}", fallback=None)
     if isinstance(config, dict):
         return _model(config, source="the configuration", fallback=None)
     raise ModelError(
-        f"A configuration is a transformers configuration object, a dict or the path of a config.json, "
+        f"A configuration must be a transformers configuration object, a dict or the path of a config.json, "
         f"not {type(config).__name__}."
     )
 
@@ -47,7 +47,7 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         size = file.stat().st_size
         text = "" if size > _MAXIMUM_FILE_BYTES else file.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path, bytes that are no UTF-8
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path, bytes that are not UTF-8
         problem = getattr(error, "strerror", None) or error
         raise ModelError(
             f"{str(file)!r} cannot be read ({problem}): pass the path of a config.json or of its folder; "
@@ -60,26 +60,26 @@ def _read(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise ModelError(f"{file} is not a JSON file: pass the path of a model's config.json.") from None
     if not isinstance(values, dict):
-        raise ModelError(f"{file} holds no JSON object: pass the path of a model's config.json.")
+        raise ModelError(f"{file} contains no JSON object: pass the path of a model's config.json.")
     return values
 
 
 def _model(values: Mapping[str, Any], *, source: str, fallback: str | None) -> Model:
     if values.get("model_type") is None:
         hint = (
-            "it describes a tokenizer; pass the config.json beside it"
+            "it describes a tokenizer; pass the config.json next to it"
             if "tokenizer_class" in values and "vocab_size" not in values
             else 'add one such as "model_type": "gpt2"'
         )
         raise ModelError(f"In {source}, model_type is missing: {hint}.")
     origin = values.get("_name_or_path")
-    # Only the last part of a path or of a hub name is a name for people.
+    # The last part of a path or of a hub name is the display name.
     name = origin.rstrip("/\\").replace("\\", "/").split("/")[-1] if isinstance(origin, str) else ""
     return model_from_values(values, source=source, name=name or fallback)
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values without what JSON cannot hold: dtypes and quantisation objects of some releases."""
+    """Values that JSON can represent, without the dtypes and quantization objects of some releases."""
     return {key: value for key, value in values.items() if _is_json(value)}
 
 

@@ -1,4 +1,4 @@
-"""A model of a given size: a published model's shape if one is that size, else an interpolated one."""
+"""A model from its size: the shape of a published model of that size, else an interpolated shape."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ModelError
 from smp_advisor.workload.counts import check_sizes, format_count, parse_count
+from smp_advisor.workload.family import families
 from smp_advisor.workload.family import family as family_of
 from smp_advisor.workload.from_shape import model_from_shape
-from smp_advisor.workload.inference import Known, activation_band, infer_shape
+from smp_advisor.workload.inference import PartialShape, activation_band, infer_shape
 from smp_advisor.workload.published import nearest_published
 
 if TYPE_CHECKING:
+    from smp_advisor.workload.family import Family
     from smp_advisor.workload.model import Model
     from smp_advisor.workload.published import PublishedShape
 
 __all__ = ["model_from_count"]
 
-_FAMILIES = ("gpt2", "llama")
 _POSITIONS = 2048
-_FAR = 0.03
-"""From this deviation on, a person is told that the shape misses the count."""
-_VOCABULARIES = {"gpt2": 50257, "llama": 128256}
-"""GPT-2's and Llama 3's tokenizers."""
+_MAX_DEVIATION = 0.03
+"""A larger deviation of the shape from the count is reported in the note."""
 
 
 def model_from_count(
@@ -38,54 +37,55 @@ def model_from_count(
     name: str | None,
 ) -> Model:
     """Model of about `count` parameters; see `Model.from_parameters`."""
-    if family not in _FAMILIES:
-        family_of(family, source="family")
+    facts = family_of(family, source="family")
+    if facts.inference is None:
+        supported = " and ".join(name for name, entry in families().items() if entry.inference)
         raise ModelError(
-            f"A shape can be inferred for the families {' and '.join(_FAMILIES)}, not {family!r}: "
-            "give its shape with Model.from_shape or its configuration with Model.from_config."
+            f"A shape can be inferred for the families {supported}, not {family!r}: "
+            "pass its shape to Model.from_shape or its configuration to Model.from_config."
         )
-    wanted = parse_count(count)
+    target = parse_count(count)
     check_sizes(layers=layers, hidden=hidden, heads=heads, vocab=vocab, sequence_length=sequence_length)
     if layers is hidden is heads is None:
-        published = nearest_published(wanted, gated=family == "llama")
+        published = nearest_published(target, gated=facts.gated)
         if published is not None:
-            model = _as_published(wanted, published, family, vocab, sequence_length, name)
+            model = _as_published(target, published, facts, vocab, sequence_length, name)
             # With another vocabulary or more positions, a small model may be far from the count.
-            if abs(model.parameter_count / wanted - 1) <= 2 * _FAR:
+            if abs(model.parameter_count / target - 1) <= 2 * _MAX_DEVIATION:
                 return model
-    known = Known(
+    partial = PartialShape(
         layers=layers,
         hidden=hidden,
         heads=heads,
-        vocab=vocab or _VOCABULARIES[family],
+        vocab=vocab or facts.inference.vocab,
         positions=max(sequence_length or 0, _POSITIONS),
     )
-    model = infer_shape(wanted, family, known)
+    model = infer_shape(target, family, partial)
     return dataclasses.replace(
         model,
-        name=name or f"{family_of(family).label} {format_count(wanted)}",
+        name=name or f"{facts.label} {format_count(target)}",
         origin="inferred",
-        # Layers and width given leave nothing of the activations to be inferred.
-        activation_band=0.0 if known.layers and known.hidden else activation_band(wanted, family),
-        note=f"inferred from {format_count(wanted)}; {_how(model, wanted, family, known)}",
+        # The number of layers and the width determine the activations.
+        activation_band=0.0 if partial.layers and partial.hidden else activation_band(target, family),
+        note=f"inferred from {format_count(target)}; {_how(model, target, family, partial)}",
     )
 
 
-def _how(model: Model, wanted: int, family: str, known: Known) -> str:
-    """How the shape came about, and how far to trust it."""
-    given = [field for field in ("layers", "hidden", "heads") if getattr(known, field) is not None]
-    band = f"±{100 * activation_band(wanted, family):.0f} %"
-    if not given:
+def _how(model: Model, target: int, family: str, partial: PartialShape) -> str:
+    """Origin of the shape, and its error."""
+    fixed = [field for field in ("layers", "hidden", "heads") if getattr(partial, field) is not None]
+    band = f"±{100 * activation_band(target, family):.0f} %"
+    if not fixed:
         return f"hidden size interpolated between published models, activation memory {band}"
-    if abs(model.parameter_count / wanted - 1) > _FAR:
-        return f"{' and '.join(given)} given, which make {format_count(model.parameter_count)}"
-    return f"{' and '.join(given)} given, the rest from the count, activation memory {band}"
+    if abs(model.parameter_count / target - 1) > _MAX_DEVIATION:
+        return f"{' and '.join(fixed)} given, which result in {format_count(model.parameter_count)}"
+    return f"{' and '.join(fixed)} given, the rest from the count, activation memory {band}"
 
 
 def _as_published(
-    wanted: int,
+    target: int,
     published: PublishedShape,
-    family: str,
+    facts: Family,
     vocab: int | None,
     sequence_length: int | None,
     name: str | None,
@@ -95,20 +95,20 @@ def _as_published(
         hidden=published.hidden,
         heads=published.heads,
         vocab=vocab or published.vocab,
-        family=family,
-        kv_heads=published.kv_heads if family == "llama" else None,
+        family=facts.model_type,
+        kv_heads=published.kv_heads if facts.gated else None,
         ffn=published.ffn,
         max_positions=max(published.positions, sequence_length or 0),
-        tied=published.tied if family == "llama" else None,
+        tied=published.tied if facts.gated else None,
         experts=None,
         experts_per_token=None,
         name=name or published.name,
     )
+    band = activation_band(target, facts.model_type)
     return dataclasses.replace(
         model,
         origin="inferred",
-        activation_band=activation_band(wanted, family),
-        note=f"inferred from {format_count(wanted)}; the shape of {published.name} "
-        f"({format_count(published.parameters)}), activation memory ±{100 * activation_band(wanted, family):.0f} % "
-        "if yours differs",
+        activation_band=band,
+        note=f"inferred from {format_count(target)}; the shape of {published.name} "
+        f"({format_count(published.parameters)}), activation memory ±{100 * band:.0f} % if yours differs",
     )

@@ -1,4 +1,4 @@
-"""A model from a live module of a known family: its configuration, held against its own parameters."""
+"""A model from a live module of a supported family: its configuration, compared with its parameters."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _PROFILE = "profile it first, with smp_advisor.profile(module, job), and pass th
 def model_from_module(module: Any) -> Model:
     """Model of a module; see `Model.from_module`."""
     if not callable(getattr(module, "parameters", None)):
-        raise ModelError(f"A module is a torch.nn.Module, not {type(module).__name__}.")
+        raise ModelError(f"A module must be a torch.nn.Module, not {type(module).__name__}.")
     name = type(module).__name__
     config = getattr(module, "config", None)
     if not callable(getattr(config, "to_dict", None)):
-        raise ModelError(f"{name} has no transformers configuration to count by: {_PROFILE}.")
+        raise ModelError(f"{name} has no transformers configuration: {_PROFILE}.")
     values = {**config.to_dict(), "architectures": [name]}  # type: ignore[union-attr]
     try:
         model = model_from_config(values)
     except ModelError as error:
-        raise ModelError(f"{name} is of no family that is counted by formula ({error}): {_PROFILE}.") from None
-    # One parameter under two names is yielded once.
+        raise ModelError(f"{name} belongs to no supported family ({error}): {_PROFILE}.") from None
+    # parameters() yields a parameter with two names once.
     counted = sum(parameter.numel() for parameter in module.parameters())
     if counted != model.parameter_count:
         raise ModelError(
             f"{name} has {format_count(counted)} parameters and its configuration describes "
-            f"{format_count(model.parameter_count)}: it was changed since, so {_PROFILE}."
+            f"{format_count(model.parameter_count)}. It was changed after construction: {_PROFILE}."
         )
     return dataclasses.replace(model, note=f"{format_count(counted)} parameters counted on your model")

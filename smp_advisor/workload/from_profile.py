@@ -1,4 +1,4 @@
-"""A model from what a profile measured: its blocks carry the traced bytes and FLOPs."""
+"""A model from a profile. Its blocks have the traced bytes and FLOPs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["model_from_profile"]
 
 _REPLICATED_ELEMENTS = 5
-"""Of each value of the block's input, what tensor parallelism leaves whole: norm inputs, inputs of column-parallel
-products, two dropout masks (Korthikanti et al. 2022: 10 of 34 bytes in half precision)."""
+"""Saved elements per element of the block's input that tensor parallelism does not divide: norm inputs, inputs of
+column-parallel products, two dropout masks (Korthikanti et al. 2022: 10 of 34 bytes in half precision)."""
 _TRAFFIC_PER_SAVED = 2
-"""A saved element is written once and read once by a memory-bound operation, roughly."""
-
+"""Approximation: memory-bound operations write every saved element once and read it once."""
 
 _ROUTERS = {"gate", "router", "shared_expert_gate"}
-"""What models call the product that chooses a token's experts."""
+"""Names of the product that chooses a token's experts in the code of models."""
 
-_OBTAINED = {"guided trace": "by a guided trace", "real steps": "extrapolated from real steps"}
+_METHOD_TEXT = {"guided trace": "by a guided trace", "real steps": "extrapolated from real steps"}
 _BANDS = {"exact": 0.0, "high": 0.05, "low": 0.25}
-"""Relative error that activation memory is taken to have, by a profile's confidence."""
+"""Assumed relative error of activation memory, by a profile's confidence."""
 
 
 def model_from_profile(profile: Any) -> Model:
@@ -39,22 +38,22 @@ def model_from_profile(profile: Any) -> Model:
     values = profile.as_dict() if callable(getattr(profile, "as_dict", None)) else profile
     if not isinstance(values, dict) or "parameter_count" not in values or "provenance" not in values:
         raise ModelError(
-            f"A profile is what smp_advisor.profile returns, or its as_dict(), not {type(profile).__name__}."
+            f"A profile must be the result of smp_advisor.profile, or its as_dict(), not {type(profile).__name__}."
         )
-    if not any(one["figure"] == "saved bytes" for one in values["provenance"]) or not values["blocks"]["order"]:
+    saved = _saved_provenance(values)
+    if saved is None or not values["blocks"]["order"]:
         raise ModelError(
-            f"The profile of {values['name']} holds no repeated blocks with traced activations: run its trace "
+            f"The profile of {values['name']} has no repeated blocks with traced activations: run its trace "
             'stage (stages=("trace",)), or describe the model with Model.from_config or Model.from_shape.'
         )
     measured = _Measured(values)
-    known = _known(values)
-    model = measured.corrected(known) if known is not None else measured.model()
-    saved = next(one for one in values["provenance"] if one["figure"] == "saved bytes")
+    formula = _formula_model(values)
+    model = measured.corrected(formula) if formula is not None else measured.model()
     return dataclasses.replace(
         model,
-        name=values["name"] if known is None else known.name,
+        name=values["name"] if formula is None else formula.name,
         origin=_origin(values),
-        note=_note(values),
+        note=_note(values, saved),
         activation_band=_BANDS[saved["confidence"]],
     )
 
@@ -63,20 +62,24 @@ def _origin(values: Mapping[str, Any]) -> Any:
     return "inferred" if values["source"] == "count" else "measured"
 
 
-def _note(values: Mapping[str, Any]) -> str:
-    """How the figures came about, for people."""
+def _saved_provenance(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Method and confidence of the saved bytes."""
+    return next((entry for entry in values["provenance"] if entry["figure"] == "saved bytes"), None)
+
+
+def _note(values: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
+    """Origin of the figures as text."""
     if values["source"] == "count":
         return f"{values['origin']}; traced at that shape"
-    saved = next(one for one in values["provenance"] if one["figure"] == "saved bytes")
     return (
         f"measured on your model; {format_count(values['parameter_count'])} parameters counted, activations "
-        f"{_OBTAINED.get(saved['method'], saved['method'])} (confidence {saved['confidence']}) with "
+        f"{_METHOD_TEXT.get(saved['method'], saved['method'])} (confidence {saved['confidence']}) with "
         f"{values['attention']} attention in {values['precision']}"
     )
 
 
-def _known(values: Mapping[str, Any]) -> Model | None:
-    """The same model by its family's formulas, where they count as many parameters and blocks as were measured."""
+def _formula_model(values: Mapping[str, Any]) -> Model | None:
+    """The same model by its family's formulas. None where their parameters or blocks differ from the measured ones."""
     config = json.loads(values["config_json"])
     if not config.get("model_type"):
         return None
@@ -89,7 +92,7 @@ def _known(values: Mapping[str, Any]) -> Model | None:
 
 
 class _Measured:
-    """Reads a profile's plain data."""
+    """The plain data of a profile."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
@@ -100,7 +103,7 @@ class _Measured:
         self.order: Sequence[int] = values["blocks"]["order"]
 
     def per_token(self, polynomial: Mapping[str, Any], power: int | None = None) -> float:
-        """Factor of batch x sequence (of batch alone where there is no sequence)."""
+        """Coefficient of batch x sequence (of batch without a sequence)."""
         return self._factor(polynomial, self.power if power is None else power)
 
     @staticmethod
@@ -109,71 +112,71 @@ class _Measured:
         row = rows[1] if len(rows) > 1 else ()
         return float(Fraction(row[power])) if power < len(row) else 0.0
 
-    def kept_per_token(self, kind: Mapping[str, Any], attentions: Sequence[Attention]) -> float:
-        """Bytes a token of one block without what the cost model adds for attention itself.
+    def saved_per_token(self, kind: Mapping[str, Any], attentions: Sequence[Attention]) -> float:
+        """Saved bytes per token of one block, without the attention terms of the cost model.
 
-        What grows with the square of the sequence beyond that (masks, attention that has no fused form) is taken at the
-        profile's sequence.
+        Other terms that grow with the square of the sequence (masks, attention without a fused form) are evaluated at
+        the profile's sequence.
         """
         saved = kind["saved_bytes"]
         total = self.all_per_token(saved)
-        # Kept once a microbatch whatever its samples: counted for each, so that more than one is not underestimated.
+        # Saved once per microbatch. Counted per sample, so that larger microbatches are not underestimated.
         total += float(sum(Fraction(value) * self.sequence**j for j, value in enumerate(saved["polynomial"][0]))) / (
             self.sequence
         )
         if not self.ran_eagerly(attentions):
             return total - sum(4.0 * attention.heads for attention in attentions)
-        return total - sum((one.score_bytes or 0.0) * one.heads * self.sequence for one in attentions)
+        return total - sum((attention.score_bytes or 0.0) * attention.heads * self.sequence for attention in attentions)
 
     def all_per_token(self, polynomial: Mapping[str, Any]) -> float:
-        """What grows with the batch, of one token at the profile's sequence."""
+        """Terms that grow with the batch, per token at the profile's sequence."""
         total = self.per_token(polynomial)
         if self.power:
             total += self._factor(polynomial, 0) / self.sequence + self._factor(polynomial, 2) * self.sequence
         return total
 
     def ran_eagerly(self, attentions: Sequence[Attention]) -> bool:
-        """Whether scores were kept: asked for, or because the model's code has no fused form."""
+        """Whether scores were saved: with eager attention, or because the model's code has no fused form."""
         return self.values["attention"] == "eager" or not all(attention.fusible for attention in attentions)
 
     def measured_scores(self, attentions: Sequence[Attention], kind: Mapping[str, Any]) -> tuple[Attention, ...]:
-        """Attentions with the bytes a score that eager attention was seen to keep."""
+        """Attentions with the measured bytes per score of eager attention."""
         heads = sum(attention.heads for attention in attentions)
         if not self.ran_eagerly(attentions) or not heads or not self.power:
             return tuple(attentions)
-        each = self._factor(kind["saved_bytes"], 2) / heads
-        return tuple(dataclasses.replace(attention, score_bytes=each) for attention in attentions)
+        score_bytes = self._factor(kind["saved_bytes"], 2) / heads
+        return tuple(dataclasses.replace(attention, score_bytes=score_bytes) for attention in attentions)
 
-    def corrected(self, known: Model) -> Model:
-        """The family's model, its saved bytes scaled to the measured ones."""
+    def corrected(self, formula: Model) -> Model:
+        """The family's model with saved bytes scaled to the measured ones."""
         groups: list[BlockGroup] = []
         place = 0
-        for group in known.groups:
+        for group in formula.groups:
             kinds = [self.kinds[kind] for kind in self.order[place : place + group.count]]
             place += group.count
-            groups.append(BlockGroup(block=self._scaled(group.block, kinds, known), count=group.count))
-        return dataclasses.replace(known, groups=tuple(groups))
+            groups.append(BlockGroup(block=self._scaled(group.block, kinds, formula), count=group.count))
+        return dataclasses.replace(formula, groups=tuple(groups))
 
-    def _scaled(self, block: Block, kinds: Sequence[Mapping[str, Any]], known: Model) -> Block:
-        """One block of a group, with the mean of what the group's blocks keep."""
-        if self.values["precision"] == "amp":  # the formulas hold autocast's own copies
+    def _scaled(self, block: Block, kinds: Sequence[Mapping[str, Any]], formula: Model) -> Block:
+        """One block of a group, with the mean saved bytes of the group's blocks."""
+        if self.values["precision"] == "amp":  # the formulas include autocast's own copies
             return block
-        # The last of a group is like most: the first may keep what comes before it.
+        # The last block is typical; the first may save tensors from before it.
         attentions = self.measured_scores(block.attentions, kinds[-1])
-        wanted = sum(self.kept_per_token(kind, attentions) for kind in kinds) / len(kinds)
-        if known.fixed_sequence_length:  # traced as one sample, counted as its tokens
-            tokens = known.fixed_sequence_length
+        measured = sum(self.saved_per_token(kind, attentions) for kind in kinds) / len(kinds)
+        if formula.fixed_sequence_length:  # traced as one sample, counted as its tokens
+            tokens = formula.fixed_sequence_length
             lse = 0.0 if self.ran_eagerly(attentions) else sum(4.0 * attention.heads for attention in attentions)
-            wanted = (wanted + lse) / tokens - (lse or self._scores(block.attentions, tokens))
+            measured = (measured + lse) / tokens - (lse or self._scores(block.attentions, tokens))
         predicted = self._elements(block)
-        if predicted <= 0 or wanted <= 0:
+        if predicted <= 0 or measured <= 0:
             return block
-        ratio = wanted / predicted
-        fields = {one.name: getattr(block.saved, one.name) * ratio for one in dataclasses.fields(block.saved)}
+        ratio = measured / predicted
+        fields = {field.name: getattr(block.saved, field.name) * ratio for field in dataclasses.fields(block.saved)}
         return dataclasses.replace(block, attentions=attentions, saved=SavedActivations(**fields))
 
     def _elements(self, block: Block) -> float:
-        """Bytes a token by the cost model's formula without the scores, on one GPU."""
+        """Bytes per token by the cost model's formula, without the scores, on one GPU."""
         saved = block.saved
         total = (
             self.element * (saved.split_elements + saved.replicated_elements + saved.unfused_split_elements)
@@ -187,14 +190,14 @@ class _Measured:
         return total
 
     def _scores(self, attentions: Sequence[Attention], tokens: int) -> float:
-        """Bytes a token that the cost model takes for eager attention by formula."""
+        """Bytes per token of eager attention by the cost model's formula."""
         return sum(
             attention.eager_score_bytes(self.element) * attention.heads * attention.keys_per_query(tokens)
             for attention in attentions
         )
 
     def model(self) -> Model:
-        """A model of the measured blocks alone."""
+        """A model of the measured blocks only."""
         values = self.values
         blocks = [self._block(kind) for kind in self.kinds]
         groups = tuple(BlockGroup(block=blocks[place], count=len(list(run))) for place, run in groupby(self.order))
@@ -204,7 +207,7 @@ class _Measured:
         outside = values["parameter_count"] - sum(group.block.parameters * group.count for group in groups)
         if outside < 0:
             raise ModelError(
-                f"The blocks of {values['name']} share parameters with one another, which the cost model cannot place: "
+                f"The blocks of {values['name']} share parameters, which the cost model does not support: "
                 "describe the model with Model.from_shape."
             )
         head, embedding, tokens = self._ends(outside, width)
@@ -236,15 +239,16 @@ class _Measured:
         )
 
     def _ends(self, outside: int, hidden: int) -> tuple[Head, int, int]:
-        """Head, and parameters of the embedding and of its token table, of those outside the blocks."""
+        """Head, and parameters of the embedding and of its token table, from the parameters outside the blocks."""
         vocab, outputs = self.values["vocab"], self.values["outputs"]
         language = bool(vocab) and self.values["has_sequence"] and outputs in {0, vocab}
         table = min(vocab * hidden, outside)
         if language:
             tied = bool(self.values["tied"]) or outside < 2 * table
             own = 0 if tied else table
-            rest = outside - own
-            return Head(kind="language-model", outputs=vocab, parameters=own, tied=tied), rest, min(table, rest)
+            embedding = outside - own
+            head = Head(kind="language-model", outputs=vocab, parameters=own, tied=tied)
+            return head, embedding, min(table, embedding)
         if not outputs:
             return Head(kind="none", outputs=0, parameters=0, tied=False), outside, table
         own = min(outputs * hidden, outside - table) if self.values["has_sequence"] else 0
@@ -252,29 +256,29 @@ class _Measured:
         return head, outside - own, min(table, outside - own)
 
     def _around(self, head: Head, hidden: int) -> tuple[Head, float, float]:
-        """(head, bytes kept, forward FLOPs) a token outside the blocks, without what the cost model adds for any model.
+        """(head, saved bytes, forward FLOPs) per token in layers that the cost model does not add for every model.
 
-        Stems of convolutions, stages too short to repeat, pooling: all that is no block and neither embedding, final
-        norm nor head as transformers have them. The head learns in which type its loss keeps the logits.
+        These are stems of convolutions, stages too short to repeat, and pooling: layers that are neither blocks nor a
+        transformer's embedding, final norm or head. The returned head has the type in which its loss saves the logits.
         """
-        kept, flops = (self.all_per_token(self.values[name]) for name in ("saved_bytes", "forward_flops"))
+        saved, flops = (self.all_per_token(self.values[name]) for name in ("saved_bytes", "forward_flops"))
         for place in self.order:
-            kept -= self.all_per_token(self.kinds[place]["saved_bytes"])
+            saved -= self.all_per_token(self.kinds[place]["saved_bytes"])
             flops -= self.all_per_token(self.kinds[place]["forward_flops"])
-        # A mask of the embedding's dropout, the final norm's input and the head's.
-        kept -= (1 + 2 * self.element) * hidden
+        # The mask of the embedding's dropout, and the inputs of the final norm and of the head.
+        saved -= (1 + 2 * self.element) * hidden
         if head.kind != "none":
             rows = 1.0 if head.per_token else 1 / self.sequence
-            in_fp32 = self.element == 4 or self.values["precision"] == "amp" or kept > 3.0 * head.outputs * rows
+            in_fp32 = self.element == 4 or self.values["precision"] == "amp" or saved > 3.0 * head.outputs * rows
             head = dataclasses.replace(head, loss_in_fp32=in_fp32)
-            kept -= (4.0 if in_fp32 else 2.0) * head.outputs * rows
+            saved -= (4.0 if in_fp32 else 2.0) * head.outputs * rows
             flops -= 2.0 * hidden * head.outputs * rows
-        return head, max(0.0, kept), max(0.0, flops)
+        return head, max(0.0, saved), max(0.0, flops)
 
     def _block(self, kind: Mapping[str, Any]) -> Block:
         input_elements = max(1, round(self.per_token(kind["input_bytes"]) / self.element))
-        # Of an image's block the whole input counts as the width of its one token; a decoder's block may read more than
-        # one tensor of its width.
+        # The entire input of an image's block is the width of its single token. A decoder's block may read several
+        # tensors of its width.
         tensors = input_elements // kind["hidden"] if self.power and kind["hidden"] else 1
         hidden = input_elements // tensors if tensors and input_elements % tensors == 0 else input_elements
         tensors = input_elements // hidden
@@ -288,16 +292,16 @@ class _Measured:
             matmuls = _with_output_projection(matmuls, kind["hidden"])
         if not self.power:
             matmuls += self._attention_products(kind)
-        elements = max(0.0, self.kept_per_token(kind, attentions) / self.element)
+        elements = max(0.0, self.saved_per_token(kind, attentions) / self.element)
         replicated = min(elements, float(_REPLICATED_ELEMENTS * input_elements))
-        # Routers and the like stay whole beside norms and biases.
-        whole = sum(matmul.inputs * matmul.outputs for matmul in matmuls if matmul.split == "none" and self.power)
+        # Routers are replicated in addition to norms and biases.
+        routers = sum(matmul.inputs * matmul.outputs for matmul in matmuls if matmul.split == "none" and self.power)
         return Block(
             kind=kind["kind"],
             hidden=hidden,
             input_tensors=tensors,
             parameters=kind["parameters"],
-            replicated_parameters=min(kind["parameters"], kind["one_dimensional_parameters"] + whole),
+            replicated_parameters=min(kind["parameters"], kind["one_dimensional_parameters"] + routers),
             matmuls=matmuls,
             attentions=attentions,
             saved=SavedActivations(split_elements=elements - replicated, replicated_elements=replicated),
@@ -306,7 +310,7 @@ class _Measured:
         )
 
     def _matmul(self, product: Mapping[str, Any], hidden: int) -> Matmul | None:
-        """A product with as many FLOPs a token as were counted."""
+        """A product with the traced FLOPs per token."""
         inputs, outputs, experts = product["inputs"], product["outputs"], product["experts"]
         flops = self.per_token(product["flops"])
         if flops <= 0:
@@ -314,7 +318,7 @@ class _Measured:
         uses, rows = 1, 1.0
         if experts > 1:
             uses = max(1, min(experts, round(flops / (2 * inputs * outputs))))
-        elif abs(flops - 2 * inputs * outputs) > 1e-6 * flops:  # a convolution, or a product of other rows than tokens
+        elif abs(flops - 2 * inputs * outputs) > 1e-6 * flops:  # a convolution, or a product whose rows are not tokens
             rows = flops / (2 * inputs * outputs)
         split = "column" if inputs == hidden else "row" if outputs == hidden else "none"
         name = product["name"].rsplit(".", 2)[-2] if "." in product["name"] else product["name"]
@@ -331,7 +335,7 @@ class _Measured:
         )
 
     def _attention_products(self, kind: Mapping[str, Any]) -> tuple[Matmul, ...]:
-        """The attention of an image's patches, whose number is not known, as a product with as many FLOPs."""
+        """The attention of an image's patches, as a product with the same FLOPs. The number of patches is unknown."""
         flops, hidden = self.per_token(kind["attention_flops"]), kind["hidden"]
         if flops <= 0 or not hidden:
             return ()
@@ -339,7 +343,7 @@ class _Measured:
         return (Matmul(name="attention scores", inputs=hidden, outputs=hidden, rows_per_token=rows),)
 
     def _one_product(self, kind: Mapping[str, Any], width: int) -> tuple[Matmul, ...]:
-        """All of a block's FLOPs as one product, where its weights were not told apart."""
+        """All FLOPs of a block as one product, where the trace does not separate its weights."""
         flops = self.per_token(kind["forward_flops"])
         if flops <= 0:
             return ()
@@ -351,17 +355,17 @@ class _Measured:
         if kind["attentions"]:
             return tuple(
                 Attention(
-                    heads=one["heads"],
-                    kv_heads=one["kv_heads"] if one["heads"] % one["kv_heads"] == 0 else one["heads"],
+                    heads=traced["heads"],
+                    kv_heads=traced["kv_heads"] if traced["heads"] % traced["kv_heads"] == 0 else traced["heads"],
                     # Queries and keys may be wider than values (DeepSeek's latent attention).
-                    head_dim=round((one["head_dim"] + one["value_dim"]) / 2),
-                    causal=one["causal"],
-                    dropout=one["dropout"],
+                    head_dim=round((traced["head_dim"] + traced["value_dim"]) / 2),
+                    causal=traced["causal"],
+                    dropout=traced["dropout"],
                     scores_in_fp32=True,
                 )
-                for one in kind["attentions"]
+                for traced in kind["attentions"]
             )
-        width = self._factor(kind["attention_flops"], 2) / 4  # 4 heads x head_dim x s FLOPs a token
+        width = self._factor(kind["attention_flops"], 2) / 4  # 4 heads x head_dim x s FLOPs per token
         if width < 1:
             return ()
         config = json.loads(self.values["config_json"])
@@ -381,8 +385,8 @@ class _Measured:
 
 
 def _with_output_projection(matmuls: tuple[Matmul, ...], hidden: int) -> tuple[Matmul, ...]:
-    """Of the square products beside an attention, the last is its output projection, whose input is divided."""
-    square = [place for place, one in enumerate(matmuls) if one.inputs == one.outputs == hidden]
+    """Split the last square product by rows: next to an attention, it is the output projection."""
+    square = [place for place, matmul in enumerate(matmuls) if matmul.inputs == matmul.outputs == hidden]
     if not square:
         return matmuls
     last = square[-1]

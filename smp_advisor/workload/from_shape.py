@@ -1,4 +1,4 @@
-"""A model from the few numbers a person recognises it by."""
+"""A model from the few numbers of its shape."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def model_from_shape(
     )
     if experts == 1:
         experts = experts_per_token = None  # a dense model
-    elif family == "llama" and experts is not None:
-        facts = family_of("mixtral")  # the sparse form of the same blocks
+    elif facts.sparse_form is not None and experts is not None:
+        facts = family_of(facts.sparse_form)
     family = facts.model_type
-    wanted: dict[str, Any] = {
+    sizes: dict[str, Any] = {
         "layers": layers,
         "hidden": hidden,
         "heads": heads,
@@ -62,36 +62,34 @@ def model_from_shape(
         "experts_per_token": experts_per_token,
     }
     values: dict[str, Any] = {"model_type": family}
-    for field, value in wanted.items():
+    for field, value in sizes.items():
         if value is None:
             continue
         if field not in facts.shape_keys:
-            works = ", ".join(facts.shape_keys)
-            raise ModelError(f"The family {family!r} has no {field}; its shape is given by {works}.")
+            supported = ", ".join(facts.shape_keys)
+            raise ModelError(f"The family {family!r} has no {field}; the fields of its shape are {supported}.")
         values[facts.shape_keys[field]] = value
     values = _conventions(facts, layers, hidden, heads, kv_heads) | values
     return model_from_values(values, source="the shape", name=name or f"{facts.label} {layers} × {hidden}")
 
 
 def _conventions(facts: Family, layers: int, hidden: int, heads: int, kv_heads: int | None) -> dict[str, Any]:
-    """What a shape leaves open, by the habit of its family rather than by its configuration class's one model."""
-    values: dict[str, Any] = {}
+    """Values that a shape leaves open, by the conventions of its family."""
+    values: dict[str, Any] = dict(facts.shape_defaults)
     if "ffn" in facts.shape_keys:
         values[facts.shape_keys["ffn"]] = 4 * hidden
     if facts.defaults.get("activation_function") == "gelu_new":
-        # The class default runs GELU as eight separate operations and keeps 3 ffn more elements a token; a shape has
-        # no checkpoint to stay compatible with, so it gets PyTorch's single kernel, as Megatron and SMP do.
+        # The class default runs GELU as eight separate operations and saves 3 ffn more elements per token. A shape has
+        # no checkpoint to be compatible with, so it gets PyTorch's single kernel, as in Megatron and SMP.
         values["activation_function"] = "gelu"
-    if facts.model_type == "gpt2":
-        values["n_positions"] = 2048
-    elif facts.model_type == "gpt_neo":
+    if "attention_types" in facts.defaults:
         pairs, odd = divmod(layers, 2)
         values["attention_types"] = [[["global", "local"], pairs], [["global"], odd]]
-    elif facts.model_type == "falcon" and kv_heads not in (None, 1):
-        # Falcon's code reads the number of key-value heads only in its second form; the first has one, or all.
+    elif "new_decoder_architecture" in facts.defaults and kv_heads not in (None, 1):
+        # Falcon's code reads the number of key-value heads only in its second form. The first form has one, or all.
         values |= {"multi_query": False, "new_decoder_architecture": kv_heads != heads}
-    elif facts.model_type in {"llama", "mistral", "mixtral"}:
-        # Llama 3's 3.5 h where there are fewer key-value heads, else two thirds of 4 h; in multiples of 256.
+    elif facts.gated:
+        # In multiples of 256: Llama 3's 3.5 h with fewer key-value heads, else two thirds of 4 h.
         wide = 7 * hidden // 2 if kv_heads not in (None, heads) else 8 * hidden // 3
         values |= {"intermediate_size": -(-wide // 256) * 256, "num_key_value_heads": heads}
     return values

@@ -1,4 +1,4 @@
-"""What one training run asks for, whatever the model and the cluster."""
+"""Settings of one training run that depend on neither the model nor the cluster."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Precision = Literal["fp16", "bf16", "fp32"]
 DEFAULT_SEQUENCE_LENGTH = 2048
 MAX_TOKENS_PER_STEP = 4_000_000
 MAX_SAMPLES_PER_STEP = 8_192
-"""In place of it where a sample is one image and no text: the largest batch that trains ResNet-50 on ImageNet to the
-accuracy of a small one (Goyal et al. 2017, arXiv 1706.02677, figure 1)."""
+"""The limit for models of images. It is the largest batch that trains ResNet-50 on ImageNet to the accuracy of a small
+batch (Goyal et al. 2017, arXiv 1706.02677, figure 1)."""
 
-_MOST = {"sequence_length": 10**9, "global_batch_size": 10**9, "max_tokens_per_step": 10**15}
-"""Far beyond any training, and little enough to be searched in seconds and counted in 64 bits."""
+_MAXIMUM = {"sequence_length": 10**9, "global_batch_size": 10**9, "max_tokens_per_step": 10**15}
+"""Far beyond any training run, yet small enough to search in seconds and to count in 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,33 +36,33 @@ class Job:
     sequence_length: int = DEFAULT_SEQUENCE_LENGTH
     """Tokens per sample."""
     precision: Precision = "fp16"
-    """``fp16`` and ``bf16`` keep fp32 master copies (20 bytes a parameter with Adam); ``fp32`` keeps 16."""
+    """``fp16`` and ``bf16`` have fp32 master copies (20 bytes per parameter with Adam). ``fp32`` takes 16."""
     fp8: bool = False
-    """Whether matrix products run in fp8 (H100 and later), with everything else in ``bf16``."""
+    """Whether matrix products run in fp8 (H100 and later) and everything else in ``bf16``."""
     optimizer: OptimizerName = "adam"
-    """By what it keeps of a parameter: ``adam`` (8 bytes), ``adam-8bit`` (2), ``lion`` (4), ``sgd`` with momentum (4),
-    ``plain-sgd`` without, ``adafactor`` (rows and columns only)."""
+    """With its bytes of state per parameter: ``adam`` (8), ``adam-8bit`` (2), ``lion`` (4), ``sgd`` with momentum (4),
+    ``plain-sgd`` without momentum (0), ``adafactor`` (rows and columns only)."""
     adapter: Adapter | None = None
-    """Trains a low-rank adapter over the frozen model (LoRA, QLoRA) instead of all its parameters."""
+    """Low-rank adapter (LoRA, QLoRA) to train over the frozen model. None: train all parameters."""
     attention: Literal["eager", "fused"] = "eager"
-    """``eager`` stores the attention scores (PyTorch 1.x, hence SMP v1); ``fused`` does not (FlashAttention)."""
+    """``eager`` stores the attention scores (PyTorch 1.x and so SMP v1); ``fused`` does not (FlashAttention)."""
     global_batch_size: int | None = None
-    """Samples per optimizer step over the whole cluster; None lets the search choose."""
+    """Samples per optimizer step over the cluster. None lets the search choose."""
     max_tokens_per_step: int = MAX_TOKENS_PER_STEP
-    """Upper limit of the global batch in tokens when `global_batch_size` is free; at its default, `advise` takes 8,192
-    samples for models of images."""
+    """Upper limit of the global batch in tokens when `global_batch_size` is None. Models of images have a default limit
+    of 8,192 samples instead."""
     tokens: float | None = None
-    """Tokens to train on, for days and total cost; None gives rates only."""
+    """Tokens to train on, for days and total cost. None: rates only."""
 
     def __post_init__(self) -> None:
-        for name, most in _MOST.items():
+        for name, maximum in _MAXIMUM.items():
             value = getattr(self, name)
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise JobError(f"{name} must be a whole number of at least 1, not {value!r}.")
-            if value > most:
-                raise JobError(f"{name} must be at most {most:,}, not {value:,}.")
+            if value > maximum:
+                raise JobError(f"{name} must be at most {maximum:,}, not {value:,}.")
         for name, allowed in (
             ("precision", ("fp16", "bf16", "fp32")),
             ("optimizer", tuple(OPTIMIZERS)),
@@ -71,29 +71,29 @@ class Job:
             if getattr(self, name) not in allowed:
                 raise JobError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}.")
         self._check_training()
-        tokens: object = self.tokens  # whatever the annotation says, a notebook may pass text
+        tokens: object = self.tokens  # a notebook may pass text despite the annotation
         if tokens is not None and not (isinstance(tokens, int | float) and tokens > 0):
             raise JobError(f"tokens must be a positive number, not {self.tokens!r}.")
 
     def _check_training(self) -> None:
-        """Refuse what does not go together: fp8 products, adapters and precisions."""
+        """Refuse conflicting settings of fp8, adapter and precision."""
         if not isinstance(self.fp8, bool):
             raise JobError(f"fp8 must be True or False, not {self.fp8!r}.")
         if self.fp8 and self.precision != "bf16":
-            raise JobError(f"fp8 products go with precision='bf16', not {self.precision!r}.")
-        adapter: object = self.adapter  # whatever the annotation says, a notebook may pass something else
+            raise JobError(f"fp8 requires precision='bf16', not {self.precision!r}.")
+        adapter: object = self.adapter  # a notebook may pass another type despite the annotation
         if adapter is None:
             return
         if not isinstance(adapter, Adapter):
             raise JobError(f"adapter must be an Adapter, such as Adapter(rank=8), not {adapter!r}.")
         if self.precision == "fp32" and adapter.quantized:
-            raise JobError("An adapter over a quantised base trains in 16 bits: set precision to bf16 or fp16.")
+            raise JobError("An adapter over a quantized base trains in 16 bits: set precision to bf16 or fp16.")
 
     @property
     def moment_bytes(self) -> float:
-        """Bytes of optimizer state a parameter."""
+        """Bytes of optimizer state per parameter."""
         return OPTIMIZERS[self.optimizer].moment_bytes()
 
     def defaulted(self) -> tuple[str, ...]:
-        """Names of the settings that are at their default, for showing defaults as defaults."""
+        """Names of the settings that have their default value."""
         return tuple(f.name for f in fields(self) if getattr(self, f.name) == f.default)

@@ -1,7 +1,7 @@
-"""The layers transformers are made of, as parts of a block.
+"""Layers of a transformer, as parts of a block.
 
 Saved tensors follow Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1), extended to RMSNorm, grouped queries and
-gated feed-forward layers as transformers' own PyTorch code runs them. Row and column splits are Megatron's (Shoeybi et
+gated feed-forward layers as in transformers' own PyTorch code. Row and column splits are Megatron's (Shoeybi et
 al. 2019, arXiv 1909.08053).
 """
 
@@ -20,20 +20,20 @@ __all__ = ["Norm", "attention", "feed_forward", "gated_feed_forward", "norm", "r
 Norm = Literal["layer", "rms", "t5"]
 
 
-def norm(hidden: int, kind: Norm = "layer", *, affine: bool = True, input_kept: bool = True) -> Part:
-    """A normalisation: keeps its input, and its output as the input of the products that follow.
+def norm(hidden: int, kind: Norm = "layer", *, affine: bool = True, input_saved: bool = True) -> Part:
+    """A normalization. It saves its input, and its output as the input of the following products.
 
-    RMSNorm computes in fp32: in half precision it keeps an fp32 copy in place of its input, the normalised values and
-    the output (4 + 2 + 2 bytes), in fp32 three tensors. T5's form keeps the 16-bit input beside the copy.
+    RMSNorm computes in fp32. In half precision it saves an fp32 copy of its input, the normalized values and the output
+    (4 + 2 + 2 bytes); in fp32, three tensors. T5's form also saves the 16-bit input.
 
     Parameters
     ----------
     affine
         Whether it has a weight (and, as LayerNorm, a bias).
-    input_kept
-        False where another norm of the same block keeps the same input already.
+    input_saved
+        False where another norm of the same block already saves the same input.
     """
-    inputs = 1 if input_kept else 0
+    inputs = 1 if input_saved else 0
     if kind == "layer":
         return Part(
             replicated_parameters=2 * hidden if affine else 0,
@@ -54,7 +54,7 @@ def norm(hidden: int, kind: Norm = "layer", *, affine: bool = True, input_kept: 
 
 
 def residual(hidden: int, *, dropout: bool) -> Part:
-    """Dropout and addition to the residual stream: keeps the mask, one byte an element."""
+    """Dropout and addition to the residual stream. Saves the mask, one byte per element."""
     return Part(replicated_bytes=hidden if dropout else 0, traffic_elements=hidden * (5.5 if dropout else 3))
 
 
@@ -81,22 +81,22 @@ def attention(
 ) -> Part:
     """Self-attention or, with `cross`, attention to an encoder's output, without its norm.
 
-    Keeps q, k, v and the output of the attention; scores are left to the cost model. Biases of q, k, v are divided
-    with their columns, the output's bias is replicated. The encoder's output is kept once for all decoder blocks, so
-    it is not counted here.
+    Saves q, k, v and the output of the attention; the cost model adds the scores. Tensor parallelism divides the biases
+    of q, k and v and replicates the output's bias. The encoder's output is saved once for all decoder blocks, so it is
+    not counted here.
 
     Parameters
     ----------
     expanded_keys
-        Whether keys and values are copied to every head before the product, as Falcon's code does.
+        Whether keys and values are copied to every head before the product, as in Falcon's code.
     partly_rotated
-        Whether q and k are joined anew from a rotated and an untouched part while v stays a view of the joint product
-        (GPT-NeoX): the whole product is kept beside q and k, and the fused kernel's output, laid out like q, beside
-        the copy that the output product reads.
+        Whether q and k are concatenated from a rotated and an unrotated part while v stays a view of the joint product
+        (GPT-NeoX). The entire joint product is then saved in addition to q and k, and the fused kernel's output, in q's
+        memory layout, in addition to the copy that the output product reads.
     upcast_queries
-        Whether eager attention keeps fp32 copies of q and k (GPT-J).
+        Whether eager attention saves fp32 copies of q and k (GPT-J).
     joint
-        Whether one product makes q, k and v; three cast their input each under autocast.
+        Whether one product computes q, k and v. Three separate products each cast their input under autocast.
     fusible, scores_in_fp32, position_biases
         As in `Attention`.
     """
@@ -112,11 +112,11 @@ def attention(
         )
     else:
         products = (Matmul(name="qkv", inputs=hidden, outputs=columns, split="column"),)
-    kept = 3 * queries if expanded_keys else columns
+    saved = 3 * queries if expanded_keys else columns
     # Eager attention copies the keys and values of grouped queries to every head.
     eager = 0 if expanded_keys else 2 * (queries - keys)
     if partly_rotated:
-        kept += columns - keys + queries
+        saved += columns - keys + queries
         eager -= columns - keys + queries
     if upcast_queries:
         eager += queries + keys
@@ -138,12 +138,12 @@ def attention(
                 position_biases=position_biases,
             ),
         ),
-        split_elements=kept + queries,
+        split_elements=saved + queries,
         autocast_replicated_bytes=0 if joint else (2 if cross else 4) * hidden,
-        # The fused kernel keeps its output for itself; the copy of it beside is there for the output product alone.
+        # The fused kernel saves its own output. Only the output product needs the copy.
         weight_split_elements=queries if partly_rotated else 0,
         eager_split_elements=eager,
-        # Rotation of queries and keys: turn by a quarter, two products, a sum.
+        # Rotation of queries and keys: a rotation by 90 degrees, two products, a sum.
         split_traffic_elements=9 * rotary_dim * (heads + kv_heads),
     )
 
@@ -151,15 +151,15 @@ def attention(
 def feed_forward(
     hidden: int, ffn: int, function: Activation, *, up_bias: bool = True, down_bias: bool = True, dropout: bool = False
 ) -> Part:
-    """Two products with an activation function between them, without the norm before.
+    """Two products with an activation function between them, without the preceding norm.
 
     Parameters
     ----------
     dropout
-        Whether there is dropout between the activation function and the second product (T5), as well as after it.
+        Whether there is also dropout between the activation function and the second product (T5).
     """
-    # An activation whose backward pass reads its output (ReLU) shares it with the product unless dropout comes between.
-    kept = max(function.kept, 1) if dropout else function.kept
+    # An activation whose backward pass reads its output (ReLU) shares it with the product, except across a dropout.
+    saved = max(function.saved, 1) if dropout else function.saved
     return Part(
         split_parameters=2 * hidden * ffn + (ffn if up_bias else 0),
         replicated_parameters=hidden if down_bias else 0,
@@ -167,10 +167,10 @@ def feed_forward(
             Matmul(name="mlp up", inputs=hidden, outputs=ffn, split="column"),
             Matmul(name="mlp down", inputs=ffn, outputs=hidden, split="row"),
         ),
-        split_elements=(kept + 1) * ffn,
-        weight_split_elements=ffn if dropout or kept else 0,
+        split_elements=(saved + 1) * ffn,
+        weight_split_elements=ffn if dropout or saved else 0,
         split_bytes=ffn if dropout else 0,
-        unfused_split_elements=function.unfused_kept * ffn,
+        unfused_split_elements=function.unfused_saved * ffn,
         split_traffic_elements=(function.traffic + (2.5 if dropout else 0)) * ffn,
         unfused_split_traffic_elements=function.unfused_traffic * ffn,
     )
@@ -181,20 +181,20 @@ def gated_feed_forward(
 ) -> Part:
     """Feed-forward layer whose activation multiplies a second projection (SwiGLU: Shazeer 2020, arXiv 2002.05202).
 
-    Keeps the activation's input and output, the second projection and, for the last product, their product.
+    Saves the activation's input and output, the second projection and, for the last product, their product.
     """
     return Part(
         split_parameters=3 * hidden * ffn + (2 * ffn if bias else 0),
         replicated_parameters=hidden if bias else 0,
         matmuls=(
-            Matmul(name="mlp up and gate", inputs=hidden, outputs=2 * ffn, split="column"),
+            Matmul(name="mlp up and gate", inputs=hidden, outputs=2 * ffn, split="column", gate_outputs=ffn),
             Matmul(name="mlp down", inputs=ffn, outputs=hidden, split="row"),
         ),
-        split_elements=(function.kept + 3) * ffn,
+        split_elements=(function.saved + 3) * ffn,
         autocast_replicated_bytes=2 * hidden,
         weight_split_elements=ffn,
         split_bytes=ffn if dropout else 0,
-        unfused_split_elements=function.unfused_kept * ffn,
+        unfused_split_elements=function.unfused_saved * ffn,
         split_traffic_elements=(function.traffic + 3 + (2.5 if dropout else 0)) * ffn,
         unfused_split_traffic_elements=function.unfused_traffic * ffn,
     )

@@ -1,4 +1,4 @@
-"""A model as the cost model sees it: blocks with counts, an embedding, a head."""
+"""A model as input of the cost model: blocks with counts, an embedding, a head."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Origin = Literal["given", "inferred", "measured"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """The few numbers a person recognises a transformer by."""
+    """The few numbers that characterize a transformer."""
 
     layers: int
     hidden: int
@@ -28,14 +28,14 @@ class Shape:
     vocab: int
     """0 where there is no vocabulary (vision)."""
     max_positions: int = 0
-    """Rows of a learned position table, 0 where there is none."""
+    """Rows of a learned position table; 0 without one."""
     experts: int = 1
     experts_per_token: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockGroup:
-    """`count` equal blocks in a row."""
+    """`count` equal consecutive blocks."""
 
     block: Block
     count: int
@@ -43,19 +43,19 @@ class BlockGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Head:
-    """What turns the last hidden states into a loss."""
+    """The layers from the last hidden states to the loss."""
 
     kind: Literal["language-model", "classification", "none"]
     outputs: int
-    """Vocabulary size or number of classes: columns of the logits."""
+    """Columns of the logits: vocabulary size or number of classes."""
     parameters: int
-    """Parameters of the head itself that are not the tied embedding (bias, transform layers, untied weight)."""
+    """Parameters of the head without the tied embedding (bias, transform layers, untied weight)."""
     tied: bool
     """Whether the output weight is the token embedding."""
     per_token: bool = True
-    """Logits for every token (language models) or one row a sample (classification)."""
+    """Whether every token has logits (language models) or every sample one row (classification)."""
     loss_in_fp32: bool = True
-    """Whether the model's code takes the loss of an fp32 copy of 16-bit logits (decoders; BERT and T5 do not)."""
+    """Whether the model's code computes the loss from an fp32 copy of 16-bit logits (decoders; BERT and T5 do not)."""
     extra_matmul_parameters: int = 0
     """Weights of dense layers before the output projection (BERT's and RoBERTa's transform, T5: 0)."""
 
@@ -75,32 +75,32 @@ class Model:
 
     name: str
     family: str
-    """``gpt2``, ``llama``, ``mixtral``, ...: the transformers ``model_type`` whose layout the counts follow."""
+    """The transformers ``model_type`` whose layout the counts follow: ``gpt2``, ``llama``, ``mixtral``, ..."""
     origin: Origin
     """Whether the shape was ``given``, ``inferred`` from a parameter count, or ``measured`` by a profile."""
     shape: Shape
     groups: tuple[BlockGroup, ...]
-    """Blocks in the order they run."""
+    """Blocks in execution order."""
     embedding_parameters: int
-    """Token and position tables, embedding norms and projections: what precedes the first block."""
+    """Parameters before the first block: token and position tables, embedding norms and projections."""
     token_embedding_parameters: int
     """The part of `embedding_parameters` that is the token table (shared with a tied head)."""
     final_parameters: int
-    """Norms and poolers between the last block and the head."""
+    """Parameters of norms and poolers between the last block and the head."""
     head: Head
     fixed_sequence_length: int | None = None
-    """Tokens per sample where the architecture fixes them (ViT: patches + 1), else None."""
+    """Tokens per sample of a fixed-length architecture (ViT: patches + 1), else None."""
     around_elements: float = 0.0
-    """Elements a token that autograd keeps outside the blocks beyond what embedding, final norm, head and loss keep in
-    any model: convolutions before the blocks, stages that do not repeat. Only a profile tells."""
+    """Elements per token that autograd saves in layers that are neither blocks nor embedding, final norm, head or loss:
+    convolutions before the blocks, stages that do not repeat. Known from a profile only."""
     around_flops: float = 0.0
-    """FLOPs a token of their forward pass."""
+    """FLOPs per token of the forward pass of these layers."""
     config_json: str = "{}"
     """The transformers configuration that builds this model, as JSON text (sorted keys)."""
     activation_band: float = 0.0
-    """Relative error that activation memory may have because the shape is inferred (nine of ten shapes stay within)."""
+    """Relative error of activation memory of an inferred shape (for nine of ten shapes)."""
     note: str = ""
-    """How the shape came about, for people: "inferred from 10 B parameters, GPT-3 family"."""
+    """Origin of the shape as text: "inferred from 10 B parameters, GPT-3 family"."""
 
     @classmethod
     def from_parameters(
@@ -115,10 +115,10 @@ class Model:
         sequence_length: int | None = None,
         name: str | None = None,
     ) -> Model:
-        """Model of a given size whose shape is inferred.
+        """Model with an inferred shape from its number of parameters.
 
-        A count within 3 % of a published model takes that model's shape; any other interpolates the hidden size
-        between published models (activation memory within about 25 %).
+        A count within 3 % of a published model has that model's shape. Otherwise the hidden size is interpolated
+        between published models (error of activation memory about 25 %).
 
         Parameters
         ----------
@@ -127,9 +127,9 @@ class Model:
         family
             ``gpt2`` or ``llama``: the form of the blocks.
         layers, hidden, heads, vocab
-            What is known of the shape; the rest follows from the count.
+            Fixed parts of the shape. The others follow from the count.
         sequence_length
-            Positions that the model must have at least (2048 otherwise).
+            Minimum number of positions (default 2048).
 
         Examples
         --------
@@ -166,10 +166,10 @@ class Model:
         experts_per_token: int | None = None,
         name: str | None = None,
     ) -> Model:
-        """Model of a given shape.
+        """Model from its shape.
 
-        What is left open follows the family: feed-forward width 4 × hidden (Llama: 8/3, with fewer key-value heads
-        3.5), 2048 positions, its own vocabulary, output weights tied or not.
+        Defaults follow the family: feed-forward width 4 × hidden (Llama: 8/3, or 3.5 with fewer key-value heads), 2048
+        positions, the family's vocabulary, tied or untied output weights.
 
         Examples
         --------
@@ -195,13 +195,13 @@ class Model:
 
     @classmethod
     def from_config(cls, config: str | os.PathLike[str] | Mapping[str, Any] | object) -> Model:
-        """Model of a transformers configuration, counted exactly.
+        """Model of a transformers configuration, with exact counts.
 
         Parameters
         ----------
         config
-            A configuration object or dict, or the path of a ``config.json`` or of the folder that holds one. Read
-            as it is: nothing is looked up or downloaded, and transformers is not needed.
+            A configuration object or dict, or the path of a ``config.json`` or of its folder. Nothing is looked up or
+            downloaded, and transformers is not required.
 
         Examples
         --------
@@ -214,12 +214,12 @@ class Model:
 
     @classmethod
     def from_profile(cls, profile: Any) -> Model:
-        """Model with the activation bytes and FLOPs that a profile measured.
+        """Model with the activation bytes and FLOPs of a profile.
 
         Parameters
         ----------
         profile
-            What `smp_advisor.profile` returns, or its ``as_dict()``.
+            Result of `smp_advisor.profile`, or its ``as_dict()``.
 
         Examples
         --------
@@ -232,15 +232,15 @@ class Model:
 
     @classmethod
     def from_module(cls, module: Any) -> Model:
-        """Model of a live ``torch.nn.Module`` of a known transformers family, without tracing it.
+        """Model of a live ``torch.nn.Module`` of a supported transformers family, without tracing it.
 
-        The family's formulas count its configuration, and the module's own parameters have to be as many. Any other
-        module is profiled first: ``Model.from_profile(smp_advisor.profile(module, job))``.
+        The family's formulas count the module's configuration. The module must have the same number of parameters. For
+        any other module, use a profile: ``Model.from_profile(smp_advisor.profile(module, job))``.
 
         Raises
         ------
         ModelError
-            The module has no configuration, or has been changed since it was built from it.
+            The module has no configuration, or was changed after its construction.
         """
         from smp_advisor.workload.from_module import model_from_module
 
@@ -248,42 +248,42 @@ class Model:
 
     @property
     def parameter_count(self) -> int:
-        """Number of parameters, tied weights once."""
+        """Number of parameters, with tied weights counted once."""
         blocks = sum(group.block.parameters * group.count for group in self.groups)
         return self.embedding_parameters + blocks + self.final_parameters + self.head.parameters
 
     @property
     def layer_count(self) -> int:
-        """Blocks in all."""
+        """Total number of blocks."""
         return sum(group.count for group in self.groups)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """Every block in execution order, repeats included."""
+        """Every block in execution order, with repeats."""
         return tuple(group.block for group in self.groups for _ in range(group.count))
 
     @property
     def summary(self) -> str:
-        """The model in one line, for people."""
+        """The model in one line of text."""
         from smp_advisor.workload.summary import summary
 
         return summary(self)
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether a sample is a sequence of tokens; an image is one thing, whatever its patches are to the blocks."""
+        """Whether a sample is a sequence of tokens. An image is not, although its patches are tokens to the blocks."""
         return self.fixed_sequence_length is None
 
     @property
     def has_width(self) -> bool:
-        """Whether the shape's hidden size is a width; of a module traced by the sample it is the size of one."""
+        """Whether the shape's hidden size is a width. For a module traced per sample it is the size of a sample."""
         return self.fixed_sequence_length != 1
 
     @property
     def attends(self) -> bool:
-        """Whether there is attention, and so a number of heads."""
+        """Whether the model has attention, and so a number of heads."""
         return any(group.block.attentions for group in self.groups)
 
     def sequence_length(self, job_sequence_length: int) -> int:
-        """Tokens a sample has: the architecture's own where it fixes them, else the job's."""
+        """Tokens per sample: fixed by the architecture, else the job's."""
         return self.fixed_sequence_length or job_sequence_length

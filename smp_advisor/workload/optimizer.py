@@ -1,4 +1,4 @@
-"""Optimizers by what they keep of every trained parameter."""
+"""Optimizers and their state per trained parameter."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ class Optimizer:
     """State of one optimizer."""
 
     label: str
-    """Name for people."""
+    """Display name."""
     moments: int
-    """Values of state a parameter."""
+    """State values per parameter."""
     quantized: bool = False
-    """Whether they take one byte each, whatever the precision of the training."""
+    """Whether each value takes one byte in any training precision."""
 
     def moment_bytes(self, element_bytes: float = 4.0) -> float:
-        """Bytes of state a parameter where an unquantised value takes `element_bytes`."""
+        """Bytes of state per parameter, where an unquantized value takes `element_bytes`."""
         return self.moments * (1.0 if self.quantized else element_bytes)
 
 
 OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
     {
         "adam": Optimizer(label="Adam", moments=2),
-        # Dettmers et al. 2022, arXiv 2110.02861: block-wise scales add 2/1024 of that.
+        # Dettmers et al. 2022, arXiv 2110.02861. Block-wise scales, not counted, add 2/1024.
         "adam-8bit": Optimizer(label="Adam with 8-bit state", moments=2, quantized=True),
-        # Chen et al. 2023, arXiv 2302.06675: momentum alone.
+        # Chen et al. 2023, arXiv 2302.06675: momentum only.
         "lion": Optimizer(label="Lion", moments=1),
         "sgd": Optimizer(label="SGD with momentum", moments=1),
         "plain-sgd": Optimizer(label="SGD without momentum", moments=0),
-        # Shazeer and Stern 2018, arXiv 1804.04235: a row and a column for each matrix, less than a thousandth of it.
+        # Shazeer and Stern 2018, arXiv 1804.04235: a row and a column per matrix, less than a thousandth of its size.
         "adafactor": Optimizer(label="Adafactor", moments=0),
     }
 )
-"""Every optimizer that a job can name."""
+"""Every optimizer of `Job.optimizer`, by name."""

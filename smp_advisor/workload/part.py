@@ -1,4 +1,4 @@
-"""What one layer of a block adds to it: parts add up to a block."""
+"""The contribution of one layer to a block. Parts add up to a block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Part", "assemble"]
 class Part:
     """Parameters, work and saved tensors of one layer, per token where they depend on tokens.
 
-    "Split" is what tensor parallelism divides in Megatron's scheme, "replicated" what every rank holds in full.
+    In Megatron's scheme, tensor parallelism divides "split" figures. Every rank has "replicated" figures in full.
     """
 
     split_parameters: int = 0
@@ -27,29 +27,29 @@ class Part:
     matmuls: tuple[Matmul, ...] = ()
     attentions: tuple[Attention, ...] = ()
     split_elements: float = 0
-    """Elements of the training dtype that autograd keeps."""
+    """Elements of the training dtype that autograd saves."""
     replicated_elements: float = 0
     split_bytes: float = 0
-    """Bytes kept whatever the dtype."""
+    """Saved bytes that do not depend on the dtype."""
     replicated_bytes: float = 0
     unfused_split_elements: float = 0
     eager_split_elements: float = 0
-    """Elements kept on top with eager attention."""
+    """Additional elements that eager attention saves."""
     half_replicated_bytes: float = 0
-    """Bytes kept in half precision on top."""
+    """Additional bytes saved in half precision."""
     autocast_replicated_bytes: float = 0
-    """Bytes kept on top under autocast over fp32 parameters."""
+    """Additional bytes saved under autocast over fp32 parameters."""
     weight_split_elements: float = 0
-    """Of the elements above, those that only the gradients of weights need: inputs of products."""
+    """Of `split_elements`, those that only gradients of weights need: inputs of products."""
     weight_replicated_elements: float = 0
     traffic_elements: float = 0
-    """Elements that memory-bound operations of the forward pass read and write."""
+    """Elements read and written by memory-bound operations of the forward pass."""
     split_traffic_elements: float = 0
     unfused_split_traffic_elements: float = 0
 
 
 def assemble(kind: str, hidden: int, parts: Sequence[Part], *, all_reduces: int = 2, input_tensors: int = 1) -> Block:
-    """Add parts up to a block."""
+    """Sum parts into a block."""
     replicated = sum(part.replicated_parameters for part in parts)
     return Block(
         kind=kind,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from smp_advisor.workload.family import families
+
 __all__ = ["PublishedShape", "nearest_published", "published_shapes"]
 
 _TOLERANCE = 0.03
@@ -20,7 +22,7 @@ class PublishedShape:
     series: str
     """Models published together: ``GPT-3``, ``Llama 2``, ..."""
     family: str
-    """The transformers ``model_type`` that it is."""
+    """The transformers ``model_type``."""
     layers: int
     hidden: int
     heads: int
@@ -28,17 +30,17 @@ class PublishedShape:
     ffn: int
     vocab: int
     positions: int
-    """Tokens of its context."""
+    """Context length in tokens."""
     tied: bool
     """Whether the output weight is the token table."""
     parameters: int
-    """Counted from the shape, tied weights once."""
+    """Counted from the shape, with tied weights counted once."""
     source: str
 
     @property
     def gated(self) -> bool:
         """Whether its blocks are Llama's (gated feed-forward layer) rather than GPT's."""
-        return self.family in {"llama", "mistral"}
+        return families()[self.family].gated
 
 
 @cache
@@ -66,12 +68,12 @@ def published_shapes() -> tuple[PublishedShape, ...]:
 
 
 def nearest_published(count: int, *, gated: bool) -> PublishedShape | None:
-    """Published model of nearly the same size and of the same form of block, None if none is within 3 %.
+    """Published model with the same form of block and nearly the same size. None if none is within 3 %.
 
-    For the GPT form, models with GPT-2's layout come before others; those with grouped queries, other feed-forward
-    widths or a vocabulary several times GPT-2's (a tenth of a 7 B model and more) are left out.
+    For the GPT form, models with GPT-2's layout are preferred. Models with grouped queries, other feed-forward widths,
+    or a vocabulary several times GPT-2's (a tenth of a 7 B model or more) are excluded.
     """
-    fitting = [
+    candidates = [
         shape
         for shape in published_shapes()
         if shape.gated == gated
@@ -79,7 +81,7 @@ def nearest_published(count: int, *, gated: bool) -> PublishedShape | None:
         and abs(shape.parameters / count - 1) <= _TOLERANCE
     ]
     return min(
-        fitting,
-        key=lambda shape: (shape.family not in {"gpt2", "llama"}, abs(shape.parameters / count - 1)),
+        candidates,
+        key=lambda shape: (families()[shape.family].inference is None, abs(shape.parameters / count - 1)),
         default=None,
     )

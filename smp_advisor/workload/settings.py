@@ -1,4 +1,4 @@
-"""A transformers configuration as plain values, each checked when it is read."""
+"""A transformers configuration as plain values. Each value is checked when it is read."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Settings:
     Parameters
     ----------
     values
-        What the configuration holds.
+        Values of the configuration.
     source
-        How to name the configuration in an error: its path, or "the configuration".
+        Name of the configuration in an error: its path, or "the configuration".
     """
 
     __slots__ = ("_values", "family", "source")
 
     def __init__(self, values: Mapping[str, Any], family: Family, source: str) -> None:
-        given = dict(values)
+        by_key = dict(values)
         for alias, key in family.aliases.items():
-            if alias in given and key not in given:
-                given[key] = given.pop(alias)
-        self._values: dict[str, Any] = {**family.defaults, **given}
+            if alias in by_key and key not in by_key:
+                by_key[key] = by_key.pop(alias)
+        self._values: dict[str, Any] = {**family.defaults, **by_key}
         self.family = family
         self.source = source
 
@@ -46,15 +46,15 @@ class Settings:
         return dict(self._values)
 
     def value(self, key: str) -> Any:
-        """Value as it stands, None where there is none."""
+        """Unchecked value of a key, or None."""
         return self._values.get(key)
 
-    def given(self, key: str) -> bool:
-        """Whether the configuration sets the key to something other than null."""
+    def is_set(self, key: str) -> bool:
+        """Whether the key has a value other than null."""
         return self._values.get(key) is not None
 
     def size(self, key: str, *, default: int | None = None, least: int = 1) -> int:
-        """Value that counts something, at least `least`; `default` where it is null or absent."""
+        """Whole number of at least `least`. `default` replaces a null or missing value."""
         value = self._values.get(key)
         if value is None and default is not None:
             return default
@@ -72,7 +72,7 @@ class Settings:
         return count
 
     def flag(self, key: str) -> bool:
-        """Value that is true or false."""
+        """Boolean value of a key."""
         value = self._values.get(key)
         if not isinstance(value, bool):
             raise self.error(f"{key} must be true or false, not {value!r}")
@@ -82,31 +82,31 @@ class Settings:
         """Share between 0 and 1, such as a dropout probability."""
         value = self._values.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise self.error(f"{key} must lie between 0 and 1, not {value!r}")
+            raise self.error(f"{key} must be between 0 and 1, not {value!r}")
         return float(value)
 
     def activation(self, key: str, name: str | None = None) -> Activation:
-        """Activation function of a key, or the one of this `name` that the key's value stands for."""
+        """Activation function of a key, or the function `name` that the key's value implies."""
         try:
             return activation(name or self._values.get(key))
         except ModelError as error:
             raise self.error(f"{key}: {error}".removesuffix(".")) from None
 
     def head_dim(self, hidden: int, heads: int, key: str | None = None) -> int:
-        """Width of a head: its own key where the family has one and it is set, else hidden / heads."""
-        if key is not None and self.given(key):
+        """Width of a head: the value of the family's `key` where it is set, else hidden / heads."""
+        if key is not None and self.is_set(key):
             return self.size(key)
         if hidden % heads:
             raise self.error(f"the hidden size {hidden} must be a multiple of the {heads} attention heads")
         return hidden // heads
 
     def labels(self) -> int:
-        """Classes of a classification head; transformers assumes two."""
+        """Classes of a classification head. The default of transformers is two."""
         names = self._values.get("id2label")
         if isinstance(names, dict) and names:
             return len(names)
         return self.size("num_labels", default=2)
 
     def error(self, problem: str) -> ModelError:
-        """Error that names the configuration."""
+        """Error with the name of the configuration."""
         return ModelError(f"In {self.source}, {problem}.")

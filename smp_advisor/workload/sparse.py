@@ -1,4 +1,4 @@
-"""Mixture of experts: a router sends each token through some of many feed-forward layers."""
+"""Mixture of experts: a router sends each token to some of many feed-forward layers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 __all__ = ["gated_experts"]
 
 
-def gated_experts(hidden: int, ffn: int, function: Activation, *, experts: int, chosen: int) -> Part:
-    """Router and gated experts of which each token passes `chosen` (Jiang et al. 2024, arXiv 2401.04088).
+def gated_experts(hidden: int, ffn: int, function: Activation, *, experts: int, experts_per_token: int) -> Part:
+    """Router and gated experts (Jiang et al. 2024, arXiv 2401.04088).
 
-    Keeps a copy of the token and the expert's output for every expert chosen, beside what a gated layer keeps. Every
-    expert is divided by tensor parallelism; the router is replicated.
+    Each of a token's experts saves a copy of the token and the expert's output, in addition to the tensors of a gated
+    layer. Tensor parallelism divides every expert and replicates the router.
     """
+    uses = experts_per_token
     return Part(
         split_parameters=3 * hidden * ffn * experts,
         replicated_parameters=hidden * experts,
@@ -30,7 +31,8 @@ def gated_experts(hidden: int, ffn: int, function: Activation, *, experts: int, 
                 outputs=2 * ffn,
                 split="column",
                 experts=experts,
-                weights_per_token=chosen,
+                weights_per_token=uses,
+                gate_outputs=ffn,
             ),
             Matmul(
                 name="expert down",
@@ -38,16 +40,16 @@ def gated_experts(hidden: int, ffn: int, function: Activation, *, experts: int, 
                 outputs=hidden,
                 split="row",
                 experts=experts,
-                weights_per_token=chosen,
+                weights_per_token=uses,
             ),
         ),
-        split_elements=(function.kept + 3) * ffn * chosen,
-        replicated_elements=2 * hidden * chosen,
-        weight_split_elements=ffn * chosen,
-        weight_replicated_elements=hidden * chosen,
-        unfused_split_elements=function.unfused_kept * ffn * chosen,
-        # Gather, weigh, scatter.
-        traffic_elements=7 * hidden * chosen,
-        split_traffic_elements=(function.traffic + 3) * ffn * chosen,
-        unfused_split_traffic_elements=function.unfused_traffic * ffn * chosen,
+        split_elements=(function.saved + 3) * ffn * uses,
+        replicated_elements=2 * hidden * uses,
+        weight_split_elements=ffn * uses,
+        weight_replicated_elements=hidden * uses,
+        unfused_split_elements=function.unfused_saved * ffn * uses,
+        # Gather, weight, scatter.
+        traffic_elements=7 * hidden * uses,
+        split_traffic_elements=(function.traffic + 3) * ffn * uses,
+        unfused_split_traffic_elements=function.unfused_traffic * ffn * uses,
     )

@@ -27,8 +27,8 @@ def test_totals_and_rates_of_p4d():
     assert cluster.intra_node_bytes_per_s == 300e9
     assert cluster.inter_node_bytes_per_s_per_node == 50e9
     assert cluster.summary == (
-        "16 x ml.p4d.24xlarge: 128 x A100 40 GB, NVLink3/NVSwitch, 400 Gbps EFA a node with GPUDirect RDMA,"
-        " 404.02 USD an hour"
+        "16 x ml.p4d.24xlarge: 128 x A100 40 GB, NVLink3/NVSwitch, 400 Gbps EFA per node with GPUDirect RDMA,"
+        " 404.02 USD per hour"
     )
 
 
@@ -58,7 +58,7 @@ def test_nodes_must_be_a_whole_number_of_at_least_one(nodes):
 def test_what_is_no_instance_is_refused():
     with pytest.raises(ClusterError, match="not 8"):
         Cluster(8)
-    with pytest.raises(InstanceError, match="nearest known"):
+    with pytest.raises(InstanceError, match="most similar"):
         Cluster("ml.p4d.32xlarge")
 
 
@@ -113,7 +113,7 @@ def test_one_gpu_needs_no_links():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"gpu": ""}, "gpu must be the GPU's name"),
+        ({"gpu": ""}, "gpu must be the name of the GPU"),
         ({"gpus_per_node": 0}, "gpus_per_node must be a whole number"),
         ({"gpus_per_node": True}, "gpus_per_node must be a whole number"),
         ({"nodes": 0}, "number of nodes"),

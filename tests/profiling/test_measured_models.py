@@ -125,12 +125,12 @@ def test_a_module_of_a_known_family_is_counted_without_a_trace():
     model = Model.from_module(module)
     assert model.parameter_count == sum(p.numel() for p in module.parameters())
     module.extra = torch.nn.Linear(8, 8)
-    with pytest.raises(ModelError, match="it was changed since"):
+    with pytest.raises(ModelError, match="It was changed after construction"):
         Model.from_module(module)
     with pytest.raises(ModelError, match="profile it first"):
         Model.from_module(PlainGPT())
 
 
 def test_what_is_no_trace_is_refused():
-    with pytest.raises(ModelError, match="A profile is what"):
+    with pytest.raises(ModelError, match="A profile must be"):
         Model.from_profile({"parameters": 3})

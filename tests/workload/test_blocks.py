@@ -119,7 +119,10 @@ def test_a_sliding_window_reaches_the_attention():
         ({"layers": 2, "hidden": 10, "heads": 3}, "must be a multiple of the 3 attention heads"),
         ({"layers": 0, "hidden": 8, "heads": 2}, "layers must be a whole number"),
         ({"layers": 2, "hidden": 8.0, "heads": 2}, "hidden must be a whole number"),
-        ({"layers": 2, "hidden": 8, "heads": 2, "kv_heads": 1}, "'gpt2' has no kv_heads; its shape is given by layers"),
+        (
+            {"layers": 2, "hidden": 8, "heads": 2, "kv_heads": 1},
+            "'gpt2' has no kv_heads; the fields of its shape are layers",
+        ),
         ({"layers": 2, "hidden": 8, "heads": 4, "kv_heads": 3, "family": "llama"}, "must divide the 4 attention heads"),
         ({"layers": 2, "hidden": 8, "heads": 2, "family": "gtp"}, "supported are gpt2, gptj"),
         ({"layers": 2, "hidden": 8, "heads": 2, "tied": "yes"}, "tie_word_embeddings must be true or false"),

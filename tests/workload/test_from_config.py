@@ -76,7 +76,7 @@ def test_counts_a_published_checkpoint_exactly(name):
 
 def test_untied_t5_says_that_releases_of_transformers_differ():
     config, _ = PUBLISHED["FLAN-T5 XXL"]
-    assert "as the published checkpoints hold them" in Model.from_config(config).note
+    assert "as in the published checkpoints" in Model.from_config(config).note
 
 
 @pytest.mark.parametrize("argument", ["file", "path", "folder"])
@@ -125,10 +125,10 @@ def test_what_rebuilds_the_model_holds_sizes_but_no_path_and_no_foreign_code():
     ("content", "message"),
     [
         ("not json", "is not a JSON file"),
-        ("[1, 2]", "holds no JSON object"),
+        ("[1, 2]", "contains no JSON object"),
         ("[" * 100_000, "is not a JSON file"),
         ("{}", "model_type is missing: add one such as"),
-        ('{"tokenizer_class": "GPT2Tokenizer"}', "describes a tokenizer; pass the config.json beside it"),
+        ('{"tokenizer_class": "GPT2Tokenizer"}', "describes a tokenizer; pass the config.json next to it"),
         ('{"model_type": "mamba"}', "names the model type 'mamba'; supported are gpt2, gptj"),
         ('{"model_type": ["gpt2"]}', "supported are gpt2"),
         ('{"model_type": "gpt2", "n_layer": -1}', "n_layer must be a whole number of at least 1, not -1"),
@@ -136,9 +136,12 @@ def test_what_rebuilds_the_model_holds_sizes_but_no_path_and_no_foreign_code():
         ('{"model_type": "gpt2", "n_embd": true}', "n_embd must be a whole number"),
         ('{"model_type": "gpt2", "n_embd": 1e30}', "n_embd must be a whole number"),
         ('{"model_type": "gpt2", "n_head": 5}', "the hidden size 768 must be a multiple of the 5 attention heads"),
-        ('{"model_type": "gpt2", "resid_pdrop": NaN}', "resid_pdrop must lie between 0 and 1"),
+        ('{"model_type": "gpt2", "resid_pdrop": NaN}', "resid_pdrop must be between 0 and 1"),
         ('{"model_type": "gpt2", "note": NaN}', "cannot be written as JSON"),
-        ('{"model_type": "gpt2", "activation_function": "gleu"}', "Unknown activation function 'gleu'; known are gelu"),
+        (
+            '{"model_type": "gpt2", "activation_function": "gleu"}',
+            "Unknown activation function 'gleu'; supported are gelu",
+        ),
         ('{"model_type": "gpt2", "tie_word_embeddings": 1}', "tie_word_embeddings must be true or false"),
         ('{"model_type": "gpt2", "add_cross_attention": true}', "add_cross_attention must be false"),
         ('{"model_type": "llama", "num_key_value_heads": 5}', r"num_key_value_heads \(5\) must divide the 32"),

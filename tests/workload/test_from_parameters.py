@@ -55,8 +55,8 @@ def test_the_model_has_the_size_asked_for_and_heads_that_tensor_parallelism_divi
     assert model.parameter_count == pytest.approx(count, rel=0.06)
     assert model.shape.hidden % model.shape.heads == 0
     assert model.shape.heads % model.shape.kv_heads == 0
-    named = any(model.name == shape.name for shape in published_shapes())
-    assert named or model.shape.heads % 8 == 0
+    is_published = any(model.name == shape.name for shape in published_shapes())
+    assert is_published or model.shape.heads % 8 == 0
 
 
 @given(st.floats(1e9, 1e12))
@@ -76,10 +76,10 @@ def test_the_error_band_holds_for_published_models_left_out_of_the_table(left_ou
     def same(shape):
         return shape.hidden == left_out.hidden and abs(shape.parameters / left_out.parameters - 1) < 0.03
 
-    others = tuple(shape for shape in published_shapes() if not same(shape))
-    known = inference.Known(layers=None, hidden=None, heads=None, vocab=50257, positions=2048)
-    with patch.object(inference, "published_shapes", lambda: others):
-        shape = inference.infer_shape(left_out.parameters, "gpt2", known).shape
+    remaining = tuple(shape for shape in published_shapes() if not same(shape))
+    partial = inference.PartialShape(layers=None, hidden=None, heads=None, vocab=50257, positions=2048)
+    with patch.object(inference, "published_shapes", lambda: remaining):
+        shape = inference.infer_shape(left_out.parameters, "gpt2", partial).shape
     band = inference.activation_band(left_out.parameters, "gpt2")
     assert shape.layers * shape.hidden == pytest.approx(left_out.layers * left_out.hidden, rel=band)
 
@@ -87,7 +87,7 @@ def test_the_error_band_holds_for_published_models_left_out_of_the_table(left_ou
 def test_a_shape_that_misses_the_count_says_what_it_makes():
     model = Model.from_parameters("10B", layers=40, hidden=4096)
     assert (model.shape.layers, model.shape.hidden) == (40, 4096)
-    assert "layers and hidden given, which make 8.27 B" in model.note
+    assert "layers and hidden given, which result in 8.27 B" in model.note
 
 
 def test_a_vocabulary_that_outweighs_a_small_published_model_is_not_added_to_it():
@@ -114,7 +114,7 @@ def test_inferred_gpt_runs_gelu_as_one_operation():
         ({"count": "10B", "family": "gtp2"}, "supported are gpt2"),
         ({"count": "10B", "layers": 0}, "layers must be a whole number"),
         ({"count": "10B", "hidden": 64}, "pass another vocab or hidden"),
-        ({"count": "10B", "heads": 5000}, "give hidden too"),
+        ({"count": "10B", "heads": 5000}, "pass a multiple as hidden"),
         ({"count": "10B", "vocab": 5e4}, "vocab must be a whole number"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Builders of a model from a configuration, one module a family."""
+"""Builders of a model from a configuration, one module per form of model."""
 
 from __future__ import annotations
 
@@ -13,12 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["build"]
 
-# Families that differ only in values share a module.
-_MODULES = {"mistral": "llama", "mixtral": "llama", "roberta": "bert"}
-
 
 def build(settings: Settings) -> Model:
-    """Count the model that a configuration describes."""
-    model_type = settings.family.model_type
-    module = import_module(f"smp_advisor.workload.families.{_MODULES.get(model_type, model_type)}")
+    """Build the model that a configuration describes."""
+    module = import_module(f"smp_advisor.workload.families.{settings.family.builder}")
     return cast("Callable[[Settings], Model]", module.build)(settings)

@@ -43,7 +43,7 @@ def build(settings: Settings) -> Model:
         ),
     )
     roberta = settings.family.model_type == "roberta"
-    found = ending(
+    head_task = ending(
         settings,
         "language-model",
         "sequence-classification",
@@ -51,7 +51,7 @@ def build(settings: Settings) -> Model:
         "none",
         *(() if roberta else ("pretraining",)),
     )
-    pooled = found.task in {"pretraining", "none"} or (found.task == "sequence-classification" and not roberta)
+    pooled = head_task.task in {"pretraining", "none"} or (head_task.task == "sequence-classification" and not roberta)
     layers = settings.layers("num_hidden_layers")
     shape = Shape(
         layers=layers,
@@ -72,13 +72,13 @@ def build(settings: Settings) -> Model:
         embedding_parameters=tables + 2 * hidden,
         token_embedding_parameters=vocab * hidden,
         final_parameters=hidden * hidden + hidden if pooled else 0,
-        head=_head(settings, found.task, hidden, vocab, dense=roberta),
-        note=found.note,
+        head=_head(settings, head_task.task, hidden, vocab, dense=roberta),
+        note=head_task.note,
     )
 
 
 def _head(settings: Settings, task: Task, hidden: int, vocab: int, *, dense: bool) -> Head:
-    """Head for the task; `dense` says whether a sequence classifier has a dense layer of its own (RoBERTa)."""
+    """Head for the task. `dense`: a sequence classifier has its own dense layer (RoBERTa)."""
     if task == "none":
         return Head(kind="none", outputs=0, parameters=0, tied=False)
     if task in {"sequence-classification", "token-classification"}:
@@ -95,7 +95,7 @@ def _head(settings: Settings, task: Task, hidden: int, vocab: int, *, dense: boo
         )
     tied = settings.flag("tie_word_embeddings")
     transform = hidden * hidden + hidden + 2 * hidden
-    # Untied, the output projection has a bias of its own beside the head's.
+    # Untied, the output projection has its own bias in addition to the head's.
     output = vocab if tied else vocab * hidden + 2 * vocab
     sentence = 2 * hidden + 2 if task == "pretraining" else 0
     return Head(

@@ -37,7 +37,7 @@ def build(settings: Settings) -> Model:
             ),
             residual(hidden, dropout=dropout),
             norm(hidden),
-            # Its own GELU recomputes in the backward pass what it needs beyond its input, like the fused one.
+            # Its own GELU saves only its input and recomputes the rest in the backward pass, like the fused form.
             feed_forward(hidden, 4 * hidden, activation("gelu")),
             residual(hidden, dropout=dropout),
         ),

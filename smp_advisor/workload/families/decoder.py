@@ -1,4 +1,4 @@
-"""What decoder-only families share: token table, equal blocks, final norm, tied or untied output."""
+"""Parts shared by decoder-only families: token table, equal blocks, final norm, tied or untied output."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ def decoder_model(
     head_bias: bool = False,
     classifier_bias: bool = False,
 ) -> Model:
-    """Assemble a decoder-only model with the head its configuration asks for.
+    """Assemble a decoder-only model with the head of its configuration.
 
     Parameters
     ----------
     block
         The block that repeats.
     position_parameters
-        What else precedes the first block: position table, norms, projections.
+        Parameters before the first block besides the token table: position table, norms, projections.
     final_parameters
-        Norms and projections after the last block.
+        Parameters of norms and projections after the last block.
     token_width
-        Columns of the token table where they are not the hidden size.
+        Columns of the token table where they differ from the hidden size.
     head_bias, classifier_bias
         Whether the untied output projection of the language model, or of a sequence classifier, has a bias.
     """
-    found = ending(settings, "language-model", "sequence-classification", "token-classification", "none")
+    head_task = ending(settings, "language-model", "sequence-classification", "token-classification", "none")
     width = token_width or shape.hidden
     tokens = shape.vocab * width
-    if found.task == "language-model":
+    if head_task.task == "language-model":
         tied = settings.flag("tie_word_embeddings")
         own = (0 if tied else tokens) + (shape.vocab if head_bias else 0)
         head = Head(kind="language-model", outputs=shape.vocab, parameters=own, tied=tied)
-    elif found.task == "none":
+    elif head_task.task == "none":
         head = Head(kind="none", outputs=0, parameters=0, tied=False)
     else:
-        per_token = found.task == "token-classification"
+        per_token = head_task.task == "token-classification"
         labels = settings.labels()
         bias = labels if per_token or classifier_bias else 0
         head = Head(
@@ -71,5 +71,5 @@ def decoder_model(
         token_embedding_parameters=tokens,
         final_parameters=final_parameters,
         head=head,
-        note=found.note,
+        note=head_task.note,
     )

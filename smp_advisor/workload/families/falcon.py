@@ -1,4 +1,4 @@
-"""Falcon: parallel attention and feed-forward layer, one or few key-value heads; 40B and 180B with a norm for each."""
+"""Falcon: parallel attention and feed-forward layer, one or few key-value heads. 40B and 180B have two norms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def build(settings: Settings) -> Model:
     head_dim = settings.head_dim(hidden, heads)
     bias, grouped, parallel = (settings.flag(key) for key in ("bias", "new_decoder_architecture", "parallel_attn"))
     alibi = settings.flag("alibi")
-    # Without ALiBi, Falcon's code applies no dropout to the scores, whatever the configuration says.
+    # Without ALiBi, Falcon's code ignores the configured dropout of the scores.
     attention_part = attention(
         hidden,
         heads,
@@ -43,18 +43,18 @@ def build(settings: Settings) -> Model:
     mlp_part = feed_forward(hidden, ffn, settings.activation("activation"), up_bias=bias, down_bias=bias)
     last = residual(hidden, dropout=settings.rate("hidden_dropout") > 0)
     if not parallel:
-        # `attention_dropout` is what the code applies to the attention's output here.
+        # Here the code applies `attention_dropout` to the attention's output.
         between = residual(hidden, dropout=settings.rate("attention_dropout") > 0)
         parts: tuple[Part, ...] = (norm(hidden), attention_part, between, norm(hidden), mlp_part, last)
     else:
         norms = settings.size("num_ln_in_parallel_attn", default=2 if grouped else 1)
-        second = (norm(hidden, input_kept=False),) if norms == 2 else ()
+        second = (norm(hidden, input_saved=False),) if norms == 2 else ()
         parts = (norm(hidden), *second, attention_part, residual(hidden, dropout=False), mlp_part, last)
     block = assemble(
         "parallel decoder" if parallel else "decoder",
         hidden,
         parts,
-        # Both layers' outputs are only added, so one reduction of the sum does for a parallel block.
+        # A parallel block adds the outputs of both layers, so it needs a single all-reduce.
         all_reduces=1 if parallel else 2,
     )
     shape = Shape(

@@ -27,7 +27,7 @@ def build(settings: Settings) -> Model:
         hidden,
         (
             norm(hidden),
-            # Windows of the local layers are cut from full score matrices: they save neither memory nor time.
+            # Local layers mask full score matrices, so their windows reduce neither memory nor time.
             attention(
                 hidden,
                 heads,
@@ -44,7 +44,7 @@ def build(settings: Settings) -> Model:
         ),
     )
     layers = settings.layers("num_layers")
-    if _described(settings.value("attention_types")) != layers:
+    if _layers_of(settings.value("attention_types")) != layers:
         raise settings.error(f"attention_types must describe each of the {layers} layers of num_layers")
     shape = Shape(
         layers=layers,
@@ -58,8 +58,8 @@ def build(settings: Settings) -> Model:
     return decoder_model(settings, shape, block, position_parameters=positions * hidden, final_parameters=2 * hidden)
 
 
-def _described(types: object) -> int | None:
-    """Layers that ``attention_types`` stands for: each entry is a pattern and how often it repeats."""
+def _layers_of(types: object) -> int | None:
+    """Number of layers in ``attention_types``. Each entry is a pattern and its number of repeats."""
     try:
         return sum(len(pattern) * times for pattern, times in types)  # type: ignore[attr-defined]
     except (TypeError, ValueError):

@@ -42,12 +42,11 @@ def build(settings: Settings) -> Model:
                 scores_in_fp32=True,
             ),
             residual(hidden, dropout=dropout),
-            norm(hidden, input_kept=not parallel),
+            norm(hidden, input_saved=not parallel),
             feed_forward(hidden, ffn, settings.activation("hidden_act")),
             residual(hidden, dropout=dropout),
         ),
-        # The sums could be reduced together, but each layer's row-parallel product carries a reduction of its own:
-        # Megatron's and the library's layers do both.
+        # The sums could share one all-reduce, but in Megatron and in the library each row-parallel product has its own.
         all_reduces=2,
     )
     shape = Shape(
@@ -62,7 +61,7 @@ def build(settings: Settings) -> Model:
 
 
 def _rotary_share(settings: Settings) -> float:
-    """Share of each head that is rotated: transformers 5 keeps it with the other rotary parameters."""
+    """Rotated share of each head. transformers 5 stores it with the other rotary parameters."""
     rope = settings.value("rope_parameters")
     share = rope.get("partial_rotary_factor") if isinstance(rope, dict) else None
     return float(share) if isinstance(share, int | float) and 0 <= share <= 1 else settings.rate("rotary_pct")

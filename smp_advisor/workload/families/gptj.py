@@ -1,4 +1,4 @@
-"""GPT-J: attention and feed-forward layer side by side on one norm, rotary positions, an output with a bias."""
+"""GPT-J: parallel attention and feed-forward layer after one norm, rotary positions, an output with a bias."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def build(settings: Settings) -> Model:
             feed_forward(hidden, ffn, settings.activation("activation_function")),
             residual(hidden, dropout=dropout),
         ),
-        # One norm feeds both layers and nothing but a sum follows them, so their partial sums are reduced together.
+        # One norm feeds both layers and only a sum follows them, so they share one all-reduce.
         all_reduces=1,
     )
     shape = Shape(

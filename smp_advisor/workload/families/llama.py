@@ -26,11 +26,11 @@ def build(settings: Settings) -> Model:
     head_dim = settings.head_dim(hidden, heads, "head_dim")
     ffn = settings.size("intermediate_size")
     function = settings.activation("hidden_act")
-    sparse = settings.family.model_type == "mixtral"
+    sparse = "experts" in settings.family.shape_keys
     experts = settings.size("num_local_experts") if sparse else 1
-    chosen = settings.size("num_experts_per_tok") if sparse else 1
-    if chosen > experts:
-        raise settings.error(f"num_experts_per_tok ({chosen}) must be at most the {experts} experts")
+    experts_per_token = settings.size("num_experts_per_tok") if sparse else 1
+    if experts_per_token > experts:
+        raise settings.error(f"num_experts_per_tok ({experts_per_token}) must be at most the {experts} experts")
     bias = settings.value("attention_bias") is True
     block = assemble(
         "mixture-of-experts decoder" if sparse else "decoder",
@@ -44,14 +44,14 @@ def build(settings: Settings) -> Model:
                 head_dim=head_dim,
                 qkv_bias=bias,
                 output_bias=bias,
-                window=settings.size("sliding_window") if settings.given("sliding_window") else None,
+                window=settings.size("sliding_window") if settings.is_set("sliding_window") else None,
                 dropout=settings.rate("attention_dropout") > 0,
                 rotary_dim=head_dim,
                 scores_in_fp32=True,
             ),
             residual(hidden, dropout=False),
             norm(hidden, "rms"),
-            gated_experts(hidden, ffn, function, experts=experts, chosen=chosen)
+            gated_experts(hidden, ffn, function, experts=experts, experts_per_token=experts_per_token)
             if sparse
             else gated_feed_forward(hidden, ffn, function, bias=settings.value("mlp_bias") is True),
             residual(hidden, dropout=False),
@@ -65,6 +65,6 @@ def build(settings: Settings) -> Model:
         ffn=ffn,
         vocab=settings.size("vocab_size"),
         experts=experts,
-        experts_per_token=chosen,
+        experts_per_token=experts_per_token,
     )
     return decoder_model(settings, shape, block, final_parameters=hidden)

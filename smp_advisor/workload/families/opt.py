@@ -1,4 +1,4 @@
-"""OPT: GPT-3's blocks with ReLU; the smallest but one narrows its token table and norms after the layers."""
+"""OPT: GPT-3's blocks with ReLU. The 350M model has a narrower token table and norms after the layers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def build(settings: Settings) -> Model:
         "decoder",
         hidden,
         (
-            # Where the norms stand does not change what is kept or counted.
+            # The position of the norms changes neither saved tensors nor counts.
             norm(hidden, affine=affine),
             attention(
                 hidden,

@@ -1,4 +1,4 @@
-"""T5: encoder and decoder with relative position biases; version 1.1 and FLAN-T5 gate the feed-forward layer."""
+"""T5: encoder and decoder with relative position biases. Version 1.1 and FLAN-T5 have gated feed-forward layers."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def build(settings: Settings) -> Model:
     if decoder_layers:
         groups.append(BlockGroup(block=_block(settings, decoder=True), count=decoder_layers))
     stacks = len(groups)
-    # Each stack's first block holds the table of position biases that all its blocks use.
+    # The first block of each stack owns the table of position biases for all blocks of the stack.
     biases = settings.size("relative_attention_num_buckets") * heads
-    found = ending(settings, "language-model", "none")
-    if found.task == "none":
+    head_task = ending(settings, "language-model", "none")
+    if head_task.task == "none":
         head = Head(kind="none", outputs=0, parameters=0, tied=False)
     else:
         tied = settings.flag("tie_word_embeddings")
         own = 0 if tied else vocab * hidden
         head = Head(kind="language-model", outputs=vocab, parameters=own, tied=tied, loss_in_fp32=False)
-    note = found.note
+    note = head_task.note
     if head.kind != "none" and not head.tied:
-        note = "output weights counted apart from the embedding, as the published checkpoints hold them"
+        note = "output weights counted separately from the embedding, as in the published checkpoints"
     return Model(
         name=settings.family.label,
         family=settings.family.model_type,
@@ -89,8 +89,8 @@ def _attention(settings: Settings, *, causal: bool, cross: bool = False) -> Part
         causal=causal,
         dropout=settings.rate("dropout_rate") > 0,
         cross=cross,
-        # Position biases are added to the scores: no fused form in the transformers releases of the libraries'
-        # containers, and one that keeps the biases since transformers 5.
+        # Position biases are added to the scores. The transformers releases in the libraries' containers have no fused
+        # form; since transformers 5 there is one, and it saves the biases.
         fusible=False,
         scores_in_fp32=True,
         position_biases=True,
@@ -103,7 +103,7 @@ def _feed_forward(settings: Settings) -> Part:
     gate, _, name = kind.rpartition("-") if isinstance(kind, str) else ("?", "", "")
     if gate not in {"", "gated"}:
         raise settings.error(f"feed_forward_proj must be an activation such as 'relu' or 'gated-gelu', not {kind!r}")
-    # "gated-gelu" has always meant the approximation by tanh, in separate operations.
+    # "gated-gelu" is the tanh approximation, in separate operations.
     function = settings.activation("feed_forward_proj", "gelu_new" if kind == "gated-gelu" else name)
     if gate:
         return gated_feed_forward(hidden, ffn, function, dropout=dropout)

@@ -54,8 +54,8 @@ def build(settings: Settings) -> Model:
         max_positions=patches + 1,
     )
     projection = settings.size("num_channels") * patch_height * patch_width * hidden + hidden
-    found = ending(settings, "image-classification", "none")
-    labels = settings.labels() if found.task == "image-classification" else 0
+    head_task = ending(settings, "image-classification", "none")
+    labels = settings.labels() if head_task.task == "image-classification" else 0
     pooler = 0 if labels else hidden * settings.size("pooler_output_size", default=hidden)
     return Model(
         name=settings.family.label,
@@ -74,12 +74,12 @@ def build(settings: Settings) -> Model:
             per_token=False,
         ),
         fixed_sequence_length=patches + 1,
-        note=found.note,
+        note=head_task.note,
     )
 
 
 def _pair(settings: Settings, key: str) -> tuple[int, int]:
-    """Height and width, given as one number or as two."""
+    """Height and width from one number or a pair."""
     value = settings.value(key)
     if isinstance(value, list | tuple):
         if len(value) == 2 and all(isinstance(side, int) and side >= 1 for side in value):
