@@ -24,8 +24,6 @@ def test_a_board_is_found_by_its_name(name, board):
 @pytest.mark.parametrize(
     ("name", "hint"), [("A100", "A100-80GB"), ("H100-81GB", "H100-80GB"), ("abacus", "supported are")]
 )
-    ("name", "hint"), [("A100", "A100-80GB"), ("H100-81GB", "H100-80GB"), ("abacus", "supported are")]
-)
 def test_a_name_that_no_board_or_more_than_one_has_is_refused(name, hint):
     with pytest.raises(ClusterError, match=hint):
         gpu(name)
