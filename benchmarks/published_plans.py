@@ -22,7 +22,7 @@ from benchmarks.accuracy_rows.models import model_of
 from benchmarks.accuracy_rows.table import Row, SkippedError, read_table
 from smp_advisor.costs import Estimate, estimate
 from smp_advisor.errors import AdvisorError
-from smp_advisor.library import Plan, check_against
+from smp_advisor.libraries import Plan, check_against
 from smp_advisor.workload import Job
 
 __all__ = ["Judgement", "judge", "read_plan"]

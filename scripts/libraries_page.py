@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.practices import order, practice
-from smp_advisor.library.families import supported_families
-from smp_advisor.library.schema import schema
-from smp_advisor.library.support import supported_instances
-from smp_advisor.library.version import LIBRARIES, default_version, facts, images
+from smp_advisor.libraries.families import supported_families
+from smp_advisor.libraries.registry import LIBRARIES
+from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.support import supported_instances
+from smp_advisor.libraries.version import default_version, facts, images
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.library.schema import Parameter
+    from smp_advisor.libraries.schema import Parameter
 
 PAGE = Path(__file__).parents[1] / "docs" / "libraries.md"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.costs import Estimate, estimate, estimate_many
     from smp_advisor.estimators import check_estimator
-    from smp_advisor.library import Plan
+    from smp_advisor.libraries import Plan
     from smp_advisor.notebook import Advisor
     from smp_advisor.profiling import Profile, profile
     from smp_advisor.recommendation import advise
@@ -59,7 +59,7 @@ _HOMES = {
     "Instance": "cluster",
     "Job": "workload",
     "Model": "workload",
-    "Plan": "library",
+    "Plan": "libraries",
     "Profile": "profiling",
     "adapt_script": "scripts.adapt",
     "advise": "recommendation",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.step import Pitfall, Reference, Step
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.search import SearchResult
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model

@@ -14,11 +14,11 @@ from smp_advisor.errors import AdvisorError, JobError, NoPlanFitsError
 from smp_advisor.guidance import explain, nearest_reference, pitfalls
 from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, nothing_fits, why_this_plan
 from smp_advisor.guidance.library_choice import LibraryChoice, choose_library, job_for
-from smp_advisor.library.check import check_against
-from smp_advisor.library.plan import Plan, plan_fields
-from smp_advisor.library.schema import schema
-from smp_advisor.library.support import require_supported_instance
-from smp_advisor.library.version import LIBRARIES
+from smp_advisor.libraries.check import check_against
+from smp_advisor.libraries.plan import Plan, plan_fields
+from smp_advisor.libraries.registry import LIBRARIES
+from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.support import require_supported_instance
 from smp_advisor.search import OBJECTIVES, Objective, search
 from smp_advisor.search.fleet import search_cheapest
 from smp_advisor.workload.job import MAX_SAMPLES_PER_STEP, Job
@@ -337,7 +337,8 @@ def _pinned_plan(library: str, job: Job, cluster: Cluster, pins: Mapping[str, An
     }
     if job.precision == "bf16":  # only with sharded data parallelism, which then shows what it excludes
         fill |= {"bf16": True, "sharded_data_parallel_degree": 2}
-    return Plan(**{**fill, **pins})
+    plan: Plan = Plan(**{**fill, **pins})
+    return plan
 
 
 def _small_plan(library: str, job: Job, cluster: Cluster, pins: Mapping[str, Any]) -> Plan:

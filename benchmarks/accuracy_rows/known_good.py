@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from smp_advisor.costs.layout import Layout
-from smp_advisor.costs.recipe import fully_sharded, megatron, over_frozen, pure, smp_v1
 from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.layout import Layout
+from smp_advisor.libraries.state_bytes import fully_sharded, megatron, over_frozen, pure, smp_v1
 from smp_advisor.workload import Adapter, Job
 
 from .machines import instance_cluster_of
@@ -17,7 +17,7 @@ from .plans import PREFETCHED_UNITS, Run
 from .table import SkippedError
 
 if TYPE_CHECKING:
-    from smp_advisor.costs.recipe import Recipe
+    from smp_advisor.libraries.state_bytes import Recipe
 
     from .table import Row
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.costs.evaluate import memory_columns
-from smp_advisor.costs.layout import Layout
-from smp_advisor.costs.recipe import amp
+from smp_advisor.libraries.layout import Layout
+from smp_advisor.libraries.state_bytes import amp
 from smp_advisor.workload import Job
 
 from .machines import instance_cluster_of

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from smp_advisor.costs.layout import Layout
-from smp_advisor.costs.recipe import (
+from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.layout import Layout
+from smp_advisor.libraries.state_bytes import (
     COMPILED_LOGIT_BYTES,
     PURE_LOGIT_BYTES,
     amp,
@@ -17,7 +18,6 @@ from smp_advisor.costs.recipe import (
     over_frozen,
     pure,
 )
-from smp_advisor.errors import AdvisorError
 from smp_advisor.workload import Adapter, Job
 
 from .frameworks import habits
@@ -28,7 +28,7 @@ from .table import SkippedError
 
 if TYPE_CHECKING:
     from smp_advisor.cluster import Cluster
-    from smp_advisor.costs.recipe import Recipe
+    from smp_advisor.libraries.state_bytes import Recipe
     from smp_advisor.workload import Model
 
     from .optimizers import Keeping

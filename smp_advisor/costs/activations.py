@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smp_advisor.costs.layout import CONTIGUOUS
 from smp_advisor.costs.pipeline import in_flight
-from smp_advisor.costs.recipe import RETURNED_HALF_LOGIT_BYTES
 from smp_advisor.costs.state import vocabulary_shards
+from smp_advisor.libraries.layout import CONTIGUOUS
+from smp_advisor.libraries.state_bytes import RETURNED_HALF_LOGIT_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from smp_advisor.costs.layout import Layout
     from smp_advisor.costs.partition import Stage
     from smp_advisor.costs.world import World
+    from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.block import Attention, Block
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.instance import Instance
-    from smp_advisor.costs.layout import Layout
     from smp_advisor.costs.world import World
+    from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.block import Attention, Block, Matmul
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model

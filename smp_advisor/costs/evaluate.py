@@ -12,18 +12,18 @@ from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.compute import model_flops_per_sample, peak_flops
 from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory, StepTime
 from smp_advisor.costs.intervals import plan_kinds, step_time_factors
-from smp_advisor.costs.library_assumptions import library_assumptions
 from smp_advisor.costs.memory import GIB, host_bytes, memory_error_bytes, needed_bytes, stage_bytes
 from smp_advisor.costs.money import days_to_train
 from smp_advisor.costs.partition import stage_kinds, stages
 from smp_advisor.costs.pipeline import in_flight
 from smp_advisor.costs.state import vocabulary_shards
 from smp_advisor.costs.step_time import step_seconds
-from smp_advisor.costs.translation import layout_of
 from smp_advisor.costs.world import World
-from smp_advisor.library.check import check_against
-from smp_advisor.library.families import supports_tensor_parallelism
-from smp_advisor.library.world import global_batch_size
+from smp_advisor.libraries.check import check_against
+from smp_advisor.libraries.families import supports_tensor_parallelism
+from smp_advisor.libraries.groups import global_batch_size
+from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.costs.layout import Layout
     from smp_advisor.costs.partition import Stage
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.layout import Layout
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -233,7 +233,7 @@ def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
     said = []
     if model.origin == "inferred":
         said.append(f"The model's shape is {model.note}.")
-    if plan.library == "smp-v1" and plan.tensor_parallel_degree > 1 and not supports_tensor_parallelism(model.family):
+    if plan.tensor_parallel_degree > 1 and not supports_tensor_parallelism(model.family, plan.library):
         said.append(
             f"The library does not distribute {model.family} layers by itself: tensor parallelism divides them only if "
             "the script registers them with smp.tp_register_with_module."
@@ -259,8 +259,6 @@ def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
         )
         if model.head.tied:
             said.append("The tied embedding is counted on the first and the last stage; the library chooses one.")
-    said += library_assumptions(plan)
-    if plan.offload_activations and plan.library == "smp-v1":
-        said.append("Inputs of the running microbatch are taken to stay on the GPU when activations are offloaded.")
+    said += schema(plan.library).assumptions_of(plan)
     said.append("Memory and time are calibrated on published runs of other libraries, none of them on SageMaker.")
     return tuple(said)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.costs.layout import Layout
+    from smp_advisor.libraries.layout import Layout
 
 __all__ = ["plan_kinds", "step_time_factors"]
 

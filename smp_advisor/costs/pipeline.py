@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from smp_advisor.costs.layout import Layout
+    from smp_advisor.libraries.layout import Layout
 
 __all__ = ["Schedule", "Slot", "in_flight", "makespan_slots", "simulate"]
 

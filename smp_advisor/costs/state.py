@@ -10,9 +10,9 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from smp_advisor.costs.layout import Layout
     from smp_advisor.costs.partition import Stage
     from smp_advisor.costs.world import World
+    from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.model import Model
 
     Floats = NDArray[np.float64]

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.costs.layout import Layout
     from smp_advisor.costs.partition import Stage
     from smp_advisor.costs.state import LocalParameters
     from smp_advisor.costs.world import World
+    from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.block import Block
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model

@@ -17,7 +17,7 @@ from smp_advisor.estimators.sources import configuration_of_recipe, configuratio
 from smp_advisor.estimators.sources.recipe import yaml_table
 from smp_advisor.findings.catalogue import catalogue
 from smp_advisor.findings.finding import Finding, Fix, Unresolved
-from smp_advisor.library.version import require_library
+from smp_advisor.libraries.registry import require_library
 from smp_advisor.reading.edits import parses
 from smp_advisor.scripts.check import check_source
 

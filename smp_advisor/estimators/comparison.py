@@ -11,13 +11,13 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.guidance.amounts import unit, usd_per_million
 from smp_advisor.guidance.step import Difference
 from smp_advisor.guidance.wording import compared, degree_of_change, fit, gib, throughput, usd
-from smp_advisor.library import mismatches
-from smp_advisor.library.schema import schema
+from smp_advisor.libraries import mismatches
+from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from smp_advisor.library.version import images, release
+from smp_advisor.libraries.version import images, release
 
 __all__ = ["ImageName", "image_name", "is_version", "known_pairs", "library_version", "version_of_older_pair"]
 

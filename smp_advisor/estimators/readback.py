@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.images import is_version, library_version, version_of_older_pair
-from smp_advisor.library.plan import Plan
-from smp_advisor.library.schema import schema
-from smp_advisor.library.version import default_version, release
+from smp_advisor.libraries.plan import Plan
+from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.version import default_version, release
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH, Job
 from smp_advisor.workload.model import Model

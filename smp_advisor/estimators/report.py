@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.estimators.comparison import Comparison
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -97,7 +97,7 @@ class EstimatorReport(Report):
             Where the plan, its cluster or the model is not known, or nothing fits.
         """
         from smp_advisor.estimators.comparison import compare
-        from smp_advisor.library.world import global_batch_size
+        from smp_advisor.libraries.groups import global_batch_size
         from smp_advisor.recommendation import advise, read_model
 
         main = self.main

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.library.schema import schema
+from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.report import EstimatorReport, Reading

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import AdvisorError
-from smp_advisor.library import mismatches
-from smp_advisor.library.plan import plan_fields
+from smp_advisor.libraries import mismatches
+from smp_advisor.libraries.plan import plan_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 

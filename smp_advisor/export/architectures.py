@@ -10,10 +10,10 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
-from smp_advisor.library.version import image, release
+from smp_advisor.libraries.version import image, release
 
 if TYPE_CHECKING:
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.model import Model
 
 __all__ = ["Architecture", "architecture", "configuration", "first_library_version", "transformers_release"]

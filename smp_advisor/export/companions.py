@@ -10,11 +10,11 @@ from smp_advisor.export.literal import Comment, comment_lines
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.storage import FileSystem, bucket_and_prefix
 from smp_advisor.export.template import render
-from smp_advisor.library.version import image
+from smp_advisor.libraries.version import image
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
 
 __all__ = ["monitoring_cell", "permissions_cell", "quota_cell"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.library.version import facts, image
+from smp_advisor.libraries.version import facts, image
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
 
 __all__ = ["describe", "hardware", "library_name"]
 

@@ -12,12 +12,12 @@ from smp_advisor.export.literal import Comment, Expression, comment
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.sdk import REQUIREMENTS, chosen_sdk
 from smp_advisor.export.template import render
-from smp_advisor.library.version import facts
+from smp_advisor.libraries.version import facts
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 

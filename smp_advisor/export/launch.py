@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.export import checks
 from smp_advisor.export.script import SCRIPT_NAME, builds, require_writable, requirements
 from smp_advisor.export.storage import CHECKPOINT_CHANNEL, FileSystem, Location
-from smp_advisor.library.support import require_supported_instance
-from smp_advisor.library.version import image
-from smp_advisor.library.world import global_batch_size
+from smp_advisor.libraries.groups import global_batch_size
+from smp_advisor.libraries.support import require_supported_instance
+from smp_advisor.libraries.version import image
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.export.options import JobOptions
-    from smp_advisor.library.plan import Plan
-    from smp_advisor.library.version import Image
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.libraries.version import Image
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export.facts import launch_facts
-from smp_advisor.library.version import release
+from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

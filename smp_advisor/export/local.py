@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.export.literal import text_literal
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script import SCRIPT_NAME, builds, training_script
-from smp_advisor.library.plan import Plan
+from smp_advisor.libraries.plan import Plan
 from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:

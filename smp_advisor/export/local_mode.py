@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.export import checks
 from smp_advisor.export.literal import Comment, comment
 from smp_advisor.export.template import render
-from smp_advisor.library.version import image
+from smp_advisor.libraries.version import image
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from smp_advisor.export.template import render
 
 if TYPE_CHECKING:
     from smp_advisor.export.architectures import Architecture
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 

@@ -9,12 +9,12 @@ from smp_advisor.export.architectures import Architecture, first_library_version
 from smp_advisor.export.literal import Comment
 from smp_advisor.export.script_parts import common_flags, common_values, copies_fit
 from smp_advisor.export.template import render
-from smp_advisor.library.families import supports_tensor_parallelism
-from smp_advisor.library.version import image, release
+from smp_advisor.libraries.families import supports_tensor_parallelism
+from smp_advisor.libraries.version import image, release
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -50,7 +50,7 @@ def write(model: Model, cluster: Cluster, job: Job, plan: Plan, known: Architect
     flags = common_flags(model, job, plan, known) | {
         "half_inputs": plan.precision != "fp32",
         # Sharded data parallelism clips by itself; the other precisions have no norm over all partitions.
-        "clip": plan.fp16 and not sharded,
+        "clip": plan.precision == "fp16" and not sharded,
         "checkpoints_activations": True,
         "sharded_data_parallel": sharded,
         "shard_optimizer_state": plan.shard_optimizer_state,
@@ -64,8 +64,8 @@ def write(model: Model, cluster: Cluster, job: Job, plan: Plan, known: Architect
 
 def _features(plan: Plan) -> dict[str, bool]:
     return {
-        "fp16": plan.fp16,
-        "bf16": plan.bf16,
+        "fp16": plan.precision == "fp16",
+        "bf16": plan.precision == "bf16",
         "prescaled_batch": plan.prescaled_batch,
         "shard_optimizer_state": plan.shard_optimizer_state,
         "sharded_data_parallel": plan.sharded_data_parallel_degree > 1,

@@ -10,7 +10,7 @@ from smp_advisor.export.template import render
 
 if TYPE_CHECKING:
     from smp_advisor.export.architectures import Architecture
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -48,5 +48,5 @@ def write(model: Model, job: Job, plan: Plan, known: Architecture) -> str:
             "feed_forward": shape.ffn,
         },
     }
-    flags = common_flags(model, job, plan, known) | {"clip": False, "horovod": plan.horovod}
+    flags = common_flags(model, job, plan, known) | {"clip": False, "horovod": bool(plan.ddp)}
     return render("train_smp_v1_tensorflow.py.in", values=values, flags=flags)

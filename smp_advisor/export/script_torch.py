@@ -8,12 +8,12 @@ from smp_advisor.errors import ExportError
 from smp_advisor.export.literal import Comment
 from smp_advisor.export.script_parts import common_flags, common_values, copies_fit
 from smp_advisor.export.template import render
-from smp_advisor.library.families import supports_tensor_parallelism
+from smp_advisor.libraries.families import supports_tensor_parallelism
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.export.architectures import Architecture
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.library.plan import Plan
+from smp_advisor.libraries.plan import Plan
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 

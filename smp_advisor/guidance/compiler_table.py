@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.library.support import instance_family
+from smp_advisor.libraries.support import instance_family
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.instance import Instance

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.cluster.table import sources
 from smp_advisor.guidance.half_cluster import downsizing
 from smp_advisor.guidance.step import Pitfall
 from smp_advisor.guidance.wording import gib
-from smp_advisor.library import image
-from smp_advisor.library.families import supports_tensor_parallelism
-from smp_advisor.library.rule import Condition
-from smp_advisor.library.support import supported_instances
-from smp_advisor.library.version import release
-from smp_advisor.library.world import reduced_data_parallel_degree, shard_degree
+from smp_advisor.libraries import image
+from smp_advisor.libraries.families import supports_tensor_parallelism
+from smp_advisor.libraries.groups import reduced_data_parallel_degree, shard_degree
+from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.rule import Condition
+from smp_advisor.libraries.support import supported_instances
+from smp_advisor.libraries.version import release
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -48,8 +47,7 @@ class _Row:
 
 @cache
 def _rows(library: str) -> tuple[_Row, ...]:
-    name = "pitfalls.toml" if library == "smp-v1" else f"pitfalls_{library}.toml"
-    stated = tomllib.loads((files("smp_advisor.guidance") / "data" / name).read_text(encoding="utf-8"))
+    stated = get_library(library).table("pitfalls.toml")
     rows = []
     for entry in stated["pitfall"]:
         title, page = stated["pages"][entry["page"]]

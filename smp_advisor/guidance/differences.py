@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.guidance.step import Difference
 from smp_advisor.guidance.what_if import WhatIf, evaluate, vary
 from smp_advisor.guidance.wording import SAME, compared, fit, seconds
-from smp_advisor.library.families import supports_tensor_parallelism
-from smp_advisor.library.world import samples_per_tensor_parallel_group
+from smp_advisor.libraries.families import supports_tensor_parallelism
+from smp_advisor.libraries.groups import samples_per_tensor_parallel_group
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.aws_reference import ReferenceRow
     from smp_advisor.guidance.case import Case
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
 
 __all__ = ["differences"]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.wording import fits
-from smp_advisor.library import mismatches
-from smp_advisor.library.families import supports_tensor_parallelism
+from smp_advisor.libraries import mismatches
+from smp_advisor.libraries.families import supports_tensor_parallelism
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.aws_reference import ReferenceRow
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 

@@ -11,11 +11,11 @@ from smp_advisor.guidance.practices import practice
 from smp_advisor.guidance.step import Pitfall
 from smp_advisor.guidance.what_if import evaluate, vary
 from smp_advisor.guidance.wording import fit, gib, plural
-from smp_advisor.library.world import shard_degree
+from smp_advisor.libraries.groups import shard_degree
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from smp_advisor.errors import InstanceError, PlanError
 from smp_advisor.guidance.compiler_table import nearest_tested
 from smp_advisor.guidance.wording import percent
-from smp_advisor.library.support import require_supported_instance, supported_instances
-from smp_advisor.library.version import facts, release
+from smp_advisor.libraries.support import require_supported_instance, supported_instances
+from smp_advisor.libraries.version import facts, release
 from smp_advisor.search import search
 
 if TYPE_CHECKING:

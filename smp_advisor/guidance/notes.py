@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import InstanceError
-from smp_advisor.library import require_supported_instance
+from smp_advisor.libraries import require_supported_instance
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.instance import Instance

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
+
+from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 
 __all__ = ["ORDER", "Practice", "order", "practice", "subset_tip"]
 
@@ -36,18 +36,17 @@ class Practice:
 
 
 @cache
-def _file(library: str = "smp-v1") -> dict[str, Any]:
-    name = "practices.toml" if library == "smp-v1" else f"practices_{library}.toml"
-    return tomllib.loads((files("smp_advisor.guidance") / "data" / name).read_text(encoding="utf-8"))
+def _file(library: str = DEFAULT_LIBRARY) -> dict[str, Any]:
+    return get_library(library).table("practices.toml")
 
 
-def order(library: str = "smp-v1") -> tuple[str, ...]:
+def order(library: str = DEFAULT_LIBRARY) -> tuple[str, ...]:
     """Techniques of a library in the order in which its best practices go through them."""
-    return ORDER if library == "smp-v1" else tuple(_file(library)["order"])
+    return ORDER if library == DEFAULT_LIBRARY else tuple(_file(library)["order"])
 
 
 @cache
-def practice(technique: str, library: str = "smp-v1") -> Practice:
+def practice(technique: str, library: str = DEFAULT_LIBRARY) -> Practice:
     """The practice of a technique, by its key."""
     stated = _file(library)
     entry = next(one for one in stated["practice"] if one["technique"] == technique)

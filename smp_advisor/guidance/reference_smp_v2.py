@@ -15,8 +15,8 @@ from smp_advisor.guidance.aws_reference import ReferenceRow
 from smp_advisor.guidance.step import Difference, Reference
 from smp_advisor.guidance.what_if import evaluate, vary
 from smp_advisor.guidance.wording import compared, fit, listed, throughput
-from smp_advisor.library.plan import Plan
-from smp_advisor.library.world import shard_degree
+from smp_advisor.libraries.groups import shard_degree
+from smp_advisor.libraries.plan import Plan
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.amounts import global_batch, unit, usd_per_million
 from smp_advisor.guidance.wording import gib, gives_back, probability, spare
-from smp_advisor.library.plan import plan_fields
-from smp_advisor.library.schema import schema
+from smp_advisor.libraries.plan import plan_fields
+from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.step import Reference
-    from smp_advisor.library.plan import Plan
-    from smp_advisor.library.schema import Parameter
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.libraries.schema import Parameter
     from smp_advisor.workload.model import Model
 
 __all__ = ["report"]

@@ -10,8 +10,8 @@ from smp_advisor.costs import estimate_many
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.what_if_accumulated import accumulated_settings
 from smp_advisor.guidance.wording import plural
-from smp_advisor.library import mismatches
-from smp_advisor.library.families import supports_prescaled_batch
+from smp_advisor.libraries import mismatches
+from smp_advisor.libraries.families import supports_prescaled_batch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.case import Case
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.wording import plural
-from smp_advisor.library.plan import plan_fields
-from smp_advisor.library.smp_v2_check import SMDDP_INSTANCES
+from smp_advisor.libraries.plan import plan_fields
+from smp_advisor.libraries.smp_v2.mismatches import SMDDP_INSTANCES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.guidance.case import Case
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
 
 __all__ = ["accumulated_settings"]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.step import Pitfall, Step
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.notebook.fallback import Fallback
     from smp_advisor.notebook.handshake import Handshake
     from smp_advisor.notebook.settings import Setting

@@ -8,7 +8,7 @@ from smp_advisor.errors import ExportError
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
 
 __all__ = ["KINDS", "cells"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
-from smp_advisor.library.schema import schema
+from smp_advisor.libraries.axes import checkpointing_strategies, divisors, pipeline_degrees, tensor_degrees
+from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.library_settings import positions as positions_of
 from smp_advisor.notebook.settings import OPTIMIZER_STATE, prescaled, sharded
 from smp_advisor.notebook.words import labels_of, value_text
-from smp_advisor.search.axes import checkpointing_strategies, divisors, pipeline_degrees, tensor_degrees
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

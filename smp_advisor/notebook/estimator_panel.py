@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice import Advice
     from smp_advisor.estimators import EstimatorReport
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
 
 __all__ = ["pasted"]
 

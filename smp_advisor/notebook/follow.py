@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import gcd
 from typing import TYPE_CHECKING, cast
 
+from smp_advisor.libraries.axes import divisors
 from smp_advisor.notebook.library_settings import follow_fields
 from smp_advisor.notebook.settings import prescaled, shard_degree, sharded
-from smp_advisor.search.axes import divisors
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice

@@ -6,15 +6,14 @@ import dataclasses
 from math import gcd
 from typing import TYPE_CHECKING, Any, cast
 
-from smp_advisor.library.schema import schema
-from smp_advisor.search.axes import divisors, pipeline_degrees
-from smp_advisor.search.smp_v2_space import technique_degrees
+from smp_advisor.libraries.axes import divisors, pipeline_degrees, technique_degrees
+from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from smp_advisor.advice import Advice
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.notebook.settings import Setting, Settings
 
 __all__ = ["FORMS", "field_label", "follow_fields", "plan_of_fields", "positions", "setting_type", "settings_of_fields"]
@@ -97,7 +96,9 @@ def positions(advice: Advice, settings: Settings) -> dict[str, Iterable[Setting]
 def _positions(advice: Advice, settings: Settings, name: str) -> Iterable[Setting]:
     stated = schema(advice.plan.library).described(name)
     if name in _DEGREES:
-        return technique_degrees(advice.model, advice.cluster, advice.job, _DEGREES[name], version=advice.plan.version)
+        return technique_degrees(
+            advice.plan.library, name, advice.model, advice.cluster, advice.job, advice.plan.version
+        )
     match name:
         case "hybrid_shard_degree":
             return divisors(_left(advice, settings))

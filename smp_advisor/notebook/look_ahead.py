@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.notebook.settings import Settings
 
 __all__ = ["LookAhead", "look_ahead"]

@@ -13,7 +13,7 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.library.version import LIBRARIES
+from smp_advisor.libraries.registry import LIBRARIES
 from smp_advisor.notebook.arguments import amount, helped, model_named, parsed, read, whole
 from smp_advisor.notebook.cells import KINDS
 

@@ -16,7 +16,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.library.world import reduced_data_parallel_degree
+from smp_advisor.libraries.groups import reduced_data_parallel_degree
 from smp_advisor.notebook.arguments import amount, helped, model_named, parsed, read, whole
 from smp_advisor.notebook.live import Live
 

@@ -10,7 +10,7 @@ from smp_advisor.errors import AdvisorError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.scripts import FileFix, Finding
 
 __all__ = ["checked", "fixed"]

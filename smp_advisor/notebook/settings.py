@@ -6,12 +6,12 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import PlanError
-from smp_advisor.library.families import supports_prescaled_batch
+from smp_advisor.libraries.families import supports_prescaled_batch
 from smp_advisor.notebook.library_settings import FORMS, plan_of_fields, setting_type, settings_of_fields
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
 
 __all__ = [
     "NAMES",

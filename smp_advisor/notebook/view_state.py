@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.guidance.amounts import batch_limit
 from smp_advisor.guidance.wording import listed, plural
-from smp_advisor.library.schema import schema
+from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.controls import controls
 from smp_advisor.notebook.figures import figures, stage_groups, verdict
 from smp_advisor.notebook.settings import settings_of
@@ -25,7 +25,7 @@ from smp_advisor.workload.optimizer import OPTIMIZERS
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.notebook.settings import Settings
     from smp_advisor.workload.model import Model
 

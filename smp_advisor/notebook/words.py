@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.library.world import global_batch_size
+from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.notebook.library_settings import FORMS, field_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.advice import Advice
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.notebook.settings import Setting
 
 __all__ = [

@@ -16,7 +16,7 @@ from smp_advisor.notebook.words import labels_of, rows_of
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.notebook.settings import Setting, Settings
     from smp_advisor.notebook.view_state import Moment
 

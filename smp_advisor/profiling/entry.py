@@ -20,7 +20,7 @@ from smp_advisor.workload.model import Model
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
 
 __all__ = ["STAGES", "Stage", "attention_for", "profile", "trace_plain"]
 

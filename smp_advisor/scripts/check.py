@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.reading.edits import Edit
     from smp_advisor.reading.module import Module
     from smp_advisor.reading.source import Source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.reading.values import Constant, Mapping, options
@@ -60,6 +60,9 @@ class Settings:
         return (self.sharded_data_parallel_degree or 1) > 1
 
 
+_DEGREES = {"pipeline_parallel_degree", "tensor_parallel_degree", "context_parallel_degree", "expert_parallel_degree"}
+"""What every plan settles, with or without a field for it."""
+
 _NAMES = frozenset(one.name for one in fields(Settings)) - {"hyperparameters"}
 
 
@@ -78,9 +81,9 @@ def from_plan(plan: object, library: str | None, hyperparameters: MappingABC[str
     if isinstance(plan, MappingABC):
         found = {_ALIASES.get(str(key), str(key)): value for key, value in plan.items()}
     elif hasattr(plan, "library") and hasattr(plan, "parameters"):
-        found = {name: getattr(plan, name) for name in _NAMES if hasattr(plan, name)}
-        if "gradient_accumulation_steps" not in getattr(plan, "SCRIPT_SETTINGS", ()):
-            found.pop("gradient_accumulation_steps", None)  # a constant of plans that leave accumulation to the script
+        # Other attributes are constants of libraries that leave the technique to the script.
+        own = {one.name for one in fields(cast("Any", plan))} | _DEGREES
+        found = {name: getattr(plan, name) for name in _NAMES if name in own}
     else:
         raise AdvisorError(
             f"plan must be a Plan or a dictionary of the library's parameters, not {type(plan).__name__}."

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smp_advisor.costs.evaluate import fit_probability
-from smp_advisor.library.world import global_batch_size
+from smp_advisor.libraries.groups import global_batch_size
+from smp_advisor.libraries.registry import get_library
 from smp_advisor.search.rank import NEAR_BEST, techniques
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from smp_advisor.costs.layout import Layout
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.layout import Layout
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.search import SearchResult
 
 __all__ = ["alternatives"]
@@ -31,33 +32,6 @@ _COMBINATION = (
     "checkpoint_layers",
     "offload_activations",
 )
-
-
-_SETTINGS = {
-    "smp-v1": (
-        "tensor_parallel_degree",
-        "pipeline_parallel_degree",
-        "sharded_data_parallel_degree",
-        "shard_optimizer_state",
-        "activation_checkpointing",
-        "offload_activations",
-        "microbatches",
-    ),
-    "smp-v1-tensorflow": ("partitions", "pipeline", "microbatches"),
-    "smp-v2": (
-        "hybrid_shard_degree",
-        "tensor_parallel_degree",
-        "context_parallel_degree",
-        "expert_parallel_degree",
-        "activation_checkpointing",
-        "offload_activations",
-        "gradient_accumulation_steps",
-    ),
-    "training-compiler": ("batch_size",),
-    "ddp": ("activation_checkpointing", "gradient_accumulation_steps"),
-    "fsdp": ("sharding_strategy", "activation_checkpointing", "gradient_accumulation_steps"),
-}
-"""Settings that tell the rows of a library apart."""
 
 
 def _shown(plan: Plan, name: str) -> Any:
@@ -112,7 +86,7 @@ def alternatives(result: SearchResult, *, sequence_length: int, min_fit_probabil
         batch = global_batch_size(plan, result.cluster)
         rows.append(
             {
-                **{name: _shown(plan, name) for name in _SETTINGS[plan.library]},
+                **{name: _shown(plan, name) for name in get_library(plan.library).alternatives},
                 "global_batch_size": batch,
                 "tokens_per_second": speed,
                 "step_seconds": None if speed is None else batch * sequence_length / speed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.library.support import suggested_instances
+from smp_advisor.libraries.support import suggested_instances
 from smp_advisor.search.rank import NEAR_BEST
 from smp_advisor.search.search import SearchResult, search
 

@@ -11,8 +11,9 @@ import numpy as np
 from smp_advisor.costs.evaluate import HOST_SHARE, memory_columns, seconds_columns
 from smp_advisor.costs.memory import GIB
 from smp_advisor.costs.world import World
+from smp_advisor.libraries.registry import DEFAULT_LIBRARY
+from smp_advisor.libraries.space import Space, enumerate_plans
 from smp_advisor.search.rank import Objective, Scores, order, techniques
-from smp_advisor.search.space import Space, enumerate_plans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -67,7 +68,7 @@ def search(
     objective: Objective = "throughput",
     min_fit_probability: float = 0.95,
     pins: Mapping[str, Any] | None = None,
-    library: str = "smp-v1",
+    library: str = DEFAULT_LIBRARY,
 ) -> SearchResult:
     """Score every plan of a cluster and rank those that fit.
 

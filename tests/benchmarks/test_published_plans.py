@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.accuracy_rows.table import read_table
 from benchmarks.published_plans import Judgement, judge, read_plan
-from smp_advisor.library import violations
+from smp_advisor.libraries import violations
 
 TABLE = Path(__file__).parent / "data" / "published_smp_configurations.csv"
 ROWS = read_table(TABLE).rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.library import Plan
+from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job, Model
 
 P4D = "ml.p4d.24xlarge"

@@ -13,9 +13,9 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import Estimate, estimate, estimate_many
 from smp_advisor.costs.constants import constants
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
-from smp_advisor.costs.translation import layout_of
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.library import Plan
+from smp_advisor.libraries import Plan
+from smp_advisor.libraries.layouts import layout_of
 from smp_advisor.workload import Job
 from tests.costs.shapes import P4D, gpt, row_30b
 

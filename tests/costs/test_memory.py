@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import CATEGORIES, Memory, StageMemory, estimate
-from smp_advisor.costs.recipe import smp_v1
-from smp_advisor.library import Plan
+from smp_advisor.libraries import Plan
+from smp_advisor.libraries.state_bytes import smp_v1
 from smp_advisor.workload import Job
 from tests.costs.shapes import P4D, gpt, row_30b
 

@@ -16,12 +16,12 @@ from smp_advisor.costs import estimate
 from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
-from smp_advisor.costs.layout import Layout
 from smp_advisor.costs.memory import memory_error_bytes, stage_bytes
 from smp_advisor.costs.partition import stages
-from smp_advisor.costs.recipe import Recipe, amp, ddp, deepspeed, fully_sharded, pure
 from smp_advisor.costs.world import World
-from smp_advisor.library import Plan
+from smp_advisor.libraries import Plan
+from smp_advisor.libraries.layout import Layout
+from smp_advisor.libraries.state_bytes import Recipe, amp, ddp, deepspeed, fully_sharded, pure
 from smp_advisor.workload import Adapter, Job, Model
 from tests.costs.shapes import P4D, gpt
 

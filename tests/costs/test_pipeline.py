@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smp_advisor.costs.layout import Layout
 from smp_advisor.costs.pipeline import in_flight, makespan_slots, simulate
-from smp_advisor.costs.translation import layout_of
-from smp_advisor.library import Plan
+from smp_advisor.libraries import Plan
+from smp_advisor.libraries.layout import Layout
+from smp_advisor.libraries.layouts import layout_of
 from smp_advisor.workload import Job
 
 schedules = st.integers(1, 12).flatmap(

@@ -16,9 +16,9 @@ from smp_advisor.costs.communication import all_gather_seconds, all_reduce_secon
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import constant, constants
 from smp_advisor.costs.evaluate import seconds_columns
-from smp_advisor.costs.layout import Layout
-from smp_advisor.costs.recipe import amp, over_frozen
-from smp_advisor.library import Plan
+from smp_advisor.libraries import Plan
+from smp_advisor.libraries.layout import Layout
+from smp_advisor.libraries.state_bytes import amp, over_frozen
 from smp_advisor.workload import Adapter, Job, Model
 from tests.costs.shapes import P4D, gpt, row_30b
 

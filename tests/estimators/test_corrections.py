@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor import check_estimator
-from smp_advisor.library.schema import schema
-from smp_advisor.library.version import default_version
+from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.version import default_version
 
 BASES = {
     "smp-v1": {

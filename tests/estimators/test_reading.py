@@ -15,7 +15,7 @@ from smp_advisor import check_estimator
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators import looks_like_estimator
-from smp_advisor.library import Plan
+from smp_advisor.libraries import Plan
 from tests.estimators import cells
 
 PARAMETERS = {"pipeline_parallel_degree": 2, "microbatches": 4, "ddp": True, "fp16": True}

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.library import Plan
+from smp_advisor.libraries import Plan
 from smp_advisor.workload.block import Attention, Block, Matmul, SavedActivations
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import BlockGroup, Head, Model, Shape

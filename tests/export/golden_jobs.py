@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.library import Plan
+from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
 from tests.export.examples import P4D, Case, make_model
 

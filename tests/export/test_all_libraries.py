@@ -15,7 +15,7 @@ from smp_advisor.export import (
     script_cell,
     training_script,
 )
-from smp_advisor.library import Plan
+from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
 from tests.export.examples import P4D, TASKS, Case
 from tests.moto_harness.notebooks import ENVIRONMENTS, run_notebooks

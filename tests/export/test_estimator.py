@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import AdvisorError, ExportError, InstanceError
 from smp_advisor.export import estimator_cell, script_cell, training_script
-from smp_advisor.library import Plan
-from smp_advisor.library.version import image
+from smp_advisor.libraries import Plan
+from smp_advisor.libraries.version import image
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import CASES, P4D, TASK_CASES, make_model
 from tests.export.reading import estimator_arguments, shape
-from tests.library.plans import valid_plans
+from tests.libraries.plans import valid_plans
 
 NASTY = st.sampled_from(
     [

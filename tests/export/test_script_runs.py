@@ -14,7 +14,7 @@ import pytest
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.export import estimator_cell, training_script
-from smp_advisor.library import Plan
+from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
 from tests.export.examples import P4D, TASK_CASES, Case, make_model
 from tests.export.reading import estimator_arguments

@@ -16,8 +16,8 @@ import pytest
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import ExportError
 from smp_advisor.export import estimator_cell, local_cell, training_script
-from smp_advisor.library import Plan
-from smp_advisor.library.version import image
+from smp_advisor.libraries import Plan
+from smp_advisor.libraries.version import image
 from smp_advisor.scripts import check_script
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model

@@ -11,7 +11,7 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.case import Case
-from smp_advisor.library import Plan, mismatches
+from smp_advisor.libraries import Plan, mismatches
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 

@@ -12,7 +12,7 @@ from smp_advisor.costs import estimate
 from smp_advisor.guidance import downsizing, instance_note, pitfalls
 from smp_advisor.guidance.demands import _rows
 from smp_advisor.guidance.wording import gib
-from smp_advisor.library import Plan
+from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
 from tests.guidance.cases import any_case, llama, model
 

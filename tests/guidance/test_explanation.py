@@ -13,7 +13,7 @@ from smp_advisor.costs import estimate
 from smp_advisor.guidance import explain
 from smp_advisor.guidance.practices import ORDER
 from smp_advisor.guidance.wording import fit, fits, gib, seconds, throughput
-from smp_advisor.library import Plan
+from smp_advisor.libraries import Plan
 from smp_advisor.notebook.figures import verdict
 from smp_advisor.workload import Model
 from smp_advisor.workload.job import Job

@@ -16,8 +16,8 @@ from smp_advisor.guidance.demands import _rows
 from smp_advisor.guidance.library_choice import choose_library
 from smp_advisor.guidance.practices import order, practice
 from smp_advisor.guidance.reference_smp_v2 import reference_rows_smp_v2
-from smp_advisor.library import Plan
-from smp_advisor.library.version import LIBRARIES
+from smp_advisor.libraries import Plan
+from smp_advisor.libraries.registry import LIBRARIES
 from smp_advisor.workload import Adapter, Job, Model
 
 LLAMA_70B = Model.from_shape(

@@ -11,8 +11,8 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.guidance import extrapolate, nearest_reference, reference_rows
 from smp_advisor.guidance.wording import gib, throughput
-from smp_advisor.library import Plan
-from smp_advisor.library.world import global_batch_size
+from smp_advisor.libraries import Plan
+from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.guidance.cases import any_case, case, llama, model

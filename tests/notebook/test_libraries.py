@@ -6,8 +6,8 @@ import pytest
 
 from smp_advisor import advise
 from smp_advisor.errors import PlanError
-from smp_advisor.library.schema import schema
-from smp_advisor.library.version import LIBRARIES
+from smp_advisor.libraries.registry import LIBRARIES
+from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook import workbench
 from smp_advisor.notebook.controls import controls
 from smp_advisor.notebook.library_settings import FORMS

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
-from smp_advisor.library.world import global_batch_size
+from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.notebook import workbench
 from smp_advisor.notebook.controls import controls
 from smp_advisor.notebook.look_ahead import look_ahead

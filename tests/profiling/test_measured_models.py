@@ -10,10 +10,10 @@ from smp_advisor.cluster import Cluster  # noqa: E402
 from smp_advisor.costs.activations import activation_bytes, block_saved_bytes  # noqa: E402
 from smp_advisor.costs.compute import model_flops_per_sample  # noqa: E402
 from smp_advisor.costs.partition import stages  # noqa: E402
-from smp_advisor.costs.translation import layout_of  # noqa: E402
 from smp_advisor.costs.world import World  # noqa: E402
 from smp_advisor.errors import ModelError  # noqa: E402
-from smp_advisor.library import Plan  # noqa: E402
+from smp_advisor.libraries import Plan  # noqa: E402
+from smp_advisor.libraries.layouts import layout_of  # noqa: E402
 from smp_advisor.profiling.ladder import climb_down  # noqa: E402
 from smp_advisor.profiling.subject import read_subject  # noqa: E402
 from smp_advisor.profiling.trace import Settings  # noqa: E402

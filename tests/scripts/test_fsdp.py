@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.library import Plan
+from smp_advisor.libraries import Plan
 from smp_advisor.scripts import check_script
 from tests.scripts import samples
 

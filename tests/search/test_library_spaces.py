@@ -7,15 +7,15 @@ import pytest
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate_many
-from smp_advisor.costs.layout import COLUMNS
-from smp_advisor.costs.translation import layout_of
-from smp_advisor.library import Plan
-from smp_advisor.library.check import check_against
-from smp_advisor.library.version import LIBRARIES
-from smp_advisor.library.world import global_batch_size
+from smp_advisor.libraries import Plan
+from smp_advisor.libraries.check import check_against
+from smp_advisor.libraries.groups import global_batch_size
+from smp_advisor.libraries.layout import COLUMNS
+from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.libraries.registry import LIBRARIES
+from smp_advisor.libraries.space import Space, enumerate_plans
 from smp_advisor.search import search
 from smp_advisor.search.alternatives import alternatives
-from smp_advisor.search.space import Space, enumerate_plans
 from smp_advisor.workload import Job, Model
 
 NODES = Cluster("ml.p4d.24xlarge", 2)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.costs.layout import COLUMNS
 from smp_advisor.errors import PlanError
-from smp_advisor.library import Plan
-from smp_advisor.library.check import check_against
-from smp_advisor.library.world import global_batch_size
-from smp_advisor.search.space import Space, enumerate_plans
+from smp_advisor.libraries import Plan
+from smp_advisor.libraries.check import check_against
+from smp_advisor.libraries.groups import global_batch_size
+from smp_advisor.libraries.layout import COLUMNS
+from smp_advisor.libraries.space import Space, enumerate_plans
 from smp_advisor.workload import Job, Model
 
 NODE = Cluster("ml.p4d.24xlarge", 1)

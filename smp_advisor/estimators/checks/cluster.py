@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from smp_advisor.estimators.checks.case import Case, Hit
-from smp_advisor.library import mismatches
-from smp_advisor.library.world import divisors, nearest_divisor
+from smp_advisor.libraries import mismatches
+from smp_advisor.libraries.groups import divisors, nearest_divisor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

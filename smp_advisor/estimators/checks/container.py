@@ -8,9 +8,9 @@ from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.checks.case import SDK_2, Case, Change, Hit
 from smp_advisor.estimators.images import is_version, known_pairs, library_version, version_of_older_pair
-from smp_advisor.library.schema import schema
-from smp_advisor.library.support import nearest_supported, require_supported_instance
-from smp_advisor.library.version import release
+from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.support import nearest_supported, require_supported_instance
+from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.library.schema import schema
-from smp_advisor.library.validation import violations
+from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.validation import violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from smp_advisor.library.rule import Condition, Rule
-    from smp_advisor.library.schema import Parameter
-    from smp_advisor.library.validation import Violation
+    from smp_advisor.libraries.rule import Condition, Rule
+    from smp_advisor.libraries.schema import Parameter
+    from smp_advisor.libraries.validation import Violation
 
 __all__ = ["mended"]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.estimators.checks.case import SDK_2, Case, Change, Hit
 from smp_advisor.estimators.checks.mending import mended
 from smp_advisor.estimators.readback import script_settings
-from smp_advisor.library.plan import MAX_PARAMETERS_LENGTH
-from smp_advisor.library.schema import schema
-from smp_advisor.library.validation import Violation, setting_violations, violations
+from smp_advisor.libraries.plan import MAX_PARAMETERS_LENGTH
+from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.validation import Violation, setting_violations, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

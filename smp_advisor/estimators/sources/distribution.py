@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.estimators.configuration import Gap, Setting
 from smp_advisor.estimators.values import Scalar, Table, Unknown, Value
-from smp_advisor.library.schema import schema
-from smp_advisor.library.version import release
+from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.guidance.techniques.finding import Finding, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary
 from smp_advisor.guidance.wording import compared, figures, fit, gib
-from smp_advisor.search.axes import checkpointing_strategies
+from smp_advisor.libraries.axes import checkpointing_strategies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

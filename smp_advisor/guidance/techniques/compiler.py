@@ -10,8 +10,8 @@ from smp_advisor.guidance.techniques.finding import Finding
 from smp_advisor.guidance.techniques.statement import Statement
 from smp_advisor.guidance.what_if import vary
 from smp_advisor.guidance.wording import plural, seconds
-from smp_advisor.library.support import instance_family
-from smp_advisor.library.version import facts, image
+from smp_advisor.libraries.support import instance_family
+from smp_advisor.libraries.version import facts, image
 
 if TYPE_CHECKING:
     from smp_advisor.guidance.case import Case

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.guidance.techniques.finding import Finding, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary
 from smp_advisor.guidance.wording import figures, listed, plural
-from smp_advisor.library.families import supported_families
+from smp_advisor.libraries.families import supported_families
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.case import Case
     from smp_advisor.guidance.step import Decision
     from smp_advisor.guidance.what_if import WhatIf
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
 
 __all__ = ["Finding", "why_not_used", "why_used"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.guidance.techniques.finding import Finding, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary
 from smp_advisor.guidance.wording import figures, gib
-from smp_advisor.library.schema import schema
+from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.guidance.techniques.finding import Finding, why_used
 from smp_advisor.guidance.what_if import vary
 from smp_advisor.guidance.wording import compared, figures, fit, fits, gib, plural
-from smp_advisor.library.world import divisors, shard_degree
+from smp_advisor.libraries.groups import divisors, shard_degree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.guidance.techniques.finding import Finding, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary
 from smp_advisor.guidance.wording import compared, figures, fit, fits, listed, percent, seconds
-from smp_advisor.library.families import supports_tensor_parallelism, tensor_parallel_families
+from smp_advisor.libraries.families import supports_tensor_parallelism, tensor_parallel_families
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,7 +18,7 @@ from smp_advisor.profiling.sandbox import Limits, run_program
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.local_run.container import Container
     from smp_advisor.profiling.local_run.docker import Docker
 

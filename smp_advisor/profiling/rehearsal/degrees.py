@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
 
 __all__ = ["Degrees", "Sharding", "degrees_of"]
 

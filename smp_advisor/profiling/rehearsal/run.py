@@ -14,7 +14,7 @@ from smp_advisor.profiling.sandbox import Limits, progress, run_isolated
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.scaled.making import Copy
     from smp_advisor.profiling.subject import Subject
     from smp_advisor.workload.job import Job

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.scaled.making import Copy
     from smp_advisor.profiling.subject import Subject
     from smp_advisor.workload.job import Job

@@ -19,7 +19,7 @@ from smp_advisor.scripts.adapt.target import Target
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from smp_advisor.library.plan import Plan
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.scripts.adapt.survey import Survey
 
 __all__ = ["adapt_script"]

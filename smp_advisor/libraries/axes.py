@@ -1,0 +1,209 @@
+"""The values each axis of the search takes."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smp_advisor.libraries.families import supports, supports_tensor_parallelism
+from smp_advisor.libraries.groups import divisors
+from smp_advisor.libraries.layout import checkpoint_layers
+from smp_advisor.libraries.pipeline_schedule import default_active_microbatches
+from smp_advisor.libraries.schema import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.plan import Checkpointing
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+    Pins = Mapping[str, Any]
+    Ints = NDArray[np.int64]
+
+__all__ = [
+    "accumulated_batches",
+    "batches",
+    "checkpointing_strategies",
+    "crossed",
+    "divisors",
+    "memory_choices",
+    "pipeline_degrees",
+    "rows",
+    "shardings",
+    "technique_degrees",
+    "tensor_degrees",
+]
+
+
+def tensor_degrees(model: Model, cluster: Cluster, pins: Pins) -> list[int]:
+    """Degrees that divide the cluster and every attention's heads; 1 for families the library does not distribute."""
+    if "tensor_parallel_degree" in pins:
+        return [pins["tensor_parallel_degree"]]
+    if not supports_tensor_parallelism(model.family):
+        return [1]
+    attentions = [a for group in model.groups for a in group.block.attentions]
+    return [t for t in divisors(cluster.gpus) if all(a.heads % t == 0 and a.kv_heads % t == 0 for a in attentions)]
+
+
+def pipeline_degrees(model: Model, cluster: Cluster, tensor_degree: int, pins: Pins) -> list[int]:
+    """Degrees that divide what tensor parallelism leaves of the cluster and give every stage a block."""
+    left = cluster.gpus // tensor_degree
+    tried = [pins["pipeline_parallel_degree"]] if "pipeline_parallel_degree" in pins else divisors(left)
+    return [p for p in tried if p <= model.layer_count and left % p == 0]
+
+
+def shardings(job: Job, cluster: Cluster, tp: int, pp: int, pins: Pins) -> Iterator[tuple[bool, int]]:
+    """(shard_optimizer_state, sharded_data_parallel_degree) pairs that the library accepts together."""
+    data_parallel = cluster.gpus // pp
+    states = [pins["shard_optimizer_state"]] if "shard_optimizer_state" in pins else [False, True]
+    every = divisors(data_parallel // tp)
+    degrees = [pins["sharded_data_parallel_degree"]] if "sharded_data_parallel_degree" in pins else every
+    for state, degree in product(states, degrees):
+        sharded = degree > 1
+        if sharded and (state or pp > 1 or degree not in every):
+            continue
+        if (state and data_parallel == 1) or (job.precision == "bf16" and not sharded):
+            continue
+        yield state, degree
+
+
+def _microbatch_sizes(limit: int) -> list[int]:
+    """Each size up to 8, then quarters of each power of two (10, 12, 14, 16, 20, ...), and the limit."""
+    sizes = {*range(1, 9), limit}
+    power = 8
+    while power <= limit:
+        sizes |= {power * k // 4 for k in (4, 5, 6, 7)}
+        power *= 2
+    return sorted(size for size in sizes if 1 <= size <= limit)
+
+
+def batches(job: Job, sequence_length: int, replicas: int, group: int, pins: Pins) -> Ints:
+    """(samples a replica processes in a step, microbatches) pairs, shape (k, 2).
+
+    With a global batch: its share, in every number of microbatches that divides it. Without: microbatch sizes times
+    powers of two of microbatches, up to the job's limit of tokens a step.
+
+    Parameters
+    ----------
+    group
+        By what the script's own batch size is multiplied to give a replica's samples: the tensor parallel degree
+        where every rank brings a batch of its own, else 1.
+    """
+    most = job.max_tokens_per_step // (sequence_length * replicas * group)
+    if job.global_batch_size is not None:
+        share, rest = divmod(job.global_batch_size, replicas * group)
+        sizes = [] if rest else [share]
+    elif "batch_size" in pins:
+        sizes = [pins["batch_size"]]
+    else:
+        counts = [pins["microbatches"]] if "microbatches" in pins else [2**k for k in range(most.bit_length())]
+        free = [(size * m * group, m) for m in counts for size in _microbatch_sizes(most // m)]
+        return np.array(free, dtype=np.int64).reshape(-1, 2)
+    if "batch_size" in pins:
+        sizes = [size for size in sizes if size == pins["batch_size"]]
+    fixed = [(size * group, m) for size in sizes for m in divisors(size) if pins.get("microbatches", m) == m]
+    return np.array(fixed, dtype=np.int64).reshape(-1, 2)
+
+
+def _schedules(pairs: Ints, pp: int, pins: Pins) -> list[tuple[int, int, int, int]]:
+    """(samples, microbatches, active microbatches, simple) of every batch."""
+    if pp == 1:
+        return [(samples, m, 1, 0) for samples, m in pairs.tolist()]
+    pipelines: Sequence[str] = [pins["pipeline"]] if "pipeline" in pins else ["interleaved", "simple"]
+    result = []
+    for samples, m in pairs.tolist():
+        default = default_active_microbatches(pp, m)
+        tried = {2**k for k in range(m.bit_length())} | {default, m}
+        if pins.get("active_microbatches"):
+            tried = {pins["active_microbatches"]}
+        if "interleaved" in pipelines:
+            result += [(samples, m, active, 0) for active in sorted(tried) if active <= m]
+        if "simple" in pipelines and (m in tried):
+            result.append((samples, m, m, 1))
+    return result
+
+
+def checkpointing_strategies(layers_per_stage: int, tensor_degree: int) -> list[Checkpointing]:
+    """Strategies that a stage can use: none, each, groups of powers of two, contiguous.
+
+    Grouping is for layers in an ``nn.Sequential`` (documentation of ``smp.set_activation_checkpointing``): the
+    library's tensor-parallel layers are in one, a transformers model's own are not.
+    """
+    if tensor_degree == 1 or layers_per_stage == 1:
+        return [False, "each"]
+    groups = [2**k for k in range(1, layers_per_stage.bit_length()) if 2**k < layers_per_stage]
+    return [False, "each", *(f"group_{size}" for size in groups), "contiguous"]
+
+
+def accumulated_batches(job: Job, model: Model, replicas: int, pins: Pins) -> Ints:
+    """(samples a replica processes in a step, batches it accumulates them in) pairs, shape (k, 2).
+
+    As `batches`, for libraries whose `batch_size` is that of one forward pass.
+    """
+    sequence = model.sequence_length(job.sequence_length)
+    held = {"microbatches": pins["gradient_accumulation_steps"]} if "gradient_accumulation_steps" in pins else {}
+    if "batch_size" not in pins:
+        return batches(job, sequence, replicas, 1, held)
+    size = pins["batch_size"]
+    if job.global_batch_size is not None:
+        pairs = batches(job, sequence, replicas, 1, held)
+        return pairs[np.flatnonzero(pairs[:, 0] == size * pairs[:, 1]), :]
+    most = max(job.max_tokens_per_step // (sequence * replicas * size), 1)
+    counts = [held["microbatches"]] if held else [2**k for k in range(most.bit_length())]
+    return np.array([(size * count, count) for count in counts], dtype=np.int64).reshape(-1, 2)
+
+
+def crossed(left: Ints, right: Sequence[tuple[int, int]]) -> Ints:
+    """Every row of one beside every row of the other."""
+    other = np.array(right, dtype=np.int64).reshape(-1, 2)
+    return np.hstack([np.repeat(left, len(other), axis=0), np.tile(other, (len(left), 1))])
+
+
+def memory_choices(known: Sequence[Checkpointing], pins: Pins) -> list[tuple[int, int]]:
+    """(checkpointing strategy, offload) pairs."""
+    strategies = [checkpoint_layers(one) for one in known]
+    if "activation_checkpointing" in pins:
+        strategies = [checkpoint_layers(pins["activation_checkpointing"])]
+    offloads = [bool(pins["offload_activations"])] if "offload_activations" in pins else [False, True]
+    return [(strategy, int(offload)) for strategy in strategies for offload in offloads if strategy or not offload]
+
+
+def rows(pairs: Ints, tp: int, pp: int, layers_per_stage: int, pins: Pins) -> Ints:
+    """Batch x schedule x memory choices, shape (k, 6): samples, microbatches, active, simple, strategy, offload."""
+    left = np.array(_schedules(pairs, pp, pins), dtype=np.int64).reshape(-1, 4)
+    return crossed(left, memory_choices(checkpointing_strategies(layers_per_stage, tp), pins))
+
+
+_DIVIDED: dict[str, Callable[[Model, Job], list[int]]] = {
+    "tensor_parallel_degree": lambda model, _: [
+        size for group in model.groups for a in group.block.attentions for size in (a.heads, a.kv_heads)
+    ],
+    "context_parallel_degree": lambda model, job: [model.sequence_length(job.sequence_length)],
+    "expert_parallel_degree": lambda model, _: [model.shape.experts],
+}
+"""Sizes of the model that each degree divides."""
+
+
+def technique_degrees(library: str, field: str, model: Model, cluster: Cluster, job: Job, version: str) -> list[int]:
+    """Values of a degree that divide the cluster and its part of the model; 1 where the library does not apply it.
+
+    Parameters
+    ----------
+    field
+        ``tensor_parallel_degree`` divides attention heads, ``context_parallel_degree`` the sequence,
+        ``expert_parallel_degree`` the experts.
+    version
+        Of the library; older ones lack some techniques.
+    """
+    parameter = schema(library).parameter(field)
+    exists = parameter is not None and parameter.exists_in(version)
+    if not (exists and supports(model.family, field.removesuffix("_degree"), library)):
+        return [1]
+    sizes = _DIVIDED[field](model, job)
+    return [degree for degree in divisors(cluster.gpus) if all(size % degree == 0 for size in sizes)]

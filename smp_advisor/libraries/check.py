@@ -1,0 +1,98 @@
+"""Whether a plan suits a cluster, a model and a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.errors import PlanError
+from smp_advisor.libraries import groups
+from smp_advisor.libraries.registry import get_library
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["check_against", "mismatches"]
+
+
+def check_against(plan: Plan, cluster: Cluster, model: Model | None = None, job: Job | None = None) -> None:
+    """Raise `PlanError` with the first of the `mismatches`, if there is one."""
+    for sentence in mismatches(plan, cluster, model, job):
+        raise PlanError(sentence)
+
+
+def mismatches(plan: Plan, cluster: Cluster, model: Model | None = None, job: Job | None = None) -> Iterator[str]:
+    """Yield a sentence for each way in which a plan does not suit where it runs, what it trains, or what is asked.
+
+    A cluster that the degrees do not divide is reported alone, because nothing further can be said about it.
+    """
+    try:
+        replicas = groups.reduced_data_parallel_degree(plan, cluster)
+    except PlanError as error:
+        yield str(error)
+        return
+    if plan.precision == "bf16" and not cluster.instance.bf16:
+        yield (
+            f"{cluster.instance.name} ({cluster.instance.gpu_label}) does not compute in bf16: use fp16, or an instance"
+            " with A100 GPUs such as ml.p4d.24xlarge."
+        )
+    record = get_library(plan.library)
+    yield from record.cluster_mismatches(plan, cluster, replicas)
+    if model is not None:
+        yield from _divided(plan, model)
+        yield from record.model_mismatches(plan, model, job)
+    if job is not None:
+        yield from _job(plan, cluster, job)
+
+
+def _divided(plan: Plan, model: Model) -> Iterator[str]:
+    """What tensor and pipeline parallelism divide must be divisible."""
+    shape, degree = model.shape, plan.tensor_parallel_degree
+    for name, size in (
+        ("attention heads", shape.heads),
+        ("hidden size", shape.hidden),
+        ("feed-forward size", shape.ffn),
+    ):
+        if size % degree:
+            yield (
+                f"tensor_parallel_degree ({degree}) must divide the model's {name} ({size}), else the library leaves"
+                f" those layers undivided: set it to {groups.nearest_divisor(size, degree)}."
+            )
+    if shape.kv_heads % degree and degree % shape.kv_heads:
+        yield (
+            f"tensor_parallel_degree ({degree}) must divide the model's key-value heads ({shape.kv_heads}) or be a"
+            f" multiple of them: set it to {groups.nearest_divisor(shape.kv_heads, degree)}."
+        )
+    if plan.pipeline_parallel_degree > model.layer_count:
+        yield (
+            f"{plan.PIPELINE_FIELD} ({plan.pipeline_parallel_degree}) cannot exceed the model's {model.layer_count}"
+            f" blocks: set it to {model.layer_count} or less."
+        )
+
+
+def _job(plan: Plan, cluster: Cluster, job: Job) -> Iterator[str]:
+    if job.precision != plan.precision:
+        yield (
+            f"The job trains in {job.precision} and the plan in {plan.precision}: give the plan"
+            f" {plan.precision_remedy(job.precision)}, or change the job."
+        )
+    if job.fp8 != plan.fp8:
+        has, lacks = ("plan", "job") if plan.fp8 else ("job", "plan")
+        yield f"The {has} runs matrix products in fp8 and the {lacks} does not: set fp8 to the same value in both."
+    batch = groups.global_batch_size(plan, cluster)
+    if job.global_batch_size is not None and batch != job.global_batch_size:
+        copies = groups.replicas(plan, cluster) * plan.gradient_accumulation_steps
+        wanted, rest = divmod(job.global_batch_size, copies)
+        remedy = (
+            f"set batch_size to {wanted}"
+            if wanted and not rest
+            else f"ask for a multiple of {copies}, for example {copies * max(1, round(job.global_batch_size / copies))}"
+        )
+        yield (
+            f"The plan's global batch is {batch} samples (batch_size {plan.batch_size} x {copies}) and the job asks for"
+            f" {job.global_batch_size}: {remedy}."
+        )

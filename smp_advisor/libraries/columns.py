@@ -1,0 +1,69 @@
+"""Fields of many plans of one library as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smp_advisor.libraries.layout import checkpoint_layers, checkpoint_strategy
+from smp_advisor.libraries.pipeline_schedule import SCHEDULES
+from smp_advisor.libraries.plan import plan_defaults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from smp_advisor.libraries.plan import Plan
+
+    Ints = NDArray[np.int64]
+
+__all__ = ["SHARDING_STRATEGIES", "PlanColumns", "decoded", "encoded"]
+
+SHARDING_STRATEGIES = ("full_shard", "shard_grad_op", "hybrid_shard", "_hybrid_shard_zero2")
+"""FSDP's strategies; their positions are their codes in columns."""
+
+_CODES: dict[str, tuple[Callable[[Any], int], Callable[[int], Any]]] = {
+    "activation_checkpointing": (checkpoint_layers, checkpoint_strategy),
+    "pipeline": (SCHEDULES.index, SCHEDULES.__getitem__),
+    "sharding_strategy": (SHARDING_STRATEGIES.index, SHARDING_STRATEGIES.__getitem__),
+}
+
+
+def encoded(name: str, value: Any) -> Any:
+    """The number that stands for a field's value in a column: None is 0, texts have codes."""
+    return _CODES[name][0](value) if name in _CODES else 0 if value is None else value
+
+
+def decoded(name: str, code: Any) -> Any:
+    """Inverse of `encoded`, but for None."""
+    return _CODES[name][1](code) if name in _CODES else code
+
+
+@dataclass(frozen=True)
+class PlanColumns:
+    """Fields of n plans; `columns[name]` is an array of shape (n,) or one number for all."""
+
+    rows: int
+    read: Callable[[str], Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.read(name)
+
+    @classmethod
+    def of_plans(cls, plans: Sequence[Plan]) -> PlanColumns:
+        """Columns of some plans, each read when it is first needed."""
+        return cls(len(plans), lambda name: np.array([encoded(name, getattr(plan, name)) for plan in plans]))
+
+    @classmethod
+    def of_fields(cls, kind: type[Plan], rows: int, fields: Mapping[str, Any]) -> PlanColumns:
+        """Columns of fields that are arrays of codes, or values that all plans share; others are at their default."""
+        defaults = plan_defaults(kind)
+
+        def read(name: str) -> Any:
+            value = fields.get(name, defaults[name])
+            return value if isinstance(value, np.ndarray) else encoded(name, value)
+
+        return cls(rows, read)

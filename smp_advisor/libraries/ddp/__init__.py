@@ -1,0 +1,22 @@
+"""PyTorch's DistributedDataParallel."""
+
+from functools import partial
+
+from smp_advisor.libraries.ddp.layout import layout
+from smp_advisor.libraries.ddp.plan import DdpPlan
+from smp_advisor.libraries.library import Library
+from smp_advisor.libraries.replica_space import replica_space
+
+__all__ = ["LIBRARY"]
+
+LIBRARY = Library(
+    name="ddp",
+    package=__name__,
+    versions_package="smp_advisor.libraries.fsdp",
+    plan=DdpPlan,
+    layout=layout,
+    space=partial(replica_space, "ddp"),
+    adapters=True,
+    controls=("activation_checkpointing", "batch_size", "gradient_accumulation_steps"),
+    alternatives=("activation_checkpointing", "gradient_accumulation_steps"),
+)

@@ -1,0 +1,52 @@
+"""Plans of PyTorch FSDP in the neutral form of the cost model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from smp_advisor.libraries.columns import SHARDING_STRATEGIES
+from smp_advisor.libraries.layout import EVERYTHING, Layout
+from smp_advisor.libraries.state_bytes import fully_sharded, over_frozen
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.columns import PlanColumns
+    from smp_advisor.workload.job import Job
+
+__all__ = ["layout", "prefetched_units"]
+
+_HYBRID, _KEEPING = (
+    [SHARDING_STRATEGIES.index(name) for name in names]
+    for names in (("hybrid_shard", "_hybrid_shard_zero2"), ("shard_grad_op", "_hybrid_shard_zero2"))
+)
+
+_PREFETCHED_UNITS = 2
+"""Blocks FSDP holds gathered: the one that runs and the next (``limit_all_gathers``, backward prefetch)."""
+
+
+def prefetched_units(plans: PlanColumns) -> NDArray[np.int64]:
+    """Blocks that are gathered at a time; 0 where the strategy keeps every gathered block until the backward pass."""
+    return np.where(np.isin(plans["sharding_strategy"], _KEEPING), 0, _PREFETCHED_UNITS)
+
+
+def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
+    """Columns of the cost model for columns of plans. The hybrid strategies shard within a node."""
+    hybrid = np.isin(plans["sharding_strategy"], _HYBRID)
+    if cluster is None and hybrid.any():
+        raise ValueError("FSDP's hybrid strategies shard within a node: pass the cluster")
+    node, gpus = (0, 0) if cluster is None else (min(cluster.gpus_per_node, cluster.gpus), cluster.gpus)
+    return Layout.of_columns(
+        over_frozen(fully_sharded(job), job),
+        rows=plans.rows,
+        shard_level=3,
+        shard_degree=np.where(hybrid, node, gpus),
+        prefetched_units=prefetched_units(plans),
+        max_live_parameters=EVERYTHING,
+        batch_samples=plans["batch_size"] * plans["gradient_accumulation_steps"],
+        microbatches=plans["gradient_accumulation_steps"],
+        checkpoint_layers=plans["activation_checkpointing"],
+    )

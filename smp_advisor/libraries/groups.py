@@ -1,0 +1,128 @@
+"""How a plan divides the GPUs of a cluster into groups, and the batch that follows.
+
+World = pipeline x tensor x context x replicas. SMP v1 runs tensor parallelism across data-parallel ranks: the world is
+divided by the pipeline degree first, which gives the data-parallel degree, and that by the tensor degree, which gives
+the reduced data-parallel degree (ranking mechanism, SageMaker developer guide).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from smp_advisor.errors import PlanError
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.plan import Plan
+
+__all__ = [
+    "data_parallel_degree",
+    "divisors",
+    "global_batch_size",
+    "model_parallel_degree",
+    "nearest_divisor",
+    "reduced_data_parallel_degree",
+    "replicas",
+    "samples_per_microbatch",
+    "samples_per_tensor_parallel_group",
+    "shard_degree",
+    "world_size",
+]
+
+
+def divisors(number: int) -> list[int]:
+    """Divisors in increasing order: the degrees that a number of GPUs or heads allows."""
+    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return sorted({*small, *(number // one for one in small)})
+
+
+def nearest_divisor(number: int, wanted: int) -> int:
+    """Return the divisor of `number` nearest to `wanted`, the larger of two equally near."""
+    return min(divisors(number), key=lambda one: (abs(one - wanted), -one))
+
+
+def world_size(cluster: Cluster) -> int:
+    """Processes of the job: one for each GPU of the cluster."""
+    return cluster.gpus
+
+
+def model_parallel_degree(plan: Plan) -> int:
+    """GPUs that work on one batch together: pipeline degree x tensor degree x context degree."""
+    return plan.pipeline_parallel_degree * plan.tensor_parallel_degree * plan.context_parallel_degree
+
+
+def data_parallel_degree(plan: Plan, cluster: Cluster) -> int:
+    """Ranks of a data-parallel group: world / pipeline degree (tensor-parallel ranks are among them)."""
+    _require_whole_replicas(plan, cluster)
+    return cluster.gpus // plan.pipeline_parallel_degree
+
+
+def reduced_data_parallel_degree(plan: Plan, cluster: Cluster) -> int:
+    """Groups of GPUs that see different samples: data-parallel degree / (tensor degree x context degree)."""
+    return data_parallel_degree(plan, cluster) // (plan.tensor_parallel_degree * plan.context_parallel_degree)
+
+
+def replicas(plan: Plan, cluster: Cluster) -> int:
+    """How many batches of `batch_size` one forward pass consumes.
+
+    SMP v1: rdp with `prescaled_batch`, dp without. SMP v2 shares a batch in each tensor- and context-parallel group.
+    """
+    return reduced_data_parallel_degree(plan, cluster) * plan.batches_per_group
+
+
+def shard_degree(plan: Plan, cluster: Cluster) -> int:
+    """GPUs over which parameters, gradients and optimizer state are sharded, 1 for none.
+
+    Examples
+    --------
+    >>> from smp_advisor.cluster import Cluster
+    >>> from smp_advisor.libraries import Plan
+    >>> shard_degree(Plan(library="smp-v2", tensor_parallel_degree=2), Cluster("ml.p4d.24xlarge", 2))
+    8
+    """
+    return plan.shard_degree(cluster)
+
+
+def global_batch_size(plan: Plan, cluster: Cluster) -> int:
+    """Samples per optimizer step over the whole cluster.
+
+    With `prescaled_batch` the batch is that of a whole tensor-parallel group (rdp x batch), else each rank's (dp x
+    batch).
+
+    Examples
+    --------
+    AWS's 10-billion row: 16 p4d nodes, tensor degree 4, batch 40.
+
+    >>> from smp_advisor.cluster import Cluster
+    >>> from smp_advisor.libraries import Plan
+    >>> plan = Plan(tensor_parallel_degree=4, prescaled_batch=True, batch_size=40)
+    >>> global_batch_size(plan, Cluster("ml.p4d.24xlarge", 16))
+    1280
+    """
+    return replicas(plan, cluster) * plan.batch_size * plan.gradient_accumulation_steps
+
+
+def samples_per_tensor_parallel_group(plan: Plan) -> int:
+    """Samples that the GPUs of one tensor-parallel group process together in a step.
+
+    Without `prescaled_batch` the library gathers the ranks' batches, so the group still works on all of them.
+    """
+    return plan.batch_size * plan.batches_per_group
+
+
+def samples_per_microbatch(plan: Plan) -> int:
+    """Samples that a tensor-parallel group processes at a time."""
+    return samples_per_tensor_parallel_group(plan) // plan.microbatches
+
+
+def _require_whole_replicas(plan: Plan, cluster: Cluster) -> None:
+    per_replica = model_parallel_degree(plan)
+    if cluster.gpus % per_replica:
+        nodes = math.lcm(per_replica, cluster.gpus_per_node) // cluster.gpus_per_node
+        degrees = {name: getattr(plan, name) for name in plan.BATCH_DEGREES}
+        product = f"{' x '.join(map(str, degrees.values()))} = {per_replica}" if len(degrees) > 1 else f"{per_replica}"
+        raise PlanError(
+            f"The cluster's {cluster.gpus} GPUs are not a multiple of {' x '.join(degrees)}"
+            f" ({product}): choose degrees whose product divides {cluster.gpus}, or a multiple of {nodes} nodes."
+        )

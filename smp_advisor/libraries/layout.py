@@ -1,0 +1,183 @@
+"""Plans as arrays: the neutral form in which the cost model sees a configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from smp_advisor.libraries.schema import default_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from smp_advisor.libraries.plan import Checkpointing
+    from smp_advisor.libraries.state_bytes import Recipe
+
+    Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+
+__all__ = ["COLUMNS", "CONTIGUOUS", "EVERYTHING", "Layout", "checkpoint_layers", "checkpoint_strategy"]
+
+CONTIGUOUS = -1
+"""`Layout.checkpoint_layers` of the strategy that makes one unit of all layers of a stage."""
+
+
+EVERYTHING = 2**62
+"""More parameters than any model: strategies that keep gathered parameters until the backward pass hold all of them."""
+
+
+def checkpoint_layers(strategy: Checkpointing) -> int:
+    """Blocks per checkpointed unit of a strategy: 0 none, 1 each, N group_N, `CONTIGUOUS`."""
+    if strategy is False or strategy == "none":
+        return 0
+    if strategy == "each":
+        return 1
+    if strategy == "contiguous":
+        return CONTIGUOUS
+    return int(str(strategy).removeprefix("group_"))
+
+
+def checkpoint_strategy(layers: int) -> Checkpointing:
+    """Inverse of `checkpoint_layers`."""
+    if layers == 0:
+        return False
+    return {1: "each", CONTIGUOUS: "contiguous"}.get(layers, f"group_{layers}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Many configurations as columns of equal length, one entry a plan."""
+
+    recipe: Recipe
+    """Bytes a parameter; the same for every row."""
+    tensor_parallel_degree: Ints
+    sequence_parallel: Bools
+    """Whether tensor parallelism also divides what it would replicate, along the sequence (Korthikanti et al. 2022)."""
+    pipeline_parallel_degree: Ints
+    virtual_stages: Ints
+    """Model chunks a GPU holds in Megatron's interleaved schedule; 1 for none."""
+    context_parallel_degree: Ints
+    """GPUs that share the tokens of a sample."""
+    expert_parallel_degree: Ints
+    """GPUs of a data-parallel group that share the experts of a layer."""
+    experts_beside_shards: Bools
+    """Whether expert parallelism multiplies the GPUs of a shard group (SMP v2) rather than dividing them."""
+    shard_level: Ints
+    """What data parallelism divides: 0 nothing, 1 optimizer state (ZeRO-1, ``shard_optimizer_state``), 2 also
+    gradients (ZeRO-2), 3 also parameters (ZeRO-3, FSDP, sharded data parallelism)."""
+    shard_degree: Ints
+    """Over how many GPUs; 0 for the whole data-parallel group, fewer is hybrid sharding."""
+    gather_after_step: Bools
+    """Levels 1 and 2: whether updated parameters are gathered before the next forward pass starts rather than during
+    it (SMP v1; SMP documentation, Introduction to model parallelism)."""
+    prefetched_units: Ints
+    """Level 3: blocks gathered at a time, the one that runs among them; 0 where `max_live_parameters` bounds them."""
+    batch_samples: Ints
+    """Samples that one replica (one tensor- and context-parallel group) processes in a step."""
+    microbatches: Ints
+    """Of a step; without a pipeline, steps of gradient accumulation."""
+    active_microbatches: Ints
+    simple_pipeline: Bools
+    """All forward passes before the first backward pass."""
+    depth_bounds_activations: Bools
+    """Whether a stage holds no more microbatches than the stages from it to the last (1F1B); SMP v1 does not say."""
+    checkpoint_layers: Ints
+    """Blocks per checkpointed unit; 0 none, `CONTIGUOUS` all blocks of a stage."""
+    checkpoint_period: Ints
+    """Of how many blocks one is checkpointed: 1 for all of them, 2 for every other (PyTorch's "selective" option)."""
+    selective_recomputation: Bools
+    """Whether the core of eager attention (scores, softmax, dropout) is recomputed."""
+    offload_activations: Bools
+    offload_running: Bools
+    """Whether offloading also moves the inputs of the microbatch that runs (SMP v2), `activation_loading_horizon` of
+    them aside; else those stay on the GPU."""
+    activation_loading_horizon: Ints
+    offload_state: Bools
+    """Level 3: whether parameters, gradients and optimizer state are kept and updated in host memory (FSDP's
+    ``CPUOffload``, ZeRO-3 with its parameters and optimizer on the CPU)."""
+    split_checkpoints: Bools
+    """Whether checkpointed inputs are divided over tensor parallelism (``optimize="memory"``)."""
+    max_live_parameters: Ints
+    """Parameters gathered at a time (``sdp_max_live_parameters``)."""
+    reduce_bucket_elements: Ints
+    """Gradients reduced at a time (``sdp_reduce_bucket_size``)."""
+    pipeline_outermost: Bools
+    """Whether pipeline neighbours are furthest apart in rank (Megatron) rather than next to tensor-parallel groups."""
+    host_handover: Bools
+    """Whether the hosts of two pipeline stages agree on every hand-over (SMP v1) before the GPUs send."""
+    spread_placement: Bools
+    """Data-parallel neighbours first (``placement_strategy="spread"``) rather than tensor-parallel ones."""
+
+    def __len__(self) -> int:
+        return len(self.tensor_parallel_degree)
+
+    def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Layout:
+        """The layouts of some rows."""
+        return Layout(recipe=self.recipe, **{name: getattr(self, name)[rows] for name in COLUMNS})
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Layout]) -> Layout:
+        """One layout of many that share a recipe."""
+        if any(part.recipe != parts[0].recipe for part in parts):
+            raise ValueError("layouts with different recipes do not go into one")
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
+        return cls(recipe=parts[0].recipe, **columns)
+
+    @classmethod
+    def of_columns(cls, recipe: Recipe, rows: int = 1, **columns: ArrayLike) -> Layout:
+        """Layouts of `rows` rows; a column is an array or one value for all, what is left out has its default.
+
+        Examples
+        --------
+        >>> from smp_advisor.libraries.state_bytes import amp
+        >>> from smp_advisor.workload import Job
+        >>> len(Layout.of_columns(amp(Job()), rows=3, batch_samples=[1, 2, 4]))
+        3
+        """
+        unknown = sorted(set(columns) - set(COLUMNS))
+        if unknown:
+            raise ValueError(f"a layout has no column {unknown[0]!r}")
+        return cls(
+            recipe=recipe,
+            **{
+                name: np.broadcast_to(np.asarray(columns.get(name, default), dtype=kind), rows)
+                for name, (kind, default) in _column_defaults().items()
+            },
+        )
+
+
+COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(Layout) if f.name != "recipe")
+"""The fields of a layout that have one entry a row."""
+
+
+@cache
+def _column_defaults() -> dict[str, tuple[type[np.generic], int | bool]]:
+    """Type and neutral value of every column."""
+    ones = {
+        "tensor_parallel_degree",
+        "pipeline_parallel_degree",
+        "virtual_stages",
+        "context_parallel_degree",
+        "expert_parallel_degree",
+        "batch_samples",
+        "microbatches",
+        "active_microbatches",
+        "checkpoint_period",
+    }
+    special = {
+        "activation_loading_horizon": default_of("activation_loading_horizon"),
+        "max_live_parameters": default_of("sdp_max_live_parameters"),
+        "reduce_bucket_elements": default_of("sdp_reduce_bucket_size"),
+    }
+    result: dict[str, tuple[type[np.generic], int | bool]] = {}
+    for field in fields(Layout):
+        if field.type == "Bools":
+            result[field.name] = (np.bool_, False)
+        elif field.type == "Ints":
+            result[field.name] = (np.int64, special.get(field.name, int(field.name in ones)))
+    return result

@@ -1,0 +1,32 @@
+"""Plans in the neutral form of the cost model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.libraries.columns import PlanColumns
+from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.layout import Layout
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.job import Job
+
+__all__ = ["layout_of"]
+
+
+def layout_of(plans: Sequence[Plan], job: Job, cluster: Cluster | None = None) -> Layout:
+    """Columns of some plans, all of one library.
+
+    Parameters
+    ----------
+    cluster
+        Where the plans run. Sharding that follows the nodes depends on it (FSDP's hybrid strategies).
+    """
+    names = {plan.library for plan in plans} or {DEFAULT_LIBRARY}
+    if len(names) > 1:
+        raise ValueError(f"plans of different libraries do not go into one layout: {', '.join(sorted(names))}")
+    return get_library(names.pop()).layout(PlanColumns.of_plans(plans), job, cluster)

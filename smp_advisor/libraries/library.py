@@ -1,0 +1,84 @@
+"""The record of one training library: everything the other rooms need to know about it."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.columns import PlanColumns
+    from smp_advisor.libraries.layout import Layout
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.libraries.space import Space
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["Library", "table"]
+
+
+@cache
+def table(package: str, file: str) -> dict[str, Any]:
+    """One data file of a library, parsed. Callers do not change it."""
+    return tomllib.loads((files(package) / file).read_text(encoding="utf-8"))
+
+
+def _suits_everything(*_: object) -> Iterator[str]:
+    return iter(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """One training library.
+
+    Its package holds the data: ``schema.toml`` (parameters, settings, rules, assumptions), ``versions.toml``
+    (containers and instances), ``practices.toml`` and ``pitfalls.toml``, and ``models.toml`` where techniques cover
+    only some model families.
+    """
+
+    name: str
+    """Public name: ``Plan(library=...)``."""
+    package: str
+    """Python package with the data files."""
+    plan: type[Plan]
+    layout: Callable[[PlanColumns, Job, Cluster | None], Layout]
+    """Fields of n plans in the neutral form of the cost model."""
+    space: Callable[[Model, Cluster, Job, Mapping[str, Any]], Space]
+    """Every plan on a cluster, with some fields pinned."""
+    cluster_mismatches: Callable[[Plan, Cluster, int], Iterator[str]] = _suits_everything
+    """A sentence for each way in which a plan does not suit a cluster that holds this many replicas."""
+    model_mismatches: Callable[[Plan, Model, Job | None], Iterator[str]] = _suits_everything
+    """A sentence for each way in which a plan does not suit a model and a job."""
+    versions_package: str = ""
+    """Package with ``versions.toml``, where libraries share one; `package` if empty."""
+    framework: Literal["pytorch", "tensorflow"] = "pytorch"
+    launcher: Literal["mpi", "torchrun", "xla"] = "torchrun"
+    """What starts the processes in the container."""
+    adapters: bool = False
+    """Whether the library documents training of adapters (LoRA)."""
+    inferred_family: str = "gpt2"
+    """Model family of a shape that is inferred from a parameter count: the one of AWS's reference configurations."""
+    fused_attention: bool = True
+    """Whether transformers runs fused attention in the library's containers."""
+    shard_field: str = ""
+    """Field of the plan with the number of shards; empty where it has none."""
+    restricts_families: bool = False
+    """Whether techniques cover only the model families listed in ``models.toml``."""
+    controls: tuple[str, ...] = ()
+    """Fields of the plan that have a control, in the order of the form."""
+    alternatives: tuple[str, ...] = ()
+    """Fields of the plan that tell the rows of `Advice.alternatives` apart."""
+
+    def table(self, file: str) -> dict[str, Any]:
+        """One of the library's data files, parsed."""
+        return table(self.package, file)
+
+    @property
+    def title(self) -> str:
+        """The library as people call it."""
+        return str(self.table("schema.toml")["name"])

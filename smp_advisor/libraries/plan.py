@@ -1,0 +1,400 @@
+"""A plan: how the model is run, in a library's own words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, Field, fields
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, overload
+
+from smp_advisor.errors import PlanError
+from smp_advisor.libraries import emission, reading
+from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library, libraries, require_library
+from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.validation import setting_violations, violations
+from smp_advisor.libraries.version import default_version, require_version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Unpack
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.ddp.plan import DdpPlan
+    from smp_advisor.libraries.fsdp.plan import FsdpPlan
+    from smp_advisor.libraries.settings import PlanSettings
+    from smp_advisor.libraries.smp_v1.plan import SmpV1Plan
+    from smp_advisor.libraries.smp_v1_tensorflow.plan import SmpV1TensorFlowPlan
+    from smp_advisor.libraries.smp_v2.plan import SmpV2Plan
+    from smp_advisor.libraries.training_compiler.plan import TrainingCompilerPlan
+    from smp_advisor.workload.job import Precision
+
+__all__ = ["MAX_PARAMETERS_LENGTH", "Checkpointing", "Plan", "plan_defaults", "plan_fields"]
+
+Checkpointing = Literal[False, "each", "contiguous"] | str
+
+MAX_PARAMETERS_LENGTH = 2500
+"""Characters of one hyperparameter in SageMaker's CreateTrainingJob; the parameters travel as one, as JSON."""
+
+
+class _Keywords:
+    """Signature of a kind of plan, for completion in notebooks: ``Plan(`` takes the keywords of every library."""
+
+    def __get__(self, plan: object, kind: type[Plan]) -> Signature:
+        if kind is Plan:
+            from smp_advisor.libraries.settings import PlanSettings
+
+            return Signature([Parameter(name, _KEYWORD) for name in ("library", *PlanSettings.__annotations__)])
+        return Signature([Parameter(name, _KEYWORD, default=value) for name, value in plan_defaults(kind).items()])
+
+
+_KEYWORD = Parameter.KEYWORD_ONLY
+
+
+class Plan:
+    """A training configuration as plain data: hashable, equal by value.
+
+    ``Plan(library=..., ...)`` makes the plan of that library: a small class, whose fields are the parameters of the
+    library and the settings of the training script in its schema. `parameters` is the exact dictionary for the
+    estimator; `hyperparameters` holds the script's settings; the two are never mixed. A plan that the library version
+    would refuse raises `PlanError`. Settings without an effect (``sdp_*`` without sharded data parallelism, the loading
+    horizon without offloading) are dropped, so that plans that run alike are equal.
+
+    Examples
+    --------
+    >>> plan = Plan(
+    ...     tensor_parallel_degree=4, shard_optimizer_state=True, prescaled_batch=True, fp16=True, batch_size=40
+    ... )
+    >>> plan.parameters["tensor_parallel_degree"], plan.hyperparameters["batch_size"]
+    (4, 40)
+    >>> Plan(library="smp-v2", hybrid_shard_degree=8, batch_size=4).parameters["hybrid_shard_degree"]
+    8
+    """
+
+    __slots__ = ()
+    __signature__ = _Keywords()
+    SCRIPT_SETTINGS: ClassVar[tuple[str, ...]] = ()
+    """Fields that the training script reads. All others, except library and version, are the library's."""
+
+    BATCH_DEGREES: ClassVar[tuple[str, ...]] = ()
+    """Fields whose product is the number of GPUs that process one batch together."""
+    PIPELINE_FIELD: ClassVar[str] = "pipeline_parallel_degree"
+    """Field with the number of pipeline stages."""
+
+    if TYPE_CHECKING:
+        __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+        @property
+        def library(self) -> str:
+            """Library that runs the plan."""
+
+        @property
+        def version(self) -> str:
+            """Library version of the plan; decides which parameters exist and how they combine."""
+
+        @property
+        def batch_size(self) -> int:
+            """Samples that the script passes to one step."""
+
+        @property
+        def precision(self) -> Precision:
+            """Precision of the training step."""
+
+        @overload
+        def __new__(cls, *, library: Literal["smp-v1"] = ..., **settings: Unpack[PlanSettings]) -> SmpV1Plan: ...
+        @overload
+        def __new__(
+            cls, *, library: Literal["smp-v1-tensorflow"], **settings: Unpack[PlanSettings]
+        ) -> SmpV1TensorFlowPlan: ...
+        @overload
+        def __new__(cls, *, library: Literal["smp-v2"], **settings: Unpack[PlanSettings]) -> SmpV2Plan: ...
+        @overload
+        def __new__(
+            cls, *, library: Literal["training-compiler"], **settings: Unpack[PlanSettings]
+        ) -> TrainingCompilerPlan: ...
+        @overload
+        def __new__(cls, *, library: Literal["ddp"], **settings: Unpack[PlanSettings]) -> DdpPlan: ...
+        @overload
+        def __new__(cls, *, library: Literal["fsdp"], **settings: Unpack[PlanSettings]) -> FsdpPlan: ...
+        @overload
+        def __new__(cls, *, library: str, **settings: Unpack[PlanSettings]) -> Plan: ...
+        def __new__(cls, **settings: Any) -> Plan:  # noqa: D102, PYI034 - the library named decides the class
+            ...
+
+    else:
+
+        def __new__(cls, **settings: Any) -> Plan:  # noqa: PYI034 - the same
+            """Make the plan of the library named in `settings`; of the default library without a name."""
+            kind = get_library(settings.get("library", DEFAULT_LIBRARY)).plan if cls is Plan else cls
+            unknown = settings.keys() - plan_defaults(kind).keys()
+            if unknown:
+                _refuse(kind, min(unknown))
+            return object.__new__(kind)
+
+    def __post_init__(self) -> None:
+        """Check what is given against the schema of the library version, and drop what has no effect."""
+        own = plan_defaults(type(self))["library"]
+        if self.library != own:
+            raise PlanError(f"library must be {own!r} for {type(self).__name__}, not {self.library!r}.")
+        require_version(self.library, self.version)
+        self._complete()
+        settings = {name: getattr(self, name) for name in self.SCRIPT_SETTINGS}
+        for violation in setting_violations(settings, library=self.library):
+            raise PlanError(violation.text)
+        parameters = self.parameters
+        for violation in violations(parameters, version=self.version, library=self.library, settings=settings):
+            raise PlanError(violation.text)
+        # Dropped only now: a setting without effect must still be one that the library takes.
+        for name in self._without_effect():
+            object.__setattr__(self, name, plan_defaults(type(self))[name])
+        length = len(json.dumps(parameters))
+        if length > MAX_PARAMETERS_LENGTH:
+            raise PlanError(
+                f"The parameters take {length} characters as JSON and SageMaker takes {MAX_PARAMETERS_LENGTH} in one"
+                " hyperparameter: leave settings at their defaults, or pass some with smp.init in the script."
+            )
+
+    def _complete(self) -> None:
+        """Fill in what follows from other fields."""
+
+    def _without_effect(self) -> tuple[str, ...]:
+        """Fields that nothing in the plan reads."""
+        return ()
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The library's parameters, exactly as the estimator takes them."""
+        return emission.parameters(self)
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """The script's settings: batch size, checkpointing, precision."""
+        return emission.hyperparameters(self)
+
+    # Every plan has these; the libraries that have the technique override them with fields.
+
+    @property
+    def tensor_parallel_degree(self) -> int:
+        """GPUs that share each layer's matrices."""
+        return 1
+
+    @property
+    def pipeline_parallel_degree(self) -> int:
+        """Consecutive stages of the model."""
+        return 1
+
+    @property
+    def context_parallel_degree(self) -> int:
+        """GPUs that share each sequence."""
+        return 1
+
+    @property
+    def expert_parallel_degree(self) -> int:
+        """GPUs over which the experts of a layer are spread."""
+        return 1
+
+    @property
+    def microbatches(self) -> int:
+        """Parts into which `batch_size` is split."""
+        return 1
+
+    @property
+    def active_microbatches(self) -> int | None:
+        """Limit of microbatches in the pipeline at a time; None for the library's default."""
+        return None
+
+    @property
+    def active_in_flight(self) -> int:
+        """Microbatches in the pipeline at a time."""
+        return self.microbatches
+
+    @property
+    def pipeline(self) -> Literal["interleaved", "simple"]:
+        """Schedule of the pipeline."""
+        return "interleaved"
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """Batches of `batch_size` before each optimizer step."""
+        return 1
+
+    @property
+    def activation_checkpointing(self) -> Checkpointing:
+        """False, or the strategy of recomputation in the backward pass."""
+        return False
+
+    @property
+    def offload_activations(self) -> bool:
+        """Whether checkpointed activations wait in host memory."""
+        return False
+
+    @property
+    def activation_loading_horizon(self) -> int | None:
+        """Layers whose offloaded inputs are loaded ahead; None for the library's default."""
+        return None
+
+    @property
+    def shard_optimizer_state(self) -> bool:
+        """Whether data-parallel ranks share the optimizer state alone."""
+        return False
+
+    @property
+    def sharded_data_parallel_degree(self) -> int:
+        """GPUs of SMP v1's sharded data parallelism; 1 without it."""
+        return 1
+
+    @property
+    def hybrid_shard_degree(self) -> int:
+        """GPUs of SMP v2's sharding; 0 where the library chooses or has none."""
+        return 0
+
+    @property
+    def shards_parameters(self) -> bool:
+        """Whether data-parallel ranks share parameters, gradients and optimizer state."""
+        return False
+
+    @property
+    def sharding_strategy(self) -> str:
+        """FSDP's sharding strategy; empty for other libraries."""
+        return ""
+
+    @property
+    def distributed_backend(self) -> str:
+        """Collectives of the job: NCCL's, or SageMaker's own."""
+        return "nccl"
+
+    @property
+    def placement_strategy(self) -> str:
+        """Which ranks are neighbors; ``cluster`` keeps tensor-parallel groups together."""
+        return "cluster"
+
+    @property
+    def optimize(self) -> Literal["speed", "memory"]:
+        """What the library optimizes for."""
+        return "speed"
+
+    @property
+    def auto_partition(self) -> bool:
+        """Whether the library divides the model into pipeline stages by itself."""
+        return True
+
+    @property
+    def default_partition(self) -> int | None:
+        """Stage of the modules that the script does not place."""
+        return None
+
+    @property
+    def debug(self) -> bool:
+        """Whether the library writes debug output."""
+        return False
+
+    @property
+    def delayed_parameter_initialization(self) -> bool:
+        """Whether parameters are created only when they are placed on a GPU."""
+        return False
+
+    @property
+    def fp8(self) -> bool:
+        """Whether matrix products run in fp8."""
+        return False
+
+    @property
+    def ddp(self) -> bool | None:
+        """Whether the library replicates the model over data-parallel ranks."""
+        return True
+
+    @property
+    def prescaled_batch(self) -> bool:
+        """Whether `batch_size` is the batch of an entire tensor-parallel group that would otherwise bring several."""
+        return False
+
+    @property
+    def batches_per_group(self) -> int:
+        """Batches of `batch_size` that one tensor-parallel group processes in a step."""
+        return 1
+
+    def shard_degree(self, cluster: Cluster) -> int:
+        """GPUs over which parameters, gradients and optimizer state are sharded on a cluster; 1 for none."""
+        del cluster
+        return 1
+
+    @classmethod
+    def precision_remedy(cls, precision: Precision) -> str:
+        """Setting with which the plan trains in a precision, for error messages."""
+        return f"precision={precision!r}"
+
+    @classmethod
+    def from_parameters(
+        cls,
+        parameters: Mapping[str, Any],
+        hyperparameters: Mapping[str, Any] | None = None,
+        *,
+        version: str | None = None,
+        library: str = DEFAULT_LIBRARY,
+    ) -> Plan:
+        """Read a plan back: the inverse of `parameters` and `hyperparameters`.
+
+        Parameters
+        ----------
+        parameters
+            As the estimator takes them (``mp_parameters``). What is left out has the library's default, which is off
+            for SMP v1's ``ddp``.
+        hyperparameters
+            Of the estimator; settings other than a plan's (learning rate, paths) are passed over. Where the batch size
+            is not given it is one sample a microbatch; where activation checkpointing is not, it is on (``each``) with
+            offloading, which has no effect otherwise, and off without.
+        version, library
+            What the parameters are written for; the library's recommended version if not given.
+
+        Examples
+        --------
+        >>> Plan.from_parameters({"partitions": 2, "microbatches": 4, "ddp": True}).pipeline_parallel_degree
+        2
+        >>> Plan.from_parameters({"hybrid_shard_degree": 4}, {"batch_size": 2}, library="smp-v2").batch_size
+        2
+        """
+        require_library(library)
+        version = default_version(library) if version is None else version
+        require_version(library, version)
+        kind = get_library(library).plan
+        stated = reading.fields_from(
+            parameters,
+            hyperparameters or {},
+            version=version,
+            library=library,
+            plan_fields=frozenset(plan_defaults(kind)),
+        )
+        return kind(library=library, version=version, **kind.from_reading(stated))
+
+    @classmethod
+    def from_reading(cls, stated: dict[str, Any]) -> dict[str, Any]:
+        """Fields of a plan of what was read, with what its absence means in this library."""
+        return stated
+
+
+def plan_fields(library: str) -> frozenset[str]:
+    """Names of a plan's fields."""
+    return frozenset(plan_defaults(get_library(library).plan))
+
+
+_DEFAULTS: dict[type[Plan], dict[str, Any]] = {}
+
+
+def plan_defaults(kind: type[Plan]) -> dict[str, Any]:
+    """Fields of a kind of plan with their defaults."""
+    found = _DEFAULTS.get(kind)
+    if found is None:
+        stated = fields(kind)
+        found = _DEFAULTS[kind] = {
+            one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in stated
+        }
+    return found
+
+
+def _refuse(kind: type[Plan], name: str) -> NoReturn:
+    """Raise `PlanError` for a keyword that the plan of a library does not have."""
+    library = plan_defaults(kind)["library"]
+    owners = [record.title for record in libraries() if name in plan_defaults(record.plan)]
+    near = schema(library).nearest_field(name, frozenset(plan_defaults(kind)))
+    hint = f"the nearest it has is {near}" if near else "leave it out"
+    elsewhere = f"; {' and '.join(owners)} {'have' if len(owners) > 1 else 'has'} it" if owners else ""
+    raise PlanError(f"A plan of {get_library(library).title} has no setting {name!r}{elsewhere}: {hint}.")

@@ -1,0 +1,80 @@
+"""Reading a library's dictionary and the script's settings as the fields of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from smp_advisor.errors import PlanError
+from smp_advisor.libraries.schema import Parameter, Schema, schema
+from smp_advisor.libraries.validation import violations
+
+__all__ = ["fields_from"]
+
+_OFF = ("none", "false", "0", "no", "off")
+_ON = ("true", "1", "yes", "on", "each")
+
+
+def fields_from(
+    parameters: Mapping[str, Any],
+    hyperparameters: Mapping[str, Any],
+    *,
+    version: str,
+    library: str,
+    plan_fields: frozenset[str],
+) -> dict[str, Any]:
+    """Fields of the plan that a dictionary of parameters and script settings states.
+
+    Raises `PlanError` for whatever the library refuses, and for parameters that a plan does not hold.
+    """
+    if not isinstance(parameters, Mapping):
+        raise PlanError(f"The library's parameters must be a dictionary, not {parameters!r}.")
+    for violation in violations(parameters, version=version, library=library):
+        raise PlanError(violation.text)
+    stated = schema(library)
+    values: dict[str, Any] = {}
+    for key, value in parameters.items():
+        if value is None:
+            continue
+        name = _current_name(stated, key)
+        if name in plan_fields:
+            # Two names of one parameter have equal values here, or only one of them is on.
+            values[name] = value if name == key else values.get(name, False) or value
+        elif value != stated.defaults(version)[key]:
+            raise PlanError(
+                f"{key}={value!r} is outside what a plan describes: leave it out here, or pass it with"
+                f" smp.init({{{key!r}: {value!r}}}) in the script."
+            )
+    for setting in stated.settings:
+        given = next((name for name in (setting.key, *setting.aliases) if name in hyperparameters), None)
+        if given is not None:
+            values[setting.key] = _setting(setting, hyperparameters[given])
+    precision = _precision(hyperparameters)
+    if precision is not None:  # SMP v1's plans have no such setting: its parameters say it
+        values["precision"] = precision
+    return values
+
+
+def _precision(hyperparameters: Mapping[str, Any]) -> Any:
+    """What the script computes in: by its name, or by the flags of AWS's scripts."""
+    if "precision" in hyperparameters:
+        return hyperparameters["precision"]
+    return next((name for name in ("bf16", "fp16") if str(hyperparameters.get(name)).lower() in _ON), None)
+
+
+def _current_name(stated: Schema, key: str) -> str:
+    parameter = stated.parameter(key)
+    return parameter.alias_of if parameter is not None and parameter.alias_of else key
+
+
+def _setting(setting: Parameter, value: Any) -> Any:
+    """A script's setting as plans hold it: flags travel as 1 and 0 or as text, "none" stands for none."""
+    text = str(value).lower()
+    if setting.key == "activation_checkpointing":
+        # AWS's scripts take a flag here, which checkpoints each layer.
+        return False if text in _OFF else "each" if text in _ON else value
+    if setting.type == "bool" and text in (*_OFF, *_ON):
+        return text in _ON
+    if setting.type == "int" and isinstance(value, str) and value.isdecimal():
+        return int(value)
+    return value

@@ -1,0 +1,59 @@
+"""Plans of SMP v1 in the neutral form of the cost model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from smp_advisor.libraries.layout import Layout
+from smp_advisor.libraries.pipeline_schedule import SIMPLE
+from smp_advisor.libraries.schema import default_of
+from smp_advisor.libraries.state_bytes import smp_v1
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.columns import PlanColumns
+    from smp_advisor.workload.job import Job
+
+__all__ = ["layout"]
+
+
+def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
+    """Columns of the cost model for columns of plans."""
+    tensor, pipeline = plans["tensor_parallel_degree"], plans["pipeline_parallel_degree"]
+    shards, microbatches, active = (
+        plans["sharded_data_parallel_degree"],
+        plans["microbatches"],
+        plans["active_microbatches"],
+    )
+    simple = plans["pipeline"] == SIMPLE
+    in_flight = np.where(active == 0, np.minimum(pipeline + 2, microbatches), active)
+    return Layout.of_columns(
+        smp_v1(job),
+        rows=plans.rows,
+        tensor_parallel_degree=tensor,
+        pipeline_parallel_degree=pipeline,
+        shard_level=np.where(np.asarray(shards) > 1, 3, plans["shard_optimizer_state"]),
+        shard_degree=np.where(np.asarray(shards) > 1, shards, 0),
+        # Without prescaled_batch, every rank of a tensor-parallel group brings a batch and the group processes them
+        # together.
+        batch_samples=plans["batch_size"] * np.where(plans["prescaled_batch"], 1, tensor),
+        microbatches=microbatches,
+        active_microbatches=np.where(simple, microbatches, in_flight),
+        simple_pipeline=simple,
+        checkpoint_layers=plans["activation_checkpointing"],
+        offload_activations=plans["offload_activations"],
+        activation_loading_horizon=_or_default(plans, "activation_loading_horizon"),
+        split_checkpoints=(plans["optimize"] == "memory") & (np.asarray(tensor) > 1),
+        max_live_parameters=_or_default(plans, "sdp_max_live_parameters"),
+        reduce_bucket_elements=_or_default(plans, "sdp_reduce_bucket_size"),
+        host_handover=True,
+        gather_after_step=True,
+        spread_placement=plans["placement_strategy"] == "spread",
+    )
+
+
+def _or_default(plans: PlanColumns, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    values = np.asarray(plans[name], dtype=np.int64)
+    return np.where(values == 0, default_of(name), values)

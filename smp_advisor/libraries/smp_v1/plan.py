@@ -1,0 +1,182 @@
+"""Plans of SMP v1 with PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from smp_advisor.errors import PlanError
+from smp_advisor.libraries import emission
+from smp_advisor.libraries.pipeline_schedule import default_active_microbatches
+from smp_advisor.libraries.plan import Checkpointing, Plan, plan_defaults
+from smp_advisor.libraries.schema import schema
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.workload.job import Precision
+
+__all__ = ["SmpV1Plan"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SmpV1Plan(Plan):
+    """A configuration of SMP v1 (PyTorch)."""
+
+    SCRIPT_SETTINGS = ("batch_size", "activation_checkpointing")
+    BATCH_DEGREES = ("pipeline_parallel_degree", "tensor_parallel_degree")
+
+    library: str = "smp-v1"
+    version: str = "1.15.0"
+    pipeline_parallel_degree: int = 1
+    tensor_parallel_degree: int = 1
+    sharded_data_parallel_degree: int = 1
+    shard_optimizer_state: bool = False
+    microbatches: int = 1
+    active_microbatches: int | None = None
+    """None: the library's own default, min(pipeline_parallel_degree + 2, microbatches)."""
+    pipeline: Literal["interleaved", "simple"] = "interleaved"
+    optimize: Literal["speed", "memory"] = "speed"
+    placement_strategy: str = "cluster"
+    prescaled_batch: bool = False
+    fp16: bool = False
+    bf16: bool = False
+    ddp: bool | None = None
+    """None is read as True: every plan but one replica on exactly as many GPUs needs it, and that one takes it."""
+    offload_activations: bool = False
+    activation_loading_horizon: int | None = None
+    """None here and below: the library's own default."""
+    auto_partition: bool = True
+    default_partition: int | None = None
+    delayed_parameter_initialization: bool = False
+    skip_tracing: bool = False
+    memory_weight: float | None = None
+    ddp_dist_backend: str | None = None
+    sdp_reduce_bucket_size: int | None = None
+    sdp_param_persistence_threshold: int | None = None
+    sdp_max_live_parameters: int | None = None
+    sdp_hierarchical_allgather: bool | None = None
+    sdp_gradient_clipping: float | None = None
+    tensor_parallel_seed: int | None = None
+    # script settings
+    batch_size: int = 1
+    """Samples the script hands to one step: per GPU, or per tensor-parallel group where `prescaled_batch`."""
+    activation_checkpointing: Checkpointing = False
+    """False, or the strategy of ``smp.set_activation_checkpointing``: each, contiguous, group_N."""
+
+    def _complete(self) -> None:
+        if self.ddp is None:
+            object.__setattr__(self, "ddp", True)
+
+    def _without_effect(self) -> tuple[str, ...]:
+        unread: list[str] = []
+        if self.sharded_data_parallel_degree == 1:
+            unread += [name for name in plan_defaults(SmpV1Plan) if name.startswith("sdp_")]
+        if not self.offload_activations:
+            unread.append("activation_loading_horizon")
+        return tuple(name for name in unread if getattr(self, name) is not None)
+
+    @property
+    def precision(self) -> Precision:
+        """What the training step computes in."""
+        return "fp16" if self.fp16 else "bf16" if self.bf16 else "fp32"
+
+    @property
+    def active_in_flight(self) -> int:
+        """Microbatches in the pipeline at a time: `active_microbatches`, or the library's default for it."""
+        if self.active_microbatches is not None:
+            return self.active_microbatches
+        return default_active_microbatches(self.pipeline_parallel_degree, self.microbatches)
+
+    @property
+    def shards_parameters(self) -> bool:
+        """Whether sharded data parallelism is on."""
+        return self.sharded_data_parallel_degree > 1
+
+    @property
+    def batches_per_group(self) -> int:
+        """Without `prescaled_batch`, every rank of a tensor-parallel group brings a batch of its own."""
+        return 1 if self.prescaled_batch else self.tensor_parallel_degree
+
+    def shard_degree(self, cluster: Cluster) -> int:
+        """GPUs that share parameters: the sharded data parallel degree."""
+        del cluster
+        return self.sharded_data_parallel_degree
+
+    @classmethod
+    def precision_remedy(cls, precision: Precision) -> str:
+        """Flag of the library for a precision."""
+        return "neither fp16 nor bf16" if precision == "fp32" else f"{precision}=True"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """``mp_parameters``: the library's parameters, exactly as the estimator takes them."""
+        known = schema("smp-v1").keys_for(self.version)
+        # The name pipeline_parallel_degree came with 1.6; before, the same parameter is `partitions`.
+        degree = "pipeline_parallel_degree" if "pipeline_parallel_degree" in known else "partitions"
+        written: dict[str, Any] = {degree: self.pipeline_parallel_degree}
+        if self.default_partition is not None:
+            # The SageMaker SDK (2.x) compares default_partition with `partitions` and raises KeyError without it.
+            written["partitions"] = self.pipeline_parallel_degree
+        if "tensor_parallel_degree" in known or self.tensor_parallel_degree != 1:
+            written["tensor_parallel_degree"] = self.tensor_parallel_degree
+        written.update({name: getattr(self, name) for name in _ALWAYS})
+        if self.active_microbatches is not None:
+            written["active_microbatches"] = self.active_microbatches
+        if self.pipeline_parallel_degree != 1 or self.pipeline != "interleaved":
+            written["pipeline"] = self.pipeline
+        return written | emission.changed(self, _WHERE_CHANGED)
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """The script's settings: batch size, checkpointing strategy, precision."""
+        return {
+            "batch_size": self.batch_size,
+            "activation_checkpointing": self.activation_checkpointing or "none",
+            "precision": self.precision,
+        }
+
+    @classmethod
+    def from_reading(cls, stated: dict[str, Any]) -> dict[str, Any]:
+        """As `Plan.from_reading`: ddp is off unless stated, and precision is a flag of the library."""
+        flagged = "fp16" if stated.get("fp16") else "bf16" if stated.get("bf16") else "fp32"
+        precision = stated.pop("precision", flagged)
+        if precision != flagged:
+            raise PlanError(
+                f"The script's precision is {precision!r} and the library's parameters say {flagged!r}: set fp16 or"
+                " bf16 in the parameters to what the script trains in."
+            )
+        offloads = stated.get("offload_activations", False)
+        missing = {
+            "ddp": False,
+            "batch_size": stated.get("microbatches", 1),
+            "activation_checkpointing": "each" if offloads else False,
+        }
+        return missing | stated
+
+
+_ALWAYS = ("microbatches", "ddp", "optimize")
+"""Written even at their default: documentation and library disagree on the default of ``optimize``
+(documentation: memory; library: speed), and ddp is needed wherever a replica is smaller than the cluster."""
+
+_WHERE_CHANGED = (
+    "placement_strategy",
+    "prescaled_batch",
+    "shard_optimizer_state",
+    "sharded_data_parallel_degree",
+    "sdp_reduce_bucket_size",
+    "sdp_param_persistence_threshold",
+    "sdp_max_live_parameters",
+    "sdp_hierarchical_allgather",
+    "sdp_gradient_clipping",
+    "fp16",
+    "bf16",
+    "offload_activations",
+    "activation_loading_horizon",
+    "auto_partition",
+    "default_partition",
+    "memory_weight",
+    "delayed_parameter_initialization",
+    "skip_tracing",
+    "ddp_dist_backend",
+    "tensor_parallel_seed",
+)

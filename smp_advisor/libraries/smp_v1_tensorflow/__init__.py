@@ -1,0 +1,22 @@
+"""SMP v1 with TensorFlow."""
+
+from smp_advisor.libraries.library import Library
+from smp_advisor.libraries.smp_v1_tensorflow.layout import layout
+from smp_advisor.libraries.smp_v1_tensorflow.mismatches import cluster_mismatches
+from smp_advisor.libraries.smp_v1_tensorflow.plan import SmpV1TensorFlowPlan
+from smp_advisor.libraries.smp_v1_tensorflow.space import space
+
+__all__ = ["LIBRARY"]
+
+LIBRARY = Library(
+    name="smp-v1-tensorflow",
+    package=__name__,
+    plan=SmpV1TensorFlowPlan,
+    layout=layout,
+    space=space,
+    cluster_mismatches=cluster_mismatches,
+    framework="tensorflow",
+    launcher="mpi",
+    controls=("partitions", "batch_size", "microbatches", "pipeline"),
+    alternatives=("partitions", "pipeline", "microbatches"),
+)

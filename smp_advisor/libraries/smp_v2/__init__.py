@@ -1,0 +1,36 @@
+"""SMP v2, which is based on PyTorch FSDP."""
+
+from smp_advisor.libraries.library import Library
+from smp_advisor.libraries.smp_v2.layout import layout
+from smp_advisor.libraries.smp_v2.mismatches import cluster_mismatches, model_mismatches
+from smp_advisor.libraries.smp_v2.plan import SmpV2Plan
+from smp_advisor.libraries.smp_v2.space import space
+
+__all__ = ["LIBRARY"]
+
+_CONTROLS = (
+    "hybrid_shard_degree",
+    "tensor_parallel_degree",
+    "context_parallel_degree",
+    "expert_parallel_degree",
+    "activation_checkpointing",
+    "offload_activations",
+    "batch_size",
+    "gradient_accumulation_steps",
+)
+
+LIBRARY = Library(
+    name="smp-v2",
+    package=__name__,
+    plan=SmpV2Plan,
+    layout=layout,
+    space=space,
+    cluster_mismatches=cluster_mismatches,
+    model_mismatches=model_mismatches,
+    adapters=True,
+    inferred_family="llama",
+    restricts_families=True,
+    shard_field="hybrid_shard_degree",
+    controls=_CONTROLS,
+    alternatives=tuple(name for name in _CONTROLS if name != "batch_size"),
+)

@@ -1,0 +1,93 @@
+"""Plans of SMP v2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from smp_advisor.libraries.plan import Checkpointing, Plan
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.workload.job import Precision
+
+__all__ = ["SmpV2Plan"]
+
+_BROKEN_OFFLOADING = "2.2.0"
+"""Release notes of 2.2.0: the library's own activation offloading does not work, PyTorch's does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SmpV2Plan(Plan):
+    """A configuration of SMP v2 (PyTorch FSDP)."""
+
+    SCRIPT_SETTINGS = (
+        "batch_size",
+        "gradient_accumulation_steps",
+        "precision",
+        "fp8",
+        "activation_checkpointing",
+        "offload_activations",
+        "sharding_strategy",
+        "delayed_parameter_initialization",
+        "distributed_backend",
+    )
+
+    BATCH_DEGREES = ("tensor_parallel_degree", "context_parallel_degree")
+
+    library: str = "smp-v2"
+    version: str = "2.8.0"
+    hybrid_shard_degree: int = 0
+    """GPUs over which parameters, gradients and optimizer state are sharded; 0 lets the library choose, see
+    `shard_degree`."""
+    tensor_parallel_degree: int = 1
+    context_parallel_degree: int = 1
+    expert_parallel_degree: int = 1
+    sm_activation_offloading: bool | None = None
+    """Whether the library's own offloading moves the activations, rather than PyTorch's; None: where it works."""
+    activation_loading_horizon: int | None = None
+    """None here and below: the library's own default."""
+    fsdp_cache_flush_warnings: bool | None = None
+    allow_empty_shards: bool | None = None
+    random_seed: int | None = None
+    # script settings
+    batch_size: int = 1
+    """Samples of one data-parallel rank's forward pass; the GPUs of a tensor- or context-parallel group share it."""
+    gradient_accumulation_steps: int = 1
+    precision: Precision = "bf16"
+    fp8: bool = False
+    """Matrix products in fp8 (Transformer Engine) beside bf16."""
+    activation_checkpointing: Checkpointing = False
+    offload_activations: bool = False
+    sharding_strategy: Literal["hybrid_shard", "full_shard", "_hybrid_shard_zero2"] = "hybrid_shard"
+    delayed_parameter_initialization: bool = False
+    distributed_backend: Literal["nccl", "smddp"] = "nccl"
+
+    def _complete(self) -> None:
+        if self.sm_activation_offloading is None or self.offload_activations is False:
+            own = self.offload_activations is True and self.version != _BROKEN_OFFLOADING
+            object.__setattr__(self, "sm_activation_offloading", own)
+
+    def _without_effect(self) -> tuple[str, ...]:
+        return () if self.offload_activations else ("activation_loading_horizon",)
+
+    @property
+    def shards_parameters(self) -> bool:
+        """Whether parameters are sharded: always."""
+        return True
+
+    def shard_degree(self, cluster: Cluster) -> int:
+        """GPUs that share the parameters: `hybrid_shard_degree`, or for 0 all that tensor parallelism leaves.
+
+        Source: parameter reference of SMP v2; with tensor parallelism 0 is the largest degree possible, without it
+        native FSDP, here FULL_SHARD.
+        """
+        return self.hybrid_shard_degree or cluster.gpus // (self.tensor_parallel_degree * self.expert_parallel_degree)
+
+    @classmethod
+    def from_reading(cls, stated: dict[str, Any]) -> dict[str, Any]:
+        """As `Plan.from_reading`: checkpointing goes with offloading, which has no effect without."""
+        # The parameter's default is True and has no effect: the script offloads where it is written out.
+        offloads = stated.get("offload_activations", stated.get("sm_activation_offloading", False))
+        missing = {"offload_activations": offloads, "activation_checkpointing": "each" if offloads else False}
+        return missing | stated

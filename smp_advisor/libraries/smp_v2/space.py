@@ -1,0 +1,97 @@
+"""Every plan of SMP v2 on a cluster."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.libraries import axes
+from smp_advisor.libraries.axes import technique_degrees
+from smp_advisor.libraries.smp_v2.mismatches import SMDDP_INSTANCES
+from smp_advisor.libraries.space import Space
+from smp_advisor.libraries.version import default_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["space"]
+
+_FIELDS = (
+    "hybrid_shard_degree",
+    "tensor_parallel_degree",
+    "context_parallel_degree",
+    "expert_parallel_degree",
+    "batch_size",
+    "gradient_accumulation_steps",
+    "activation_checkpointing",
+    "offload_activations",
+)
+"""Fields that the rows decide; any other pinned field goes to the plan as it is."""
+
+_DELAYED_FROM = 60e9
+"""Parameters from which the best practices of SMP v2 require delayed parameter initialization."""
+
+
+def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Space:
+    """All plans of SMP v2: every combination of degrees that divides cluster and model, and their memory choices.
+
+    Axes: tensor, context and expert parallel degrees (for the families and versions that have them), hybrid shard
+    degree, checkpointing, offloading, batch and gradient accumulation.
+    """
+    shared = {
+        "precision": job.precision,
+        "fp8": job.fp8,
+        "delayed_parameter_initialization": model.parameter_count >= _DELAYED_FROM,
+        **{name: value for name, value in pins.items() if name not in _FIELDS},
+    }
+    smddp = cluster.instance.name in SMDDP_INSTANCES and cluster.nodes > 1
+    blocks = _blocks(model, cluster, job, pins)
+    return Space.of_blocks("smp-v2", cluster, job, _FIELDS, blocks, shared, finish=partial(_with_backend, smddp=smddp))
+
+
+def _with_backend(settings: dict[str, Any], *, smddp: bool) -> dict[str, Any]:
+    # Tensor parallelism alone works with NCCL only (release notes of 2.0.0).
+    return {**settings, "distributed_backend": "smddp" if smddp and settings["hybrid_shard_degree"] > 1 else "nccl"}
+
+
+def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Plans that share degrees."""
+    choices = axes.memory_choices([False, "each"], pins)
+    for tp, cp, ep, shards in _degrees(model, cluster, job, pins):
+        pairs = axes.accumulated_batches(job, model, cluster.gpus // (tp * cp), pins)
+        rows = axes.crossed(pairs, choices)
+        yield (
+            len(rows),
+            {
+                "hybrid_shard_degree": shards,
+                "tensor_parallel_degree": tp,
+                "context_parallel_degree": cp,
+                "expert_parallel_degree": ep,
+                "batch_size": rows[:, 0] // rows[:, 1],
+                "gradient_accumulation_steps": rows[:, 1],
+                "activation_checkpointing": rows[:, 2],
+                "offload_activations": rows[:, 3].astype(bool),
+            },
+        )
+
+
+def _degrees(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Iterator[tuple[int, int, int, int]]:
+    """(tensor, context, expert, shard) degrees that the cluster, the model and the version allow together."""
+    version = pins.get("version", default_version("smp-v2"))
+
+    def candidates(field: str) -> list[int]:
+        return [pins[field]] if field in pins else technique_degrees("smp-v2", field, model, cluster, job, version)
+
+    for tp, cp, ep in product(*map(candidates, _FIELDS[1:4])):
+        if cluster.gpus % (tp * cp) or cluster.gpus % (tp * ep):
+            continue
+        left = cluster.gpus // (tp * ep)
+        degrees = [pins["hybrid_shard_degree"] or left] if "hybrid_shard_degree" in pins else axes.divisors(left)
+        for shards in degrees:
+            if cp <= shards and left % shards == 0:
+                yield tp, cp, ep, shards

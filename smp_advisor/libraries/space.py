@@ -1,0 +1,107 @@
+"""Every plan of a library on a cluster, as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smp_advisor.libraries.columns import PlanColumns, decoded
+from smp_advisor.libraries.plan import plan_fields
+from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.layout import Layout
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["Space", "enumerate_plans"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """n plans as a `Layout`, and their fields."""
+
+    library: str
+    layout: Layout
+    columns: Mapping[str, NDArray[Any]]
+    """Codes of the fields that differ from plan to plan, shape (n,)."""
+    shared: Mapping[str, Any]
+    """Fields that all plans share."""
+    finish: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    """Adds the fields of a plan that follow from its others."""
+
+    def __len__(self) -> int:
+        return len(self.layout)
+
+    def plan(self, row: int) -> Plan:
+        """The plan of one row."""
+        settings = {name: decoded(name, column[row].item()) for name, column in self.columns.items()}
+        plan: Plan = get_library(self.library).plan(**{**self.finish(settings), **self.shared})
+        return plan
+
+    @classmethod
+    def of_blocks(
+        cls,
+        name: str,
+        cluster: Cluster,
+        job: Job,
+        fields: Sequence[str],
+        blocks: Iterable[tuple[int, Mapping[str, Any]]],
+        shared: Mapping[str, Any],
+        finish: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    ) -> Space:
+        """Space of blocks of plans.
+
+        Parameters
+        ----------
+        fields
+            Fields of the plan that the blocks decide.
+        blocks
+            Number of plans and, for each of `fields`, an array of codes or one code for the block.
+        shared
+            Fields that all plans have in common, pinned ones among them.
+        finish
+            Adds the fields of a plan that follow from its others.
+        """
+        parts = list(blocks)
+        rows = sum(size for size, _ in parts)
+        columns = {
+            field: np.concatenate([np.broadcast_to(block[field], size) for size, block in parts])
+            if parts
+            else np.empty(0, dtype=np.int64)
+            for field in fields
+        }
+        record = get_library(name)
+        layout = record.layout(PlanColumns.of_fields(record.plan, rows, {**shared, **columns}), job, cluster)
+        return cls(library=name, layout=layout, columns=columns, shared=shared, finish=finish)
+
+
+def enumerate_plans(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    pins: Mapping[str, Any] | None = None,
+    *,
+    library: str = DEFAULT_LIBRARY,
+) -> Space:
+    """All plans of a library on the cluster, none left out for being unpromising.
+
+    Parameters
+    ----------
+    pins
+        Fields of the plan that are fixed. Those that its plans do not have are ignored.
+    library
+        Library of the plans.
+    """
+    known = plan_fields(library)
+    return get_library(library).space(
+        model, cluster, job, {name: value for name, value in (pins or {}).items() if name in known}
+    )

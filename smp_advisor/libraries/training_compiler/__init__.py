@@ -1,0 +1,21 @@
+"""SageMaker Training Compiler."""
+
+from functools import partial
+
+from smp_advisor.libraries.library import Library
+from smp_advisor.libraries.replica_space import replica_space
+from smp_advisor.libraries.training_compiler.layout import layout
+from smp_advisor.libraries.training_compiler.plan import TrainingCompilerPlan
+
+__all__ = ["LIBRARY"]
+
+LIBRARY = Library(
+    name="training-compiler",
+    package=__name__,
+    plan=TrainingCompilerPlan,
+    layout=layout,
+    space=partial(replica_space, "training-compiler"),
+    launcher="xla",
+    controls=("batch_size",),
+    alternatives=("batch_size",),
+)

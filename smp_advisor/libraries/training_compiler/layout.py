@@ -1,0 +1,23 @@
+"""Plans of Training Compiler in the neutral form of the cost model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.libraries.layout import Layout
+from smp_advisor.libraries.state_bytes import amp, over_frozen
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.columns import PlanColumns
+    from smp_advisor.workload.job import Job
+
+__all__ = ["layout"]
+
+
+def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
+    """Columns of the cost model for columns of plans.
+
+    The compiler decides which activations a compiled step keeps; they are assumed to be PyTorch's.
+    """
+    return Layout.of_columns(over_frozen(amp(job), job), rows=plans.rows, batch_samples=plans["batch_size"])

@@ -1,0 +1,211 @@
+"""Checking settings against a library's schema: names, versions, types, ranges, and what needs or excludes what."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.libraries.schema import Parameter, Schema, schema
+from smp_advisor.libraries.version import release
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from smp_advisor.libraries.rule import Rule
+
+__all__ = ["Violation", "setting_violations", "violations"]
+
+_TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
+_ARTICLE = {"int": "an int", "float": "a float", "bool": "a bool", "str": "a str"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Violation:
+    """One thing the library (or the SDK that submits the job) refuses."""
+
+    rule: str
+    """``unknown``, ``version``, ``type``, ``range``, ``choice``, or the id of a rule in the schema."""
+    keys: tuple[str, ...]
+    """Settings involved."""
+    text: str
+    """One sentence: what is wrong, with its values, and what would do."""
+
+
+def violations(
+    parameters: Mapping[str, Any],
+    *,
+    version: str,
+    library: str = "smp-v1",
+    settings: Mapping[str, Any] | None = None,
+) -> Iterator[Violation]:
+    """Yield what is wrong with a dictionary of library parameters, names and types first.
+
+    Parameters
+    ----------
+    parameters
+        As the estimator takes them (``mp_parameters``).
+    version
+        Library version.
+    library
+        Which library.
+    settings
+        Script settings (``batch_size``, ``activation_checkpointing``) where they are known; rules about them are left
+        out otherwise.
+
+    Examples
+    --------
+    >>> next(violations({"microbatches": 4.0}, version="1.15.0")).text
+    'microbatches must be an int and 4.0 is a float: write int(4).'
+    """
+    stated = schema(library)
+    doubtful: set[str] = set()
+    for key, value in parameters.items():
+        found = _single(stated, version, key, value)
+        if found is not None:
+            doubtful.add(key)
+            yield found
+    given = {key: value for key, value in parameters.items() if key not in doubtful}
+    effective = stated.completed(given)
+    if settings is not None:
+        given.update(settings)
+        effective.update(settings)
+    for rule in stated.rules_for(version):
+        if (rule.script_setting and settings is None) or (doubtful and not doubtful.isdisjoint(rule.keys)):
+            continue
+        if rule.broken_by(given, effective):
+            yield Violation(rule=rule.id, keys=rule.keys, text=_sentence(stated, rule, effective))
+
+
+def setting_violations(settings: Mapping[str, Any], *, library: str) -> Iterator[Violation]:
+    """Yield what is wrong with script settings, each by itself."""
+    stated = schema(library)
+    for key, value in settings.items():
+        setting = stated.setting(key)
+        if setting is None:
+            continue
+        text = _setting_text(setting, value)
+        if text:
+            yield Violation(rule="setting", keys=(key,), text=text)
+
+
+def _setting_text(setting: Parameter, value: object) -> str:
+    if setting.key == "activation_checkpointing":
+        known = re.compile(setting.pattern or "|".join(map(re.escape, setting.choices)))
+        if value is False or (isinstance(value, str) and value != "none" and known.fullmatch(value)):
+            return ""
+        strategies = setting.accepts or " or ".join(("False", *(repr(one) for one in setting.choices if one != "none")))
+        return f"{setting.key} must be {strategies}, not {value!r}."
+    if setting.type == "int" and (type(value) is not int or not _within(setting, value)):
+        return f"{setting.key} must be a whole number of at least {setting.minimum:g}, not {value!r}."
+    if type(value) is not _TYPES[setting.type]:
+        return _type_text(setting, value)
+    if setting.choices and value not in setting.choices:
+        return _choice_text(setting, str(value))
+    return ""
+
+
+def _single(stated: Schema, version: str, key: object, value: object) -> Violation | None:
+    """What is wrong with one parameter by itself."""
+    parameter = stated.parameter(key) if isinstance(key, str) else None
+    if parameter is None:
+        near = stated.nearest(key, version) if isinstance(key, str) else None
+        hint = f"the nearest it has is {near}" if near else "leave it out"
+        return Violation(
+            rule="unknown", keys=(str(key),), text=f"{stated.name} {version} has no parameter {key!r}: {hint}."
+        )
+    fault = None
+    if not parameter.exists_in(version):
+        fault = "version", _absence(stated, parameter, version)
+    elif value is None and parameter.nullable:
+        pass
+    elif type(value) is not _TYPES[parameter.type]:
+        fault = "type", _type_text(parameter, value)
+    elif isinstance(value, int | float) and not _within(parameter, value):
+        fault = "range", _range_text(parameter, value)
+    elif parameter.choices and value not in parameter.choices:
+        fault = "choice", _choice_text(parameter, str(value))
+    return None if fault is None else Violation(rule=fault[0], keys=(parameter.key,), text=fault[1])
+
+
+def _within(parameter: Parameter, value: float) -> bool:
+    # Written so that NaN, which compares as false, is refused.
+    above = parameter.minimum is None or value >= parameter.minimum
+    below = parameter.maximum is None or value <= parameter.maximum
+    return above and below
+
+
+def _absence(stated: Schema, parameter: Parameter, version: str) -> str:
+    key = parameter.key
+    if parameter.until is not None and release(version) > release(parameter.until):
+        return (
+            f"{stated.name} {version} no longer takes {key}, last seen in {parameter.until}: leave it out"
+            f" ({parameter.doc.rstrip('.')})."
+        )
+    older = next(
+        (
+            other.key
+            for other in stated.parameters
+            if other.alias_of == key and other.exists_in(version) and not other.deprecated
+        ),
+        None,
+    )
+    if older:
+        return f"{key} came with {stated.name} {parameter.since} and is called {older} in {version}: rename it."
+    came = "came with" if parameter.since_exact else "is not known before"
+    return (
+        f"{key} {came} {stated.name} {parameter.since} and the version is {version}: leave it out, or use"
+        f" {parameter.since} or newer."
+    )
+
+
+def _type_text(parameter: Parameter, value: object) -> str:
+    wanted, kind = parameter.type, type(value).__name__
+    if wanted == "int" and isinstance(value, float) and value.is_integer():
+        remedy = f"write int({_short(value)})"
+    elif wanted == "float" and isinstance(value, int) and not isinstance(value, bool):
+        remedy = f"write {float(value)!r}"
+    elif wanted == "bool":
+        remedy = "write True or False"
+    elif wanted == "str":
+        known = parameter.choices
+        remedy = f"write {_either(known)}" if known else "write a text"
+    else:
+        remedy = "write a whole number" if wanted == "int" else "write a number with a decimal point"
+    described = f"{value!r} is {_ARTICLE.get(kind, f'a {kind}')}" if value is not None else "None is no value"
+    return f"{parameter.key} must be {_ARTICLE[wanted]} and {described}: {remedy}."
+
+
+def _short(value: float) -> str:
+    """A float as people write it: 5e8 rather than 500000000.0."""
+    text = f"{value:g}".replace("e+0", "e").replace("e+", "e")
+    return text if float(text) == value else repr(value)
+
+
+def _range_text(parameter: Parameter, value: float) -> str:
+    low, high = parameter.minimum, parameter.maximum
+    if low is not None and high is not None:
+        return f"{parameter.key} must be from {low:g} to {high:g}, not {value!r}."
+    return f"{parameter.key} must be at least {low:g}, not {value!r}."
+
+
+def _choice_text(parameter: Parameter, value: str) -> str:
+    if value in parameter.script_choices:
+        return (
+            f"{parameter.key}={value!r} passes the library but not the SageMaker SDK, which takes"
+            f" {_either(parameter.choices)} only: leave it out here and call"
+            f" smp.init({{{parameter.key!r}: {value!r}}}) in the script."
+        )
+    return f"{parameter.key} must be {_either(parameter.choices)}, not {value!r}."
+
+
+def _either(choices: tuple[str, ...]) -> str:
+    return " or ".join(repr(choice) for choice in choices)
+
+
+def _sentence(stated: Schema, rule: Rule, effective: Mapping[str, Any]) -> str:
+    values = ", ".join(f"{key}={effective.get(key)!r}" for key in rule.keys)
+    elsewhere = stated.versions_without(rule)
+    # Only a newer version is a remedy: the rules that end do so because the library learnt something.
+    remedy = f"{rule.fix}, or use {stated.name} {elsewhere[0]}, which allows it" if elsewhere else rule.fix
+    return f"{rule.what} ({values}): {remedy}."

@@ -1,0 +1,48 @@
+"""Degrees and batches, against AWS's reference configurations and the definitions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.errors import PlanError
+from smp_advisor.libraries import Plan, groups
+from tests.libraries.plans import valid_plans
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pipeline", "tensor", "batch", "samples"),
+    [(16, 1, 4, 40, 1280), (16, 1, 8, 32, 512), (32, 2, 8, 56, 896)],
+    ids=["10B", "30B", "60B"],
+)
+def test_global_batch_of_the_reference_rows(nodes, pipeline, tensor, batch, samples):
+    plan = Plan(
+        pipeline_parallel_degree=pipeline, tensor_parallel_degree=tensor, prescaled_batch=True, batch_size=batch
+    )
+    assert groups.global_batch_size(plan, Cluster("ml.p4d.24xlarge", nodes)) == samples
+
+
+@given(valid_plans(), st.integers(1, 64))
+def test_degrees_multiply_to_the_world(plan, nodes):
+    cluster = Cluster("ml.p4d.24xlarge", nodes)
+    assume(cluster.gpus % groups.model_parallel_degree(plan) == 0)
+    dp, rdp = groups.data_parallel_degree(plan, cluster), groups.reduced_data_parallel_degree(plan, cluster)
+    assert dp * plan.pipeline_parallel_degree == groups.world_size(cluster) == cluster.gpus
+    assert rdp * groups.model_parallel_degree(plan) == cluster.gpus
+    # Every sample is processed by exactly one tensor-parallel group of one replica.
+    assert groups.global_batch_size(plan, cluster) == rdp * groups.samples_per_tensor_parallel_group(plan)
+    assert groups.samples_per_microbatch(plan) * plan.microbatches == groups.samples_per_tensor_parallel_group(plan)
+
+
+def test_prescaling_changes_whose_batch_it_is():
+    cluster = Cluster("ml.p4d.24xlarge", 2)
+    own, shared = (Plan(tensor_parallel_degree=8, prescaled_batch=scaled, batch_size=4) for scaled in (False, True))
+    assert (groups.global_batch_size(own, cluster), groups.global_batch_size(shared, cluster)) == (64, 8)
+    assert (groups.samples_per_tensor_parallel_group(own), groups.samples_per_tensor_parallel_group(shared)) == (32, 4)
+
+
+def test_a_world_that_is_no_multiple_is_refused():
+    with pytest.raises(PlanError, match=r"8 GPUs are not a multiple of .* \(3 x 1 = 3\).* or a multiple of 3 nodes"):
+        groups.data_parallel_degree(Plan(pipeline_parallel_degree=3), Cluster("ml.p4d.24xlarge"))

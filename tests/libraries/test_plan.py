@@ -1,0 +1,287 @@
+"""A plan writes exactly what the library takes, refuses what it doesn't, and reads itself back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+
+from smp_advisor.errors import PlanError
+from smp_advisor.libraries import Plan, schema, violations
+from tests.libraries.plans import valid_plans
+
+REFERENCE = {
+    "tensor_parallel_degree": 4,
+    "shard_optimizer_state": True,
+    "prescaled_batch": True,
+    "fp16": True,
+    "batch_size": 40,
+    "activation_checkpointing": "each",
+}
+
+
+def test_the_10_billion_reference_row_as_the_estimator_takes_it():
+    plan = Plan(**REFERENCE)
+    assert plan.parameters == {
+        "pipeline_parallel_degree": 1,
+        "tensor_parallel_degree": 4,
+        "microbatches": 1,
+        "ddp": True,
+        "optimize": "speed",
+        "prescaled_batch": True,
+        "shard_optimizer_state": True,
+        "fp16": True,
+    }
+    assert plan.hyperparameters == {"batch_size": 40, "activation_checkpointing": "each", "precision": "fp16"}
+
+
+def test_pipeline_settings_appear_with_a_pipeline():
+    plan = Plan(pipeline_parallel_degree=4, microbatches=8, active_microbatches=5, batch_size=8)
+    assert plan.parameters["pipeline"] == "interleaved"
+    assert plan.parameters["active_microbatches"] == 5
+    assert "pipeline" not in Plan(microbatches=8, batch_size=8).parameters
+
+
+def test_default_partition_brings_the_older_name_that_the_sdk_looks_up():
+    parameters = Plan(pipeline_parallel_degree=2, auto_partition=False, default_partition=0).parameters
+    assert parameters["partitions"] == parameters["pipeline_parallel_degree"] == 2
+
+
+def test_before_1_6_the_degree_has_its_older_name():
+    parameters = Plan(version="1.5.0", pipeline_parallel_degree=2).parameters
+    assert parameters["partitions"] == 2
+    assert {"pipeline_parallel_degree", "tensor_parallel_degree"}.isdisjoint(parameters)
+
+
+def test_active_in_flight_is_the_librarys_default_where_nothing_is_set():
+    assert Plan(pipeline_parallel_degree=2, microbatches=8, batch_size=8).active_in_flight == 4
+    assert Plan(pipeline_parallel_degree=8, microbatches=8, batch_size=8).active_in_flight == 8
+    assert Plan(pipeline_parallel_degree=8, microbatches=8, active_microbatches=3, batch_size=8).active_in_flight == 3
+
+
+def test_settings_without_effect_leave_equal_plans_equal():
+    assert Plan(sdp_reduce_bucket_size=7, activation_loading_horizon=2) == Plan()
+    assert Plan(ddp=True) == Plan()
+    assert hash(Plan(ddp=True)) == hash(Plan())
+    assert Plan(sharded_data_parallel_degree=2, sdp_reduce_bucket_size=7).parameters["sdp_reduce_bucket_size"] == 7
+
+
+@given(valid_plans())
+def test_round_trip(plan):
+    assert Plan.from_parameters(plan.parameters, plan.hyperparameters, version=plan.version) == plan
+
+
+@given(valid_plans())
+def test_round_trip_through_the_json_that_travels(plan):
+    parameters = json.loads(json.dumps(plan.parameters))
+    assert Plan.from_parameters(parameters, plan.hyperparameters, version=plan.version) == plan
+
+
+@given(valid_plans())
+def test_written_parameters_are_the_versions_own_and_of_its_types(plan):
+    assert set(plan.parameters) <= schema("smp-v1").keys_for(plan.version)
+    assert list(violations(plan.parameters, version=plan.version, settings=plan.hyperparameters)) == []
+    assert len(json.dumps(plan.parameters)) <= 2500
+    assert "batch_size" not in plan.parameters
+    assert "activation_checkpointing" not in plan.parameters
+
+
+# Each row: what is refused, words of its sentence, and the smallest change that makes it pass.
+REFUSED = [
+    ({"prescaled_batch": True, "optimize": "memory"}, "prescaled_batch needs optimize", {"optimize": "speed"}),
+    ({"bf16": True}, "bf16 works with sharded data parallelism only", {"sharded_data_parallel_degree": 2}),
+    (
+        {"bf16": True, "fp16": True, "sharded_data_parallel_degree": 2},
+        "fp16 and bf16 exclude each other in every version",
+        {"fp16": False},
+    ),
+    (
+        {"sharded_data_parallel_degree": 2, "shard_optimizer_state": True},
+        "exclude each other in every version",
+        {"shard_optimizer_state": False},
+    ),
+    (
+        {"sharded_data_parallel_degree": 2, "pipeline_parallel_degree": 2},
+        "pipeline parallelism exclude each other in every version",
+        {"pipeline_parallel_degree": 1},
+    ),
+    (
+        {"sharded_data_parallel_degree": 2, "tensor_parallel_degree": 2, "version": "1.13.0"},
+        "or use SMP v1 1.15.0, which allows it",
+        {"version": "1.15.0"},
+    ),
+    ({"tensor_parallel_degree": 2, "ddp": False}, "needs ddp", {"ddp": True}),
+    ({"shard_optimizer_state": True, "ddp": False}, "needs ddp", {"ddp": None}),
+    ({"sharded_data_parallel_degree": 2, "ddp": False}, "needs ddp", {"ddp": True}),
+    ({"ddp_dist_backend": "nccl", "ddp": False}, "ddp_dist_backend needs ddp", {"ddp": True}),
+    (
+        {"ddp_dist_backend": "auto", "version": "1.12.1"},
+        "or use SMP v1 1.13.0, which allows it",
+        {"ddp_dist_backend": "nccl"},
+    ),
+    (
+        {"microbatches": 4, "active_microbatches": 5, "batch_size": 4},
+        "cannot exceed microbatches (active_microbatches=5, microbatches=4)",
+        {"active_microbatches": 4},
+    ),
+    (
+        {"pipeline": "simple", "microbatches": 4, "active_microbatches": 3, "batch_size": 4},
+        "switches to",
+        {"active_microbatches": 4},
+    ),
+    (
+        {"pipeline": "simple", "pipeline_parallel_degree": 2, "microbatches": 8, "batch_size": 8},
+        "active_microbatches=4, microbatches=8",
+        {"microbatches": 4},
+    ),
+    (
+        {"offload_activations": True},
+        "no effect without activation checkpointing",
+        {"activation_checkpointing": "each"},
+    ),
+    ({"batch_size": 6, "microbatches": 4}, "batch_size=6, microbatches=4", {"batch_size": 8}),
+    ({"auto_partition": False}, "needs default_partition", {"default_partition": 0}),
+    (
+        {"default_partition": 2, "pipeline_parallel_degree": 2},
+        "from 0 to pipeline_parallel_degree - 1",
+        {"default_partition": 1},
+    ),
+    ({"placement_strategy": "PTD"}, "smp.init({'placement_strategy': 'PTD'})", {"placement_strategy": "spread"}),
+    ({"fp16": True, "version": "1.9.0"}, "fp16 came with SMP v1 1.10.0", {"version": "1.10.0"}),
+    ({"bf16": True, "version": "1.10.0"}, "bf16 came with SMP v1 1.11.0", {"bf16": False}),
+    (
+        {"sharded_data_parallel_degree": 2, "version": "1.10.1"},
+        "came with SMP v1 1.11.0",
+        {"sharded_data_parallel_degree": 1},
+    ),
+    ({"tensor_parallel_degree": 2, "version": "1.5.0"}, "came with SMP v1 1.6.0", {"version": "1.6.0"}),
+    ({"activation_checkpointing": "group_1"}, "N of at least 2", {"activation_checkpointing": "group_2"}),
+    ({"activation_checkpointing": True}, "must be False, 'each'", {"activation_checkpointing": False}),
+    ({"activation_checkpointing": "none"}, "must be False, 'each'", {"activation_checkpointing": "contiguous"}),
+    (
+        {"sdp_reduce_bucket_size": 5e8, "sharded_data_parallel_degree": 2},
+        "write int(5e8)",
+        {"sdp_reduce_bucket_size": int(5e8)},
+    ),
+    ({"sdp_max_live_parameters": 1e9}, "write int(1e9)", {"sdp_max_live_parameters": None}),
+    ({"memory_weight": 1}, "must be a float and 1 is an int: write 1.0", {"memory_weight": 1.0}),
+    ({"memory_weight": 1.5}, "from 0 to 1", {"memory_weight": 0.5}),
+    ({"memory_weight": float("nan")}, "from 0 to 1", {"memory_weight": 0.0}),
+    ({"tensor_parallel_degree": True}, "must be an int and True is a bool", {"tensor_parallel_degree": 1}),
+    ({"sharded_data_parallel_degree": True}, "must be an int and True is a bool", {"sharded_data_parallel_degree": 1}),
+    ({"pipeline_parallel_degree": "2"}, "'2' is a str", {"pipeline_parallel_degree": 2}),
+    ({"fp16": 0}, "write True or False", {"fp16": False}),
+    ({"fp16": "yes"}, "write True or False", {"fp16": True}),
+    ({"auto_partition": 1}, "write True or False", {"auto_partition": True}),
+    ({"microbatches": 0}, "at least 1, not 0", {"microbatches": 1}),
+    ({"pipeline_parallel_degree": 0}, "at least 1, not 0", {"pipeline_parallel_degree": 1}),
+    ({"batch_size": 0}, "at least 1, not 0", {"batch_size": 1}),
+    ({"batch_size": True}, "not True", {"batch_size": 1}),
+    ({"optimize": "fast"}, "'speed' or 'memory', not 'fast'", {"optimize": "memory"}),
+    ({"pipeline": "_only_forward"}, "'interleaved' or 'simple'", {"pipeline": "simple"}),
+    ({"version": "1.15"}, "no version '1.15': use 1.15.0", {"version": "1.15.0"}),
+    ({"version": 1.15}, "known are 1.4.0", {"version": "1.15.0"}),
+    ({"library": "smp-v9"}, "library must be one of smp-v1", {"library": "smp-v1"}),
+    ({"tensor_parallel_seed": 10**2600}, "SageMaker takes 2500", {"tensor_parallel_seed": 10}),
+]
+
+
+@pytest.mark.parametrize(("fields", "words", "change"), REFUSED)
+def test_refused_in_one_sentence_and_accepted_once_it_is_heeded(fields, words, change):
+    with pytest.raises(PlanError) as refusal:
+        Plan(**fields)
+    sentence = str(refusal.value)
+    assert words in sentence
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    Plan(**(fields | change))
+
+
+def test_reading_a_misspelt_parameter_names_the_nearest():
+    with pytest.raises(
+        PlanError, match=r"no parameter 'tensor_paralel_degree'.*nearest it has is tensor_parallel_degree"
+    ):
+        Plan.from_parameters({"tensor_paralel_degree": 4})
+
+
+def test_reading_starts_from_the_librarys_defaults():
+    assert Plan.from_parameters({}).ddp is False
+    with pytest.raises(PlanError, match="needs ddp"):
+        Plan.from_parameters({"tensor_parallel_degree": 2})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "degree"),
+    [
+        ({"partitions": 2}, 2),
+        ({"partitions": 2, "pipeline_parallel_degree": 2}, 2),
+        ({"pipeline_parallel_degree": 4}, 4),
+    ],
+)
+def test_reading_takes_either_name_of_the_pipeline_degree(parameters, degree):
+    assert Plan.from_parameters(parameters).pipeline_parallel_degree == degree
+
+
+def test_reading_refuses_two_values_for_one_parameter():
+    with pytest.raises(PlanError, match="one parameter under two names"):
+        Plan.from_parameters({"partitions": 2, "pipeline_parallel_degree": 4})
+
+
+def test_reading_the_older_name_of_fp16():
+    assert Plan.from_parameters({"fp16_params": True}).precision == "fp16"
+
+
+def test_reading_passes_over_what_is_not_a_plans_and_refuses_what_it_would_lose():
+    read = Plan.from_parameters({"fast_mode": False}, {"batch_size": 3, "learning_rate": 1e-4})
+    assert read.batch_size == 3
+    with pytest.raises(PlanError, match="fast_mode=True is outside what a plan describes"):
+        Plan.from_parameters({"fast_mode": True})
+
+
+def test_reading_refuses_a_script_that_trains_in_another_precision():
+    with pytest.raises(PlanError, match="precision is 'bf16' and the library's parameters say 'fp16'"):
+        Plan.from_parameters({"fp16": True}, {"precision": "bf16"})
+
+
+AWS_SAMPLES = {
+    "gpt-j": {
+        "ddp": True, "microbatches": 2, "partitions": 8, "shard_optimizer_state": True, "prescaled_batch": False,
+        "optimize": "memory", "auto_partition": True, "default_partition": 0, "offload_activations": True,
+        "active_microbatches": 2,
+    },
+    "gpt2 30B": {
+        "ddp": True, "tensor_parallel_degree": 8, "partitions": 1, "shard_optimizer_state": True,
+        "prescaled_batch": False, "fp16": True, "optimize": "speed", "auto_partition": False, "default_partition": 0,
+    },
+    "neox, sharded": {
+        "ddp": True, "skip_tracing": True, "delayed_parameter_initialization": True, "offload_activations": False,
+        "activation_loading_horizon": 4, "sharded_data_parallel_degree": 32, "bf16": True, "partitions": 1,
+    },
+    "gpt-j, sharded with tensor parallelism": {
+        "ddp": True, "tensor_parallel_degree": 2, "sharded_data_parallel_degree": 4, "partitions": 1,
+        "shard_optimizer_state": False, "prescaled_batch": True, "optimize": "speed", "skip_tracing": True,
+        "delayed_parameter_initialization": True, "bf16": True,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("parameters", AWS_SAMPLES.values(), ids=AWS_SAMPLES)
+def test_the_dictionaries_of_aws_samples_are_read(parameters):
+    plan = Plan.from_parameters(parameters)
+    written = plan.parameters
+    assert plan.pipeline_parallel_degree == parameters["partitions"]
+    for key in ("sharded_data_parallel_degree", "bf16", "default_partition", "offload_activations", "optimize"):
+        assert written.get(key, False) == parameters.get(key, written.get(key, False))
+
+
+def test_importing_the_library_imports_nothing_heavy():
+    program = (
+        "import sys, smp_advisor.libraries, smp_advisor.cluster\n"
+        "heavy = {'torch', 'transformers', 'sagemaker', 'boto3', 'pandas', 'ipywidgets', 'numpy'}\n"
+        "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

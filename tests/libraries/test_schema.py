@@ -1,0 +1,248 @@
+"""The schema is complete, consistent with itself, and says what it says for every version."""
+
+from __future__ import annotations
+
+import pytest
+
+from smp_advisor.errors import PlanError
+from smp_advisor.libraries import image, schema, versions, violations
+from smp_advisor.libraries.plan import plan_defaults
+from smp_advisor.libraries.registry import LIBRARIES, get_library
+from smp_advisor.libraries.smp_v1.plan import SmpV1Plan
+from smp_advisor.libraries.version import default_version, images, release
+
+# fmt: off
+KEYS = frozenset({
+    "partitions", "pipeline_parallel_degree", "tensor_parallel_degree", "microbatches", "active_microbatches",
+    "pipeline", "optimize", "placement_strategy", "auto_partition", "default_partition", "prescaled_batch",
+    "memory_weight", "ddp", "ddp_port", "ddp_dist_backend", "horovod", "contiguous", "shard_optimizer_state",
+    "sharded_data_parallel_degree", "sdp_reduce_bucket_size", "sdp_param_persistence_threshold",
+    "sdp_max_live_parameters", "sdp_hierarchical_allgather", "sdp_gradient_clipping", "fp16", "bf16", "fp16_params",
+    "offload_activations", "activation_loading_horizon", "task_level_activation_loading_horizon",
+    "delayed_parameter_initialization", "skip_tracing", "tensor_parallel_seed", "fast_mode", "static_mode",
+    "checkpoint_attentions", "herring", "_fp32_grad_accumulation", "_match_weights", "_shard_offloaded_activations",
+    "_sharded_data_parallelism_config", "load_partition", "partition_file", "deterministic_server",
+    "overlapping_allreduce",
+})
+# fmt: on
+
+TYPES = {"int": int, "float": float, "bool": bool, "str": str}
+SMP = schema("smp-v1")
+SCRIPT_SETTINGS = SmpV1Plan.SCRIPT_SETTINGS
+EVERY_SETTING = [
+    pytest.param(library, parameter, id=f"{library}-{parameter.key}")
+    for library in LIBRARIES
+    for parameter in (*schema(library).parameters, *schema(library).settings)
+]
+EVERY_RULE = [
+    pytest.param(library, rule, id=f"{library}-{rule.id}") for library in LIBRARIES for rule in schema(library).rules
+]
+EVERY_VERSION = [(library, version) for library in LIBRARIES for version in versions(library)]
+
+
+def test_every_parameter_of_the_library_is_there_once():
+    keys = [parameter.key for parameter in SMP.parameters]
+    assert sorted(keys) == sorted(KEYS)
+    assert len(keys) == 45
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_field_of_a_plan_is_a_parameter_or_a_script_setting(library):
+    stated, kind = schema(library), get_library(library).plan
+    beside = {"library", "version", *kind.SCRIPT_SETTINGS}
+    fields = set(plan_defaults(kind)) - beside
+    assert fields <= {parameter.key for parameter in stated.parameters}
+    users = {one.key for one in stated.parameters if one.audience == "user" and not one.alias_of}
+    assert users <= fields
+    assert {setting.key for setting in stated.settings} == set(kind.SCRIPT_SETTINGS)
+    assert plan_defaults(kind)["library"] == library
+    assert plan_defaults(kind)["version"] == default_version(library)
+
+
+@pytest.mark.parametrize(("library", "parameter"), EVERY_SETTING)
+def test_a_parameter_states_itself_consistently(library, parameter):
+    assert parameter.sources
+    assert parameter.title
+    assert parameter.doc.endswith(".")
+    assert parameter.default is None or type(parameter.default) is TYPES[parameter.type]
+    if parameter.choices and parameter.default is not None:
+        assert parameter.default in parameter.choices
+    if parameter.minimum is not None and parameter.default is not None:
+        assert parameter.default >= parameter.minimum
+    if parameter.alias_of:
+        assert schema(library).parameter(parameter.alias_of) is not None
+
+
+@pytest.mark.parametrize(("library", "rule"), EVERY_RULE)
+def test_a_rule_speaks_of_known_settings(library, rule):
+    script = set(get_library(library).plan.SCRIPT_SETTINGS)
+    assert set(rule.keys) <= {*(one.key for one in schema(library).parameters), *script}
+    assert rule.script_setting == (not script.isdisjoint(rule.keys))
+    assert not rule.what.endswith(".")
+    assert not rule.fix.endswith(".")
+
+
+@pytest.mark.parametrize(("library", "version"), EVERY_VERSION)
+def test_the_defaults_of_a_version_break_none_of_its_rules(library, version):
+    defaults = {key: value for key, value in schema(library).defaults(version).items() if value is not None}
+    if library == "smp-v1":
+        for key in ("partitions", "ddp_dist_backend", "ddp_port"):  # their presence is what the rules ask about
+            defaults.pop(key, None)
+    assert list(violations(defaults, version=version, library=library)) == []
+
+
+def test_parameters_come_with_their_version_and_go_with_it():
+    assert "fp16" not in SMP.keys_for("1.9.0")
+    assert "fp16" in SMP.keys_for("1.10.0")
+    assert "deterministic_server" in SMP.keys_for("1.5.0")
+    assert "deterministic_server" not in SMP.keys_for("1.15.0")
+    gone = next(violations({"deterministic_server": True}, version="1.15.0"))
+    assert "no longer takes deterministic_server" in gone.text
+    renamed = next(violations({"pipeline_parallel_degree": 2}, version="1.5.0"))
+    assert "called partitions in 1.5.0" in renamed.text
+
+
+def test_what_the_documentation_and_the_library_state_differently_is_kept_apart():
+    optimize = SMP.parameter("optimize")
+    assert (optimize.default, optimize.documented_default) == ("speed", "memory")
+
+
+def test_violations_lists_every_fault_and_leaves_out_rules_on_faulty_values():
+    parameters = {"microbatches": "4", "active_microbatches": 9, "fp16": True, "bf16": True, "x": 1}
+    found = {one.rule for one in violations(parameters, version="1.15.0")}
+    assert found == {"type", "unknown", "bf16-excludes-fp16", "bf16-needs-sharding"}
+
+
+def test_script_rules_are_left_out_where_the_script_is_unknown():
+    parameters = {"offload_activations": True, "microbatches": 3}
+    assert list(violations(parameters, version="1.15.0")) == []
+    with_script = violations(
+        parameters, version="1.15.0", settings={"batch_size": 4, "activation_checkpointing": False}
+    )
+    assert {one.rule for one in with_script} == {"offload-needs-checkpointing", "batch-divisible"}
+
+
+@pytest.mark.parametrize(
+    ("version", "framework_version", "py_version"),
+    [
+        ("1.15.0", "1.13.1", "py39"),
+        ("1.14.0", "1.13.1", "py39"),
+        ("1.13.0", "1.12.1", "py38"),
+        ("1.11.0", "1.12.0", "py38"),
+        ("1.7.0", "1.10.2", "py38"),
+    ],
+)
+def test_the_image_of_a_version(version, framework_version, py_version):
+    found = image("smp-v1", version)
+    assert (found.framework_version, found.py_version) == (framework_version, py_version)
+
+
+def test_no_image_has_pytorch_2():
+    assert all(release(found.framework_version) < (2,) for found in images("smp-v1"))
+
+
+def test_versions_run_from_1_4_to_1_15_in_order():
+    known = versions("smp-v1")
+    assert known[0] == "1.4.0"
+    assert known[-1] == "1.15.0"
+    assert list(known) == sorted(known, key=release)
+
+
+def test_an_unknown_version_is_refused_with_the_known_ones():
+    with pytest.raises(PlanError, match=r"SMP v1 has no version '1.16.0': known are 1.4.0, .*, 1.15.0\.$"):
+        image("smp-v1", "1.16.0")
+    with pytest.raises(PlanError, match=r"library must be one of smp-v1, .*, fsdp, not 'deepspeed'"):
+        schema("deepspeed")
+
+
+# One setting away from being accepted, each: rule that refuses, parameters, script settings, version, change.
+FIRING = {
+    "alias-partitions": ({"partitions": 2, "pipeline_parallel_degree": 4}, {}, "1.15.0", {"partitions": 4}),
+    "tensor-needs-ddp": ({"tensor_parallel_degree": 2}, {}, "1.15.0", {"ddp": True}),
+    "optimizer-sharding-needs-ddp": ({"shard_optimizer_state": True}, {}, "1.15.0", {"ddp": True}),
+    "sharding-needs-ddp": ({"sharded_data_parallel_degree": 2}, {}, "1.15.0", {"ddp": True}),
+    "ddp-excludes-horovod": ({"ddp": True, "horovod": True}, {}, "1.15.0", {"horovod": False}),
+    "port-needs-ddp": ({"ddp_port": 1}, {}, "1.15.0", {"ddp": True}),
+    "backend-needs-ddp": ({"ddp_dist_backend": "nccl"}, {}, "1.15.0", {"ddp": True}),
+    "backend-auto": ({"ddp": True, "ddp_dist_backend": "auto"}, {}, "1.12.1", {"ddp_dist_backend": "nccl"}),
+    "prescaled-needs-speed": ({"prescaled_batch": True, "optimize": "memory"}, {}, "1.6.0", {"optimize": "speed"}),
+    "bf16-excludes-fp16": (
+        {"bf16": True, "fp16_params": True, "sharded_data_parallel_degree": 2, "ddp": True},
+        {},
+        "1.11.0",
+        {"fp16_params": False},
+    ),
+    "bf16-needs-sharding": ({"bf16": True, "ddp": True}, {}, "1.11.0", {"sharded_data_parallel_degree": 8}),
+    "sharding-excludes-optimizer-sharding": (
+        {"sharded_data_parallel_degree": 2, "shard_optimizer_state": True, "ddp": True},
+        {},
+        "1.15.0",
+        {"shard_optimizer_state": False},
+    ),
+    "sharding-excludes-pipeline": (
+        {"sharded_data_parallel_degree": 2, "partitions": 2, "ddp": True},
+        {},
+        "1.15.0",
+        {"partitions": 1},
+    ),
+    "sharding-excludes-tensor": (
+        {"sharded_data_parallel_degree": 2, "tensor_parallel_degree": 2, "ddp": True},
+        {},
+        "1.14.0",
+        {"tensor_parallel_degree": 1},
+    ),
+    "active-at-most-microbatches": ({"active_microbatches": 2}, {}, "1.4.0", {"microbatches": 2}),
+    "simple-runs-all-microbatches": (
+        {"pipeline": "simple", "microbatches": 4},
+        {},
+        "1.4.0",
+        {"active_microbatches": 4},
+    ),
+    "manual-partition-needs-default": ({"auto_partition": False}, {}, "1.4.0", {"default_partition": 0}),
+    "default-partition-exists": ({"partitions": 2, "default_partition": 2}, {}, "1.4.0", {"partitions": 3}),
+    "fp32-accumulation-needs-fp16": ({"_fp32_grad_accumulation": True}, {}, "1.15.0", {"fp16": True}),
+    "offload-needs-checkpointing": (
+        {"offload_activations": True},
+        {"batch_size": 1, "activation_checkpointing": False},
+        "1.15.0",
+        {"offload_activations": False},
+    ),
+    "batch-divisible": (
+        {"microbatches": 4},
+        {"batch_size": 6, "activation_checkpointing": False},
+        "1.15.0",
+        {"microbatches": 3},
+    ),
+}
+
+
+def test_every_rule_is_tried():
+    assert {rule.id for rule in SMP.rules} == set(FIRING)
+
+
+@pytest.mark.parametrize("rule", FIRING)
+def test_a_rule_fires_and_a_near_identical_dictionary_passes(rule):
+    parameters, settings, version, change = FIRING[rule]
+    settings = settings or None
+    assert [one.rule for one in violations(parameters, version=version, settings=settings)] == [rule]
+    assert list(violations(parameters | change, version=version, settings=settings)) == []
+
+
+def test_the_librarys_defaults_as_observed():
+    defaults = SMP.defaults("1.15.0")
+    observed = {
+        "sdp_reduce_bucket_size": 500_000_000,
+        "sdp_param_persistence_threshold": 1_000_000,
+        "sdp_max_live_parameters": 1_000_000_000,
+        "sdp_hierarchical_allgather": True,
+        "sdp_gradient_clipping": 1.0,
+        "activation_loading_horizon": 4,
+        "memory_weight": 0.8,
+        "pipeline": "interleaved",
+        "placement_strategy": "cluster",
+        "auto_partition": True,
+        "ddp": False,
+        "ddp_dist_backend": "auto",
+    }
+    assert {key: defaults[key] for key in observed} == observed
+    assert SMP.completed({"pipeline_parallel_degree": 2, "microbatches": 8})["active_microbatches"] == 4

@@ -1,0 +1,64 @@
+"""Which instances SMP v1 runs on, and what is suggested in place of others."""
+
+from __future__ import annotations
+
+import pytest
+
+from smp_advisor.cluster import Cluster, instances
+from smp_advisor.errors import InstanceError
+from smp_advisor.libraries import nearest_supported, require_supported_instance, supported_instances
+from tests.libraries.test_check import HARDWARE
+
+LISTED = ["ml.g4dn.12xlarge", "ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge"]
+
+
+def test_the_listed_instances_and_no_others_are_accepted():
+    assert sorted(machine.name for machine in supported_instances("smp-v1")) == LISTED
+    for name in LISTED:
+        assert require_supported_instance("smp-v1", name) == ""
+
+
+@pytest.mark.parametrize("machine", [one for one in instances() if one.name not in LISTED], ids=lambda one: one.name)
+def test_any_other_is_refused_with_one_that_can_be_ordered(machine):
+    with pytest.raises(InstanceError) as refusal:
+        require_supported_instance("smp-v1", machine)
+    assert machine.name in str(refusal.value)
+    suggested = nearest_supported("smp-v1", machine)
+    assert f"{suggested.name} ({suggested.gpus} x {suggested.gpu_label})." in str(refusal.value)
+    assert "V100" not in suggested.gpu
+
+
+def test_the_sentence_for_gpus_newer_than_cuda_11():
+    with pytest.raises(InstanceError) as refusal:
+        require_supported_instance("smp-v1", "ml.p5.48xlarge")
+    assert str(refusal.value) == (
+        "SMP v1 runs on CUDA 11 only and cannot use ml.p5.48xlarge; the nearest instance it can use is ml.p4de.24xlarge"
+        " (8 x A100 80 GB)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("ml.p5.48xlarge", "ml.p4de.24xlarge"),
+        ("ml.p5e.48xlarge", "ml.p4de.24xlarge"),
+        ("ml.p6-b200.48xlarge", "ml.p4de.24xlarge"),
+        ("ml.g5.48xlarge", "ml.p4d.24xlarge"),
+        ("ml.g6e.48xlarge", "ml.p4d.24xlarge"),
+        ("ml.g5.12xlarge", "ml.g4dn.12xlarge"),
+        ("ml.g4dn.xlarge", "ml.g4dn.12xlarge"),
+    ],
+)
+def test_the_nearest_is_alike_in_memory_gpus_and_price(name, nearest):
+    with pytest.raises(InstanceError, match=nearest):
+        require_supported_instance("smp-v1", name)
+
+
+def test_a_single_gpu_is_named_as_the_reason():
+    with pytest.raises(InstanceError, match=r"ml.g5.xlarge has a single GPU"):
+        require_supported_instance("smp-v1", "g5.xlarge")
+
+
+def test_custom_hardware_is_allowed_with_a_note():
+    note = require_supported_instance("smp-v1", Cluster.custom(**HARDWARE).instance)
+    assert "custom hardware" in note
