@@ -1,24 +1,25 @@
-# One command each. Environments and the front end are made when first needed and kept until what decides them changes.
+# Environments and the front end are built when they are first needed, and again when their inputs change.
 
 TEST := .venv-test/bin
 LAB_ARGS ?=
-AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # in a container there is often nobody else
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # in a container, root is often the only user
 PYTEST_ARGS ?=
-BENCHMARKS ?= search_speed cost_speed profile_trace mutations # not published_scripts: it wants a folder of somebody's scripts
+BENCHMARKS ?= search_speed cost_speed profile_trace mutations # published_scripts requires a folder of scripts
 
-.PHONY: help lab demo test check explore bench results format clean lint pins image lab-environment test-environment
+.PHONY: help lab demo test check explore bench results format clean lint pages pins image lab-environment test-environment
 
 help:
 	@echo 'make lab      open the quickstart notebook in JupyterLab   (LAB_ARGS=--no-browser)'
-	@echo 'make demo     run the quickstart notebook here and print what it recommends'
+	@echo 'make demo     run the quickstart notebook and print its results'
 	@echo 'make check    lint, types and unit tests                   (PYTEST_ARGS="-k memory")'
 	@echo 'make test     everything, with moto, the wheel and the browser'
-	@echo 'make explore  property tests, with examples drawn at random (PYTEST_ARGS="tests/costs --hypothesis-seed=7")'
+	@echo 'make explore  property tests, with new random examples (PYTEST_ARGS="tests/costs --hypothesis-seed=7")'
 	@echo 'make bench    run the benchmarks'
 	@echo 'make results  compare recommendations and estimates with the committed record'
-	@echo 'make format   format the Python code and mend what ruff can mend'
-	@echo 'make pins     write constraints.txt anew from the test environment'
-	@echo 'make image    take docs/images/advisor.png anew, in Chromium'
+	@echo 'make format   format the Python code and apply the fixes of ruff'
+	@echo 'make pages    write the generated pages, docs/*.md and the report in README.md'
+	@echo 'make pins     write constraints.txt from the test environment'
+	@echo 'make image    take docs/images/advisor.png in Chromium'
 	@echo 'make clean    remove environments, built files and caches'
 
 lab: lab-environment
@@ -37,7 +38,7 @@ check: test-environment
 	$(MAKE) --no-print-directory lint
 	$(TEST)/python -m pytest -m 'not (browser or moto or packaging or slow)' $(PYTEST_ARGS)
 
-# The limit of a test's time is for a fixed number of examples: here there are more, and a failing one is made simple.
+# No time limit: there are more examples than in other runs, and a failing one is reduced to a simple one.
 explore: test-environment
 	$(TEST)/python -m pytest -m hypothesis --hypothesis-profile=explore --timeout=0 $(PYTEST_ARGS)
 
@@ -57,6 +58,9 @@ results: test-environment
 format: test-environment
 	$(TEST)/ruff check --fix
 	$(TEST)/ruff format
+
+pages: test-environment
+	$(TEST)/python -m scripts.pages
 
 pins: test-environment
 	scripts/pins.sh $(TEST)/python

@@ -1,6 +1,6 @@
-"""Take docs/images/advisor.png anew: the advisor in JupyterLab, with one slider moved.
+"""Take docs/images/advisor.png: the advisor in JupyterLab after a move of one slider.
 
-Run it with ``make image`` once the view or its figures have changed; it needs what the browser tests need.
+Run it with ``make image`` after a change of the view or its figures. It requires the tools of the browser tests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import ModuleType
 from playwright.sync_api import expect, sync_playwright
 
 ROOT = Path(__file__).parents[1]
-# The browser tests' server and page; another package's `tests`, of those that install theirs, would else come first.
+# Server and page of the browser tests. Some installed packages also contain a `tests` package.
 sys.modules["tests"] = ModuleType("tests")
 sys.modules["tests"].__path__ = [str(ROOT / "tests")]
 
@@ -26,7 +26,7 @@ SIZE = {"width": 1200, "height": 1200}
 
 
 def take(image: Path) -> None:
-    """Advise on the README's model, move the batch size one step down, and save what the page shows."""
+    """Advise on the README's model, move the batch size one step down, and save a screenshot."""
     with tempfile.TemporaryDirectory() as folder, serve("lab", ROOT, Path(folder)) as server, sync_playwright() as play:
         browser = play.chromium.launch(executable_path=str(CHROMIUM), headless=True, args=ARGUMENTS)
         write_notebook(server.work / "quickstart.ipynb", ADVISE)

@@ -1,4 +1,4 @@
-"""Run a notebook from the top and print what its cells answer; a cell that fails ends the run."""
+"""Run all cells of a notebook and print their output. A cell that fails ends the run."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def text(output: NotebookNode) -> str:
-    """What a terminal can show of a cell's output."""
+    """The text form of a cell's output."""
     if output.output_type == "stream":
         return str(output.text) if output.name == "stdout" else ""
     return str(output.get("data", {}).get("text/plain", ""))
 
 
 def show(cell: NotebookNode, cell_index: int, execute_reply: dict[str, Any]) -> None:  # noqa: ARG001 (nbclient's names)
-    """Print a cell that was run, and its answers."""
+    """Print a cell and its output."""
     if execute_reply["content"]["status"] != "ok":
         return
     print("\n".join(f">>> {line}" for line in cell.source.splitlines()))
-    answers = [answer.rstrip() for answer in map(text, cell.outputs) if answer.strip()]
-    print("\n".join(answers), end="\n\n" if answers else "\n", flush=True)
+    outputs = [output.rstrip() for output in map(text, cell.outputs) if output.strip()]
+    print("\n".join(outputs), end="\n\n" if outputs else "\n", flush=True)
 
 
 def main(path: str) -> None:
@@ -35,7 +35,7 @@ def main(path: str) -> None:
     client = NotebookClient(
         notebook,
         kernel_name="python3",
-        extra_arguments=["--log-level=ERROR"],  # the notebook's words, not the kernel's
+        extra_arguments=["--log-level=ERROR"],  # print the output of the notebook only
         timeout=600,
         resources={"metadata": {"path": str(Path(path).parent)}},
         on_cell_executed=show,

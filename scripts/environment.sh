@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Makes the virtual environment $1 with this package in place, its extras $2 and dependency group $3; the front end too.
-# What is there already and still right is kept.
+# Create or update the virtual environment $1 with this package (editable), its extras $2 and dependency group $3, and
+# build the front end. Parts that are up to date are not built again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$1 extras=$2 group=$3
 python=${PYTHON:-python3}
 
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-  echo "smp_advisor needs Python 3.11 or newer, and $python is older: name another, e.g. make PYTHON=python3.12" >&2
+  echo "smp_advisor needs Python 3.11 or newer, and $python is older: select another, for example make PYTHON=python3.12" >&2
   exit 1
 fi
 
-# An environment can neither change its Python nor move to another folder.
+# An environment cannot change its Python or move to another folder.
 home="$PWD $("$python" -c 'import sys; print(sys.base_prefix, sys.version)')"
 if [ "$(cat "$venv/.home" 2>/dev/null)" != "$home" ]; then
-  echo "making $venv"
+  echo "creating $venv"
   rm -rf "$venv"
   "$python" -m venv "$venv"
   "$venv/bin/python" -m pip install --quiet --upgrade 'pip>=25.1' # the first with dependency groups
@@ -25,7 +25,7 @@ fi
 wanted=$(echo "$extras $group" | cat - pyproject.toml constraints.txt smp_advisor/_version.py | cksum)
 installed=$(cat "$venv/.installed" 2>/dev/null || true)
 if [ "$installed" != "$wanted" ]; then
-  echo "installing what $venv needs"
+  echo "installing the packages of $venv"
   "$venv/bin/python" -m pip install --quiet --constraint constraints.txt --group "$group"
 fi
 
@@ -35,7 +35,7 @@ if [ "$installed" != "$wanted" ]; then
   extension="$venv/share/jupyter/labextensions/smp-advisor"
   rm -rf "$extension" # before pip could follow the link below and replace what was built
   SKIP_JUPYTER_BUILDER=1 "$venv/bin/python" -m pip install --quiet --no-build-isolation --constraint constraints.txt --editable ".[$extras]"
-  # A link in place of pip's copy: a rebuilt front end is then the one that JupyterLab loads.
+  # A link instead of pip's copy, so that JupyterLab loads the front end that was built last.
   rm -rf "$extension" && ln -s "$PWD/smp_advisor/labextension" "$extension"
   echo "$wanted" >"$venv/.installed"
 fi

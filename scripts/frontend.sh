@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Builds js/ into smp_advisor/static and smp_advisor/labextension, unless they are there and js/ is as it was.
-# Needs npm, and jupyter-builder on PATH.
+# Build js/ into smp_advisor/static and smp_advisor/labextension, unless they exist and js/ has not changed.
+# Requires npm, and jupyter-builder on PATH.
 set -euo pipefail
 cd "$(dirname "$0")/../js"
 
-# What the extension's bundler asks for; an older Node fails there with nothing to go by.
+# The bundler of the extension requires this version; an older Node fails there without a useful message.
 recent='const [major, minor] = process.versions.node.split(".").map(Number);
   process.exit(major > 22 || (major === 22 && minor >= 12) || (major === 20 && minor >= 19) ? 0 : 1)'
 if ! command -v npm >/dev/null || ! node -e "$recent"; then
-  echo "the front end is built with npm and Node 20.19, 22.12 or newer; here is $(node --version 2>/dev/null || echo none)" >&2
+  echo "building the front end requires npm and Node 20.19, 22.12 or newer; installed: $(node --version 2>/dev/null || echo none)" >&2
   exit 1
 fi
 

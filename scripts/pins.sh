@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes constraints.txt from the environment of the Python $1.
+# Write constraints.txt from the environment of the Python $1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 {

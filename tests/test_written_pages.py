@@ -1,38 +1,56 @@
-"""Pages that hold figures say what the code says."""
+"""Generated pages are what their generators write, and contain what they are for."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
+
+import pytest
+
+from scripts.pages import PAGES
+from smp_advisor.notebook.glossary import glossary, term_for
+
+CONTENT = {
+    "README.md": ["Recommendation\n--------------", "docs/glossary.md"],
+    "docs/checks.md": ["SMP109", "EST501"],
+    "docs/glossary.md": ["## microbatch", "## hybrid shard degree", "## MFU"],
+    "docs/libraries.md": ["`pipeline_parallel_degree`", '`library="fsdp"`'],
+    "docs/reference_rows.md": ["## 10 B", "## 30 B", "## 60 B", "## SMP v2, 70 B"],
+}
 
 
-def script(root: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, root / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_its_generator_writes(name: str, root: Path) -> None:
+    written = (root / name).read_text("utf-8")
+    assert written == PAGES[name](), f"run `make pages` and read what changed in {name}"
+    for text in CONTENT[name]:
+        assert text in written
 
 
-def test_the_reference_rows_are_what_their_script_writes(root: Path) -> None:
-    rows = script(root, "reference_rows")
-    written = rows.PAGE.read_text("utf-8")
-    assert written == rows.page(), "run `python scripts/reference_rows.py` and read what changed"
-    for title in ("## 10 B", "## 30 B", "## 60 B", "## SMP v2, 70 B"):
-        assert title in written
+def test_every_anchor_of_a_page_exists(root: Path) -> None:
+    for path in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", path.read_text("utf-8")):
+            file, _, anchor = target.partition("#")
+            linked = path.parent / file if file else path
+            assert linked.exists(), f"{path.name} links to {target}"
+            if anchor:
+                titles = re.findall(r"^#+ (.*)$", linked.read_text("utf-8"), re.MULTILINE)
+                assert anchor in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}, target
 
 
-def test_the_readme_shows_what_the_demo_prints(root: Path) -> None:
-    readme = script(root, "readme")
-    written = readme.README.read_text("utf-8")
-    assert "Recommendation\n--------------" in written
-    assert written == readme.renewed(written), "run `python scripts/readme.py` and read what changed"
-
-
-def test_the_libraries_are_what_their_script_writes(root: Path) -> None:
-    libraries = script(root, "libraries_page")
-    assert libraries.PAGE.read_text("utf-8") == libraries.page(), "run `python scripts/libraries_page.py`"
+def test_the_glossary_defines_30_terms_in_alphabetical_order() -> None:
+    terms = [term.term for term in glossary()]
+    assert len(terms) >= 30
+    assert terms == sorted(terms, key=str.lower)
+    settings = [setting for term in glossary() for setting in term.settings]
+    assert len(settings) == len(set(settings))
+    for term in glossary():
+        assert term.text.endswith(".")
+        assert term.text.count(". ") <= 1, term.term
+        assert bool(term.source_title) == term.source_url.startswith("https://")
+    assert term_for("tensor_parallel_degree").term == "tensor parallel degree"
+    assert term_for("headroom_gib").anchor == "headroom"
+    assert term_for("no such setting") is None
 
 
 def test_the_readme_s_accuracy_is_that_of_its_page(root: Path) -> None:

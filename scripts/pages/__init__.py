@@ -1,0 +1,31 @@
+"""Pages that are generated: `make pages` writes all of them, and a test compares each with its generator.
+
+Pages that need measured runs or hours of profiling have commands of their own: ``docs/accuracy.md``
+(``benchmarks/accuracy.py``), ``docs/checks_corpus.md`` and ``docs/estimators_corpus.md``
+(``benchmarks/published_scripts.py`` and ``benchmarks/published_estimators.py``), ``docs/profiling_coverage.md``
+(``scripts/profiling_coverage.py``) and ``docs/images/advisor.png`` (`make image`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scripts.pages import glossary, libraries, readme, reference_rows
+from smp_advisor.findings.page import checks_page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["PAGES", "ROOT"]
+
+ROOT = Path(__file__).parents[2]
+
+PAGES: dict[str, Callable[[], str]] = {
+    "README.md": readme.page,
+    "docs/checks.md": checks_page,
+    "docs/glossary.md": glossary.page,
+    "docs/libraries.md": libraries.page,
+    "docs/reference_rows.md": reference_rows.page,
+}
+"""Every generated page, with the function that returns its text."""

@@ -1,0 +1,46 @@
+"""Terms of the interface, each with a definition and its source."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+__all__ = ["Term", "glossary", "term_for"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Term:
+    """One term of the glossary."""
+
+    term: str
+    text: str
+    settings: tuple[str, ...] = ()
+    """Plan fields, controls and figures that the term explains."""
+    source_title: str = ""
+    source_url: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """Anchor of the term in ``docs/glossary.md``."""
+        return self.term.lower().replace(" ", "-")
+
+
+@cache
+def glossary() -> tuple[Term, ...]:
+    """All terms, in alphabetical order."""
+    data = tomllib.loads((files("smp_advisor.notebook") / "data" / "glossary.toml").read_text(encoding="utf-8"))
+    terms = []
+    for entry in data["term"]:
+        title, url = entry.get("source", ("", ""))
+        settings = tuple(entry["settings"])
+        terms.append(
+            Term(term=entry["term"], text=entry["text"], settings=settings, source_title=title, source_url=url)
+        )
+    return tuple(terms)
+
+
+def term_for(setting: str) -> Term | None:
+    """The term that explains a plan field, a control or a figure; None if there is none."""
+    return next((term for term in glossary() if setting in term.settings), None)
