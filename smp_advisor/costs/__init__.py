@@ -1,4 +1,4 @@
-"""What a plan costs: memory, time, money."""
+"""Memory, time and price of a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that follows the batch: saved activations, checkpointed inputs, logits."""
+"""Batch-dependent memory: saved activations, checkpointed inputs, logits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["activation_bytes", "block_saved_bytes", "offloaded_activation_bytes"
 
 
 def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> Floats:
-    """What autograd keeps of one microbatch of one block, bytes per GPU, shape (n,).
+    """Activations that autograd saves for one microbatch of one block, bytes per GPU, shape (n,).
 
     Half precision, GPT: ``sbh (10 + 24/t + 5 a s / (h t))`` eager, without the last term fused or recomputed;
     sequence parallelism divides the 10 too (Korthikanti et al. 2022, arXiv 2205.05198, eq. 2 and 4).
@@ -40,28 +40,28 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
     half = saved.half_replicated_bytes if element == 2 else 0.0
     split: float = saved.split_elements
     if layout.recipe.fused_kernels:
-        half = -half  # neither the fp32 copy nor the normalised values
+        half = -half  # neither the fp32 copy nor the normalized values
         split -= block.gate_elements
     autocast = layout.recipe.cast_bytes > 0
     if autocast:
         half = saved.autocast_replicated_bytes
         half += saved.half_replicated_bytes if element == 2 else 0.0
-        unfused = 2 * unfused  # written as separate operations, it runs in fp32
-    whole = element * saved.replicated_elements + saved.replicated_bytes + half
+        unfused = 2 * unfused  # as separate operations it runs in fp32
+    replicated = element * saved.replicated_elements + saved.replicated_bytes + half
     divided = element * (split + unfused) + saved.split_bytes
-    total = (whole / np.where(layout.sequence_parallel, tp, 1) + divided / tp) * world.microbatch_tokens
-    own = element * saved.eager_split_elements * world.microbatch_tokens
+    total = (replicated / np.where(layout.sequence_parallel, tp, 1) + divided / tp) * world.microbatch_tokens
+    eager = element * saved.eager_split_elements * world.microbatch_tokens
     if job.attention == "eager":
-        total = total + own / tp
+        total = total + eager / tp
     elif block.attentions and not block.attentions[0].fusible:
-        total = total + np.where(tp == 1, own, 0.0)
+        total = total + np.where(tp == 1, eager, 0.0)
     for attention in block.attentions:
         total = total + _attention_bytes(attention, layout, world, job)
     return total
 
 
 def _attention_bytes(attention: Attention, layout: Layout, world: World, job: Job) -> Floats:
-    """What one attention keeps beside its inputs and output: scores, or a fused kernel's statistics."""
+    """Bytes that one attention saves in addition to its inputs and output: scores, or a fused kernel's statistics."""
     tp, element = layout.tensor_parallel_degree, world.bytes_per_element
     tokens = attention.heads / tp * world.microbatch_tokens
     statistics = 4 * tokens  # log-sum-exp, fp32
@@ -70,24 +70,24 @@ def _attention_bytes(attention: Attention, layout: Layout, world: World, job: Jo
     score = attention.eager_score_bytes(element, autocast=layout.recipe.cast_bytes > 0)
     scores = score * tokens * attention.keys_per_query(world.sequence_length)
     scores = np.where(layout.selective_recomputation, 0.0, scores)
-    # The library's own layers under tensor parallelism have a fused form whatever the model's own code has.
+    # The library's own layers, used under tensor parallelism, always have a fused form.
     return np.where(tp == 1, scores, statistics) if job.attention == "fused" else scores
 
 
 def unit_layers(layout: Layout, stage: Stage) -> NDArray[np.int64]:
-    """Blocks that one recomputation brings back, shape (n,); 0 without checkpointing."""
+    """Blocks per recomputed unit, shape (n,); 0 without checkpointing."""
     layers = max(stage.layers, 1)
     return np.where(layout.checkpoint_layers == CONTIGUOUS, layers, np.minimum(layout.checkpoint_layers, layers))
 
 
 def _checkpoint_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
-    """Checkpointed inputs of one microbatch on one stage: one per unit, bytes per GPU."""
+    """Checkpointed inputs of one microbatch on one stage, one per unit, bytes per GPU."""
     unit = np.maximum(unit_layers(layout, stage), 1)
     split = np.where(layout.split_checkpoints | layout.sequence_parallel, layout.tensor_parallel_degree, 1)
     total = np.zeros(len(layout))
     for group, count in zip(model.groups, stage.block_counts, strict=True):
         width = world.bytes_per_element * group.block.hidden
-        # Every unit has an input of its own; what all of them read besides, the encoder's output, is kept once.
+        # Every unit saves its own input. The encoder's output, which all of them read, is saved once.
         tensors = np.ceil(count / unit) + (group.block.input_tensors - 1 if count else 0)
         total = total + tensors * width * world.microbatch_tokens / split
     return total
@@ -96,21 +96,22 @@ def _checkpoint_bytes(model: Model, layout: Layout, world: World, stage: Stage) 
 def _resident_checkpoints(model: Model, layout: Layout, world: World, stage: Stage) -> tuple[Floats, Floats]:
     """Checkpointed inputs on the GPU and in host memory, bytes per GPU.
 
-    Offloading moves out the inputs of microbatches that are not running; `activation_loading_horizon` of them are
-    back on the GPU. Assumption: the inputs of the running microbatch stay on the GPU, except where `offload_running`
-    says otherwise: there no more than `activation_loading_horizon` layers' inputs are (SMP v2, parameter reference).
+    Offloading moves the inputs of waiting microbatches to the host and loads `activation_loading_horizon` of them back.
+    Assumption: the inputs of the running microbatch stay on the GPU. With `offload_running`, at most
+    `activation_loading_horizon` layers have their inputs on the GPU (SMP v2, parameter reference).
     """
-    one = _checkpoint_bytes(model, layout, world, stage)
-    everything = one * in_flight(layout, stage.index)
+    running = _checkpoint_bytes(model, layout, world, stage)
+    everything = running * in_flight(layout, stage.index)
     units = np.maximum(np.ceil(stage.layers / np.maximum(unit_layers(layout, stage), 1)), 1)
-    loaded = layout.activation_loading_horizon * one / units
-    kept = np.where(layout.offload_running, np.minimum(one, loaded), one + np.minimum(everything - one, loaded))
-    on_gpu = np.where(layout.offload_activations, kept, everything)
+    loaded = layout.activation_loading_horizon * running / units
+    without_waiting = running + np.minimum(everything - running, loaded)
+    remaining = np.where(layout.offload_running, np.minimum(running, loaded), without_waiting)
+    on_gpu = np.where(layout.offload_activations, remaining, everything)
     return on_gpu, everything - on_gpu
 
 
 def offloaded_activation_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
-    """Host memory that one GPU's offloaded activations take."""
+    """Host memory of the offloaded activations of one GPU."""
     if not layout.offload_activations.any():
         return np.zeros(len(layout))
     return _resident_checkpoints(model, layout, world, stage)[1]
@@ -119,7 +120,7 @@ def offloaded_activation_bytes(model: Model, layout: Layout, world: World, stage
 def activation_bytes(
     model: Model, layout: Layout, world: World, stage: Stage, saved: tuple[Floats, ...]
 ) -> dict[str, Floats]:
-    """Activations, the unit being recomputed, and logits, bytes by category, shape (n,) each.
+    """Bytes of activations, of the recomputed unit and of logits by category, shape (n,) each.
 
     Parameters
     ----------
@@ -140,7 +141,7 @@ def activation_bytes(
     unit = unit_layers(layout, stage)
     share = 1 / layout.checkpoint_period
     around = np.zeros(len(layout))
-    if stage.first:  # embedding dropout mask, one byte an element
+    if stage.first:  # embedding dropout mask, one byte per element
         around = around + model.shape.hidden * world.microbatch_tokens * flight
     if stage.last:  # final norm and head input
         around = around + 2 * element * model.shape.hidden * world.microbatch_tokens * flight
@@ -158,36 +159,39 @@ def activation_bytes(
 
 
 def _position_bias_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
-    """Biases that the blocks of each stack add to their scores, and the gradients of the running stack's."""
-    kept, gradients = np.zeros(len(layout)), np.zeros(len(layout))
+    """Bytes of the biases that each stack adds to its scores, and of the gradients of the running stack's biases."""
+    saved, gradients = np.zeros(len(layout)), np.zeros(len(layout))
     for group, count in zip(model.groups, stage.block_counts, strict=True):
-        biased = [one for one in group.block.attentions if one.position_biases] if count else []
-        for one in biased:
-            # The padding mask is added to them, so that every sample has its own.
-            keys = one.keys_per_query(world.sequence_length)
-            each = world.bytes_per_element * one.heads / layout.tensor_parallel_degree * world.microbatch_tokens * keys
-            kept = kept + each
-            gradients = np.maximum(gradients, len(biased) * each)
-    return kept + gradients
+        biased = [attention for attention in group.block.attentions if attention.position_biases] if count else []
+        for attention in biased:
+            # The padding mask is added to the biases, so every sample has its own tensor.
+            heads, keys = (
+                attention.heads / layout.tensor_parallel_degree,
+                attention.keys_per_query(world.sequence_length),
+            )
+            biases = world.bytes_per_element * heads * world.microbatch_tokens * keys
+            saved = saved + biases
+            gradients = np.maximum(gradients, len(biased) * biases)
+    return saved + gradients
 
 
 def _logits_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
     """Logits and loss at their peak, the start of the backward pass.
 
-    Only ``pipeline="simple"`` keeps more than one microbatch's, 4 bytes a logit: in the interleaved schedule the last
-    stage runs backward at once.
+    Only ``pipeline="simple"`` keeps the logits of several microbatches, 4 bytes per logit. In the interleaved schedule
+    the last stage runs the backward pass immediately.
     """
     if not stage.last:
         return np.zeros(len(layout))
     rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
-    kept = np.where(layout.simple_pipeline, in_flight(layout, stage.index), 1)
+    microbatches = np.where(layout.simple_pipeline, in_flight(layout, stage.index), 1)
     columns = model.head.outputs / vocabulary_shards(model, layout)
-    each = layout.recipe.logit_bytes
+    logit_bytes = layout.recipe.logit_bytes
     if not model.head.loss_in_fp32 and world.bytes_per_element == 2 and not layout.recipe.cast_bytes:
-        each = min(each, RETURNED_HALF_LOGIT_BYTES)
-    logits = (4 * (kept - 1) + each) * rows * columns
-    # The output weight's gradient, before it is added to what has accumulated; a frozen one has none, and that of
-    # sharded parameters is a buffer of the reduction.
+        logit_bytes = min(logit_bytes, RETURNED_HALF_LOGIT_BYTES)
+    logits = (4 * (microbatches - 1) + logit_bytes) * rows * columns
+    # The output weight's gradient before its accumulation. A frozen weight has none; with sharded parameters it is a
+    # buffer of the reduction.
     trained = layout.recipe.frozen_bytes is None
     return logits + np.where(
         layout.shard_level < 3, trained * world.bytes_per_element * model.shape.hidden * columns, 0.0

@@ -1,4 +1,4 @@
-"""Collectives by topology: NVLink or PCIe inside the node, EFA between nodes."""
+"""Time of collectives by topology: NVLink or PCIe inside the node, EFA between nodes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = [
 
 
 def _intra_efficiency(cluster: Cluster, members: Ints) -> Floats:
-    """Share of the one-direction link rate that a ring of `members` GPUs in one node reaches."""
+    """Achieved share of the one-direction link rate, for a ring of `members` GPUs in one node."""
     link = cluster.instance.intra_node.lower()
     if "nvlink" not in link:
         return np.full(members.shape, gpu_constant("pcie_efficiency", cluster.instance.gpu))
     if "cube mesh" in link:
-        # Few GPUs of a cube mesh share few of the links.
+        # A small group of a cube mesh uses few of the links.
         names = ("2", "4", "8")
         points = [constant(f"communication.cube_mesh_efficiency_{n}") for n in names]
         return np.interp(members, [2, 4, 8], points)
@@ -39,9 +39,9 @@ def _intra_efficiency(cluster: Cluster, members: Ints) -> Floats:
 
 
 def _network(cluster: Cluster, sharing: Ints) -> Floats:
-    """Bytes a second of one of `sharing` groups that cross a node's edge at once.
+    """Bytes per second of one of `sharing` groups that use a node's network at the same time.
 
-    One group's rings use all network cards; several groups, each with one GPU in the node, get in each other's way.
+    The rings of one group use all network cards. Several groups, each with one GPU in the node, slow each other down.
     """
     share = constant("communication.network_efficiency") * np.where(
         sharing > 1, constant("communication.shared_network_share"), 1.0
@@ -51,19 +51,19 @@ def _network(cluster: Cluster, sharing: Ints) -> Floats:
 
 
 def bus_bytes_per_second(cluster: Cluster, members: Ints, stride: Ints) -> tuple[Floats, NDArray[np.bool_]]:
-    """Ring bandwidth of one of many like groups working at once, and whether the group stays within a node.
+    """Ring bandwidth of one of many equal groups that run together, and whether the group is within a node.
 
     Parameters
     ----------
     members
-        GPUs of a group, shape (n,).
+        GPUs per group, shape (n,).
     stride
-        Distance in ranks between neighbours, shape (n,). Groups with stride k come in k interleaved copies; where they
-        cross nodes, min(k, GPUs per node) of them share the node's network.
+        Distance in ranks between adjacent members, shape (n,). There are k interleaved groups of stride k; across
+        nodes, min(k, GPUs per node) of them share the node's network.
     """
     per_node = cluster.instance.gpus
     members, stride = np.asarray(members), np.asarray(stride)
-    # A group that does not divide the node reaches over its edge somewhere.
+    # A group size that does not divide the node's GPUs leaves the node somewhere.
     inside = (per_node % np.minimum(members * stride, per_node) == 0) & (members * stride <= per_node)
     in_node_members = np.clip(np.where(inside, members, per_node // np.minimum(stride, per_node)), 1, None)
     link = cluster.intra_node_bytes_per_s * _intra_efficiency(cluster, in_node_members)
@@ -75,7 +75,7 @@ def bus_bytes_per_second(cluster: Cluster, members: Ints, stride: Ints) -> tuple
 
 def _seconds(cluster: Cluster, bytes_: Floats, members: Ints, stride: Ints, rounds: int) -> Floats:
     rate, inside = bus_bytes_per_second(cluster, members, stride)
-    # A ring passes every member once a round; each edge between nodes costs a network hop.
+    # A ring passes every member once per round. Each edge between nodes costs a network hop.
     edges = np.where(inside, 0, np.minimum(members, -(-members * stride // cluster.instance.gpus)))
     hops = (members - 1 - edges) * constant("communication.intra_hop_seconds") + edges * constant(
         "communication.inter_hop_seconds"
@@ -98,14 +98,14 @@ def all_gather_seconds(cluster: Cluster, bytes_: Floats, members: Ints, stride: 
 
 
 def all_to_all_seconds(cluster: Cluster, bytes_: Floats, members: Ints, stride: Ints) -> Floats:
-    """Every GPU sends (n - 1) / n of its `bytes_` to the others of its group, in messages smaller than a ring's."""
+    """All-to-all: every GPU sends (n - 1) / n of its `bytes_` to its group, in smaller messages than a ring's."""
     return _seconds(cluster, bytes_ / constant("communication.all_to_all_share"), members, stride, rounds=1)
 
 
 def point_to_point_seconds(cluster: Cluster, bytes_: Floats, members: Ints, stride: Ints) -> Floats:
-    """Slowest hand-over of a pipeline of `members` stages whose neighbours are `stride` ranks apart.
+    """Slowest transfer of a pipeline of `members` stages, with adjacent stages `stride` ranks apart.
 
-    Where the pipeline leaves the node, the `stride` GPUs at the node's edge send at once.
+    Where the pipeline leaves the node, `stride` of its GPUs send together.
     """
     per_node = cluster.instance.gpus
     inside = (per_node % np.minimum(members * stride, per_node) == 0) & (members * stride <= per_node)

@@ -1,4 +1,4 @@
-"""Time of one block's passes on one GPU: matrix products, attention, memory-bound work, kernel launches."""
+"""Time of one block's passes on one GPU: matrix products, attention, memory-bound operations, kernel launches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class BlockSeconds:
     forward: Floats
     backward: Floats
     core_attention: Floats
-    """The part of `forward` that selective recomputation repeats."""
+    """Part of `forward` that selective recomputation repeats."""
 
 
 def peak_flops(instance: Instance, job: Job, *, products_of_weights: bool = False) -> float:
@@ -47,7 +47,8 @@ def peak_flops(instance: Instance, job: Job, *, products_of_weights: bool = Fals
     Parameters
     ----------
     products_of_weights
-        Those run in fp8 where the job says so; attention and utilisation keep to 16 bits.
+        Whether the peak is that of products of weights, which use fp8 with `Job.fp8`. Attention and utilization use 16
+        bits.
     """
     if products_of_weights and job.fp8 and instance.fp8_tflops:
         return instance.fp8_tflops * 1e12
@@ -57,7 +58,7 @@ def peak_flops(instance: Instance, job: Job, *, products_of_weights: bool = Fals
 
 
 def _bandwidth(instance: Instance) -> float:
-    """Bytes a second that element-wise kernels move."""
+    """Bytes per second that element-wise kernels move."""
     return instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency")
 
 
@@ -66,11 +67,11 @@ _TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.9), (64, 128, 0.75), (6
 
 
 def _share_of_peak(rows: Floats, columns: Floats, inner: Floats, copies: Floats | float, gpu: str) -> Floats:
-    """What products of a shape reach of the rate of very large ones, shape (n,).
+    """Rate of products of a shape relative to very large products, shape (n,).
 
-    The output is cut into tiles, the tiles are run in waves of one a multiprocessor, and the last wave may be
-    nearly empty; of the kernels cuBLAS has, the best is taken (NVIDIA, Matrix Multiplication Background User's Guide,
-    sections on tile and wave quantization). A short reduction does not pay for starting a tile.
+    The output consists of tiles, which run in waves of one tile per multiprocessor. The last wave may be nearly empty.
+    The best of cuBLAS's kernels counts (NVIDIA, Matrix Multiplication Background User's Guide, sections on tile and
+    wave quantization). A short inner dimension does not amortize the start of a tile.
     """
     processors = gpu_constant("multiprocessors", gpu)
     smoothing = constant("time.wave_quantization")
@@ -78,11 +79,11 @@ def _share_of_peak(rows: Floats, columns: Floats, inner: Floats, copies: Floats 
     for height, width, rate in _TILES:
         tiles = np.ceil(rows / height) * np.ceil(columns / width)
         waves = tiles * copies / processors
-        # Several kernels at a time and uneven clocks blur the last wave.
+        # Concurrent kernels and uneven clocks reduce the effect of the last wave.
         used = rows * columns / (tiles * height * width) * waves / (waves + smoothing * (np.ceil(waves) - waves))
         best = np.maximum(best, rate * used)
     result: Floats = best * inner / (inner + constant("time.matmul_half_inner"))
-    # Tensor cores read 16 bytes (8 elements) at a time and are fed best by whole lines of 128 bytes.
+    # Tensor cores read 16 bytes (8 elements) at a time. Full lines of 128 bytes are fastest.
     shortest = np.gcd(np.gcd(np.asarray(inner, dtype=np.int64), np.asarray(columns, dtype=np.int64)), 64)
     lines = np.where(
         shortest >= 64, 1.0, np.where(shortest >= 8, constant("time.part_aligned"), constant("time.unaligned"))
@@ -111,7 +112,7 @@ def _product_seconds(
 
 
 def _matmuls_seconds(matmuls: tuple[Matmul, ...], layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
-    """All products of weights of a block in one go, arrays of shape (products, n), and their sum."""
+    """Seconds of all products of weights of a block, computed as arrays of shape (products, n) and summed."""
 
     def column(values: list[float]) -> Floats:
         return np.array(values, dtype=np.float64)[:, np.newaxis]
@@ -119,16 +120,16 @@ def _matmuls_seconds(matmuls: tuple[Matmul, ...], layout: Layout, world: World, 
     tp, ep = layout.tensor_parallel_degree, layout.expert_parallel_degree
     columns = column([m.outputs for m in matmuls]) / np.where(column([m.split == "column" for m in matmuls]), tp, 1)
     inner = column([m.inputs for m in matmuls]) / np.where(column([m.split == "row" for m in matmuls]), tp, 1)
-    # Expert parallelism gives a GPU fewer experts, and the tokens of more GPUs for each.
-    held = np.maximum(column([m.experts for m in matmuls]) / ep, 1.0)
-    rows = world.microbatch_tokens * column([m.weights_per_token * m.rows_per_token for m in matmuls]) / held
-    seconds = _product_seconds(rows, columns, inner, held, instance, job, world.bytes_per_element, weights=True)
+    # Expert parallelism: a GPU has fewer experts, and each processes the tokens of more GPUs.
+    experts = np.maximum(column([m.experts for m in matmuls]) / ep, 1.0)
+    rows = world.microbatch_tokens * column([m.weights_per_token * m.rows_per_token for m in matmuls]) / experts
+    seconds = _product_seconds(rows, columns, inner, experts, instance, job, world.bytes_per_element, weights=True)
     total: Floats = seconds.sum(axis=0)
     return total
 
 
 def _attention_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
-    """Scores, softmax and their product with the values."""
+    """Seconds of scores, softmax and the product with the values."""
     tp = layout.tensor_parallel_degree
     total = np.zeros(len(tp))
     for attention in block.attentions:
@@ -137,7 +138,7 @@ def _attention_seconds(block: Block, layout: Layout, world: World, instance: Ins
         elif attention.fusible:
             total = total + _fused_seconds(attention, layout, world, instance, job)
         else:
-            # Only the library's own layers, under tensor parallelism, have a fused form of it.
+            # Only the library's own layers, used under tensor parallelism, have a fused form.
             total = total + np.where(
                 tp == 1,
                 _eager_seconds(attention, layout, world, instance, job),
@@ -147,9 +148,9 @@ def _attention_seconds(block: Block, layout: Layout, world: World, instance: Ins
 
 
 def _fused_seconds(attention: Attention, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
-    """One kernel: arithmetic alone."""
+    """Seconds of one fused kernel, from its arithmetic only."""
     keys = attention.keys_per_query(world.sequence_length)
-    # A causal kernel computes half of the square; a window, its band.
+    # A causal kernel computes half of the square. A window limits it to a band.
     reach = min(attention.window or keys, keys)
     pairs = reach * (1 - reach / (2 * keys)) if attention.causal else float(reach)
     flops = 4 * attention.heads / layout.tensor_parallel_degree * attention.head_dim * world.microbatch_tokens * pairs
@@ -158,7 +159,7 @@ def _fused_seconds(attention: Attention, layout: Layout, world: World, instance:
 
 
 def _eager_seconds(attention: Attention, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
-    """Two products and what passes over the scores between them."""
+    """Seconds of two products and of the element-wise operations on the scores between them."""
     heads = attention.heads / layout.tensor_parallel_degree
     rows = world.sequence_length / layout.context_parallel_degree
     keys = np.full(len(heads), float(attention.keys_per_query(world.sequence_length)))
@@ -172,7 +173,7 @@ def _eager_seconds(attention: Attention, layout: Layout, world: World, instance:
 
 
 def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floats:
-    """Turning a block's quantised weights into the compute type, once for every pass, shape (n,)."""
+    """Seconds to dequantize a block's weights, once for every pass, shape (n,)."""
     recipe = layout.recipe
     if recipe.frozen_bytes is None or recipe.frozen_bytes >= recipe.compute_bytes:
         return np.zeros(len(layout))
@@ -181,29 +182,29 @@ def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floa
 
 
 def block_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> BlockSeconds:
-    """One microbatch through one block.
+    """Seconds of one microbatch on one block.
 
-    The backward pass has two products for each of the forward pass; a fused attention kernel computes its scores anew
-    there, five products for two (Dao 2023, arXiv 2307.08691).
+    The backward pass has two products for each of the forward pass. A fused attention kernel recomputes its scores
+    there and has five products for two (Dao 2023, arXiv 2307.08691).
     """
     tp = layout.tensor_parallel_degree
     attention = _attention_seconds(block, layout, world, instance, job)
     products = _matmuls_seconds(block.matmuls, layout, world, instance, job)
     # The library's fused layers replace the model's own activation function under tensor parallelism.
     unfused = np.where(tp == 1, block.unfused_split_traffic_elements, 0.0)
-    whole = block.traffic_elements / np.where(layout.sequence_parallel, tp, 1)
-    elements = whole + (block.split_traffic_elements + unfused) / tp
+    replicated = block.traffic_elements / np.where(layout.sequence_parallel, tp, 1)
+    elements = replicated + (block.split_traffic_elements + unfused) / tp
     moved = constant("time.elementwise_share") * elements * world.bytes_per_element * world.microbatch_tokens
     moved = moved / _bandwidth(instance)
     launch = constant("time.launch_seconds_per_block")
     unpacking = _unpacking_seconds(block, layout, instance)
-    # A frozen weight has no gradient of its own: one product in the backward pass instead of two.
+    # A frozen weight has no gradient, so the backward pass has one product instead of two.
     passes = 1.0 if block.adapter_parameters else 2.0
-    fused = job.attention == "fused" and all(one.fusible for one in block.attentions)
-    again = 2.5 / gpu_constant("attention_backward_share", instance.gpu) if fused else 2.0
+    fused = job.attention == "fused" and all(attention.fusible for attention in block.attentions)
+    backward_share = 2.5 / gpu_constant("attention_backward_share", instance.gpu) if fused else 2.0
     return BlockSeconds(
         forward=np.maximum(products + unpacking + attention + moved, launch),
-        backward=np.maximum(passes * products + unpacking + 2 * moved + again * attention, 2 * launch),
+        backward=np.maximum(passes * products + unpacking + 2 * moved + backward_share * attention, 2 * launch),
         core_attention=attention,
     )
 
@@ -211,7 +212,7 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
 def head_seconds(
     model: Model, layout: Layout, world: World, instance: Instance, job: Job, shards: Floats
 ) -> tuple[Floats, Floats]:
-    """Output projection, softmax and loss of one microbatch on the last stage: forward and backward, shape (n,)."""
+    """Seconds of output projection, softmax and loss of one microbatch: (forward, backward), shape (n,) each."""
     if model.head.kind == "none":
         return np.zeros(len(layout)), np.zeros(len(layout))
     rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
@@ -226,10 +227,10 @@ def head_seconds(
 
 
 def around_seconds(model: Model, world: World, instance: Instance, job: Job) -> Floats:
-    """Forward pass of one microbatch through what is neither block nor head, shape (n,); backward takes twice that."""
+    """Seconds of one microbatch's forward pass outside blocks and head, shape (n,); backward takes twice that."""
     efficiency = gpu_constant("matmul_efficiency", instance.gpu)
     arithmetic = model.around_flops / (peak_flops(instance, job) * efficiency)
-    # What is kept is written once and read once.
+    # Every saved element is written once and read once.
     moved = 2 * world.bytes_per_element * model.around_elements / _bandwidth(instance)
     seconds: Floats = (arithmetic + moved) * world.microbatch_tokens
     return seconds
@@ -238,14 +239,14 @@ def around_seconds(model: Model, world: World, instance: Instance, job: Job) -> 
 def model_flops_per_sample(model: Model, sequence_length: int) -> float:
     """Model FLOPs of one training sample: 6 per matrix parameter and token plus 12 a d s per attention and token.
 
-    Recomputation is not counted (the convention of PaLM, arXiv 2204.02311, appendix B); attention counts the full
+    Recomputation is not counted (the convention of PaLM, arXiv 2204.02311, appendix B). Attention counts the full
     square.
     """
     forward = 0.0
     for group in model.groups:
         block = group.block
         scores = sum(2 * a.heads * a.head_dim * a.keys_per_query(sequence_length) for a in block.attentions)
-        # Half of the backward pass is gradients of weights, which frozen ones do not have.
+        # Half of the backward pass computes gradients of weights. Frozen weights have none.
         products = sum(m.flops_per_token for m in block.matmuls) * (2 / 3 if block.adapter_parameters else 1)
         forward += group.count * sequence_length * (products + 2 * scores)
     forward += sequence_length * model.around_flops

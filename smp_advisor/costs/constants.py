@@ -1,4 +1,4 @@
-"""The cost model's constants, read once from their dated table."""
+"""The constants of the cost model, from their dated table."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["Constant", "constant", "constants", "fp32_peak_tflops", "gpu_constan
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constant:
-    """One figure with where it comes from."""
+    """One figure with its source."""
 
     name: str
-    """Dotted: ``memory.context_gib``; ``gpu.matmul_efficiency.A100`` where it depends on the GPU."""
+    """Dotted name: ``memory.context_gib``, or ``gpu.matmul_efficiency.A100`` if it depends on the GPU."""
     value: float
     source: str
     date: str
     assumed: bool
-    """True where no measurement settles it; shown to users as assumed."""
+    """Whether no measurement confirms it. Users see it as assumed."""
     prior: float | None = None
-    """Where the fit to published runs starts and is held near; None for what is not fitted."""
+    """Prior of the fit to published runs; None if the constant is not fitted."""
     spread: float = 0.0
     """One standard deviation of the logarithm of a fitted value about its prior."""
 
@@ -39,14 +39,14 @@ def _table() -> dict[str, dict[str, dict[str, object]]]:
 
 
 def _constants() -> Iterator[Constant]:
-    for room, entries in _table().items():
-        if room == "fp32_peak_tflops":
+    for group, entries in _table().items():
+        if group == "fp32_peak_tflops":
             continue
         for name, entry in entries.items():
-            values = entry["values"] if room == "gpu" else {"": entry["value"]}
+            values = entry["values"] if group == "gpu" else {"": entry["value"]}
             for gpu, value in values.items():  # type: ignore[attr-defined]
                 yield Constant(
-                    name=".".join(filter(None, (room, name, gpu))),
+                    name=".".join(filter(None, (group, name, gpu))),
                     value=float(value),
                     source=str(entry["source"]),
                     date=str(entry["date"]),
@@ -59,23 +59,23 @@ def _constants() -> Iterator[Constant]:
 @cache
 def constants() -> dict[str, Constant]:
     """Every constant by its dotted name."""
-    return {one.name: one for one in _constants()}
+    return {entry.name: entry for entry in _constants()}
 
 
 @cache
 def _values() -> dict[str, float]:
-    return {name: one.value for name, one in constants().items()}
+    return {name: entry.value for name, entry in constants().items()}
 
 
 def constant(name: str) -> float:
-    """The value of one constant, ``constant("memory.context_gib")``."""
+    """Value of one constant, ``constant("memory.context_gib")``."""
     return _values()[name]
 
 
 def gpu_constant(name: str, gpu: str) -> float:
-    """The value of a constant that depends on the GPU, ``gpu_constant("matmul_efficiency", "NVIDIA A100 80GB")``.
+    """Value of a constant that depends on the GPU, ``gpu_constant("matmul_efficiency", "NVIDIA A100 80GB")``.
 
-    A GPU that the table does not name has the value of ``other``.
+    A GPU that is not in the table has the value of ``other``.
     """
     values = _values()
     return values.get(f"gpu.{name}.{_generation(name, gpu)}", values[f"gpu.{name}.other"])
@@ -83,26 +83,26 @@ def gpu_constant(name: str, gpu: str) -> float:
 
 @cache
 def _generation(name: str, gpu: str) -> str:
-    known = {entry.split(".")[2] for entry in constants() if entry.startswith(f"gpu.{name}.")}
-    return next((word for word in gpu.replace("-", " ").split() if word in known), "other")
+    generations = {entry.split(".")[2] for entry in constants() if entry.startswith(f"gpu.{name}.")}
+    return next((word for word in gpu.replace("-", " ").split() if word in generations), "other")
 
 
 @contextmanager
 def overriding(values: Mapping[str, float]) -> Iterator[None]:
-    """Other values for some constants within a block: for fitting them and for asking how much they matter."""
+    """Override constants inside a ``with`` block, to fit them or to measure their effect."""
     unknown = sorted(set(values) - set(_values()))
     if unknown:
         raise KeyError(f"no constant {unknown[0]!r}")
-    kept = {name: _values()[name] for name in values}
+    previous = {name: _values()[name] for name in values}
     _values().update(values)
     try:
         yield
     finally:
-        _values().update(kept)
+        _values().update(previous)
 
 
 def fp32_peak_tflops(gpu: str, half_peak_tflops: float) -> float:
-    """Dense fp32 peak of a GPU by name, in TFLOPS; a sixteenth of the half-precision peak where it is not listed."""
+    """Dense fp32 peak of a GPU in TFLOPS. A GPU that is not in the table has a sixteenth of its half-precision peak."""
     entry = _table()["fp32_peak_tflops"]
     values: dict[str, float] = entry["values"]  # type: ignore[assignment]
     for token in gpu.replace("-", " ").split():

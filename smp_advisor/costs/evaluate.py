@@ -1,4 +1,4 @@
-"""Many plans at once, as arrays; and one plan, as a value."""
+"""Evaluation of many plans as arrays, and of single plans as values."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ class MemoryColumns:
     """Memory of n plans, arrays of shape (n,)."""
 
     peak_bytes: Floats
-    """With all that the allocator keeps while there is room, of the stage where that is most."""
+    """Peak of the largest stage, with all memory that the allocator reserves while there is room."""
     needed_bytes: Floats
-    """But for what the allocator gives back under pressure, of the stage that needs the most."""
+    """Required memory of the largest stage, without memory that the allocator can release."""
     margin: Floats
-    """Free memory in standard deviations of its error, of the stage where that is least."""
+    """Free memory in standard deviations of its error, for the stage with the least."""
     host_bytes_per_node: Floats
 
 
 def _by_pipeline_degree(layout: Layout) -> list[tuple[int, NDArray[np.intp], Layout]]:
-    """Rows of each pipeline degree, and their layout: plans of one degree share their stages."""
+    """Rows of each pipeline degree, and their layout. Plans of one degree share their stages."""
     degrees = layout.pipeline_parallel_degree
     if len(layout) and (degrees == degrees[0]).all():
         return [(int(degrees[0]), np.arange(len(layout)), layout)]
@@ -83,7 +83,7 @@ def _kinds_bytes(
 
 
 def _trained(model: Model, job: Job) -> Model:
-    """Model as the job trains it: whole, or frozen under an adapter."""
+    """The model as the job trains it: with the job's adapter, if any."""
     return model if job.adapter is None else job.adapter.applied_to(model)
 
 
@@ -91,7 +91,7 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
     """Peak memory of n plans."""
     model = _trained(model, job)
     usable = cluster.instance.usable_gpu_memory_gib * GIB
-    peak, most, margin, host = (np.zeros(len(layout)) for _ in range(4))
+    peak, required, margin, host = (np.zeros(len(layout)) for _ in range(4))
     for degree, rows, part in _by_pipeline_degree(layout):
         kinds = _kinds_bytes(model, cluster, job, part, degree)
         totals = np.stack([sum(by.values(), np.zeros(len(rows))) for _, by, _ in kinds])
@@ -99,15 +99,15 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
         errors = np.stack([memory_error_bytes(by, shards, model.activation_band) for _, by, _ in kinds])
         needed = np.stack([needed_bytes(by) for _, by, _ in kinds])
         peak[rows] = totals.max(axis=0)
-        most[rows] = needed.max(axis=0)
+        required[rows] = needed.max(axis=0)
         margin[rows] = ((usable - needed) / errors).min(axis=0)
-        # A node may hold several stages; all its GPUs are charged with the largest.
+        # A node may have several stages. Each of its GPUs is counted with the largest.
         host[rows] = np.stack([h for _, _, h in kinds]).max(axis=0) * cluster.instance.gpus
-    return MemoryColumns(peak_bytes=peak, needed_bytes=most, margin=margin, host_bytes_per_node=host)
+    return MemoryColumns(peak_bytes=peak, needed_bytes=required, margin=margin, host_bytes_per_node=host)
 
 
 def fit_probability(margin: float) -> float:
-    """Probability that what is needed is there, of its margin in standard deviations (normal error)."""
+    """Probability that a plan fits, from its margin in standard deviations (normal error)."""
     return NormalDist().cdf(margin)
 
 
@@ -134,7 +134,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
 
 
 def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan]) -> list[Estimate]:
-    """Costs of some plans, evaluated together; the same figures as one by one."""
+    """Costs of several plans, evaluated together. The figures equal those of `estimate`."""
     for plan in plans:
         check_against(plan, cluster, model, job)
     if not plans:
@@ -225,40 +225,42 @@ def _value(
 
 
 HOST_SHARE = 0.8
-"""Share of host memory that offloaded activations may take; the rest is data loading and the operating system."""
+"""Maximum share of host memory for offloaded activations. Data loading and the operating system use the remainder."""
 
 
 def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
-    """What the figures of this plan rest on that no source states, one sentence each."""
-    said = []
+    """Assumptions of the plan's figures that no source confirms, one sentence each."""
+    sentences = []
     if model.origin == "inferred":
-        said.append(f"The model's shape is {model.note}.")
+        sentences.append(f"The model's shape is {model.note}.")
     if plan.tensor_parallel_degree > 1 and not supports_tensor_parallelism(model.family, plan.library):
-        said.append(
-            f"The library does not distribute {model.family} layers by itself: tensor parallelism divides them only if "
-            "the script registers them with smp.tp_register_with_module."
+        sentences.append(
+            f"The library does not distribute {model.family} layers automatically: tensor parallelism divides them "
+            "only if the script registers them with smp.tp_register_with_module."
         )
-    fusible = all(one.fusible for group in model.groups for one in group.block.attentions)
+    fusible = all(attention.fusible for group in model.groups for attention in group.block.attentions)
     if job.attention == "fused" and not fusible and plan.tensor_parallel_degree == 1:
-        said.append(
-            f"Attention is counted as eager: transformers' code of {model.family} has no fused form of it in the"
+        sentences.append(
+            f"Attention is counted as eager: transformers' code of {model.family} has no fused form in the"
             " libraries' containers."
         )
     if plan.tensor_parallel_degree > 1 and model.head.per_token and model.shape.vocab:
         if model.shape.vocab % plan.tensor_parallel_degree:
-            said.append(
+            sentences.append(
                 f"Vocabulary {model.shape.vocab:,} is not divisible by tensor parallel degree "
-                f"{plan.tensor_parallel_degree}, so embedding, head and logits are counted whole on every GPU."
+                f"{plan.tensor_parallel_degree}, so every GPU is counted with the full embedding, head and logits."
             )
         else:
-            said.append("Embedding, head and logits are taken as divided over the tensor parallel group.")
+            sentences.append("Embedding, head and logits are assumed to be divided over the tensor parallel group.")
     if plan.pipeline_parallel_degree > 1:
-        said.append(
-            "Activations are planned for min(active_microbatches, microbatches) microbatches in flight; "
-            "whether the depth of the pipeline caps them further is not documented."
+        sentences.append(
+            "Activations are counted for min(active_microbatches, microbatches) microbatches in flight. "
+            "A further limit by the depth of the pipeline is not documented."
         )
         if model.head.tied:
-            said.append("The tied embedding is counted on the first and the last stage; the library chooses one.")
-    said += schema(plan.library).assumptions_of(plan)
-    said.append("Memory and time are calibrated on published runs of other libraries, none of them on SageMaker.")
-    return tuple(said)
+            sentences.append(
+                "The tied embedding is counted on the first and the last stage. The library places it on one of them."
+            )
+    sentences += schema(plan.library).assumptions_of(plan)
+    sentences.append("Memory and time are calibrated on published runs of other libraries, not on SageMaker.")
+    return tuple(sentences)

@@ -1,4 +1,4 @@
-"""How far measured step times lie from predicted ones, by kind of plan."""
+"""Intervals of measured step times around predicted ones, by kind of plan."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["plan_kinds", "step_time_factors"]
 
 _FEWEST_ROWS = 19
-"""With fewer rows of a kind no 95 % interval can be told from them; those of all kinds are taken."""
+"""Minimum number of rows for a 95 % interval. A kind with fewer uses the interval of all kinds."""
 
 
 def plan_kinds(layout: Layout, cluster: Cluster) -> NDArray[np.str_]:
-    """Kind of each plan whose errors are alike, shape (n,): what divides the model, and whether nodes have to talk."""
+    """Kind of each plan, shape (n,): the division of the model, and one or several nodes. Kinds have similar errors."""
     divided = np.select(
         [layout.pipeline_parallel_degree > 1, layout.shard_level >= 3, layout.tensor_parallel_degree > 1],
         ["pipeline", "sharded", "tensor"],
@@ -34,7 +34,7 @@ def plan_kinds(layout: Layout, cluster: Cluster) -> NDArray[np.str_]:
 
 @cache
 def _half_widths(column: str) -> dict[str, float]:
-    """Of every kind with rows enough."""
+    """Half width of every kind with enough rows."""
     text = resources.files("smp_advisor.costs").joinpath("data/intervals.toml").read_text("utf-8")
     table = {kind: entry for kind, entry in tomllib.loads(text).items() if isinstance(entry, dict)}
     return {
@@ -45,15 +45,15 @@ def _half_widths(column: str) -> dict[str, float]:
 
 
 def step_time_factors(kind: str, *, published_library: bool = False) -> tuple[float, float]:
-    """95 % of the measured step times of a kind of plan lie between these factors of the predicted one.
+    """Factors of the predicted step time between which 95 % of the measured ones of a kind of plan are.
 
-    From published runs that were left out of the fit of the constants (split conformal prediction).
+    They come from published runs outside the fit of the constants (split conformal prediction).
 
     Parameters
     ----------
     published_library
-        Whether the fit has seen other runs of the same training library and publication. A user's script on
-        SageMaker is in none: there, all runs of a library are left out together, which gives wider intervals.
+        Whether the fit included other runs of the same training library and publication. This is never the case for a
+        user's script on SageMaker. Its wider intervals come from fits without any run of the library.
     """
     widths = _half_widths("half_width" if published_library else "half_width_elsewhere")
     half = widths.get(kind, widths["any"])

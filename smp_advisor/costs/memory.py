@@ -1,4 +1,4 @@
-"""Memory of one GPU of one pipeline stage, term by term."""
+"""Memory per GPU of one pipeline stage, term by term."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GIB = 2**30
 def stage_bytes(
     model: Model, layout: Layout, world: World, stage: Stage, saved: tuple[Floats, ...]
 ) -> dict[str, Floats]:
-    """Peak bytes of one GPU of one stage by category, arrays of shape (n,).
+    """Peak bytes per GPU of one stage by category, arrays of shape (n,).
 
     Parameters
     ----------
@@ -46,27 +46,27 @@ def stage_bytes(
 
     Notes
     -----
-    The categories add up: with buckets that persist, as the library keeps them, the peak is parameters + optimizer +
-    gradients + activations + logits, not a maximum over phases. The optimizer's step, when no activations are left,
-    has a category of its own for what it needs beyond them.
+    The categories add up. With the library's persistent buckets, the peak is parameters + optimizer + gradients +
+    activations + logits, not a maximum over phases. The optimizer's step runs without activations; its category is the
+    memory that it needs in excess of them.
     """
     local = local_parameters(model, layout, stage)
     result = state_bytes(local, layout, world) | activation_bytes(model, layout, world, stage, saved)
     buffers, recomputed, logits = _buffer_bytes(model, layout, world, local), result["recomputation"], result["logits"]
-    # The loss and its gradient are gone when the first block is recomputed: the larger of the two counts. Where
-    # parameters are sharded, the head alone is gathered at the loss and no gradient waits for its reduction.
+    # The loss and its gradient are free when the first block is recomputed, so the larger of the two counts. With
+    # sharded parameters, only the head is gathered at the loss, and no gradient waits for its reduction.
     at_loss = np.where(layout.shard_level >= 3, np.minimum(world.bytes_per_element * local.root, buffers), buffers)
     result["recomputation"] = np.maximum(recomputed - logits, 0.0)
     result["communication"] = np.maximum(recomputed + buffers, logits + at_loss) - np.maximum(recomputed, logits)
-    kept = result["gradients"]
+    gradients = result["gradients"]
     if not layout.recipe.gradients_persist:
         result |= _without_overlap(result, recomputed, buffers, layout.microbatches == 1)
     transient = result["activations"] + result["recomputation"] + result["logits"]
     late = np.where(layout.shard_level >= 3, layout.recipe.late_copy_bytes, 0.0)
     step = (layout.recipe.step_bytes + late) * owned_parameters(local, layout, world)
     step = np.where(layout.offload_state, 0.0, step)
-    # Nothing of the passes is left by then, casts of weights included.
-    free_by_then = transient - (kept - result["gradients"])
+    # By then the memory of the passes is free, including casts of weights.
+    free_by_then = transient - (gradients - result["gradients"])
     free_by_then = free_by_then + layout.recipe.cast_bytes * trained_parameters(local, layout).total
     free_by_then = free_by_then + np.where(layout.shard_level >= 3, result["communication"], 0.0)
     result["optimizer_step"] = np.maximum(step - free_by_then, 0.0)
@@ -78,10 +78,10 @@ def stage_bytes(
 def _without_overlap(
     by_category: dict[str, Floats], recomputed: Floats, buffers: Floats, fresh: NDArray[np.bool_]
 ) -> dict[str, Floats]:
-    """Gradients and what the passes hold of a step that starts without gradients, at its peak.
+    """Memory of gradients and passes at the peak of a step that starts without gradients.
 
-    While the backward pass frees activations the gradients grow: the peak is at its start or at its end, when one
-    unit's recomputation, whole, is all that is left.
+    Gradients grow while the backward pass frees activations. The peak is at its start or at its end, with only the full
+    recomputation of one unit left.
     """
     start = {name: by_category[name] for name in ("activations", "recomputation", "logits", "communication")}
     nothing = np.zeros_like(recomputed)
@@ -101,10 +101,10 @@ def _sum(by_category: dict[str, Floats], names: Iterable[str]) -> Floats:
 
 
 def _reserve_bytes(by_category: dict[str, Floats], usable_bytes: float) -> Floats:
-    """What the allocator holds beyond what is allocated.
+    """Memory that the allocator reserves in excess of allocated memory.
 
-    Blocks that were freed stay reserved while there is room; under pressure they are given back, all but what lies
-    between blocks in use (fragmentation).
+    Freed blocks stay reserved while there is room. Under memory pressure they are released, except those between blocks
+    in use (fragmentation).
     """
     dynamic = _sum(by_category, _DYNAMIC)
     room = usable_bytes - _sum(by_category, by_category)
@@ -113,13 +113,13 @@ def _reserve_bytes(by_category: dict[str, Floats], usable_bytes: float) -> Float
 
 
 def needed_bytes(by_category: dict[str, Floats]) -> Floats:
-    """What a GPU must have for a stage to run: everything but what the allocator gives back under pressure."""
-    rest = _sum(by_category, (name for name in by_category if name != "allocator_reserve"))
-    return rest + constant("memory.fragmentation") * _sum(by_category, _DYNAMIC)
+    """Required memory of a stage: everything except reserved memory that the allocator can release."""
+    allocated = _sum(by_category, (name for name in by_category if name != "allocator_reserve"))
+    return allocated + constant("memory.fragmentation") * _sum(by_category, _DYNAMIC)
 
 
 def host_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
-    """Host memory that what one GPU of a stage offloads takes."""
+    """Host memory of the data that one GPU of a stage offloads."""
     total = offloaded_activation_bytes(model, layout, world, stage)
     if layout.offload_state.any():
         total = total + offloaded_state_bytes(local_parameters(model, layout, stage), layout, world)
@@ -127,7 +127,7 @@ def host_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floa
 
 
 def _context_bytes(layout: Layout, world: World) -> Floats:
-    """CUDA context and libraries, and NCCL's channels of each kind of process group."""
+    """CUDA context and libraries, and NCCL's channels for each kind of process group."""
     groups = (
         (layout.tensor_parallel_degree > 1).astype(np.float64)
         + (layout.pipeline_parallel_degree > 1)
@@ -141,11 +141,11 @@ def _context_bytes(layout: Layout, world: World) -> Floats:
 
 
 def _buffer_bytes(model: Model, layout: Layout, world: World, local: LocalParameters) -> Floats:
-    """Reduction buckets and parameters gathered for use.
+    """Reduction buckets and gathered parameters.
 
-    FSDP gathers whole units in the compute type: the running block, those prefetched and the root (embedding, head)
-    beside the stored shards, and reduces the gradient of a block at a time. `max_live_parameters` bounds them where the
-    library has such a setting.
+    In addition to the stored shards, FSDP gathers full units in the compute type: the running block, the prefetched
+    ones and the root (embedding, head). It reduces the gradients of one block at a time. `max_live_parameters` limits
+    gathered parameters in libraries with this setting.
     """
     element = world.bytes_per_element
     buckets = layout.recipe.bucket_elements * layout.recipe.reduced_bytes
@@ -157,7 +157,7 @@ def _buffer_bytes(model: Model, layout: Layout, world: World, local: LocalParame
     live = np.minimum(layout.max_live_parameters, local.total)
     reduce = np.minimum(layout.reduce_bucket_elements, local.total)
     frozen = layout.recipe.frozen_bytes is not None
-    # What is gathered beyond the GPU's own shard; of an adapter all gradients are reduced at once.
+    # Parameters gathered in addition to the GPU's own shard. The gradients of an adapter are reduced together.
     bounded = layout.recipe.gathered_bytes * live * (1 - 1 / world.shards)
     bounded = bounded + (layout.recipe.reduced_bytes * local.adapters if frozen else element * reduce)
     tp, ep = layout.tensor_parallel_degree, layout.expert_parallel_degree
@@ -170,18 +170,17 @@ def _buffer_bytes(model: Model, layout: Layout, world: World, local: LocalParame
     )
     root = local.root if layout.recipe.root_stays_gathered else 0.0
     units = layout.recipe.gathered_bytes * layout.prefetched_units * block + element * root
-    # The gradients of an adapter are reduced in one go.
     reduced = local.adapters if frozen else np.maximum(block, local.root)
     gradients = layout.recipe.reduced_bytes * reduced
     gathered = np.where(layout.prefetched_units > 0, units + gradients, bounded)
-    # A GPU that holds everything gathers nothing, but casts a unit at a time where it holds wider parameters.
+    # A GPU with all parameters gathers nothing, but casts one unit at a time if its parameters are wider.
     casts = not frozen and layout.recipe.parameter_bytes > layout.recipe.compute_bytes
     buffers = np.where(layout.shard_level >= 3, np.where((world.shards > 1) | casts, gathered, 0.0), bucket)
     return buffers + _dequantized_bytes(model, layout)
 
 
 def _dequantized_bytes(model: Model, layout: Layout) -> Floats:
-    """The largest quantised product in the compute type, into which its weight is turned for every use."""
+    """Bytes of the largest quantized product in the compute type. Its weight is dequantized for every use."""
     recipe = layout.recipe
     if recipe.frozen_bytes is None or recipe.frozen_bytes >= recipe.compute_bytes:
         return np.zeros(len(layout))
@@ -198,9 +197,9 @@ def memory_error_bytes(
 ) -> Floats:
     """One standard deviation of the stage's prediction error, bytes, shape (n,).
 
-    Independent errors of state, of what follows the batch, of the allocator's reserve, of context and of the division
-    of the logits add in squares. Calibrated on the published memory rows (``benchmarks/calibrate.py``): 95 % of them
-    lie within 1.96 of it.
+    Independent errors of the state, the batch-dependent memory, the allocator's reserve, the context and the division
+    of the logits add in squares. They are calibrated on published memory rows (``benchmarks/calibrate.py``): 95 % of
+    the rows are within 1.96 standard deviations.
 
     Parameters
     ----------
@@ -209,9 +208,9 @@ def memory_error_bytes(
     shards
         `vocabulary_shards` of the plans.
     activation_band
-        `Model.activation_band`: nine of ten inferred shapes stay within it, 1.64 standard deviations.
+        `Model.activation_band`: the error of nine of ten inferred shapes, 1.64 standard deviations.
     of
-        What is predicted: tensors alone (allocated), with the allocator's reserve, or with context and NCCL too.
+        Predicted quantity: tensors only (allocated), with the allocator's reserve, or also with context and NCCL.
     """
     state = sum((by_category[name] for name in ("parameters", "gradients", "optimizer_state", "fp32_copies")), 0.0)
     dynamic = sum((by_category[name] for name in (*_DYNAMIC, "communication")), 0.0)

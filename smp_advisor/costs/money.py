@@ -1,4 +1,4 @@
-"""How long a whole run takes; its cost follows from the price of the cluster."""
+"""Duration of a run. Its cost follows from the price of the cluster."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ __all__ = ["days_to_train"]
 
 
 def days_to_train(tokens: float | None, tokens_per_second: float) -> float | None:
-    """Days to train on `tokens` without interruption; None where the job does not say how many."""
+    """Days to train on `tokens` without interruption; None if their number is not set."""
     return None if tokens is None else tokens / tokens_per_second / 86_400

@@ -1,4 +1,4 @@
-"""Which blocks each pipeline stage holds."""
+"""Partition of the model's blocks into pipeline stages."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ __all__ = ["Stage", "stage_kinds", "stages"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """What one pipeline stage holds."""
+    """Contents of one pipeline stage."""
 
     index: int
     block_counts: tuple[int, ...]
     """Blocks of each of the model's groups, in their order."""
     first: bool
-    """Holds the embedding."""
+    """Whether the stage has the embedding."""
     last: bool
-    """Holds the final norm, the head and the loss."""
+    """Whether the stage has the final norm, the head and the loss."""
 
     @property
     def layers(self) -> int:
-        """Blocks in all."""
+        """Total number of blocks."""
         return sum(self.block_counts)
 
     @property
     def kind(self) -> tuple[tuple[int, ...], bool, bool]:
-        """Stages of equal kind cost the same."""
+        """Stages of the same kind have the same costs."""
         return self.block_counts, self.first, self.last
 
 
 @lru_cache(maxsize=4096)
 def stages(model: Model, pipeline_parallel_degree: int) -> tuple[Stage, ...]:
-    """Split the model's blocks over the stages: evenly where their number divides, else by work.
+    """Split the model's blocks over the stages: evenly if the degree divides their number, else by work.
 
-    The last stage has the head to compute and so fewer blocks; left-over ones go to the middle stages first, then to
-    the first, which carries the embedding. SMP v1 balances measured costs instead (``memory_weight``).
+    The last stage also computes the head, so it has fewer blocks. Remaining blocks are assigned to the middle stages,
+    then to the first, which has the embedding. SMP v1 balances measured costs instead (``memory_weight``).
     """
     degree = pipeline_parallel_degree
     sizes = _balanced(model, degree)
@@ -60,21 +60,21 @@ def stages(model: Model, pipeline_parallel_degree: int) -> tuple[Stage, ...]:
 
 
 def _balanced(model: Model, degree: int) -> list[int]:
-    """Blocks of each stage: as many each where their number divides, else fewer with the head, which computes more."""
+    """Blocks of each stage: equal if the degree divides their number, else fewer in the stage with the head."""
     if model.layer_count % degree == 0:
         return [model.layer_count // degree] * degree
     work = max(sum(m.flops_per_token for m in group.block.matmuls) for group in model.groups)
     head = 2 * model.shape.hidden * model.head.outputs / max(work, 1.0) if model.head.per_token else 0.0
     last = model.layer_count if degree == 1 else max(1, round((model.layer_count + head) / degree - head))
-    base, left = divmod(model.layer_count - last, max(degree - 1, 1))
-    # Of the others, the first carries the embedding: left-over blocks go to the middle.
-    extra = {*range(1, degree - 1), 0} if left == degree - 1 else set([*range(1, degree - 1), 0][:left])
+    base, remainder = divmod(model.layer_count - last, max(degree - 1, 1))
+    # The first stage has the embedding, so the middle stages receive remaining blocks before it.
+    extra = set([*range(1, degree - 1), 0][:remainder])
     return [*(base + (index in extra) for index in range(degree - 1)), last]
 
 
 @lru_cache(maxsize=4096)
 def stage_kinds(model: Model, pipeline_parallel_degree: int) -> tuple[Stage, ...]:
-    """One stage of each kind: what has to be evaluated to know them all."""
+    """One stage of each kind. Their costs determine those of all stages."""
     unique: dict[tuple[tuple[int, ...], bool, bool], Stage] = {}
     for stage in stages(model, pipeline_parallel_degree):
         unique.setdefault(stage.kind, stage)

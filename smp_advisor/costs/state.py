@@ -29,10 +29,10 @@ __all__ = [
 
 
 def vocabulary_shards(model: Model, layout: Layout) -> Floats:
-    """Over how many GPUs embedding, head and logits are divided, shape (n,).
+    """Number of GPUs that share embedding, head and logits, shape (n,).
 
-    The tensor-parallel degree where it divides the vocabulary, else 1: tensor parallelism skips modules whose sizes it
-    does not divide. That the head is divided at all is not documented; `memory_error_bytes` allows for it.
+    This is the tensor-parallel degree if it divides the vocabulary, else 1: tensor parallelism skips modules whose
+    sizes it does not divide. The division of the head is not documented; `memory_error_bytes` includes this doubt.
     """
     vocabulary = max(model.shape.vocab, 1)
     degree = layout.tensor_parallel_degree
@@ -45,27 +45,27 @@ class LocalParameters:
     """Parameters on one GPU of a stage before any sharding, shape (n,) each."""
 
     split: Floats
-    """Divided by tensor parallelism."""
+    """Parameters divided by tensor parallelism."""
     replicated: Floats
-    """Whole on every GPU of the tensor-parallel group."""
+    """Parameters replicated on every GPU of the tensor-parallel group."""
     experts: Floats
-    """Of a mixture of experts; divided by expert and tensor parallelism, contained in neither of the others."""
+    """Parameters of a mixture of experts, divided by expert and tensor parallelism. Not part of the other fields."""
     root: Floats
-    """Embedding, final norm and head: what belongs to no block; contained in the first two."""
+    """Parameters outside the blocks: embedding, final norm and head. Included in `split` and `replicated`."""
     adapters: Floats
-    """Parameters of an adapter, divided like what they stand beside; contained in none of the others."""
+    """Parameters of an adapter, divided like the product they adapt. Not part of the other fields."""
 
     @property
     def total(self) -> Floats:
-        """All of them."""
+        """All parameters without those of an adapter."""
         return self.split + self.replicated + self.experts
 
 
 def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParameters:
     """Parameters on one GPU of a stage.
 
-    A tied embedding is counted on the first and on the last stage: the library keeps both modules on one partition
-    and does not say which.
+    A tied embedding is counted on the first and on the last stage. The library keeps both modules on one partition, and
+    its documentation does not specify which.
     """
     tp = layout.tensor_parallel_degree
     shards = vocabulary_shards(model, layout)
@@ -95,7 +95,7 @@ def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParamet
 
 
 def trained_parameters(local: LocalParameters, layout: Layout) -> LocalParameters:
-    """Parameters that have gradients: all of them, or only the adapters'."""
+    """Parameters with gradients: all, or only those of an adapter."""
     if layout.recipe.frozen_bytes is None:
         return local
     nothing = np.zeros(len(layout))
@@ -103,26 +103,26 @@ def trained_parameters(local: LocalParameters, layout: Layout) -> LocalParameter
 
 
 def _frozen_bytes(local: LocalParameters, layout: Layout, world: World) -> Floats:
-    """Frozen parameters: the blocks' products in their own width, what surrounds them in the compute type."""
+    """Bytes of frozen parameters: the blocks' products in their own type, the others in the compute type."""
     recipe = layout.recipe
     if recipe.frozen_bytes is None:
         return np.zeros(len(layout))
-    # Norms and biases count as products here: they are a thousandth of a block.
+    # Norms and biases, a thousandth of a block, are counted as products.
     total = recipe.frozen_bytes * (local.total - local.root) + recipe.compute_bytes * local.root
     return np.where(layout.shard_level >= 3, total / world.shards, total)
 
 
 def _expert_shards(layout: Layout, world: World) -> Floats:
-    """Shards of an expert's state: expert parallelism has divided the experts over part of the group already."""
+    """Shards of an expert's state. Expert parallelism already divides the experts over part of the group."""
     within = np.maximum(world.shards / layout.expert_parallel_degree, 1)
     return np.where(layout.shard_level > 0, np.where(layout.experts_beside_shards, world.shards, within), 1.0)
 
 
 def owned_parameters(local: LocalParameters, layout: Layout, world: World) -> Floats:
-    """Parameters whose optimizer state a GPU keeps and updates, shape (n,).
+    """Parameters with optimizer state on one GPU, shape (n,).
 
-    Modules that tensor parallelism leaves whole could be divided over the whole data-parallel group; that is not
-    documented, so it is not counted on.
+    Dividing the modules that tensor parallelism replicates over the full data-parallel group is possible but not
+    documented, so it is not assumed.
     """
     trained = trained_parameters(local, layout)
     return (trained.split + trained.replicated) / world.shards + trained.experts / _expert_shards(layout, world)
@@ -132,19 +132,21 @@ def state_bytes(local: LocalParameters, layout: Layout, world: World) -> dict[st
     """Parameters, gradients, optimizer state and fp32 copies, bytes by category, shape (n,) each."""
     recipe, level = layout.recipe, layout.shard_level
     owned = owned_parameters(local, layout, world)
-    whole = trained_parameters(local, layout).total
-    kept = np.where(layout.offload_state, 0.0, owned)
+    trained = trained_parameters(local, layout).total
+    on_gpu = np.where(layout.offload_state, 0.0, owned)
     frozen = np.where(layout.offload_state, 0.0, _frozen_bytes(local, layout, world))
-    undivided = recipe.extra_gradient_bytes * whole + recipe.frozen_gradient_bytes * local.total
+    undivided = recipe.extra_gradient_bytes * trained + recipe.frozen_gradient_bytes * local.total
     return {
-        "parameters": frozen + recipe.parameter_bytes * np.where(level >= 3, kept, whole) + recipe.cast_bytes * whole,
-        "gradients": recipe.gradient_bytes * np.where(level >= 2, kept, whole) + undivided,
-        "optimizer_state": recipe.moment_bytes * kept,
-        "fp32_copies": (recipe.copy_bytes - np.where(level >= 3, recipe.late_copy_bytes, 0.0)) * kept,
+        "parameters": frozen
+        + recipe.parameter_bytes * np.where(level >= 3, on_gpu, trained)
+        + recipe.cast_bytes * trained,
+        "gradients": recipe.gradient_bytes * np.where(level >= 2, on_gpu, trained) + undivided,
+        "optimizer_state": recipe.moment_bytes * on_gpu,
+        "fp32_copies": (recipe.copy_bytes - np.where(level >= 3, recipe.late_copy_bytes, 0.0)) * on_gpu,
     }
 
 
 def offloaded_state_bytes(local: LocalParameters, layout: Layout, world: World) -> Floats:
-    """What `Layout.offload_state` moves to the host: parameters, gradients and optimizer state of a GPU's shard."""
+    """Bytes per GPU that `Layout.offload_state` moves to the host: its shard of parameters, gradients and moments."""
     owned = owned_parameters(local, layout, world)
     return np.where(layout.offload_state, layout.recipe.total_bytes * owned + _frozen_bytes(local, layout, world), 0.0)

@@ -1,4 +1,4 @@
-"""Time of one optimizer step, part by part, on the critical path."""
+"""Time of one optimizer step on the critical path, part by part."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ __all__ = ["step_seconds"]
 
 @dataclass(frozen=True, kw_only=True)
 class _Passes:
-    """One microbatch through one block or one stage, arrays of shape (n,)."""
+    """Seconds of one microbatch on one block or one stage, arrays of shape (n,)."""
 
     forward: Floats
     backward: Floats
     recomputation: Floats
     exchange_forward: Floats
-    """Communication inside the block that compute waits for: tensor, context and expert parallelism."""
+    """Exposed communication inside the block: tensor, context and expert parallelism."""
     exchange_backward: Floats
-    """That of the backward pass and of recomputation."""
+    """The same for the backward pass and recomputation."""
 
     @property
     def total(self) -> Floats:
-        """Everything one microbatch takes."""
+        """Total seconds of one microbatch."""
         return self.forward + self.backward + self.recomputation + self.exchange_forward + self.exchange_backward
 
     def row(self, index: NDArray[np.intp]) -> _Passes:
-        """Some rows."""
+        """Selected rows."""
         return _Passes(**{name: getattr(self, name)[index] for name in _PASSES})
 
 
@@ -64,11 +64,11 @@ _PASSES = tuple(_Passes.__dataclass_fields__)
 
 
 def _exchange_seconds(block: Block, cluster: Cluster, layout: Layout, world: World) -> Floats:
-    """Communication of one forward pass of a block.
+    """Seconds of communication in one forward pass of a block.
 
-    Tensor parallelism: an all-reduce of the block's output each, or with sequence parallelism an all-gather and a
-    reduce-scatter of the same volume. Context parallelism: keys and values go round the group. Expert parallelism:
-    tokens go to their experts and back.
+    Tensor parallelism: all-reduces of the block's output, or with sequence parallelism an all-gather and a
+    reduce-scatter of the same volume. Context parallelism: an all-gather of keys and values. Expert parallelism: an
+    all-to-all of the tokens to their experts and one back.
     """
     tokens = world.microbatch_tokens * world.bytes_per_element
     tp, cp, ep = layout.tensor_parallel_degree, layout.context_parallel_degree, layout.expert_parallel_degree
@@ -106,7 +106,7 @@ def _stage_passes(
     def of_stage(stage: Stage) -> _Passes:
         sums = {
             name: sum(
-                (n * getattr(one, name) for n, one in zip(stage.block_counts, blocks, strict=True)),
+                (n * getattr(block, name) for n, block in zip(stage.block_counts, blocks, strict=True)),
                 np.zeros(len(layout)),
             )
             for name in _PASSES
@@ -159,11 +159,11 @@ def step_seconds(
 
 
 def _accumulation(cluster: Cluster, layout: Layout, world: World, local: LocalParameters) -> Floats:
-    """Adding a microbatch's gradient of what is trained to the kept one: both are read, one is written."""
+    """Seconds to add a microbatch's gradients to the accumulated ones. Both are read, one is written."""
     recipe = layout.recipe
-    whole = trained_parameters(local, layout).total
-    kept = np.where(layout.shard_level >= 2, owned_parameters(local, layout, world), whole)
-    moved = (recipe.compute_bytes + 2 * max(recipe.gradient_bytes, recipe.extra_gradient_bytes)) * kept
+    trained = trained_parameters(local, layout).total
+    accumulated = np.where(layout.shard_level >= 2, owned_parameters(local, layout, world), trained)
+    moved = (recipe.compute_bytes + 2 * max(recipe.gradient_bytes, recipe.extra_gradient_bytes)) * accumulated
     seconds: Floats = (
         constant("time.gradient_accumulation")
         * moved
@@ -173,13 +173,13 @@ def _accumulation(cluster: Cluster, layout: Layout, world: World, local: LocalPa
 
 
 def _bubble(model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, slot: Floats) -> Floats:
-    """Waiting and hand-overs: the schedule's slots beyond the microbatches, at the slowest stage's pace."""
+    """Seconds of idle slots (at the rate of the slowest stage) and of transfers between stages."""
     if degree == 1:
         return np.zeros(len(layout))
     spans = makespan_slots(layout)
     width = max(g.block.hidden * g.block.input_tensors for g in model.groups)
-    # The whole tensor-parallel group holds the same activations: Megatron and DeepSpeed send a part from each GPU;
-    # SMP v1 does not say.
+    # Every GPU of a tensor-parallel group has the same activations. Megatron and DeepSpeed send a part from each GPU;
+    # the method of SMP v1 is not documented.
     parts = np.where(layout.host_handover, 1, layout.tensor_parallel_degree)
     hop = constant("communication.handover_seconds") + point_to_point_seconds(
         cluster,
@@ -187,8 +187,8 @@ def _bubble(model: Model, cluster: Cluster, layout: Layout, world: World, degree
         layout.pipeline_parallel_degree,
         world.pipeline_stride,
     )
-    # Every microbatch hands over once in each direction. While the pipeline fills and drains a stage waits for that; in
-    # between there is other work, which a copy disturbs as any communication does.
+    # Every microbatch is transferred once in each direction. A stage waits for transfers while the pipeline fills and
+    # drains. Otherwise they overlap with compute and slow it down.
     waiting = spans - layout.microbatches
     steady = constant("time.contention_across_nodes") * layout.microbatches
     return waiting * slot + 2 * hop * layout.virtual_stages * (waiting + steady)
@@ -209,24 +209,24 @@ def _largest_local_parameters(model: Model, layout: Layout, degree: int) -> Loca
 
 
 def _exposed(communication: Floats, compute: Floats, inside: NDArray[np.bool_]) -> Floats:
-    """What a communication beside compute adds to the time.
+    """Seconds that communication adds to concurrent compute.
 
-    The excess over compute and, where both run, a share of the shorter: a collective inside a node takes memory
-    bandwidth and multiprocessors from compute at NVLink's rate, one that waits for the network far less.
+    These are the excess over compute and a share of the shorter of both. A collective inside a node uses memory
+    bandwidth and multiprocessors at NVLink's rate; one that waits for the network uses far less.
     """
     share = np.where(inside, constant("time.contention_in_node"), constant("time.contention_across_nodes"))
     exposed: Floats = np.maximum(communication - compute, 0.0) + share * np.minimum(communication, compute)
     return exposed
 
 
-def _shared_out(cluster: Cluster, bytes_: Floats, world: World) -> Floats:
-    """Reduce-scatter or all-gather of all gradients or parameters over their shards, in messages of a bucket.
+def _sharded_seconds(cluster: Cluster, bytes_: Floats, world: World) -> Floats:
+    """Seconds of a reduce-scatter or all-gather of all gradients or parameters, one bucket per message.
 
-    A message goes round the whole ring, so that large groups wait for its hops rather than for its bytes.
+    A message passes the entire ring, so large groups wait for its hops rather than for its bytes.
     """
     messages = np.ceil(bytes_ / (constant("communication.bucket_mib") * 2**20))
-    one = all_gather_seconds(cluster, bytes_ / np.maximum(messages, 1), world.shards, world.data_stride)
-    seconds: Floats = messages * one
+    per_message = all_gather_seconds(cluster, bytes_ / np.maximum(messages, 1), world.shards, world.data_stride)
+    seconds: Floats = messages * per_message
     return seconds
 
 
@@ -239,17 +239,17 @@ def _data_parallel(
     local: LocalParameters,
     passes: _Passes,
 ) -> Floats:
-    """Reductions and gathers that compute does not hide.
+    """Seconds of reductions and all-gathers that compute does not hide.
 
     Without sharding, gradients are all-reduced during the last microbatch's backward pass. With sharded optimizer state
     they are reduce-scattered there, and the all-gather of updated parameters after the optimizer step is exposed (SMP
-    documentation, Introduction to model parallelism). Sharded parameters are gathered in the forward and again in the
-    backward pass of every microbatch, and gradients reduce-scattered there, with prefetch.
+    documentation, Introduction to model parallelism). Sharded parameters are gathered, with prefetch, in the forward
+    and again in the backward pass of every microbatch, where gradients are also reduce-scattered.
     """
     recipe = layout.recipe
     reduction, dp, stride = world.reduction_degree, world.data_parallel_degree, world.data_stride
-    # The data-parallel group of replicated modules takes in whole tensor-parallel groups; a node holds one such group
-    # for each of its pipeline stages.
+    # The data-parallel group of replicated modules includes entire tensor-parallel groups. A node has one such group
+    # per pipeline stage.
     tp = layout.tensor_parallel_degree
     wide = np.where(
         layout.spread_placement | layout.pipeline_outermost, 1, np.clip(world.gpus_per_node // tp, 1, degree)
@@ -263,49 +263,48 @@ def _data_parallel(
     inside = bus_bytes_per_second(cluster, reduction, stride)[1]
     forward = passes.forward + passes.exchange_forward
     by_level = np.zeros(len(layout))
-    # Each level is worked out only where a plan has it: one plan has one of them.
+    # Each level is computed only if some plan has it.
     if (level == 0).any():
         reduced = all_reduce_seconds(cluster, recipe.reduced_bytes * split, reduction, stride) + all_reduce_seconds(
             cluster, recipe.reduced_bytes * trained.replicated, dp, wide
         )
         by_level = _exposed(reduced, last, inside)
     if ((level == 1) | (level == 2)).any():
-        scattered = _shared_out(cluster, gradient_bytes, world) + all_reduce_seconds(
+        scattered = _sharded_seconds(cluster, gradient_bytes, world) + all_reduce_seconds(
             cluster, gradient_bytes / world.shards, reduction // world.shards, world.shards * stride
         )
-        gathered = _shared_out(cluster, recipe.compute_bytes * trained.total, world)
+        gathered = _sharded_seconds(cluster, recipe.compute_bytes * trained.total, world)
         waited = np.where(layout.gather_after_step, gathered, _exposed(gathered, forward, inside))
         by_level = np.where(level == 0, by_level, _exposed(scattered, last, inside) + waited)
     if not (level >= 3).any():
         return by_level
 
-    # One gather a block: every one of them pays the start of a collective.
-    blocks, neighbours = model.layer_count, tp
-    whole = local.total
-    gather = blocks * all_gather_seconds(cluster, recipe.gathered_bytes * whole / blocks, world.shards, neighbours)
-    scatter = blocks * all_gather_seconds(cluster, gradient_bytes / blocks, world.shards, neighbours)
+    # One all-gather per block: each has the start-up time of a collective.
+    blocks = model.layer_count
+    gather = blocks * all_gather_seconds(cluster, recipe.gathered_bytes * local.total / blocks, world.shards, tp)
+    scatter = blocks * all_gather_seconds(cluster, gradient_bytes / blocks, world.shards, tp)
     across = all_reduce_seconds(
         cluster,
         gradient_bytes / world.shards,
         np.maximum(reduction // world.shards, 1),
-        world.shards * neighbours,
+        world.shards * tp,
     )
     backward = passes.backward + passes.recomputation + passes.exchange_backward
-    sharing = bus_bytes_per_second(cluster, world.shards, neighbours)[1]
+    sharing = bus_bytes_per_second(cluster, world.shards, tp)[1]
     per_microbatch = _exposed(gather, forward, sharing) + _exposed(gather + scatter, backward, sharing)
-    # Shards within a node leave the network to the reduction across them, which runs beside both compute and gathers;
-    # where all use the network, what the gathers leave of the backward pass hides it.
+    # If the shards are within a node, only the reduction across nodes uses the network, concurrently with compute and
+    # gathers. Otherwise, the part of the backward pass without gathers hides it.
     within = gather + scatter
-    beside = np.maximum(across - np.maximum(within, last), 0.0) + constant("time.contention_across_nodes") * np.minimum(
-        across, last
-    )
+    concurrent = np.maximum(across - np.maximum(within, last), 0.0) + constant(
+        "time.contention_across_nodes"
+    ) * np.minimum(across, last)
     after = _exposed(across, np.maximum(last - within, 0.0), np.zeros_like(sharing))
-    fully = layout.microbatches * per_microbatch + np.where(sharing, beside, after)
+    fully = layout.microbatches * per_microbatch + np.where(sharing, concurrent, after)
     return np.where(level >= 3, fully, by_level)
 
 
 def _optimizer(cluster: Cluster, layout: Layout, world: World, local: LocalParameters) -> Floats:
-    """Memory-bound update of the parameters each GPU owns: every byte of their state is read and written."""
+    """Seconds of the optimizer's update, which reads and writes every byte of the state on each GPU."""
     moved = constant("time.optimizer_passes") * layout.recipe.total_bytes * owned_parameters(local, layout, world)
     on_gpu = cluster.instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency")
     # All GPUs of a node share the host's memory.
@@ -315,10 +314,10 @@ def _optimizer(cluster: Cluster, layout: Layout, world: World, local: LocalParam
 
 
 def _state_copies(cluster: Cluster, layout: Layout, world: World, local: LocalParameters, compute: Floats) -> Floats:
-    """Copies of state that lives in host memory, as far as compute does not hide them.
+    """Seconds of copies of state in host memory that compute does not hide.
 
-    Every microbatch brings the shard of the parameters twice, for forward and backward pass, and takes its gradients
-    back.
+    Every microbatch copies the shard of the parameters to the GPU twice, for the forward and the backward pass, and its
+    gradients to the host.
     """
     if not layout.offload_state.any():
         return np.zeros(len(layout))
@@ -330,13 +329,13 @@ def _state_copies(cluster: Cluster, layout: Layout, world: World, local: LocalPa
 
 
 def _offload(model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, compute: Floats) -> Floats:
-    """Copies to the host and back that compute does not hide."""
+    """Seconds of copies of activations to the host and back that compute does not hide."""
     if not layout.offload_activations.any():
         return np.zeros(len(layout))
     moved = np.stack(
         [offloaded_activation_bytes(model, layout, world, stage) for stage in stage_kinds(model, degree)]
     ).max(axis=0)
-    # Host memory holds one round of microbatches in flight; every microbatch of the step passes through it.
+    # Host memory has room for one round of microbatches in flight. Every microbatch of the step is copied through it.
     rounds = layout.microbatches / np.maximum(np.minimum(layout.active_microbatches, layout.microbatches), 1)
     seconds = 2 * moved * rounds / (cluster.instance.host_link_gb_per_s * 1e9)
     exposed: Floats = np.maximum(seconds - constant("time.overlap") * compute, 0.0)

@@ -23,44 +23,43 @@ __all__ = ["World"]
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Groups and batches of n layouts on one cluster; arrays of shape (n,)."""
+    """Groups and batches of n layouts on one cluster, arrays of shape (n,)."""
 
     gpus: int
     gpus_per_node: int
     replicas: Ints
-    """Groups that see different samples (the reduced data-parallel degree)."""
+    """Groups with different samples (the reduced data-parallel degree)."""
     reduction_degree: Ints
-    """GPUs over which gradients of divided modules are reduced: replicas times context parallelism."""
+    """GPUs that reduce the gradients of divided modules: replicas times context parallelism."""
     data_parallel_degree: Ints
-    """GPUs over which gradients of modules that tensor parallelism leaves whole are reduced."""
+    """GPUs that reduce the gradients of modules that tensor parallelism replicates."""
     shards: Ints
-    """GPUs that share what the layout's sharding level divides; 1 at level 0."""
+    """GPUs that share the state that the sharding level divides; 1 at level 0."""
     microbatch_samples: Floats
-    """Samples of one microbatch of one replica."""
+    """Samples per microbatch and replica."""
     microbatch_tokens: Floats
-    """Tokens of one microbatch on one GPU: samples times sequence over context parallelism."""
+    """Tokens per microbatch on one GPU: samples times sequence length over context parallelism."""
     global_batch_size: Ints
     sequence_length: int
     bytes_per_element: int
     usable_bytes: float
-    """Memory of one GPU that a process can use."""
+    """Memory per GPU that a process can use."""
     tensor_stride: Ints
-    """Distance in ranks between neighbours of a tensor-parallel group."""
+    """Distance in ranks between adjacent members of a tensor-parallel group."""
     pipeline_stride: Ints
     data_stride: Ints
 
     @classmethod
     def of(cls, model: Model, cluster: Cluster, job: Job, layout: Layout) -> World:
-        """Derive the figures; SMP documentation, Ranking Basics, for the group sizes and placement."""
+        """Derive the figures. Source of group sizes and placement: SMP documentation, Ranking Basics."""
         tp, pp, cp = layout.tensor_parallel_degree, layout.pipeline_parallel_degree, layout.context_parallel_degree
         dp = cluster.gpus // pp
         reduction = dp // tp
         replicas = reduction // cp
         sequence = model.sequence_length(job.sequence_length)
         samples = layout.batch_samples / layout.microbatches
-        one = np.ones_like(tp)
         sharded = np.where(layout.shard_degree == 0, reduction, layout.shard_degree)
-        # "cluster" is DPT: tensor parallelism varies fastest over neighbouring ranks; "spread" is TPD.
+        # "cluster" is DPT: tensor parallelism varies fastest over adjacent ranks; "spread" is TPD.
         spread, outermost = layout.spread_placement, layout.pipeline_outermost
         return cls(
             gpus=cluster.gpus,
@@ -75,7 +74,7 @@ class World:
             sequence_length=sequence,
             bytes_per_element=layout.recipe.compute_bytes,
             usable_bytes=cluster.instance.usable_gpu_memory_gib * 2**30,
-            tensor_stride=np.where(spread, reduction * pp, one),
+            tensor_stride=np.where(spread, reduction * pp, 1),
             pipeline_stride=np.where(spread, reduction, np.where(outermost, tp * reduction, tp)),
-            data_stride=np.where(spread, one, np.where(outermost, tp, tp * pp)),
+            data_stride=np.where(spread, 1, np.where(outermost, tp, tp * pp)),
         )
