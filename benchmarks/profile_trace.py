@@ -58,19 +58,19 @@ def measure(name: str) -> None:
     import torch
     import transformers
 
-    from smp_advisor.profiling.ladder import climb_down
-    from smp_advisor.profiling.subject import read_subject
+    from smp_advisor.profiling.fallback import profile_with_fallbacks
+    from smp_advisor.profiling.profiled_model import read_model
     from smp_advisor.profiling.trace import Settings
 
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(2)
     settings = Settings(precision="bf16", attention="fused", sequence=2048)
     small = transformers.LlamaConfig(hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
-    climb_down(read_subject(small), settings)  # what PyTorch imports when it is first needed
+    profile_with_fallbacks(read_model(small), settings)  # what PyTorch imports when it is first needed
     config_class, keywords, _, _ = MODELS[name]
     config = getattr(transformers, config_class)(**keywords)
     start, cpu = time.perf_counter(), time.process_time()
-    profile = climb_down(read_subject(config), settings)
+    profile = profile_with_fallbacks(read_model(config), settings)
     print(
         json.dumps(
             {

@@ -1,7 +1,7 @@
-"""Profile the model classes of transformers with their default configurations, and write docs/profiling_coverage.md.
+"""Profile every class of transformers' tables with its default configuration, and write docs/profiling_coverage.md.
 
-Run it with ``python scripts/profiling_coverage.py``. With ``--results FILE`` it stores the result of each class in a
-file and continues there in the next run; ``--limit N`` profiles at most N classes.
+Run it with ``python scripts/profiling_coverage.py``. With ``--results FILE`` it stores one result per line and
+continues from there in the next run; ``--limit N`` profiles at most N classes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from smp_advisor.profiling.subject import Subject
+    from smp_advisor.profiling.profiled_model import ProfiledModel
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "profiling_coverage.md"
@@ -38,140 +38,140 @@ LAYERS = (
     "encoder_layers",
     "decoder_layers",
 )
-MOST_LAYERS = 6
-OUTCOMES = ("traced", "really run", "guided trace", "invalid default", "failed")
+MAX_LAYERS = 6
+OUTCOMES = ("traced", "real steps", "guided trace", "invalid default", "failed")
 
 
 def classes() -> list[tuple[str, str, str]]:
     """(Task, model type, class) of every entry of the tables."""
     from transformers.models.auto import modeling_auto
 
-    found = []
+    entries = []
     for task, mapping in TASKS.items():
         for model_type, names in getattr(modeling_auto, mapping).items():
-            found += [(task, model_type, name) for name in ([names] if isinstance(names, str) else names)]
-    return found
+            entries += [(task, model_type, name) for name in ([names] if isinstance(names, str) else names)]
+    return entries
 
 
-def default_subject(name: str, *, shallow: bool = False) -> Subject:
-    """The class with its default configuration; `shallow`, with a few of its layers, to limit the time."""
+def default_model(name: str, *, shallow: bool = False) -> ProfiledModel:
+    """The class with its default configuration; with `shallow`, only a few of its layers, to limit the time."""
     import transformers
 
-    from smp_advisor.profiling.subject import Subject
+    from smp_advisor.profiling.profiled_model import ProfiledModel
 
     cls = getattr(transformers, name)
     config = cls.config_class()
     if shallow:
         limit_layers(config)
-    return Subject(name=name, source="configuration", config=config, model_class=cls)
+    return ProfiledModel(name=name, source="configuration", config=config, model_class=cls)
 
 
 def limit_layers(config: Any) -> None:
-    """Limit the number of layers in the configuration and its parts. The order of layer kinds does not change."""
+    """Limit the layers of the configuration and its parts to `MAX_LAYERS`; kinds of layers keep their order."""
     for part in ("text_config", "vision_config", "encoder", "decoder"):
         if hasattr(getattr(config, part, None), "to_dict"):
             limit_layers(getattr(config, part))
     for name in LAYERS:
         value = vars(config).get(name)
-        if isinstance(value, int) and value > MOST_LAYERS:
-            setattr(config, name, MOST_LAYERS)
+        if isinstance(value, int) and value > MAX_LAYERS:
+            setattr(config, name, MAX_LAYERS)
     for name in ("layer_types", "mlp_layer_types", "attention_types", "block_types", "layers_block_type"):
         value = vars(config).get(name)
-        if isinstance(value, list) and len(value) > MOST_LAYERS:
-            setattr(config, name, value[:MOST_LAYERS])
+        if isinstance(value, list) and len(value) > MAX_LAYERS:
+            setattr(config, name, value[:MAX_LAYERS])
 
 
 def built(name: str) -> dict:
-    """Whether the default configuration builds a model at all."""
+    """Parameter count of the default model, which raises if the configuration is invalid."""
     import torch
 
-    from smp_advisor.profiling.gpu_kernels import without_initialisation
+    from smp_advisor.profiling.gpu_kernels import without_initialization
 
-    with torch.device("meta"), without_initialisation():
-        model = default_subject(name).build()
+    with torch.device("meta"), without_initialization():
+        model = default_model(name).build()
     return {"parameters": sum(p.numel() for p in model.parameters())}
 
 
-def traced(name: str, answers: str = "") -> dict:
-    """A step, forward and backward, on fake tensors; `answers`: with assumed results of data-dependent tests."""
+def traced(name: str, guided: str = "") -> dict:
+    """A full step, forward and backward, on fake tensors; `guided`: with assumed data-dependent conditions."""
     import dataclasses
 
-    from smp_advisor.profiling.ladder import reason
+    from smp_advisor.profiling.fallback import reason
     from smp_advisor.profiling.trace import Settings, traced_step
 
-    plain = Settings(precision="bf16", attention="fused", sequence=SEQUENCE)
-    kinds = [dataclasses.replace(plain, build=build) for build in ("meta", "fake")]
-    kinds += [dataclasses.replace(plain, sequence=10**6), dataclasses.replace(plain, precision="fp32")]
-    if answers:
-        kinds = [dataclasses.replace(plain, answer=answer) for answer in (True, False)]
+    default = Settings(precision="bf16", attention="fused", sequence=SEQUENCE)
+    attempts = [dataclasses.replace(default, build=build) for build in ("meta", "fake")]
+    attempts += [dataclasses.replace(default, sequence=10**6), dataclasses.replace(default, precision="fp32")]
+    if guided:
+        attempts = [dataclasses.replace(default, assumed_condition=value) for value in (True, False)]
     reasons = []
-    for settings in kinds:
+    for settings in attempts:
         for shallow in (True, False):
             try:
-                step, inputs = traced_step(default_subject(name, shallow=shallow), settings)
+                step, inputs = traced_step(default_model(name, shallow=shallow), settings)
             except Exception as error:  # noqa: BLE001
                 reasons.append(reason(error))
                 continue
             how = "at its full length only" if settings.sequence > SEQUENCE else ""
-            how = "in fp32 only" if settings.precision != plain.precision else how
+            how = "in fp32 only" if settings.precision != default.precision else how
             return {"inputs": inputs, "operations": step.operations, "saved": step.saved_bytes, "how": how}
     return {"reason": reasons[0]}
 
 
 def judged(name: str) -> dict:
-    """One class: the best method that works."""
+    """Outcome of one class, by the best method that works."""
     from smp_advisor.errors import ProfileError
     from smp_advisor.profiling.sandbox import Limits, run_isolated
 
     limits = Limits(memory_bytes=4 << 30, seconds=SECONDS)
     reasons = []
     try:
-        found = run_isolated(traced, name, limits=limits)
-        if "reason" not in found:
-            return {"outcome": "traced", **found}
-        reasons.append(found["reason"])
+        result = run_isolated(traced, name, limits=limits)
+        if "reason" not in result:
+            return {"outcome": "traced", **result}
+        reasons.append(result["reason"])
     except ProfileError as error:
         reasons.append(error.sentence)
     try:
-        known = run_isolated(built, name, limits=limits)
-        valid = ""
+        counts = run_isolated(built, name, limits=limits)
+        invalid = ""
     except ProfileError as error:
-        known, valid = {}, error.sentence
+        counts, invalid = {}, error.sentence
     try:
-        run = really_run(name)
-        return {"outcome": "really run", "reason": reasons[0], **known, **run}
+        run = run_real_steps(name)
+        return {"outcome": "real steps", "reason": reasons[0], **counts, **run}
     except ProfileError as error:
         reasons.append(error.sentence)
     except Exception as error:  # noqa: BLE001
         reasons.append(f"{type(error).__name__}: {error}")
-    if "NoneType" in reasons[0]:  # a required value of the configuration is not set
+    if "NoneType" in reasons[0]:  # a required value is not set
         return {"outcome": "invalid default", "reason": reasons[0]}
-    if valid:
-        return {"outcome": "invalid default", "reason": valid}
+    if invalid:
+        return {"outcome": "invalid default", "reason": invalid}
     try:
-        found = run_isolated(traced, name, "both", limits=limits)
-        if "reason" not in found:
-            return {"outcome": "guided trace", "reason": reasons[0], "second": reasons[-1], **found}
+        result = run_isolated(traced, name, "guided", limits=limits)
+        if "reason" not in result:
+            return {"outcome": "guided trace", "reason": reasons[0], "second": reasons[-1], **result}
     except ProfileError:
         pass
-    return {"outcome": "failed", "reason": reasons[0], "second": reasons[-1], **known}
+    return {"outcome": "failed", "reason": reasons[0], "second": reasons[-1], **counts}
 
 
-def really_run(name: str) -> dict:
+def run_real_steps(name: str) -> dict:
     from smp_advisor.profiling.scaled import run
     from smp_advisor.workload import Job
 
     job = Job(sequence_length=SEQUENCE, precision="fp32")
-    result = run(default_subject(name), job, steps=2, memory_bytes=4 << 30, seconds=SECONDS)
+    result = run(default_model(name), job, steps=2, memory_bytes=4 << 30, seconds=SECONDS)
     return {"copy": result.parameter_count, "finite": result.finite}
 
 
 def warm_up() -> None:
-    """Import once what every child process would import again."""
+    """Import here everything that every child would import otherwise."""
     import transformers
 
-    from smp_advisor.profiling.ladder import climb_down
-    from smp_advisor.profiling.subject import read_subject
+    from smp_advisor.profiling.fallback import profile_with_fallbacks
+    from smp_advisor.profiling.profiled_model import read_model
     from smp_advisor.profiling.trace import Settings
 
     small = transformers.MixtralConfig(
@@ -182,7 +182,7 @@ def warm_up() -> None:
         num_key_value_heads=2,
         vocab_size=64,
     )
-    climb_down(read_subject(small), Settings(precision="bf16", attention="fused", sequence=64))
+    profile_with_fallbacks(read_model(small), Settings(precision="bf16", attention="fused", sequence=64))
 
 
 def main() -> int:
@@ -197,7 +197,7 @@ def main() -> int:
 
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
-    wanted = classes()
+    entries = classes()
     done: dict[tuple[str, str, str], dict] = {}
     if options.results and options.results.exists():
         for line in options.results.read_text().splitlines():
@@ -205,7 +205,7 @@ def main() -> int:
             done[tuple(entry["class"])] = entry
     if not options.write:
         warm_up()
-        for entry in [entry for entry in wanted if entry not in done][: options.limit]:
+        for entry in [entry for entry in entries if entry not in done][: options.limit]:
             began = time.perf_counter()
             result = {"class": entry, **judged(entry[2]), "seconds": round(time.perf_counter() - began, 1)}
             done[entry] = result
@@ -224,48 +224,52 @@ def main() -> int:
 
 
 def document(results: list[dict], transformers_version: str, torch_version: str) -> str:
-    """The page: counts by task, then every class."""
+    """Text of the page: counts by task, then every class."""
     total = len(results)
     count = collections.Counter(result["outcome"] for result in results)
-    works = count["traced"] + count["really run"]
+    profiled = count["traced"] + count["real steps"]
     valid = total - count["invalid default"]
     lines = [
         "# Profiling of transformers classes",
         "",
-        "All classes of four tables of transformers (causal, masked, sequence-to-sequence and image classification,",
-        "for example `MODEL_FOR_CAUSAL_LM_MAPPING_NAMES`), each with its default configuration:",
+        "This page covers every class in four of transformers' tables (`MODEL_FOR_CAUSAL_LM_MAPPING_NAMES`,",
+        "`MODEL_FOR_MASKED_LM_MAPPING_NAMES`, `MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES` and",
+        "`MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES`), each with its default configuration:",
         f"transformers {transformers_version}, torch {torch_version}.",
-        f"Generated by `scripts/profiling_coverage.py`, {SECONDS:.0f} s and 4 GiB per class, no GPU.",
+        f"Written by `scripts/profiling_coverage.py` with {SECONDS:.0f} s and 4 GiB per class, without a GPU.",
         "",
-        "- **traced**: a training step, forward and backward, in full width on fake tensors, in bf16 with fused",
-        f"  attention and inferred inputs; with at most {MOST_LAYERS} layers if the configuration sets a number.",
-        "- **really run**: not traced, but a scaled copy ran real steps with a finite loss.",
-        "- **guided trace**: neither; traced with both results of tests on values, of which the larger one counts (low",
-        "  confidence).",
-        "- **invalid default**: the default configuration is incomplete or contradicts itself, or the class requires a",
+        "- **traced**: a full training step, forward and backward, at full width on fake tensors, in bf16 with fused",
+        f"  attention and inferred inputs, with at most {MAX_LAYERS} layers if the configuration has a layer count.",
+        "- **real steps**: no trace, but real steps of a scaled copy with a finite loss.",
+        "- **guided trace**: neither of these. Both values of data-dependent conditions were traced, and the larger",
+        "  result was used (confidence low).",
+        "- **invalid default**: the default configuration is incomplete or contradictory, or the class requires a",
         "  package that is not installed, so no model can be built and called.",
-        "- **failed**: refused with the reason; `inputs=` or another configuration may help.",
+        "- **failed**: not profiled, for the listed reason; `inputs=` or another configuration may help.",
         "",
-        f"Traced or really run: **{works} of {total}** ({100 * works / total:.1f} %); of the {valid} whose default",
-        f"configuration is valid, {100 * works / valid:.1f} %.",
+        f"Traced or run in real steps: **{profiled} of {total}** ({100 * profiled / total:.1f} %). Of the {valid}",
+        f"classes with a valid default configuration: {100 * profiled / valid:.1f} %.",
         "",
         "| task | classes | " + " | ".join(OUTCOMES) + " |",
         "| --- | --: | " + " | ".join("--:" for _ in OUTCOMES) + " |",
     ]
     for task in TASKS:
-        chosen = collections.Counter(result["outcome"] for result in results if result["class"][0] == task)
-        lines.append(f"| {task} | {chosen.total()} | " + " | ".join(str(chosen[name]) for name in OUTCOMES) + " |")
+        outcomes = collections.Counter(result["outcome"] for result in results if result["class"][0] == task)
+        lines.append(f"| {task} | {outcomes.total()} | " + " | ".join(str(outcomes[name]) for name in OUTCOMES) + " |")
     lines += ["", "| task | class | outcome | reason |", "| --- | --- | --- | --- |"]
-    lines += [f"| {one['class'][0]} | {one['class'][2]} | {one['outcome']} | {why(one)} |" for one in results]
+    lines += [
+        f"| {result['class'][0]} | {result['class'][2]} | {result['outcome']} | {why(result)} |" for result in results
+    ]
     return "\n".join(lines) + "\n"
 
 
 def why(result: dict) -> str:
-    """Reason of an outcome, without what only this machine knows."""
+    """Reason of an outcome, without details of this machine."""
     text = result.get("how") or result.get("reason", "")
     text = re.sub(r"The profile (failed|was stopped) at \S+ \(`[^`]*`\): ", "", text)
     text = re.sub(r"\(?(\S*/)?profiling_coverage\.py:\d+\)?", "", text).strip().rstrip(".")
-    return text.replace("|", "\\|")[:220]
+    text = text.replace("|", "\\|")[:220]
+    return f"`{text.replace('`', '')}`" if re.match(r"\w+Error: ", text) else text
 
 
 if __name__ == "__main__":

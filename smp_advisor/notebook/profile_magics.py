@@ -1,4 +1,4 @@
-"""``%smp_profile`` and ``%%smp_local``: thin doors to the profiler."""
+"""``%smp_profile`` and ``%%smp_local``: magics for the profiler."""
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
 # IPython does not annotate the decorators that make a magic.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.profiling.local_run import LocalRun
-    from smp_advisor.profiling.measured import Profile
+    from smp_advisor.profiling.result import Profile
 
 __all__ = ["ProfileMagics"]
 
@@ -36,7 +36,7 @@ _STAGES = ("trace", "copy", "local", "rehearsal")
 
 @magics_class
 class ProfileMagics(Magics):
-    """No state of its own: ``--plan`` takes the plan of the advisor shown last."""
+    """Magics without state; ``--plan`` uses the plan of the advisor displayed last."""
 
     shell: InteractiveShell
 
@@ -44,29 +44,33 @@ class ProfileMagics(Magics):
     @magic_arguments()
     @argument(
         "model",
-        help="A variable that holds a model or a config, the path of a config.json, a count (10B), or a script.",
+        help="A variable with a model or a config, the path of a config.json, a parameter count (10B), or a script.",
     )
-    @argument("--sequence-length", "-s", help="Tokens a sample; 2048 if not given.")
+    @argument("--sequence-length", "-s", help="Tokens per sample; default 2048.")
     @argument(
         "--precision",
         choices=("fp32", "amp", "bf16", "fp16"),
-        help="fp16 if not given: SMP v1's, 20 bytes a parameter.",
+        help="Training precision; default fp16 (SMP v1's wrapper, 20 bytes per parameter).",
     )
-    @argument("--attention", choices=("fused", "eager"), help="What the library's PyTorch runs, if not given.")
-    @argument("--library", help="smp-v1 if not given; decides the attention.")
-    @argument("--batch", help="Samples of a microbatch for the figures that are shown.")
-    @argument("--stage", action="append", choices=_STAGES, help="Run this stage alone; may be given several times.")
-    @argument("--plan", action="store_true", help="With the plan of the advisor shown last, which is rehearsed too.")
-    @argument("--inputs", help="A variable with example inputs, where they cannot be inferred.")
-    @argument("--script", help="A training script to run as SageMaker would.")
-    @argument("--memory", help="GiB that a child process may take.")
-    @argument("--seconds", help="Time that a child process may take.")
+    @argument(
+        "--attention",
+        choices=("fused", "eager"),
+        help="Attention kernel; default: the kernel of the library's PyTorch.",
+    )
+    @argument("--library", help="Training library, which decides the attention kernel; default smp-v1.")
+    @argument("--batch", help="Samples per microbatch for the displayed figures.")
+    @argument("--stage", action="append", choices=_STAGES, help="Run only this stage; repeatable.")
+    @argument("--plan", action="store_true", help="Use and rehearse the plan of the advisor displayed last.")
+    @argument("--inputs", help="A variable with example inputs, required if they cannot be inferred.")
+    @argument("--script", help="A training script to run under SageMaker's contract.")
+    @argument("--memory", help="Memory limit of each child process, in GiB.")
+    @argument("--seconds", help="Time limit of each child process, in seconds.")
     @line_magic
     def smp_profile(self, line: str) -> Profile:
         """Profile a model before paying for a cluster: ``profile = %smp_profile model``.
 
-        Traces the full model without allocating it, trains a scaled copy for a few steps on this machine, and, with a
-        plan, rehearses that on local processes. All of it runs in child processes that cannot harm the kernel.
+        Traces the full model without allocating it, trains a scaled copy for a few steps on this machine, and with
+        ``--plan`` rehearses the plan on local processes. Child processes do all the work and cannot harm the kernel.
         """
         from smp_advisor.profiling import profile
 
@@ -78,11 +82,11 @@ class ProfileMagics(Magics):
             except AdvisorError as error:
                 raise UsageError(str(error)) from None
             except KeyboardInterrupt:
-                raise UsageError("The profile was interrupted; nothing of it is left running.") from None
+                raise UsageError("The profile was interrupted; all its processes have ended.") from None
 
     def _settings(self, arguments: Namespace) -> dict[str, Any]:
         memory = read(arguments.memory, amount)
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "stages": tuple(arguments.stage) if arguments.stage else None,
             "precision": arguments.precision,
             "attention": arguments.attention,
@@ -94,62 +98,68 @@ class ProfileMagics(Magics):
             "seconds": read(arguments.seconds, amount),
             "sequence_length": read(arguments.sequence_length, whole),
         }
-        stated = {name: value for name, value in given.items() if value is not None}
+        settings = {name: value for name, value in options.items() if value is not None}
         if arguments.plan:
             advisor = self._advisor()
             job = advisor.advice.job
-            length = stated.pop("sequence_length", job.sequence_length)
-            stated |= {
+            length = settings.pop("sequence_length", job.sequence_length)
+            settings |= {
                 "plan": advisor.plan,
                 "job": replace(job, sequence_length=length),
                 "data_parallel_degree": reduced_data_parallel_degree(advisor.plan, advisor.advice.cluster),
             }
-        return stated
+        return settings
 
     @helped
     @magic_arguments()
-    @argument("--processes", "-n", help="Started by torchrun, over gloo; 1 if not given, with --plan its degrees.")
-    @argument("--steps", help="End the script after so many optimizer steps; its own end if not given.")
-    @argument("--seconds", help="Stop it after that time; 600 if not given.")
-    @argument("--memory", help="GiB that it may take.")
     @argument(
-        "--hyperparameter", "-p", action="append", default=[], help="NAME=VALUE, an option of the script; repeatable."
+        "--processes",
+        "-n",
+        help="Processes, started by torchrun over gloo; default 1, or the plan's degrees with --plan.",
     )
-    @argument("--channel", "-c", action="append", default=[], help="NAME=FOLDER, data of a channel; repeatable.")
-    @argument("--plan", action="store_true", help="With mp_parameters and settings of the advisor shown last.")
-    @argument("--name", default="train.py", help="Name of the script; train.py if not given.")
-    @argument("--source-dir", help="Folder that is copied beside the script, as the estimator uploads it.")
+    @argument("--steps", help="Stop the script after this many optimizer steps; default: run to its end.")
+    @argument("--seconds", help="Time limit in seconds; default 600.")
+    @argument("--memory", help="Memory limit in GiB.")
     @argument(
-        "--no-container", action="store_true", help="A process of this machine even where Docker could run a container."
+        "--hyperparameter", "-p", action="append", default=[], help="NAME=VALUE: option of the script; repeatable."
+    )
+    @argument("--channel", "-c", action="append", default=[], help="NAME=FOLDER: data of a channel; repeatable.")
+    @argument("--plan", action="store_true", help="Use mp_parameters and settings of the advisor displayed last.")
+    @argument("--name", default="train.py", help="Name of the script; default train.py.")
+    @argument("--source-dir", help="Folder to copy along with the script, as the estimator uploads it.")
+    @argument(
+        "--no-container",
+        action="store_true",
+        help="Run as a process on this machine, even if Docker could run a container.",
     )
     @cell_magic
     def smp_local(self, line: str, cell: str) -> LocalRun:
         """Run the cell as a training script under SageMaker's contract: ``%%smp_local --processes 2 --steps 20``.
 
-        In SageMaker's own container where this machine has Docker, else as a process with the container's folders,
+        It runs in SageMaker's container if this machine has Docker, else as a process with the container's folders,
         options and SM_* variables.
         """
         arguments = parsed(self.smp_local, line)
         with Live(arguments.name) as live:
             try:
-                found = self._run(arguments, cell, live)
+                result = self._run(arguments, cell, live)
             except AdvisorError as error:
                 raise UsageError(str(error)) from None
             except KeyboardInterrupt:
-                raise UsageError(f"{arguments.name} was interrupted; nothing of it is left running.") from None
-            live.has_failed = not found.ok
-            return found
+                raise UsageError(f"{arguments.name} was interrupted; all its processes have ended.") from None
+            live.has_failed = not result.ok
+            return result
 
     def _run(self, arguments: Namespace, cell: str, live: Live) -> LocalRun:
-        from smp_advisor.profiling.local_run import find_docker, planned, run
+        from smp_advisor.profiling.local_run import find_docker, run, run_settings
 
         hyperparameters: dict[str, Any] = {}
         parameters: dict[str, Any] = {}
         processes = 1
         if arguments.plan:
-            given = planned(self._advisor().plan)
-            hyperparameters, parameters = given["hyperparameters"], given["parameters"]
-            processes = given["processes"]
+            settings = run_settings(self._advisor().plan)
+            hyperparameters, parameters = settings["hyperparameters"], settings["parameters"]
+            processes = settings["processes"]
         hyperparameters |= {name: _value(text) for name, text in _pairs(arguments.hyperparameter).items()}
         processes = whole(arguments.processes) if arguments.processes else processes
         channels = _pairs(arguments.channel)
@@ -157,13 +167,13 @@ class ProfileMagics(Magics):
         memory = read(arguments.memory, amount)
         source = _written(cell, arguments.name, arguments.source_dir)
         docker = find_docker()
-        needs_process = {
-            "--no-container was given": arguments.no_container,
-            "several processes of one machine need GPUs in the container": processes > 1,
-            "a container cannot be ended after --steps": arguments.steps is not None,
+        container_obstacles = {
+            "--no-container was set": arguments.no_container,
+            "several processes on one machine require GPUs in the container": processes > 1,
+            "a container cannot be stopped after --steps": arguments.steps is not None,
         }
-        because = [reason for reason, holds in needs_process.items() if holds]
-        if docker.usable and not because:
+        reasons = [reason for reason, applies in container_obstacles.items() if applies]
+        if docker.usable and not reasons:
             from smp_advisor.export.local_mode import local_mode_cell
             from smp_advisor.profiling.local_run import run_cell
 
@@ -186,7 +196,7 @@ class ProfileMagics(Magics):
             steps=read(arguments.steps, whole),
             seconds=seconds,
             memory_bytes=None if memory is None else int(memory * 2**30),
-            why_no_container=docker.missing or "; ".join(because),
+            why_no_container=docker.missing or "; ".join(reasons),
             on_line=live.line,
         )
 
@@ -206,15 +216,15 @@ class ProfileMagics(Magics):
 def _pairs(words: list[str]) -> dict[str, str]:
     pairs = {}
     for word in words:
-        name, given, value = word.partition("=")
-        if not given or not name:
+        name, separator, value = word.partition("=")
+        if not separator or not name:
             raise UsageError(f"{word!r} is not of the form NAME=VALUE.")
         pairs[name] = value
     return pairs
 
 
 def _value(text: str) -> Any:
-    """A hyperparameter as Python would read it, else the text itself."""
+    """A hyperparameter as a Python literal, else the text itself."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -222,7 +232,7 @@ def _value(text: str) -> Any:
 
 
 def _written(cell: str, name: str, source_dir: str | None) -> Path:
-    """A folder with the cell's text as a script, and what lies beside it."""
+    """Write the cell to a script in a new folder, along with the files of `source_dir`."""
     import shutil
 
     if Path(name).name != name or not name.endswith(".py"):

@@ -1,8 +1,8 @@
-"""What a model measures: traced in full, run as a scaled copy, run as a script, rehearsed as planned."""
+"""Profiling of a model: a full-size trace, a scaled copy, a local run of the script, a rehearsal of the plan."""
 
 from __future__ import annotations
 
 from smp_advisor.profiling.entry import profile
-from smp_advisor.profiling.measured import Profile
+from smp_advisor.profiling.result import Profile
 
 __all__ = ["Profile", "profile"]

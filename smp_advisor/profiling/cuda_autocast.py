@@ -1,6 +1,6 @@
-"""CUDA's autocast rules on the CPU: which operators stay in fp32 under ``torch.autocast``.
+"""CUDA's autocast rules on the CPU: operators that stay in fp32 under ``torch.autocast``.
 
-Autocast on the CPU leaves layer norms, softmax and losses in 16 bits. The rules are PyTorch's
+On the CPU, autocast runs layer norms, softmax and losses in 16 bits. The rules are from PyTorch
 (aten/src/ATen/autocast_mode.h).
 """
 
@@ -25,20 +25,20 @@ nuclear_norm.dim cosine_similarity poisson_nll_loss cosine_embedding_loss nll_lo
 hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss
 multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits
 dist pdist cdist renorm logsumexp
-""".split()  # noqa: SIM905 - a list of 44 lines says no more
+""".split()  # noqa: SIM905 - a list would take 44 lines
 _WITH_FP32_RESULT = """
 prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm sum sum.dim_IntList
-""".split()  # noqa: SIM905 - a list of 44 lines says no more
+""".split()  # noqa: SIM905 - a list would take 44 lines
 _LOW = (torch.bfloat16, torch.float16)
 
 
 @contextlib.contextmanager
 def cuda_autocast_rules() -> Iterator[None]:
-    """``torch.autocast("cpu")`` follows CUDA's rules within the block, in the whole process."""
+    """Make ``torch.autocast("cpu")`` follow CUDA's rules inside the block, for the entire process."""
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a rule of the CPU is overridden is meant
+            warnings.simplefilter("ignore")  # overriding a CPU rule is intended
             for name in _IN_FP32:
                 operator = _operator(name)
                 if operator is not None:
@@ -55,7 +55,7 @@ def cuda_autocast_rules() -> Iterator[None]:
 def _override(library: Any, name: str, rule: Callable[..., Any]) -> None:
     try:
         library.impl(name, rule, "AutocastCPU", allow_override=True)
-    except TypeError:  # before PyTorch 2.8 it needed no leave
+    except TypeError:  # before PyTorch 2.8 there was no such argument
         library.impl(name, rule, "AutocastCPU")
 
 
@@ -81,17 +81,17 @@ def _in_fp32(operator: Any) -> Callable[..., Any]:
 
 
 def _with_fp32_result(operator: Any) -> Callable[..., Any]:
-    place = [argument.name for argument in operator._schema.arguments].index("dtype")
+    position = [argument.name for argument in operator._schema.arguments].index("dtype")
 
     def run(*arguments: Any, **keywords: Any) -> Any:
-        given = list(arguments)
-        current = given[place] if place < len(given) else keywords.get("dtype")
-        if current is None and given[0].dtype in _LOW:
-            if place < len(given):
-                given[place] = torch.float32
+        values = list(arguments)
+        dtype = values[position] if position < len(values) else keywords.get("dtype")
+        if dtype is None and values[0].dtype in _LOW:
+            if position < len(values):
+                values[position] = torch.float32
             else:
                 keywords["dtype"] = torch.float32
         with _without_autocast():
-            return operator(*given, **keywords)
+            return operator(*values, **keywords)
 
     return run

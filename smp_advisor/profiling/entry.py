@@ -1,4 +1,4 @@
-"""The one call that profiles a model: trace, scaled copy, local run and rehearsal, each on its own or together."""
+"""`profile`: runs the requested stages (trace, scaled copy, local run, rehearsal) and returns one `Profile`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.measured import Profile, Provenance
 from smp_advisor.profiling.polynomial import Polynomial
-from smp_advisor.profiling.recipe import recipe
+from smp_advisor.profiling.precision import training_precision
+from smp_advisor.profiling.result import Profile, Provenance
 from smp_advisor.profiling.sandbox import Limits, run_isolated
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["STAGES", "Stage", "attention_for", "profile", "trace_plain"]
+__all__ = ["STAGES", "Stage", "attention_for", "profile", "trace_described"]
 
 Stage = Literal["trace", "copy", "local", "rehearsal"]
 STAGES: tuple[Stage, ...] = ("trace", "copy", "local", "rehearsal")
 
 _TRACE_SECONDS = 300.0
 _FUSED_SINCE = 2
-"""PyTorch's major version that brought a fused kernel for attention."""
+"""Major version of PyTorch that introduced a fused attention kernel."""
 
 
 def profile(
@@ -56,43 +56,43 @@ def profile(
     Parameters
     ----------
     model
-        A ``torch.nn.Module``, which is never changed; a transformers configuration (object, dict, path of its
-        ``config.json``); a `Model` or a parameter count; the path of a training script (``.py``), which is run.
+        A ``torch.nn.Module`` (never modified); a transformers configuration (object, dict, or path of a
+        ``config.json``); a `Model`; a parameter count; or the path of a training script (``.py``), which is run.
     job
-        The training run; or its fields as keywords (``sequence_length=512``).
+        The training job. Its fields can be passed as keywords instead (``sequence_length=512``).
     stages
-        Which of ``trace`` (the full model, without allocating it), ``copy`` (real steps of a scaled copy), ``local``
-        (the script as SageMaker would run it) and ``rehearsal`` (the plan on local processes). None: the trace and the
-        copy, the local run if there is a `script`, the rehearsal if there is a `plan`.
+        Any of ``trace`` (the full model, without allocating it), ``copy`` (real steps of a scaled copy), ``local``
+        (the script as SageMaker would run it) and ``rehearsal`` (the plan on local processes). None runs the trace and
+        the copy, the local run if there is a `script`, and the rehearsal if there is a `plan`.
     plan
-        What is rehearsed, and whose microbatches and checkpointing the copy follows.
+        The plan to rehearse. The copy uses its microbatches and activation checkpointing.
     script
-        Training script of the local run.
+        Training script for the local run.
     inputs
-        What the model is called with, where that can't be inferred: example tensors by name or by place, or a function
-        of (batch, sequence) that makes them.
+        Example inputs, required if they can't be inferred: tensors by name or by position, or a function of
+        (batch, sequence) that returns them.
     precision
-        ``fp32``, ``amp`` (autocast), ``bf16`` (pure) or ``fp16`` (SMP v1's wrapper, 20 bytes a parameter); None for the
-        job's.
+        ``fp32``, ``amp`` (autocast), ``bf16`` (pure) or ``fp16`` (SMP v1's wrapper, 20 bytes per parameter). None uses
+        the job's precision.
     attention
-        ``fused`` or ``eager``; None for the job's, or for what the library's PyTorch runs.
+        ``fused`` or ``eager``. None uses the job's setting, or the kernel that the library's PyTorch runs.
     library
-        Which library the run is planned with, where there is no `plan`: ``"smp-v1"`` runs on PyTorch 1.x.
+        Training library, if there is no `plan`. It decides the attention kernel: ``"smp-v1"`` runs on PyTorch 1.x.
     batch
-        Samples of a microbatch for the figures that are shown; the plan's, else 1.
+        Samples per microbatch for the displayed figures. None uses the plan's microbatch, or 1 without a plan.
     data_parallel_degree
-        Replicas of the model in the planned job, for the rehearsal; two are rehearsed where they are not known.
+        Model replicas in the planned job, for the rehearsal. None rehearses two.
     memory_bytes, seconds
-        Limits of each child process; each stage has its own where they are not given.
+        Limits of each child process. None uses the default of each stage.
     on_line, on_progress
-        Called with each line of a child's log, and with how far it is.
+        Called with each line of the child's log, and with its progress.
     **settings
         Fields of `Job`.
 
     Raises
     ------
     ProfileError
-        One sentence: which stage failed, at which of the user's lines, and what to supply.
+        A stage failed. The sentence names the stage, the user's source line and what to supply.
 
     Examples
     --------
@@ -101,54 +101,54 @@ def profile(
     """
     if _is_script(model):
         script, model = model, None
-    given_job = job is not None or "attention" in settings
+    has_attention = job is not None or "attention" in settings
     job = _job(job, settings)
-    chosen = _stages(stages, model=model, plan=plan, script=script)
+    selected = _stages(stages, model=model, plan=plan, script=script)
     limits = Limits(memory_bytes=memory_bytes, seconds=seconds or _TRACE_SECONDS)
-    plain = {
-        "precision": recipe(precision or job.precision).precision,
-        "attention": attention or (job.attention if given_job else attention_for(library, plan)),
+    trace_settings = {
+        "precision": training_precision(precision or job.precision).precision,
+        "attention": attention or (job.attention if has_attention else attention_for(library, plan)),
         "optimizer": job.optimizer,
         "batch": batch or (max(1, plan.batch_size // plan.microbatches) if plan is not None else 1),
         "sequence": job.sequence_length,
     }
-    if plain["attention"] not in {"fused", "eager"}:
+    if trace_settings["attention"] not in {"fused", "eager"}:
         raise ProfileError(f"attention must be fused or eager, not {attention!r}.")
-    watching: dict[str, Any] = {"on_line": on_line, "on_progress": on_progress}
+    callbacks: dict[str, Any] = {"on_line": on_line, "on_progress": on_progress}
     bounds: dict[str, Any] = {"memory_bytes": memory_bytes} | ({} if seconds is None else {"seconds": seconds})
     if model is None:
-        result = _empty(str(script), plain)
-    elif "trace" in chosen:
-        result = _trace(model, plain, inputs, limits, watching)
+        result = _empty(str(script), trace_settings)
+    elif "trace" in selected:
+        result = _trace(model, trace_settings, inputs, limits, callbacks)
     else:
-        result = _counted(model, plain)
-    if "copy" in chosen or "rehearsal" in chosen:
-        from smp_advisor.profiling.subject import read_subject
+        result = _counted(model, trace_settings)
+    if "copy" in selected or "rehearsal" in selected:
+        from smp_advisor.profiling.profiled_model import read_model
 
-        subject = read_subject(model)
-        if "copy" in chosen:
+        profiled = read_model(model)
+        if "copy" in selected:
             from smp_advisor.profiling import scaled
 
-            copy = scaled.run(subject, job, plan, inputs=inputs, precision=precision, **bounds, **watching)
+            copy = scaled.run(profiled, job, plan, inputs=inputs, precision=precision, **bounds, **callbacks)
             result = dataclasses.replace(result, scaled=copy)
-        if "rehearsal" in chosen and plan is not None:
+        if "rehearsal" in selected and plan is not None:
             from smp_advisor.profiling import rehearsal
 
-            rehearsed = rehearsal.run(
-                subject, job, plan, data_parallel_degree=data_parallel_degree, inputs=inputs, **bounds, **watching
+            rehearsal_result = rehearsal.run(
+                profiled, job, plan, data_parallel_degree=data_parallel_degree, inputs=inputs, **bounds, **callbacks
             )
-            result = dataclasses.replace(result, rehearsal=rehearsed)
-    if "local" in chosen:
+            result = dataclasses.replace(result, rehearsal=rehearsal_result)
+    if "local" in selected:
         from smp_advisor.profiling import local_run
 
-        given = {} if plan is None else local_run.planned(plan)
-        ran = local_run.run(os.fspath(script or ""), **given, **bounds, on_line=on_line)
-        result = dataclasses.replace(result, local=ran)
+        script_settings = {} if plan is None else local_run.run_settings(plan)
+        local_result = local_run.run(os.fspath(script or ""), **script_settings, **bounds, on_line=on_line)
+        result = dataclasses.replace(result, local=local_result)
     return result
 
 
 def attention_for(library: str | None, plan: Plan | None = None) -> str:
-    """Kernel that the library's PyTorch runs: ``eager`` before PyTorch 2, hence with SMP v1; ``fused`` since."""
+    """Attention kernel of the library's PyTorch: ``eager`` before PyTorch 2 (SMP v1), ``fused`` from PyTorch 2 on."""
     name = plan.library if plan is not None else library or "smp-v1"
     version = str(getattr(plan, "framework_version", "") or "")
     major = version.split(".", maxsplit=1)[0]
@@ -163,72 +163,74 @@ def _is_script(model: Any) -> bool:
 
 def _job(job: Job | None, settings: dict[str, Any]) -> Job:
     if job is None:
-        known = {one.name for one in dataclasses.fields(Job)}
-        unknown = sorted(set(settings) - known)
+        unknown = sorted(set(settings) - {field.name for field in dataclasses.fields(Job)})
         if unknown:
-            raise ProfileError(f"profile takes no setting {unknown[0]!r}; see the fields of Job.")
+            raise ProfileError(f"profile has no setting {unknown[0]!r}; see the fields of Job.")
         return Job(**settings)
     if settings:
-        raise ProfileError(f"Give either a Job or its fields, not both: {', '.join(sorted(settings))} came beside job.")
+        raise ProfileError(f"Pass either a Job or its fields, not both: got job and {', '.join(sorted(settings))}.")
     return job
 
 
 def _stages(stages: Sequence[Stage] | None, *, model: Any, plan: Any, script: Any) -> tuple[Stage, ...]:
     if stages is None:
-        wanted: list[Stage] = ["trace", "copy"] if model is not None else []
+        selected: list[Stage] = ["trace", "copy"] if model is not None else []
         if script is not None:
-            wanted.append("local")
+            selected.append("local")
         if plan is not None and model is not None:
-            wanted.append("rehearsal")
-        return tuple(wanted)
+            selected.append("rehearsal")
+        return tuple(selected)
     if isinstance(stages, str):
         stages = cast("tuple[Stage, ...]", (stages,))
     for stage in stages:
         if stage not in STAGES:
-            raise ProfileError(f"stages are {', '.join(STAGES)}, not {stage!r}.")
-    needs = {
+            raise ProfileError(f"stages must be among {', '.join(STAGES)}, not {stage!r}.")
+    requirements = {
         "local": ("script", script),
         "rehearsal": ("plan", plan),
         "trace": ("model", model),
         "copy": ("model", model),
     }
     for stage in stages:
-        name, value = needs[stage]
+        name, value = requirements[stage]
         if value is None:
-            raise ProfileError(f"The stage {stage!r} needs a {name}: pass {name}=.")
+            raise ProfileError(f"The stage {stage!r} requires a {name}: pass {name}=.")
     return tuple(stages)
 
 
-def _trace(model: Any, plain: dict[str, Any], inputs: Any, limits: Limits, watching: dict[str, Any]) -> Profile:
-    """In a child process: forked for what lives here, a fresh interpreter for what JSON can say."""
+def _trace(
+    model: Any, trace_settings: dict[str, Any], inputs: Any, limits: Limits, callbacks: dict[str, Any]
+) -> Profile:
+    """Trace in a child process: a fresh interpreter if JSON can describe the model, else a fork of this process."""
     argument = _as_json(model) if inputs is None and "torch" not in sys.modules else None
     if argument is not None:
-        found = run_isolated(
-            "smp_advisor.profiling.entry:trace_plain", argument, plain, what="the trace", limits=limits, **watching
-        )
+        target = "smp_advisor.profiling.entry:trace_described"
+        values = run_isolated(target, argument, trace_settings, what="the trace", limits=limits, **callbacks)
     else:
-        found = run_isolated(_trace_live, model, plain, inputs, what="the trace", limits=limits, **watching)
-    return Profile.from_dict(found)
+        values = run_isolated(_trace_live, model, trace_settings, inputs, what="the trace", limits=limits, **callbacks)
+    return Profile.from_dict(values)
 
 
-def trace_plain(model: Any, plain: dict[str, Any]) -> dict[str, Any]:
-    """Trace of a model that JSON can describe; runs in a fresh interpreter."""
+def trace_described(model: Any, trace_settings: dict[str, Any]) -> dict[str, Any]:
+    """Trace a model described in JSON; called in a fresh interpreter."""
     if isinstance(model, dict) and "smp_advisor" in model:
         model = _described(model["smp_advisor"])
-    return _trace_live(model, plain, None)
+    return _trace_live(model, trace_settings, None)
 
 
-def _trace_live(model: Any, plain: dict[str, Any], inputs: Any) -> dict[str, Any]:
-    from smp_advisor.profiling.ladder import climb_down
+def _trace_live(model: Any, trace_settings: dict[str, Any], inputs: Any) -> dict[str, Any]:
+    from smp_advisor.profiling.fallback import profile_with_fallbacks
+    from smp_advisor.profiling.profiled_model import read_model
     from smp_advisor.profiling.sandbox import progress
-    from smp_advisor.profiling.subject import read_subject
     from smp_advisor.profiling.trace import Settings
 
-    return climb_down(read_subject(model), Settings(**plain, inputs=inputs, on_progress=progress)).as_dict()
+    return profile_with_fallbacks(
+        read_model(model), Settings(**trace_settings, inputs=inputs, on_progress=progress)
+    ).as_dict()
 
 
 def _as_json(model: Any) -> Any:
-    """What stands for a model in JSON; None for one that only this process has."""
+    """Description of the model in JSON; None for a model that exists only in this process."""
     if isinstance(model, Model):
         return {"smp_advisor": {"name": model.name, "config": json.loads(model.config_json), "origin": model.note}}
     if isinstance(model, os.PathLike):
@@ -244,44 +246,44 @@ def _as_json(model: Any) -> Any:
 
 
 def _described(values: dict[str, Any]) -> Any:
-    from smp_advisor.profiling.subject import read_subject
+    from smp_advisor.profiling.profiled_model import read_model
 
-    subject = read_subject(values["config"])
+    described = read_model(values["config"])
     inferred = values["origin"].startswith("inferred")
     return dataclasses.replace(
-        subject,
+        described,
         name=values["name"],
         origin=values["origin"],
         source="count" if inferred else "configuration",
     )
 
 
-def _counted(model: Any, plain: dict[str, Any]) -> Profile:
-    """Parameters alone, for stages that need no trace."""
+def _counted(model: Any, trace_settings: dict[str, Any]) -> Profile:
+    """Profile with the parameter count alone, for stages that need no trace."""
     import torch
 
-    from smp_advisor.profiling.gpu_kernels import without_initialisation
+    from smp_advisor.profiling.gpu_kernels import without_initialization
+    from smp_advisor.profiling.profiled_model import read_model
     from smp_advisor.profiling.structure import ties
-    from smp_advisor.profiling.subject import read_subject
 
-    subject = read_subject(model)
-    built = subject.module
+    profiled = read_model(model)
+    built = profiled.module
     if built is None:
-        with torch.device("meta"), without_initialisation():
-            built = subject.build()
+        with torch.device("meta"), without_initialization():
+            built = profiled.build()
     return dataclasses.replace(
-        _empty(subject.name, plain),
-        source=subject.source,
-        origin=subject.origin,
+        _empty(profiled.name, trace_settings),
+        source=profiled.source,
+        origin=profiled.origin,
         parameter_count=sum(p.numel() for p in built.parameters()),
         trainable_parameter_count=sum(p.numel() for p in built.parameters() if p.requires_grad),
         tied=ties(built),
-        config_json=subject.config_json,
+        config_json=profiled.config_json,
         provenance=(Provenance(figure="parameters", method="counted", confidence="exact"),),
     )
 
 
-def _empty(name: str, plain: dict[str, Any]) -> Profile:
+def _empty(name: str, trace_settings: dict[str, Any]) -> Profile:
     return Profile(
         name=name,
         source="script",
@@ -290,5 +292,5 @@ def _empty(name: str, plain: dict[str, Any]) -> Profile:
         saved_bytes=Polynomial(),
         forward_flops=Polynomial(),
         backward_flops=Polynomial(),
-        **plain,
+        **trace_settings,
     )

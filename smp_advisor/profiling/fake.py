@@ -1,4 +1,4 @@
-"""Models without memory: built on the meta device, or copied from a live one, with fake tensors for parameters."""
+"""Models with fake tensors as parameters, built on the meta device or copied from a live model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from smp_advisor.profiling.gpu_kernels import without_initialisation
+from smp_advisor.profiling.gpu_kernels import without_initialization
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,13 +19,13 @@ __all__ = ["build_fake", "build_under_fake", "default_dtype", "fake_copy", "fake
 
 
 def fake_mode() -> FakeTensorMode:
-    """A mode that lets constants made outside it take part."""
+    """A fake tensor mode that accepts constants created outside it."""
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 @contextlib.contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """New floating-point tensors are of this type."""
+    """Set the default floating-point dtype inside the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -35,45 +35,45 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def build_fake(build: Callable[[], nn.Module], mode: FakeTensorMode, dtype: torch.dtype) -> nn.Module:
-    """Build on the meta device and make its tensors fake.
+    """Build a model on the meta device and make its tensors fake.
 
-    Building under the fake mode itself breaks conversions of types, and constructors that look at values.
+    Building under the fake mode itself breaks dtype conversions and constructors that read values.
     """
-    with default_dtype(dtype), torch.device("meta"), without_initialisation():
+    with default_dtype(dtype), torch.device("meta"), without_initialization():
         model = build()
     return _fakeify(model, mode, None)
 
 
 def build_under_fake(build: Callable[[], nn.Module], mode: FakeTensorMode, dtype: torch.dtype) -> nn.Module:
-    """Build with every tensor fake from the beginning: for tensors that no module registers."""
-    with default_dtype(dtype), mode, torch.device("cpu"), without_initialisation():
+    """Build a model under the fake mode, which covers tensors that no module registers."""
+    with default_dtype(dtype), mode, torch.device("cpu"), without_initialization():
         return build()
 
 
 def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: torch.dtype | None) -> nn.Module:
-    """A copy of a live model whose tensors are fake; the model itself is left as it is and takes no more memory."""
-    known: dict[int, Any] = {}
+    """Copy a live model with fake tensors; the model itself is unchanged and no memory is allocated."""
+    copies: dict[int, Any] = {}
     for module in model.modules():
         for tensor in [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]:
-            if isinstance(tensor, Tensor) and id(tensor) not in known:
-                known[id(tensor)] = _fake(tensor, mode, dtype)
-    return copy.deepcopy(model, known)
+            if isinstance(tensor, Tensor) and id(tensor) not in copies:
+                copies[id(tensor)] = _fake(tensor, mode, dtype)
+    return copy.deepcopy(model, copies)
 
 
 def _fakeify(model: nn.Module, mode: FakeTensorMode, dtype: torch.dtype | None) -> nn.Module:
-    """Every parameter, buffer and plain attribute becomes fake, in place, ties kept."""
-    known: dict[int, tuple[Tensor, Tensor]] = {}
+    """Make every parameter, buffer and plain tensor attribute fake in place; ties are preserved."""
+    converted: dict[int, tuple[Tensor, Tensor]] = {}
 
     def convert(tensor: Tensor) -> Tensor:
-        if id(tensor) not in known:
-            known[id(tensor)] = (_fake(tensor, mode, dtype), tensor)
-        return known[id(tensor)][0]
+        if id(tensor) not in converted:
+            converted[id(tensor)] = (_fake(tensor, mode, dtype), tensor)
+        return converted[id(tensor)][0]
 
     for module in model.modules():
-        for place in (module._parameters, module._buffers, vars(module)):
-            for name, tensor in list(place.items()):
+        for tensors in (module._parameters, module._buffers, vars(module)):
+            for name, tensor in list(tensors.items()):
                 if isinstance(tensor, Tensor):
-                    place[name] = convert(tensor)  # type: ignore[assignment]
+                    tensors[name] = convert(tensor)  # type: ignore[assignment]
     return model
 
 
@@ -90,7 +90,7 @@ def _fake(tensor: Tensor, mode: FakeTensorMode, dtype: torch.dtype | None) -> Te
 
 
 def fake_inputs(inputs: Any, mode: FakeTensorMode, dtype: torch.dtype) -> Any:
-    """Fake tensors of the inputs' shapes, floating-point ones in the training type."""
+    """Fake tensors with the shapes of the inputs; floating-point tensors get the training dtype."""
     from torch.utils._pytree import tree_map
 
     def convert(value: Any) -> Any:

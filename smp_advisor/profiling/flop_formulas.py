@@ -1,4 +1,4 @@
-"""FLOPs of the operators that PyTorch's own counter does not know: grouped products, attention on a CPU."""
+"""FLOP formulas of operators that PyTorch's own counter lacks: grouped products, attention on a CPU."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _ATTENTIONS = (
 
 @cache
 def flop_formulas() -> dict[Any, Callable[..., int]]:
-    """Formula by operator: PyTorch's and those missing there (without them a mixture of experts counts 9x too few).
+    """FLOP formula by operator: PyTorch's, and the missing ones (without them an MoE model counts 9x too few FLOPs).
 
-    Attention has its own, since older releases refuse grouped queries.
+    Attention has its own formulas because older PyTorch releases reject grouped queries.
     """
     aten = torch.ops.aten
     formulas: dict[Any, Callable[..., int]] = dict(flop_counter.flop_registry)
@@ -42,11 +42,11 @@ def flop_formulas() -> dict[Any, Callable[..., int]]:
 
 @cache
 def flop_formula(operator: Any) -> Callable[..., int] | None:
-    """Formula of an operator; None where it does no products."""
-    known = flop_formulas().get(operator)
-    if known is not None:
-        return known
-    # What transformers registers in place of grouped products where PyTorch has none for the device.
+    """FLOP formula of an operator; None for operators without products."""
+    registered = flop_formulas().get(operator)
+    if registered is not None:
+        return registered
+    # transformers registers these for devices without grouped products in PyTorch.
     by_name = {
         "transformers.grouped_mm_fallback": _grouped_product,
         "transformers.grouped_mm_fallback_backward": _grouped_product_backward,
@@ -62,7 +62,7 @@ def _grouped_product_backward(a: Sequence[int], b: Sequence[int], *_: Any, **__:
 
 
 def _grouped_product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
-    """Rows grouped by expert times each expert's weight, or its gradient, which reduces over the rows."""
+    """Rows grouped by expert times the experts' weights, or the weight gradient, which reduces over the rows."""
     if len(a) == 2 and len(b) == 3:
         return 2 * a[0] * a[1] * b[2]
     if len(a) == 2:
@@ -73,12 +73,12 @@ def _grouped_product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> 
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Scores and their product with the values, full square."""
+    """Scores and their product with the values, without skipping masked scores."""
     batch, heads, rows, width = query
     return int(2 * batch * heads * rows * key[-2] * (width + value[-1]))
 
 
 def _attention_backward(_: Any, query: Any, key: Any, value: Any, *__: Any, **___: Any) -> int:
-    """Scores again, gradients of query and key from those of the scores; gradients of scores and value."""
+    """Recomputed scores, and gradients of query, key, scores and value."""
     batch, heads, rows, width = query
     return int(2 * batch * heads * rows * key[-2] * (3 * width + 2 * value[-1]))

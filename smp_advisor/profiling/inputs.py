@@ -1,4 +1,4 @@
-"""What a model is called with when nobody says: example inputs from its configuration, its forward and its layers."""
+"""Example inputs of a model: supplied by the user, or inferred from its configuration, forward method and layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.subject import task_of
+from smp_advisor.profiling.profiled_model import task_of
 
 __all__ = ["ExampleInputs", "example_inputs", "filled"]
 
@@ -23,35 +23,36 @@ _SUPPLY = "pass inputs=, a dict or tuple of example tensors, or a function of (b
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleInputs:
-    """Inputs at any size."""
+    """Example inputs of a model at any size."""
 
     make: Callable[[int, int], Any]
-    """Tensors for (batch, sequence): by name or by place; on the meta device unless the user gave them."""
+    """Tensors for (batch, sequence), by name or by position; on the meta device unless the user supplied them."""
     has_sequence: bool
     longest: int
-    """Tokens that a sample may have at most; 0 where there is no limit."""
+    """Maximum tokens per sample; 0 for no limit."""
     description: str
-    """For people: ``input_ids, labels (inferred)``."""
-    given: bool
+    """Text for the user: ``input_ids, labels (inferred)``."""
+    is_supplied: bool
+    """Whether the user supplied them."""
 
 
-def example_inputs(model: nn.Module, given: Any = None, *, config: Any = None) -> ExampleInputs:
-    """Inputs the user gave, or inferred ones.
+def example_inputs(model: nn.Module, supplied: Any = None, *, config: Any = None) -> ExampleInputs:
+    """Inputs supplied by the user, or inferred ones.
 
     Parameters
     ----------
-    given
-        Example tensors by name or by place, or a function of (batch, sequence) that makes them.
+    supplied
+        Example tensors by name or by position, or a function of (batch, sequence) that returns them.
     config
         The transformers configuration of the model.
 
     Raises
     ------
     ProfileError
-        They can't be inferred; the sentence says what to pass.
+        The inputs can't be inferred. The sentence explains what to pass.
     """
-    if given is not None:
-        return _given(given)
+    if supplied is not None:
+        return _supplied(supplied)
     config = config if config is not None else getattr(model, "config", None)
     if hasattr(config, "to_dict") and hasattr(model, "main_input_name"):
         return _of_transformers(model, config)
@@ -59,7 +60,7 @@ def example_inputs(model: nn.Module, given: Any = None, *, config: Any = None) -
 
 
 def filled(inputs: Any, vocab: int, *, seed: int = 0) -> Any:
-    """Real values for inputs on the meta device: tokens below `vocab`, normal numbers, everything attended to."""
+    """Real values for inputs on the meta device: token ids below `vocab`, normal numbers, masks of ones."""
     generator = torch.Generator().manual_seed(seed)
 
     def fill(value: Any) -> Any:
@@ -78,17 +79,16 @@ def _empty(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def _given(given: Any) -> ExampleInputs:
-    if callable(given):
-        return ExampleInputs(
-            make=given, has_sequence=True, longest=0, description="inputs made by your function", given=True
-        )
-    if isinstance(given, Tensor):
-        given = (given,)
-    if not isinstance(given, Mapping | tuple | list) or not any(isinstance(v, Tensor) for v in tree_leaves(given)):
-        raise ProfileError(f"inputs must hold tensors: {_SUPPLY}.")
-    given = dict(given) if isinstance(given, Mapping) else tuple(given)
-    tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor) and leaf.ndim]
+def _supplied(inputs: Any) -> ExampleInputs:
+    if callable(inputs):
+        description = "inputs from your function"
+        return ExampleInputs(make=inputs, has_sequence=True, longest=0, description=description, is_supplied=True)
+    if isinstance(inputs, Tensor):
+        inputs = (inputs,)
+    if not isinstance(inputs, Mapping | tuple | list) or not any(isinstance(v, Tensor) for v in tree_leaves(inputs)):
+        raise ProfileError(f"inputs must contain tensors: {_SUPPLY}.")
+    inputs = dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs)
+    tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim]
     batch = tensors[0].shape[0]
     tokens = [leaf for leaf in tensors if leaf.ndim >= 2 and not leaf.is_floating_point()]
     sequence = tokens[0].shape[1] if tokens else 0
@@ -102,10 +102,12 @@ def _given(given: Any) -> ExampleInputs:
                 shape[1:] = [new_sequence if size == sequence else size for size in shape[1:]]
             return torch.empty(shape, dtype=value.dtype, device="meta")
 
-        return tree_map(resize, given)
+        return tree_map(resize, inputs)
 
-    names = ", ".join(given) if isinstance(given, dict) else f"{len(given)} tensors"
-    return ExampleInputs(make=make, has_sequence=bool(sequence), longest=0, description=f"{names} (given)", given=True)
+    names = ", ".join(inputs) if isinstance(inputs, dict) else f"{len(inputs)} tensors"
+    return ExampleInputs(
+        make=make, has_sequence=bool(sequence), longest=0, description=f"{names} (supplied)", is_supplied=True
+    )
 
 
 def _arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
@@ -116,7 +118,7 @@ def _arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
 
 
 def _own(config: Any, *names: str) -> Any:
-    """First of the names that the configuration, or its text part, has a value for."""
+    """Value of the first of the names that is set in the configuration or in one of its parts."""
     parts = [config, *(getattr(config, part, None) for part in ("text_config", "decoder", "encoder", "vision_config"))]
     for part in parts:
         for name in names:
@@ -127,51 +129,53 @@ def _own(config: Any, *names: str) -> Any:
 
 
 def _of_transformers(model: nn.Module, config: Any) -> ExampleInputs:
-    takes = _arguments(model)
+    arguments = _arguments(model)
     main = str(getattr(model, "main_input_name", "input_ids"))
     task = task_of(type(model), config)
-    if "pixel_values" in takes and "input_ids" not in takes and (main == "pixel_values" or task == "image"):
-        return _image(takes, config)
+    if "pixel_values" in arguments and "input_ids" not in arguments and (main == "pixel_values" or task == "image"):
+        return _image(arguments, config)
     if main in {"input_ids", "pixel_values", "inputs"}:
-        name = "inputs" if main == "inputs" and "input_ids" not in takes else "input_ids"
-        return _tokens(takes, config, name, task)
-    raise ProfileError(f"{type(model).__name__} takes {main}, for which no example can be inferred: {_SUPPLY}.")
+        name = "inputs" if main == "inputs" and "input_ids" not in arguments else "input_ids"
+        return _tokens(arguments, config, name, task)
+    raise ProfileError(f"{type(model).__name__} requires {main}, which can't be inferred: {_SUPPLY}.")
 
 
-def _tokens(takes: Mapping[str, Any], config: Any, name: str, task: str) -> ExampleInputs:
+def _tokens(arguments: Mapping[str, Any], config: Any, name: str, task: str) -> ExampleInputs:
     class_labels = task in {"other", "image"}
-    # Audio tokens of several codebooks, one row each.
-    books = _own(config, "num_codebooks") if task == "causal" and "Musicgen" in type(config).__name__ else None
+    # MusicGen has one row of audio tokens per codebook.
+    codebooks = _own(config, "num_codebooks") if task == "causal" and "Musicgen" in type(config).__name__ else None
 
     def make(batch: int, sequence: int) -> dict[str, Any]:
-        inputs: dict[str, Any] = {name: _empty(batch * (books or 1), sequence)}
-        if task == "sequence-to-sequence" and "decoder_input_ids" in takes:
+        inputs: dict[str, Any] = {name: _empty(batch * (codebooks or 1), sequence)}
+        if task == "sequence-to-sequence" and "decoder_input_ids" in arguments:
             inputs["decoder_input_ids"] = _empty(batch, sequence)
-        if "bbox" in takes:
+        if "bbox" in arguments:
             inputs["bbox"] = _empty(batch, sequence, 4)
-        if "labels" in takes:
+        if "labels" in arguments:
             rows = (batch,) if class_labels else (batch, sequence)
-            inputs["labels"] = _empty(*rows, books) if books else _empty(*rows)
-        if "use_cache" in takes:
+            inputs["labels"] = _empty(*rows, codebooks) if codebooks else _empty(*rows)
+        if "use_cache" in arguments:
             inputs["use_cache"] = False
         return inputs
 
     longest = _longest(config)
-    known = ", ".join(key for key in make(1, 1) if key != "use_cache")
-    return ExampleInputs(make=make, has_sequence=True, longest=longest, description=f"{known} (inferred)", given=False)
+    names = ", ".join(key for key in make(1, 1) if key != "use_cache")
+    return ExampleInputs(
+        make=make, has_sequence=True, longest=longest, description=f"{names} (inferred)", is_supplied=False
+    )
 
 
 def _longest(config: Any) -> int:
-    """Positions of a position table; 0 where positions are computed."""
+    """Size of the position table; 0 if positions are computed."""
     value = _own(config, "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
     if not isinstance(value, int) or value < 8:
         return 0
-    # RoBERTa and its kin count positions from the padding index on.
+    # RoBERTa-like models count positions from the padding index.
     reserved = 2 if value % 2 == 0 and value % 32 == 2 else 0
     return value - reserved
 
 
-def _image(takes: Mapping[str, Any], config: Any) -> ExampleInputs:
+def _image(arguments: Mapping[str, Any], config: Any) -> ExampleInputs:
     size = _own(config, "image_size", "img_size", "input_size")
     height, width = _pair(size)
     channels = _own(config, "num_channels", "in_channels", "in_chans")
@@ -179,7 +183,7 @@ def _image(takes: Mapping[str, Any], config: Any) -> ExampleInputs:
 
     def make(batch: int, _: int) -> dict[str, Any]:
         inputs = {"pixel_values": _empty(batch, channels, height, width, dtype=torch.float32)}
-        if "labels" in takes:
+        if "labels" in arguments:
             inputs["labels"] = _empty(batch)
         return inputs
 
@@ -188,7 +192,7 @@ def _image(takes: Mapping[str, Any], config: Any) -> ExampleInputs:
         has_sequence=False,
         longest=0,
         description=f"pixel_values of {height} x {width}, labels (inferred)",
-        given=False,
+        is_supplied=False,
     )
 
 
@@ -205,7 +209,7 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 def _of_module(model: nn.Module) -> ExampleInputs:
-    """Inputs of a module not from transformers: its first layer says what it takes, its forward what else."""
+    """Inputs of a module not from transformers, inferred from its first layer and its forward method."""
     first = next((m for m in model.modules() if isinstance(m, nn.Embedding | nn.Linear | nn.Conv2d | nn.Conv1d)), None)
     positional = [
         (name, parameter)
@@ -214,8 +218,8 @@ def _of_module(model: nn.Module) -> ExampleInputs:
     ]
     required = [name for name, parameter in positional if parameter.default is inspect.Parameter.empty]
     if first is None or not positional or any(name not in _LABELS for name in required[1:]):
-        needs = f" ({', '.join(required)})" if required else ""
-        raise ProfileError(f"What {type(model).__name__}.forward takes{needs} can't be inferred: {_SUPPLY}.")
+        names = f" ({', '.join(required)})" if required else ""
+        raise ProfileError(f"The inputs of {type(model).__name__}.forward{names} can't be inferred: {_SUPPLY}.")
     labels = next((name for name, _ in positional[1:] if name in _LABELS), None)
     name = positional[0][0]
     return _of_first_layer(model, first, name, labels)
@@ -242,13 +246,13 @@ def _of_first_layer(model: nn.Module, first: nn.Module, name: str, labels: str |
             inputs[labels] = _empty(batch, sequence) if isinstance(first, nn.Embedding) else _empty(batch)
         return inputs
 
-    # A second, shorter table holds positions.
+    # A second, shorter embedding table contains positions.
     longest = min((t.num_embeddings for t in tables), default=0) if len(tables) > 1 else 0
-    said = {nn.Embedding: "tokens", nn.Conv2d: f"images of {_IMAGE_SIZE} x {_IMAGE_SIZE}"}.get(type(first), "numbers")
+    kind = {nn.Embedding: "tokens", nn.Conv2d: f"images of {_IMAGE_SIZE} x {_IMAGE_SIZE}"}.get(type(first), "numbers")
     return ExampleInputs(
         make=make,
         has_sequence=has_sequence or isinstance(first, nn.Conv1d),
         longest=longest,
-        description=f"{name}: {said}{', ' + labels if labels else ''} (inferred)",
-        given=False,
+        description=f"{name}: {kind}{', ' + labels if labels else ''} (inferred)",
+        is_supplied=False,
     )

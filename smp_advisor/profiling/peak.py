@@ -1,36 +1,36 @@
-"""The peak of a training step on one GPU, composed of what a profile knows."""
+"""Peak memory of a training step on one GPU, computed from a profile."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from smp_advisor.profiling.recipe import recipe
+from smp_advisor.profiling.precision import training_precision
 
 if TYPE_CHECKING:
-    from smp_advisor.profiling.measured import Profile
+    from smp_advisor.profiling.result import Profile
 
 __all__ = ["PeakMemory", "peak_memory"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeakMemory:
-    """Bytes of a steady-state step (optimizer state resident) at its highest point, without allocator and context."""
+    """Peak bytes of a step with resident optimizer state, excluding allocator overhead and CUDA context."""
 
     phase: Literal["forward", "backward", "optimizer"]
     parameters_bytes: int
     optimizer_state_bytes: int
     """Moments and fp32 copies."""
     gradients_bytes: int
-    """Of all parameters, at the end of the backward pass."""
+    """Gradients of all parameters, at the end of the backward pass."""
     activations_bytes: int
-    """Kept by autograd at the end of the forward pass."""
+    """Activations saved by autograd at the end of the forward pass."""
     loss_bytes: int
-    """Logits and the loss's temporaries beyond them, at the start of the backward pass."""
+    """Logits and temporaries of the loss, at the start of the backward pass."""
     optimizer_step_bytes: int
-    """Temporaries of the optimizer's step."""
+    """Temporaries of the optimizer step."""
     passes_bytes: int
-    """Peak of the forward and backward pass alone."""
+    """Peak of the forward and backward passes alone."""
     peak_bytes: int
 
     @property
@@ -47,22 +47,22 @@ def peak_memory(
     checkpointing: bool = False,
     persistent_gradients: bool = False,
 ) -> PeakMemory:
-    """Walk the profile's timeline at a size.
+    """Peak memory at a batch size and sequence length, from the profile's timeline.
 
-    With gradients freed between steps, the peak of a transformer is ``P + O + max(A + 8bsV, G + one block)`` in fp32
-    loss precision: either at the start of the backward pass, with all activations, or at its end, with all gradients.
-    The timeline holds every point between.
+    If gradients are freed between steps, the peak of a transformer with an fp32 loss is
+    ``P + O + max(A + 8bsV, G + one block)``: at the start of the backward pass, with all activations, or at its end,
+    with all gradients. The timeline covers every point in between.
 
     Parameters
     ----------
     persistent_gradients
-        Whether gradients stay allocated between steps (buckets of data-parallel libraries, SMP): they then add to the
-        highest point of the pass.
+        Whether gradients stay allocated between steps (buckets of data-parallel libraries, SMP). They then add to the
+        peak of the passes.
     """
-    held = recipe(profile.precision)
+    precision = training_precision(profile.precision)
     timeline = profile.checkpointed_timeline if checkpointing else profile.timeline
-    parameters = held.parameter_bytes * profile.parameter_count + profile.buffer_bytes
-    state = held.state_bytes(profile.optimizer) * profile.trainable_parameter_count
+    parameters = precision.parameter_bytes * profile.parameter_count + profile.buffer_bytes
+    state = precision.state_bytes(profile.optimizer) * profile.trainable_parameter_count
     resident = parameters + state + profile.input_bytes(batch, sequence)
     gradients = profile.gradient_bytes
     saved = profile.activation_bytes(batch, sequence, checkpointing=checkpointing)
@@ -79,7 +79,7 @@ def peak_memory(
         if top > highest:
             highest, phase = top, segment.phase
         live += segment.change_bytes(batch, sequence)
-    if not timeline:  # no timeline could be fitted: the closed form, without the loss
+    if not timeline:  # the timeline could not be fitted: use the closed form, without the loss
         highest, phase = saved + (gradients if persistent_gradients else 0), "backward"
     passes = resident + highest
     step = gradients + profile.optimizer_rise_bytes

@@ -1,4 +1,4 @@
-"""Exact polynomials in batch and sequence: what a trace at a few sizes says about every size."""
+"""Exact polynomials in batch and sequence, fitted to traces at a few sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Polynomial:
-    """A whole number of bytes or FLOPs as a function of samples and of tokens a sample.
+    """Bytes or FLOPs, an integer, as a function of samples and of tokens per sample.
 
     Examples
     --------
@@ -29,7 +29,7 @@ class Polynomial:
     """``coefficients[i][j]`` multiplies ``batch**i * sequence**j``."""
 
     def __call__(self, batch: int, sequence: int = 1) -> int:
-        """Value at a batch of so many samples and so many tokens a sample, rounded to a whole number."""
+        """Value for `batch` samples of `sequence` tokens, rounded to an integer."""
         return round(
             sum(
                 (
@@ -41,21 +41,21 @@ class Polynomial:
             )
         )
 
-    def __add__(self, other: Polynomial) -> Polynomial:
-        rows = max(len(self.coefficients), len(other.coefficients))
-        columns = max(len(self.coefficients[0]), len(other.coefficients[0]))
+    def __add__(self, addend: Polynomial) -> Polynomial:
+        rows = max(len(self.coefficients), len(addend.coefficients))
+        columns = max(len(self.coefficients[0]), len(addend.coefficients[0]))
         return Polynomial(
-            tuple(tuple(self.coefficient(i, j) + other.coefficient(i, j) for j in range(columns)) for i in range(rows))
+            tuple(tuple(self.coefficient(i, j) + addend.coefficient(i, j) for j in range(columns)) for i in range(rows))
         )
 
-    def __sub__(self, other: Polynomial) -> Polynomial:
-        return self + other * -1
+    def __sub__(self, subtrahend: Polynomial) -> Polynomial:
+        return self + subtrahend * -1
 
     def __mul__(self, factor: int | Fraction) -> Polynomial:
         return Polynomial(tuple(tuple(value * factor for value in row) for row in self.coefficients))
 
     def coefficient(self, batch_power: int, sequence_power: int) -> Fraction:
-        """Factor of ``batch**batch_power * sequence**sequence_power``, 0 beyond the degree."""
+        """Factor of ``batch**batch_power * sequence**sequence_power``; 0 beyond the degree."""
         if batch_power >= len(self.coefficients) or sequence_power >= len(self.coefficients[0]):
             return Fraction(0)
         return self.coefficients[batch_power][sequence_power]
@@ -67,19 +67,19 @@ class Polynomial:
 
     @classmethod
     def fit(cls, values: Mapping[tuple[int, int], int]) -> Polynomial:
-        """The polynomial through every point of a grid of (batch, sequence).
+        """Fit a polynomial through every point of a grid of (batch, sequence).
 
-        Its degree in each is one less than the number of values on that side of the grid.
+        The degree in each variable is one less than its number of grid values.
 
         Raises
         ------
         ValueError
-            The points are no full grid.
+            The points do not form a full grid.
         """
         batches = sorted({batch for batch, _ in values})
         sequences = sorted({sequence for _, sequence in values})
         if len(values) != len(batches) * len(sequences):
-            raise ValueError(f"a fit needs every combination of batches {batches} and sequences {sequences}")
+            raise ValueError(f"a fit requires every combination of batches {batches} and sequences {sequences}")
         along_sequence = [
             _through(sequences, [Fraction(values[batch, sequence]) for sequence in sequences]) for batch in batches
         ]
@@ -88,21 +88,21 @@ class Polynomial:
 
     @classmethod
     def fit_each(cls, points: Mapping[tuple[int, int], T], read: Callable[[T], int]) -> Polynomial:
-        """`fit` of one figure read from what was measured at each point."""
+        """`fit` of one figure, read from the measurement at each point."""
         return cls.fit({point: read(value) for point, value in points.items()})
 
     def as_list(self) -> list[list[str]]:
-        """Plain data: the coefficients as text, ``"3/2"``."""
+        """Coefficients as text, such as ``"3/2"``."""
         return [[str(value) for value in row] for row in self.coefficients]
 
     @classmethod
     def from_list(cls, rows: Sequence[Sequence[str]]) -> Polynomial:
-        """Polynomial of `as_list`."""
+        """Inverse of `as_list`."""
         return cls(tuple(tuple(Fraction(value) for value in row) for row in rows))
 
 
 def _through(places: Sequence[int], values: Sequence[Fraction]) -> list[Fraction]:
-    """Coefficients, lowest first, of the least polynomial through the points (Newton's divided differences)."""
+    """Coefficients, lowest first, of the lowest-degree polynomial through the points (Newton's divided differences)."""
     differences = list(values)
     for order in range(1, len(places)):
         for k in range(len(places) - 1, order - 1, -1):

@@ -1,8 +1,8 @@
-"""Figures of a model that no trace can follow: polynomials through real steps of small copies.
+"""Profile of a model that cannot be traced, extrapolated from real steps of small copies.
 
-Every figure is a polynomial of degree 2 in the width, 1 in depth, vocabulary and batch, 2 in the sequence, as long as
-each dimension that is scaled is proportional to the width and the others stay as they are. Real steps so extrapolated
-met the full-size figures exactly on 12 of 13 models.
+Every figure is a polynomial of degree 2 in width and sequence, and of degree 1 in depth, vocabulary and batch, if every
+scaled dimension is proportional to the width and all others are constant. On 12 of 13 models, the extrapolated figures
+equaled the full-size figures exactly.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.fake import default_dtype
-from smp_advisor.profiling.gpu_kernels import without_initialisation
+from smp_advisor.profiling.gpu_kernels import without_initialization
 from smp_advisor.profiling.inputs import example_inputs, filled
-from smp_advisor.profiling.measured import Agreement, BlockProfile, Profile, Provenance
 from smp_advisor.profiling.optimizer_step import optimizer_rise_bytes
 from smp_advisor.profiling.polynomial import Polynomial
+from smp_advisor.profiling.result import Agreement, BlockProfile, Profile, Provenance
 from smp_advisor.profiling.scaled.reduction import at_scale, layers_of, usual_fraction, vocabulary_of
 from smp_advisor.profiling.step import measure_step
 from smp_advisor.profiling.structure import dimensions, parameter_total, stacks, ties
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.step import StepMeasure
-    from smp_advisor.profiling.subject import Subject
     from smp_advisor.profiling.trace import Settings
 
     Points = Mapping[tuple[int, int], StepMeasure]
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 __all__ = ["profile_by_real_steps"]
 
 _WIDTHS = (2, 3, 4)
-_HELD_OUT = 5
+_CHECK_WIDTH = 5
 _LAYERS = (2, 4)
 _VOCABULARIES = (256, 512)
 _BATCHES = (2, 3)
 _SEQUENCES = (32, 64, 96)
-_FAR = 0.01
-"""A held-out width that is predicted worse than this refutes the polynomial."""
+_MAX_ERROR = 0.01
+"""Maximum relative error at the check width; a larger error refutes the polynomial."""
 _FIGURES: dict[str, Callable[[StepMeasure], int]] = {
     "saved bytes": lambda step: step.saved_bytes,
     "forward FLOPs": lambda step: step.forward_flops,
@@ -57,24 +57,24 @@ _FIGURES: dict[str, Callable[[StepMeasure], int]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Grid:
-    """Copies to measure, and how to extrapolate them."""
+    """Scaled copies of a model, and the settings to measure them with."""
 
-    subject: Subject
+    profiled: ProfiledModel
     settings: Settings
     fraction: tuple[int, bool]
     layers: int
     vocabulary: int
 
     def points(self, over: int, layers: int, vocabulary: int) -> Points:
-        """Real steps of one copy at every batch and sequence."""
-        config = at_scale(self.subject.config, self.fraction, over, layers=layers, vocabulary=vocabulary or 1)
-        dtype = compute_dtype(self.settings.recipe)
+        """Real steps of one copy at every batch and sequence length."""
+        config = at_scale(self.profiled.config, self.fraction, over, layers=layers, vocabulary=vocabulary or 1)
+        dtype = compute_dtype(self.settings.training_precision)
         torch.manual_seed(0)
         with default_dtype(dtype):
-            model = self.subject.with_config(config).build(attention=self.settings.attention).train()
+            model = self.profiled.with_config(config).build(attention=self.settings.attention).train()
         example = example_inputs(model, self.settings.inputs, config=config)
         if not example.has_sequence or (example.longest and example.longest < _SEQUENCES[-1]):
-            raise ProfileError("its inputs have no sequence to extrapolate along", kind="error")
+            raise ProfileError("its inputs have no sequence dimension to extrapolate", kind="error")
         tokens = vocabulary or dimensions(model).vocab
         return {
             (b, s): self._step(model, filled(example.make(b, s), tokens), dtype) for b in _BATCHES for s in _SEQUENCES
@@ -95,110 +95,110 @@ class _Grid:
         return {over: self.points(over, layers, vocabulary) for over in _WIDTHS}
 
 
-def profile_by_real_steps(subject: Subject, settings: Settings) -> Profile:
+def profile_by_real_steps(profiled: ProfiledModel, settings: Settings) -> Profile:
     """Profile a transformers model by real steps of scaled copies.
 
     Raises
     ------
     ProfileError
-        The configuration's dimensions are not known, or a held-out width shows that they do not scale.
+        The configuration's dimensions are unknown, or the check at an additional width fails.
     """
     began = time.perf_counter()
-    fraction, layers = usual_fraction(subject.config), layers_of(subject.config)
-    if fraction is None or not layers or fraction[0] <= _HELD_OUT:
+    fraction, layers = usual_fraction(profiled.config), layers_of(profiled.config)
+    if fraction is None or not layers or fraction[0] <= _CHECK_WIDTH:
         raise ProfileError("its configuration has no heads and layers that scale together", kind="error")
-    vocabulary = vocabulary_of(subject.config)
-    grid = _Grid(subject=subject, settings=settings, fraction=fraction, layers=layers, vocabulary=vocabulary)
+    vocabulary = vocabulary_of(profiled.config)
+    grid = _Grid(profiled=profiled, settings=settings, fraction=fraction, layers=layers, vocabulary=vocabulary)
     small, large = (min(size, vocabulary) for size in _VOCABULARIES) if vocabulary else (0, 0)
     base = grid.widths(_LAYERS[0], small)
     deeper = grid.widths(_LAYERS[1], small)
     wider = grid.widths(_LAYERS[0], large) if large > small else base
-    agreements = _held_out(grid, base, small)
+    agreements = _check_width(grid, base, small)
     figures: dict[str, Polynomial] = {}
-    a_layer: dict[str, Polynomial] = {}
+    per_layer: dict[str, Polynomial] = {}
     for figure, read in _FIGURES.items():
         at_base, at_deeper, at_wider = (_at_full_width(copies, read, fraction[0]) for copies in (base, deeper, wider))
-        a_layer[figure] = (at_deeper - at_base) * Fraction(1, _LAYERS[1] - _LAYERS[0])
-        a_token = (at_wider - at_base) * Fraction(1, large - small) if large > small else Polynomial()
-        figures[figure] = at_base + a_layer[figure] * (layers - _LAYERS[0]) + a_token * (vocabulary - small)
-    return _assembled(subject, settings, figures, a_layer, agreements, time.perf_counter() - began)
+        per_layer[figure] = (at_deeper - at_base) * Fraction(1, _LAYERS[1] - _LAYERS[0])
+        per_token = (at_wider - at_base) * Fraction(1, large - small) if large > small else Polynomial()
+        figures[figure] = at_base + per_layer[figure] * (layers - _LAYERS[0]) + per_token * (vocabulary - small)
+    return _assembled(profiled, settings, figures, per_layer, agreements, time.perf_counter() - began)
 
 
 def _at_full_width(copies: Mapping[int, Points], read: Callable[[StepMeasure], int], width: int) -> Polynomial:
-    """Lagrange's polynomial through the widths, at the full one."""
+    """Value at the full width of the Lagrange polynomial through the measured widths."""
     total = Polynomial()
     for over, points in copies.items():
         weight = Fraction(1)
-        for other in copies:
-            if other != over:
-                weight *= Fraction(width - other, over - other)
+        for node in copies:
+            if node != over:
+                weight *= Fraction(width - node, over - node)
         total += Polynomial.fit_each(points, read) * weight
     return total
 
 
-def _held_out(grid: _Grid, base: Mapping[int, Points], vocabulary: int) -> tuple[Agreement, ...]:
-    """A width that was not fitted, predicted and measured."""
-    points = grid.points(_HELD_OUT, _LAYERS[0], vocabulary)
-    at = (_BATCHES[-1], _SEQUENCES[-1])
-    found = tuple(
+def _check_width(grid: _Grid, base: Mapping[int, Points], vocabulary: int) -> tuple[Agreement, ...]:
+    """Compare the prediction for a width that was not fitted with real steps."""
+    points = grid.points(_CHECK_WIDTH, _LAYERS[0], vocabulary)
+    size = (_BATCHES[-1], _SEQUENCES[-1])
+    agreements = tuple(
         Agreement(
             figure=figure,
-            predicted=_at_full_width(base, read, _HELD_OUT)(*at),
-            measured=read(points[at]),
+            predicted=_at_full_width(base, read, _CHECK_WIDTH)(*size),
+            measured=read(points[size]),
             against="real steps of a width that was not fitted",
         )
         for figure, read in _FIGURES.items()
     )
-    worst = max(found, key=lambda one: abs(one.ratio - 1))
-    if abs(worst.ratio - 1) > _FAR:
+    worst = max(agreements, key=lambda agreement: abs(agreement.ratio - 1))
+    if abs(worst.ratio - 1) > _MAX_ERROR:
         raise ProfileError(
-            f"real steps of copies do not extrapolate: {worst.figure} of a held-out width is "
-            f"{100 * (worst.ratio - 1):+.1f} % off",
+            f"real steps of copies do not extrapolate: {worst.figure} at an additional width are off by "
+            f"{100 * (worst.ratio - 1):+.1f} %",
             kind="error",
         )
-    return found
+    return agreements
 
 
 def _assembled(
-    subject: Subject,
+    profiled: ProfiledModel,
     settings: Settings,
     figures: Mapping[str, Polynomial],
-    a_layer: Mapping[str, Polynomial],
+    per_layer: Mapping[str, Polynomial],
     agreements: tuple[Agreement, ...],
     seconds: float,
 ) -> Profile:
-    with torch.device("meta"), without_initialisation():
-        model = subject.build()
-    example = example_inputs(model, settings.inputs, config=subject.config)
+    with torch.device("meta"), without_initialization():
+        model = profiled.build()
+    example = example_inputs(model, settings.inputs, config=profiled.config)
     parameters = list(model.parameters())
     trainable = [p for p in parameters if p.requires_grad]
     size = dimensions(model)
-    block = max(stacks(model), key=lambda stack: stack.parameters, default=None)
-    element = settings.recipe.element_bytes
+    stack = max(stacks(model), key=lambda candidate: candidate.parameters, default=None)
+    element = settings.training_precision.element_bytes
     blocks: tuple[BlockProfile, ...] = ()
-    if block is not None:
-        module = model.get_submodule(block.paths[-1])
-        own = list({id(p): p for p in module.parameters()}.values())
-        carried = Polynomial(((Fraction(0),) * 2, (Fraction(0), Fraction(element * size.hidden))))
-        one = BlockProfile(
-            name=block.paths[-1],
+    if stack is not None:
+        module = model.get_submodule(stack.paths[-1])
+        block_parameters = list({id(p): p for p in module.parameters()}.values())
+        input_bytes = Polynomial(((Fraction(0),) * 2, (Fraction(0), Fraction(element * size.hidden))))
+        block = BlockProfile(
+            name=stack.paths[-1],
             kind=type(module).__name__,
             parameters=parameter_total([module]),
-            trainable_parameters=sum(p.numel() for p in own if p.requires_grad),
-            one_dimensional_parameters=sum(p.numel() for p in own if p.ndim < 2),
+            trainable_parameters=sum(p.numel() for p in block_parameters if p.requires_grad),
+            one_dimensional_parameters=sum(p.numel() for p in block_parameters if p.ndim < 2),
             hidden=size.hidden,
-            saved_bytes=a_layer["saved bytes"],
-            input_bytes=carried,
-            forward_flops=a_layer["forward FLOPs"],
-            backward_flops=a_layer["backward FLOPs"],
+            saved_bytes=per_layer["saved bytes"],
+            input_bytes=input_bytes,
+            forward_flops=per_layer["forward FLOPs"],
+            backward_flops=per_layer["backward FLOPs"],
         )
-        blocks = (one,) * len(block.paths)
-    note = "extrapolated from copies of three widths, two depths and two vocabularies; a fourth width agreed"
+        blocks = (block,) * len(stack.paths)
+    note = "extrapolated from copies of three widths, two depths and two vocabularies; confirmed at a fourth width"
     inputs = tree_leaves(example.make(1, 1))
     return Profile(
-        name=subject.name,
-        source=subject.source,
-        origin=subject.origin,
+        name=profiled.name,
+        source=profiled.source,
+        origin=profiled.origin,
         parameter_count=sum(p.numel() for p in parameters),
         trainable_parameter_count=sum(p.numel() for p in trainable),
         tied=ties(model),
@@ -215,8 +215,8 @@ def _assembled(
         forward_flops=figures["forward FLOPs"],
         backward_flops=figures["backward FLOPs"],
         input_bytes=Polynomial(((Fraction(0),) * 2, (Fraction(0), Fraction(8 * len(inputs))))),
-        gradient_bytes=settings.recipe.gradient_bytes * sum(p.numel() for p in trainable),
-        optimizer_rise_bytes=optimizer_rise_bytes(model, settings.optimizer, settings.recipe),
+        gradient_bytes=settings.training_precision.gradient_bytes * sum(p.numel() for p in trainable),
+        optimizer_rise_bytes=optimizer_rise_bytes(model, settings.optimizer, settings.training_precision),
         largest_parameter=max((p.numel() for p in parameters), default=0),
         provenance=(
             Provenance(figure="parameters", method="counted", confidence="exact"),
@@ -226,12 +226,12 @@ def _assembled(
                 figure="peak memory",
                 method="formula",
                 confidence="low",
-                note="state and activations added, the loss's temporaries left out",
+                note="sum of state and activations, excluding temporaries of the loss",
             ),
             Provenance(figure="inputs", method="counted", confidence="high", note=example.description),
         ),
         agreements=agreements,
         seconds=seconds,
         versions=versions(),
-        config_json=subject.config_json,
+        config_json=profiled.config_json,
     )

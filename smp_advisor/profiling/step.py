@@ -1,4 +1,4 @@
-"""One training step, watched: saved bytes, FLOPs and live memory, on fake tensors and on real ones alike."""
+"""Measurement of a training step: saved bytes, FLOPs and live memory, on fake or real tensors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch.utils._pytree import tree_leaves
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.cuda_autocast import cuda_autocast_rules
-from smp_advisor.profiling.forwards import wrapped_forwards
 from smp_advisor.profiling.gpu_kernels import gpu_kernels
-from smp_advisor.profiling.watch import Watch, storage_key
+from smp_advisor.profiling.patching import wrapped_forwards
+from smp_advisor.profiling.step_recorder import StepRecorder, storage_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from smp_advisor.profiling.watch import BlockMeasure, Stretch
+    from smp_advisor.profiling.step_recorder import BlockMeasure, Interval
 
 __all__ = ["StepMeasure", "call_model", "checkpointed", "loss_of", "measure_step"]
 
@@ -29,29 +29,29 @@ Inputs = Mapping[str, Any] | Sequence[Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepMeasure:
-    """What one step did, at one batch and sequence."""
+    """Measurements of one step, at one batch and sequence."""
 
     parameter_count: int
     saved_bytes: int
-    """Kept by autograd at the end of the forward pass, parameters and buffers left out."""
+    """Saved by autograd at the end of the forward pass, excluding parameters and buffers."""
     forward_flops: int
     backward_flops: int
     blocks: Mapping[str, BlockMeasure]
-    """By path; "" holds what lies between the blocks."""
-    stretches: tuple[Stretch, ...]
-    """Live memory of the last step from mark to mark."""
+    """By path; "" is everything outside the blocks."""
+    intervals: tuple[Interval, ...]
+    """Live memory of the last step, by interval."""
     resident_bytes: int
     """Parameters, buffers, inputs and optimizer state before the last step."""
     peak_bytes: int
-    """Highest live bytes of the last step."""
+    """Peak live bytes of the last step."""
     gradient_bytes: int
     without_gradient: tuple[str, ...]
-    """Trainable parameters that the step gave no gradient."""
+    """Trainable parameters without a gradient after the step."""
     operations: int
-    assumed: tuple[str, ...]
-    """Data-dependent tests that were answered by assumption."""
+    assumed_conditions: tuple[str, ...]
+    """Data-dependent conditions whose values were assumed."""
     outputs: int
-    """Columns of the logits, 0 where the model returns none."""
+    """Last dimension of the logits; 0 if the model returns none."""
     loss: Tensor | None = field(repr=False, compare=False)
 
 
@@ -65,96 +65,96 @@ def measure_step(
     backward: bool = True,
     optimizer: torch.optim.Optimizer | None = None,
     steps: int = 1,
-    answer: bool | None = None,
+    assumed_condition: bool | None = None,
     checkpointing: bool = False,
 ) -> StepMeasure:
-    """Run steps of a model and watch the last one.
+    """Run training steps of a model and measure the last one.
 
-    The model and its inputs already have the types of the precision; ``amp`` adds autocast. Under an active
+    The model and its inputs must already have the dtypes of the precision; ``amp`` adds autocast. Under an active
     `FakeTensorMode` nothing is allocated.
 
     Parameters
     ----------
     blocks
-        Paths of the modules to tell apart.
+        Paths of the modules to measure separately.
     optimizer
-        Stepped after each backward pass, gradients then freed.
-    answer
-        What data-dependent tests are answered with.
+        Stepped after each backward pass; gradients are then freed.
+    assumed_condition
+        Value assumed for data-dependent conditions; None raises on fake tensors.
     checkpointing
         Whether each of `blocks` is recomputed in the backward pass.
     """
-    named = dict(model.named_parameters())
-    watch = Watch(named, answer=answer)
-    own = [*named.values(), *model.buffers()]
-    watch.hold([*own, *tree_leaves(inputs)])
-    keep = _Saved(watch, frozenset(key for key in map(storage_key, own) if key is not None))
+    parameters = dict(model.named_parameters())
+    recorder = StepRecorder(parameters, assumed_condition=assumed_condition)
+    state = [*parameters.values(), *model.buffers()]
+    recorder.track([*state, *tree_leaves(inputs)])
+    saved_storages = _SavedStorages(recorder, frozenset(key for key in map(storage_key, state) if key is not None))
     output: Any = None
     loss: Tensor | None = None
-    resident = watch.live_bytes
+    resident = recorder.live_bytes
     saved = gradients = outputs = 0
     missing: tuple[str, ...] = ()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(watch)
-        stack.enter_context(gpu_kernels(attention, watch.on_attention))
-        if precision == "amp":  # until the backward pass has ended: it may recompute
+        stack.enter_context(recorder)
+        stack.enter_context(gpu_kernels(attention, recorder.on_attention))
+        if precision == "amp":  # also in the backward pass, which may recompute
             stack.enter_context(cuda_autocast_rules())
         if checkpointing:
             stack.enter_context(checkpointed(model, blocks))
-        stack.enter_context(_marks(model, blocks, watch))
+        stack.enter_context(_marks(model, blocks, recorder))
         for _ in range(steps):
             loss = None
-            watch.restart("forward")
-            watch.blocks.clear()
-            watch.flops.clear()
-            keep.clear()
-            resident = watch.live_bytes
+            recorder.restart("forward")
+            recorder.blocks.clear()
+            recorder.flops.clear()
+            saved_storages.clear()
+            resident = recorder.live_bytes
             autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "amp")
-            with torch.autograd.graph.saved_tensors_hooks(keep.pack, _unpack), autocast:
+            with torch.autograd.graph.saved_tensors_hooks(saved_storages.pack, _unpack), autocast:
                 output = call_model(model, inputs)
                 loss = loss_of(output)
-            saved = keep.bytes
+            saved = saved_storages.bytes
             outputs = _outputs(output, loss)
-            keep.release()
+            saved_storages.release()
             output = None
-            watch.mark("backward")
+            recorder.mark("backward")
             if backward:
                 loss.backward()  # type: ignore[no-untyped-call]
-                watch.mark("optimizer")
-                missing = tuple(name for name, p in named.items() if p.requires_grad and p.grad is None)
-                gradients = sum(p.grad.untyped_storage().nbytes() for p in named.values() if p.grad is not None)
+                recorder.mark("optimizer")
+                missing = tuple(name for name, p in parameters.items() if p.requires_grad and p.grad is None)
+                gradients = sum(p.grad.untyped_storage().nbytes() for p in parameters.values() if p.grad is not None)
                 loss = loss.detach()
                 if optimizer is not None:
                     optimizer.step()
-                    watch.mark("end")
+                    recorder.mark("end")
                     optimizer.zero_grad(set_to_none=True)
     if backward and optimizer is None:
         model.zero_grad(set_to_none=True)
     return StepMeasure(
-        parameter_count=sum(p.numel() for p in named.values()),
+        parameter_count=sum(p.numel() for p in parameters.values()),
         saved_bytes=saved,
-        forward_flops=watch.flops["forward"],
-        backward_flops=watch.flops["backward"],
-        blocks=dict(watch.blocks),
-        stretches=tuple(watch.stretches),
+        forward_flops=recorder.flops["forward"],
+        backward_flops=recorder.flops["backward"],
+        blocks=dict(recorder.blocks),
+        intervals=tuple(recorder.intervals),
         resident_bytes=resident,
-        peak_bytes=watch.peak_bytes,
+        peak_bytes=recorder.peak_bytes,
         gradient_bytes=gradients,
         without_gradient=missing,
-        operations=watch.operations,
-        assumed=tuple(watch.assumed),
+        operations=recorder.operations,
+        assumed_conditions=tuple(recorder.assumed_conditions),
         outputs=outputs,
         loss=loss,
     )
 
 
 def call_model(model: nn.Module, inputs: Inputs) -> Any:
-    """The model's output for inputs by name or by place."""
+    """Call the model with inputs by name or by position."""
     return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
 
 
 def loss_of(output: Any) -> Tensor:
-    """The loss a model returns, or the mean of its first result where it returns none."""
+    """Loss returned by a model, or the mean of its first differentiable output if it returns no loss."""
     if isinstance(output, Tensor) and output.ndim == 0:
         return output
     loss = getattr(output, "loss", None)
@@ -164,34 +164,35 @@ def loss_of(output: Any) -> Tensor:
         if isinstance(leaf, Tensor) and leaf.requires_grad:
             return leaf if leaf.ndim == 0 else leaf.float().mean()
     raise ProfileError(
-        "The model returns nothing to train on, neither a loss nor a tensor with a gradient: pass inputs with labels, "
+        "The model returns neither a loss nor a tensor with a gradient, so it cannot be trained: pass inputs with "
+        "labels, "
         "or a module whose forward returns the loss."
     )
 
 
-class _Saved:
-    """Storages that autograd keeps."""
+class _SavedStorages:
+    """Bytes of the storages that autograd saves, excluding the model's own state."""
 
-    def __init__(self, watch: Watch, own: frozenset[int]) -> None:
-        self.watch, self.own = watch, own
+    def __init__(self, recorder: StepRecorder, state: frozenset[int]) -> None:
+        self.recorder, self.state = recorder, state
         self.bytes = 0
-        self._held: dict[int, Any] = {}
+        self._storages: dict[int, Any] = {}
 
     def clear(self) -> None:
         self.bytes = 0
-        self._held.clear()
+        self._storages.clear()
 
     def release(self) -> None:
-        """Autograd holds them from here on."""
-        self._held.clear()
+        """Drop the references; from here on autograd alone holds the storages."""
+        self._storages.clear()
 
     def pack(self, tensor: Tensor) -> Tensor:
         key = storage_key(tensor)
-        if key is not None and key not in self._held and key not in self.own:
+        if key is not None and key not in self._storages and key not in self.state:
             storage = tensor.untyped_storage()
-            self._held[key] = storage  # so that no other storage takes its address
+            self._storages[key] = storage  # so that no other storage reuses its address
             self.bytes += storage.nbytes()
-            self.watch.blocks[self.watch.block].saved_bytes += storage.nbytes()
+            self.recorder.blocks[self.recorder.block].saved_bytes += storage.nbytes()
         return tensor
 
 
@@ -200,7 +201,7 @@ def _unpack(tensor: Tensor) -> Tensor:
 
 
 def _outputs(output: Any, loss: Tensor) -> int:
-    """Last dimension of the logits."""
+    """Last dimension of the logits; 0 if there are none."""
     logits = getattr(output, "logits", None)
     if not isinstance(logits, Tensor):
         tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf is not loss and leaf.ndim]
@@ -209,13 +210,13 @@ def _outputs(output: Any, loss: Tensor) -> int:
 
 
 @contextlib.contextmanager
-def _marks(model: nn.Module, blocks: Sequence[str], watch: Watch) -> Iterator[None]:
-    """The watch learns when each block begins and ends, forward and backward."""
+def _marks(model: nn.Module, blocks: Sequence[str], recorder: StepRecorder) -> Iterator[None]:
+    """Mark the begin and end of each block, forward and backward."""
     handles = []
     for path in blocks:
         module = model.get_submodule(path)
-        handles.append(module.register_forward_pre_hook(_entering(watch, path), with_kwargs=True))
-        handles.append(module.register_forward_hook(_leaving(watch, path)))
+        handles.append(module.register_forward_pre_hook(_entering(recorder, path), with_kwargs=True))
+        handles.append(module.register_forward_hook(_leaving(recorder, path)))
     try:
         yield
     finally:
@@ -223,21 +224,21 @@ def _marks(model: nn.Module, blocks: Sequence[str], watch: Watch) -> Iterator[No
             handle.remove()
 
 
-def _entering(watch: Watch, path: str) -> Callable[..., None]:
+def _entering(recorder: StepRecorder, path: str) -> Callable[..., None]:
     def hook(_: nn.Module, arguments: Any, keywords: Any) -> None:
-        if watch.phase != "forward":  # recomputed
+        if recorder.phase != "forward":  # recomputation in the backward pass
             return
-        watch.mark("forward", path)
-        measure = watch.blocks[path]
+        recorder.mark("forward", path)
+        measure = recorder.blocks[path]
         measure.calls += 1
-        seen: dict[int, int] = {}
+        sizes: dict[int, int] = {}
         for leaf in tree_leaves((arguments, keywords)):
             if isinstance(leaf, Tensor) and leaf.requires_grad:
                 key = storage_key(leaf)
                 if key is not None:
-                    seen[key] = leaf.untyped_storage().nbytes()
+                    sizes[key] = leaf.untyped_storage().nbytes()
                     measure.hidden = measure.hidden or _width(leaf)
-        measure.input_bytes = sum(seen.values())
+        measure.input_bytes = sum(sizes.values())
 
     return hook
 
@@ -249,14 +250,14 @@ def _width(tensor: Tensor) -> int:
     return int(tensor.shape[1] if tensor.ndim == 4 else tensor.shape[-1])
 
 
-def _leaving(watch: Watch, path: str) -> Callable[..., None]:
+def _leaving(recorder: StepRecorder, path: str) -> Callable[..., None]:
     def hook(_: nn.Module, __: Any, output: Any) -> None:
-        if watch.phase != "forward":
+        if recorder.phase != "forward":
             return
-        watch.mark("forward")
+        recorder.mark("forward")
         for leaf in tree_leaves(output if not hasattr(output, "to_tuple") else output.to_tuple()):
             if isinstance(leaf, Tensor) and leaf.requires_grad:
-                leaf.register_hook(lambda _: watch.mark("backward", path))  # type: ignore[no-untyped-call]
+                leaf.register_hook(lambda _: recorder.mark("backward", path))  # type: ignore[no-untyped-call]
                 return
 
     return hook
@@ -264,7 +265,7 @@ def _leaving(watch: Watch, path: str) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def checkpointed(model: nn.Module, blocks: Sequence[str], *, preserve_rng_state: bool = False) -> Iterator[None]:
-    """Each block is recomputed in the backward pass (torch.utils.checkpoint, not reentrant)."""
+    """Recompute each block in the backward pass (torch.utils.checkpoint, not reentrant)."""
     from torch.utils.checkpoint import checkpoint
 
     def wrap(_: str, original: Callable[..., Any]) -> Callable[..., Any]:

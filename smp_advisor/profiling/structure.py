@@ -1,4 +1,4 @@
-"""The structure of any module: repeated blocks, tied parameters, its main dimensions."""
+"""Structure of a module: repeated blocks, tied parameters and main dimensions."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ __all__ = ["Dimensions", "Stack", "dimensions", "parameter_total", "stacks", "ti
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stack:
-    """A container whose children repeat with a period after a prefix of others."""
+    """A container whose children repeat with a period, after a prefix of different children."""
 
     path: str
-    """Of the container, "" for the model itself."""
+    """Path of the container; "" for the model itself."""
     names: tuple[str, ...]
-    """Of its children, in order."""
+    """Names of the children, in order."""
     prefix: int
-    """Children before the repetition: a dense layer before the experts', T5's first block with its position bias."""
+    """Children before the repetition: a dense layer before the MoE layers, T5's first block with its position bias."""
     period: int
     parameters: int
 
     @property
     def repeats(self) -> int:
-        """Whole periods."""
+        """Number of full periods."""
         return (len(self.names) - self.prefix) // self.period
 
     @property
-    def rest(self) -> int:
-        """Children after the last whole period."""
+    def suffix(self) -> int:
+        """Number of children after the last full period."""
         return (len(self.names) - self.prefix) % self.period
 
     @property
@@ -46,7 +46,7 @@ class Stack:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dimensions:
-    """What a person recognises a model by; 0 where it can't be told."""
+    """Main dimensions of a model; 0 if unknown."""
 
     hidden: int
     vocab: int
@@ -54,24 +54,24 @@ class Dimensions:
 
 
 def stacks(model: nn.Module) -> list[Stack]:
-    """The outermost containers of repeated blocks, in the order they are registered.
+    """Find the outermost containers of repeated blocks, in registration order.
 
-    Blocks are equal when class, shapes and types of parameters and buffers, and children are. A container is a
+    Blocks are equal if their classes, parameter and buffer shapes and types, and children are equal. A container is a
     ``ModuleList``, a ``Sequential``, or any module with three or more children named by numbers.
     """
-    found: list[Stack] = []
-    known: dict[int, str] = {}
+    repeated: list[Stack] = []
+    signature_by_module: dict[int, str] = {}
 
     def visit(module: nn.Module, path: str) -> None:
         children = [(name, child) for name, child in module._modules.items() if child is not None]
         if _is_container(module, [name for name, _ in children]):
-            signatures = [_signature(child, known) for _, child in children]
+            signatures = [_signature(child, signature_by_module) for _, child in children]
             repetition = _repetition(signatures)
             parameters = parameter_total(child for _, child in children)
             distinct = len({id(child) for _, child in children}) == len(children)
             prefix, period = repetition or (0, 0)
             if repetition and parameter_total(child for _, child in children[prefix:]) and distinct:
-                found.append(
+                repeated.append(
                     Stack(
                         path=path,
                         names=tuple(name for name, _ in children),
@@ -85,7 +85,7 @@ def stacks(model: nn.Module) -> list[Stack]:
             visit(child, f"{path}.{name}" if path else name)
 
     visit(model, "")
-    return found
+    return repeated
 
 
 def _is_container(module: nn.Module, names: Sequence[str]) -> bool:
@@ -95,7 +95,7 @@ def _is_container(module: nn.Module, names: Sequence[str]) -> bool:
 
 
 def _repetition(signatures: Sequence[str]) -> tuple[int, int] | None:
-    """Shortest prefix, of less than half of the children, and smallest period with at least two repeats."""
+    """Shortest prefix (less than half of the children) and smallest period that repeats at least twice."""
     count = len(signatures)
     for prefix in range((count + 1) // 2):
         for period in range(1, (count - prefix) // 2 + 1):
@@ -104,34 +104,34 @@ def _repetition(signatures: Sequence[str]) -> tuple[int, int] | None:
     return None
 
 
-def _signature(module: nn.Module, known: dict[int, str]) -> str:
-    """What makes a module equal to another in cost."""
-    if id(module) in known:
-        return known[id(module)]
+def _signature(module: nn.Module, cache: dict[int, str]) -> str:
+    """Hash of everything that determines a module's cost."""
+    if id(module) in cache:
+        return cache[id(module)]
     own = tuple((name, tuple(p.shape), str(p.dtype)) for name, p in module._parameters.items() if p is not None)
     buffers = tuple((name, tuple(b.shape)) for name, b in module._buffers.items() if b is not None)
     children = tuple(
-        ("#" if name.isdigit() else name, _signature(child, known))
+        ("#" if name.isdigit() else name, _signature(child, cache))
         for name, child in module._modules.items()
         if child is not None
     )
     leaf = not module._modules
     name = type(module).__qualname__
-    # Strides and kernels show in extra_repr; other modules write what costs nothing there (the layer's index).
+    # extra_repr shows strides and kernels; other modules add irrelevant values (the layer's index).
     extra = module.extra_repr() if leaf and (own or "ool" in name or "psample" in name) else ""
     text = repr((type(module).__module__, name, own, buffers, children, extra))
-    known[id(module)] = hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
-    return known[id(module)]
+    cache[id(module)] = hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
+    return cache[id(module)]
 
 
 def parameter_total(modules: Iterator[nn.Module] | Sequence[nn.Module]) -> int:
-    """Parameters of modules together, shared ones once."""
-    seen = {id(p): p.numel() for module in modules for p in module.parameters()}
-    return sum(seen.values())
+    """Total parameters of the modules; shared parameters count once."""
+    sizes = {id(p): p.numel() for module in modules for p in module.parameters()}
+    return sum(sizes.values())
 
 
 def ties(model: nn.Module) -> tuple[tuple[str, ...], ...]:
-    """Names that stand for one parameter, in groups."""
+    """Groups of names of the same parameter."""
     names: dict[int, list[str]] = defaultdict(list)
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names[id(parameter)].append(name)
@@ -139,7 +139,7 @@ def ties(model: nn.Module) -> tuple[tuple[str, ...], ...]:
 
 
 def dimensions(model: nn.Module) -> Dimensions:
-    """Hidden size (most frequent length of a norm's weight), vocabulary (largest embedding) and heads."""
+    """Hidden size (most frequent norm width), vocabulary (largest embedding) and number of heads."""
     widths: Counter[int] = Counter()
     heads: Counter[int] = Counter()
     vocab = 0

@@ -1,35 +1,35 @@
-"""A profile in a few lines, for people."""
+"""Summary of a profile as text and HTML."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.profiling.recipe import RECIPES
+from smp_advisor.profiling.precision import PRECISIONS
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
-    from smp_advisor.profiling.measured import Profile, Provenance
+    from smp_advisor.profiling.result import Profile, Provenance
 
 __all__ = ["rows", "summary", "summary_html"]
 
-_EQUAL = 1e-6
-"""Of a figure: what differs by less differs by how sums are rounded."""
+_ROUNDING = 1e-6
+"""Relative difference below which two figures differ only by rounding."""
 
 
 def summary(profile: Profile) -> str:
-    """Figures with the method that gave each."""
-    found = rows(profile)
-    width = max((len(label) for label, _ in found), default=0)
+    """Figures of the profile, with the method that produced each."""
+    labeled = rows(profile)
+    width = max((len(label) for label, _ in labeled), default=0)
     lines = [f"Profile of {profile.name}"]
-    lines += [f"  {label:<{width}}  {text}" for label, text in found]
+    lines += [f"  {label:<{width}}  {text}" for label, text in labeled]
     lines += [f"  Note: {warning}" for warning in profile.warnings]
     lines += [str(stage) for stage in _stages(profile)]
     return "\n".join(lines)
 
 
 def summary_html(profile: Profile) -> str:
-    """The same for a notebook."""
-    from smp_advisor.profiling.showing import box, table
+    """HTML form of `summary`, for a notebook."""
+    from smp_advisor.profiling.result_html import box, table
 
     notes = [("Note", warning) for warning in profile.warnings]
     parts = [table([*rows(profile), *notes])]
@@ -42,38 +42,44 @@ def _stages(profile: Profile) -> list[Any]:
 
 
 def rows(profile: Profile) -> list[tuple[str, str]]:
-    """Labels and texts: parameters, blocks, activations, FLOPs, peak, how each was obtained."""
+    """Label and text of each figure: parameters, blocks, activations, FLOPs, peak memory, and their sources."""
     if not profile.is_traced:
         return [("Parameters", _parameters(profile))] if profile.parameter_count else []
     batch, sequence = profile.batch, profile.sequence
     size = f"batch {batch}, {sequence:,} tokens" if profile.has_sequence else f"batch {batch}"
-    found = [
+    figures = [
         ("Parameters", _parameters(profile)),
         ("Blocks", _blocks(profile)),
-        ("Settings", f"{RECIPES[profile.precision].label}, {profile.attention} attention, {profile.optimizer}; {size}"),
+        (
+            "Settings",
+            f"{PRECISIONS[profile.precision].label}, {profile.attention} attention, {profile.optimizer}; {size}",
+        ),
         ("Inputs", profile.inputs),
         ("Activations", _activations(profile)),
         ("FLOPs", _flops(profile)),
-        ("Peak, one GPU", _peak(profile)),
+        ("Peak per GPU", _peak(profile)),
     ]
-    found += [(f"Source of {one.figure}", _method(one)) for one in profile.provenance if one.figure != "inputs"]
-    checks = [one for one in profile.agreements if one.measured]
+    figures += [
+        (f"Source of {source.figure}", _method(source)) for source in profile.provenance if source.figure != "inputs"
+    ]
+    checks = [check for check in profile.agreements if check.measured]
     if checks:
-        worst = max(checks, key=lambda one: abs(one.ratio - 1))
-        off = f"the worst is off by {100 * (worst.ratio - 1):+.2g} %" if abs(worst.ratio - 1) > _EQUAL else "all equal"
-        found.append(("Checked", f"{len(checks)} figures against the full trace and an unseen size: {off}"))
-    found.append(("Took", f"{profile.seconds:.1f} s, {profile.operations:,} operations"))
-    return found
+        worst = max(checks, key=lambda check: abs(check.ratio - 1))
+        error = 100 * (worst.ratio - 1)
+        outcome = f"largest error {error:+.2g} %" if abs(worst.ratio - 1) > _ROUNDING else "all equal"
+        figures.append(("Checks", f"{len(checks)} figures against the full trace and an unseen size: {outcome}"))
+    figures.append(("Run time", f"{profile.seconds:.1f} s, {profile.operations:,} operations"))
+    return figures
 
 
-def _method(one: Provenance) -> str:
-    return f"{one.method}, confidence {one.confidence}" + (f" ({one.note})" if one.note else "")
+def _method(source: Provenance) -> str:
+    return f"{source.method}, confidence {source.confidence}" + (f" ({source.note})" if source.note else "")
 
 
 def _parameters(profile: Profile) -> str:
     text = f"{format_count(profile.parameter_count)} ({profile.parameter_count:,})"
     if profile.trainable_parameter_count != profile.parameter_count:
-        text += f", {format_count(profile.trainable_parameter_count)} to be trained"
+        text += f", {format_count(profile.trainable_parameter_count)} trainable"
     if profile.tied:
         text += "; tied: " + "; ".join(" = ".join(group) for group in profile.tied[:2])
     return text
@@ -84,13 +90,13 @@ def _blocks(profile: Profile) -> str:
     for block in profile.blocks:
         key = (block.kind, block.parameters)
         kinds[key] = kinds.get(key, 0) + 1
-    said = [f"{count} x {kind} of {format_count(size)}" for (kind, size), count in kinds.items()]
-    return ", ".join(said) or "none repeat"
+    texts = [f"{count} x {kind} of {format_count(size)}" for (kind, size), count in kinds.items()]
+    return ", ".join(texts) or "no repeated blocks"
 
 
 def _flops(profile: Profile) -> str:
-    at = profile.batch, profile.sequence
-    return f"{_scaled(profile.forward_flops(*at))} forward, {_scaled(profile.backward_flops(*at))} backward"
+    size = profile.batch, profile.sequence
+    return f"{_scaled(profile.forward_flops(*size))} forward, {_scaled(profile.backward_flops(*size))} backward"
 
 
 def _scaled(flops: float) -> str:
@@ -109,8 +115,8 @@ def _size(count: float) -> str:
 
 def _peak(profile: Profile) -> str:
     peak = profile.peak_memory(profile.batch, profile.sequence)
-    where = "optimizer's step" if peak.phase == "optimizer" else f"{peak.phase} pass"
-    return f"{_size(peak.peak_gib * 2**30)} in the {where}, before the allocator's reserve and CUDA's context"
+    phase = "optimizer step" if peak.phase == "optimizer" else f"{peak.phase} pass"
+    return f"{_size(peak.peak_gib * 2**30)} in the {phase}, excluding the allocator's reserve and the CUDA context"
 
 
 def _activations(profile: Profile) -> str:

@@ -1,4 +1,4 @@
-"""The full-size trace: a model without memory is stepped at a few sizes, and what it does is fitted exactly."""
+"""Full-size trace: steps of a model on fake tensors at a few sizes, fitted by exact polynomials."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.composing import Composed, compose, kept_paths, timeline
+from smp_advisor.profiling.extrapolation import Extrapolated, extrapolate, timeline, truncated_paths
 from smp_advisor.profiling.fake import build_fake, build_under_fake, fake_copy, fake_inputs, fake_mode
 from smp_advisor.profiling.inputs import ExampleInputs, example_inputs
-from smp_advisor.profiling.measured import Agreement, Profile
 from smp_advisor.profiling.optimizer_step import optimizer_rise_bytes
 from smp_advisor.profiling.polynomial import Polynomial
-from smp_advisor.profiling.recipe import recipe
+from smp_advisor.profiling.precision import training_precision
+from smp_advisor.profiling.result import Agreement, Profile
 from smp_advisor.profiling.sampling import Samples, choose_samples
 from smp_advisor.profiling.step import StepMeasure, measure_step
 from smp_advisor.profiling.structure import dimensions, stacks, ties
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
     from torch import nn
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from smp_advisor.profiling.recipe import Recipe
+    from smp_advisor.profiling.precision import TrainingPrecision
+    from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.structure import Stack
-    from smp_advisor.profiling.subject import Subject
 
 __all__ = ["TOLERANCE", "Settings", "Traced", "compute_dtype", "quiet", "trace", "traced_step", "versions"]
 
 TOLERANCE = 1e-4
-"""How far the truncated, extrapolated trace may be from the full one in saved bytes and FLOPs."""
+"""Maximum relative error of the extrapolated trace in saved bytes and FLOPs."""
 _PEAK_TOLERANCE = 1e-3
-"""And in the peak: under autocast the 16-bit copies of the biases are dropped all at once when it ends."""
-_WHOLE = 10**6
-"""Repeats that truncate nothing."""
+"""Maximum relative error in the peak: when autocast ends, it frees the 16-bit copies of the biases all at once."""
+_ALL_REPEATS = 10**6
+"""A number of repeats that truncates nothing."""
 _LONG_OPERATIONS = 300_000
-"""A full step of more operations is not traced: minutes of Python for state-space models run as loops."""
+"""A longer step is not traced in full: state-space models that loop over tokens would take minutes."""
 _SHORT_SEQUENCES = (32, 64, 96)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """How the model is trained, as far as a trace depends on it."""
+    """Training settings that a trace depends on."""
 
     precision: str = "fp16"
     attention: str = "eager"
@@ -57,62 +57,63 @@ class Settings:
     batch: int = 1
     sequence: int = 2048
     inputs: Any = None
-    """Example inputs, None to infer them."""
-    answer: bool | None = None
-    """What data-dependent tests are answered with; None refuses them."""
+    """Example inputs; None infers them."""
+    assumed_condition: bool | None = None
+    """Value assumed for data-dependent conditions; None raises on them."""
     checkpointing: bool = True
-    """Whether to trace with checkpointed blocks too."""
+    """Whether to trace with checkpointed blocks as well."""
     build: str = "meta"
-    """``meta``, or ``fake`` for models with tensors that no module registers."""
+    """``meta``, or ``fake`` for models with unregistered tensors."""
     on_progress: Callable[[float, float, str], None] | None = field(default=None, compare=False)
 
     @property
-    def recipe(self) -> Recipe:
-        """Of the precision."""
-        return recipe(self.precision)
+    def training_precision(self) -> TrainingPrecision:
+        """State bytes and compute type of the precision."""
+        return training_precision(self.precision)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traced:
-    """A profile with what it was made of."""
+    """A profile and the conditions it assumed."""
 
     profile: Profile
-    assumed: tuple[str, ...]
-    """Data-dependent tests that were answered by assumption."""
+    assumed_conditions: tuple[str, ...]
+    """Data-dependent conditions whose values were assumed."""
 
 
-def compute_dtype(held: Recipe) -> torch.dtype:
-    """Type of the traced parameters: bf16 stands for fp16, whose sizes are the same and whose kernels are more."""
-    return torch.float32 if held.parameter_bytes == 4 else torch.bfloat16
+def compute_dtype(precision: TrainingPrecision) -> torch.dtype:
+    """Dtype of the traced parameters: bf16 represents fp16, which has the same size but fewer CPU kernels."""
+    return torch.float32 if precision.parameter_bytes == 4 else torch.bfloat16
 
 
-def trace(subject: Subject, settings: Settings) -> Traced:
+def trace(profiled: ProfiledModel, settings: Settings) -> Traced:
     """Profile a model at full size without allocating it.
 
     Raises
     ------
     Exception
-        Whatever the model raises on fake tensors; `ladder.climb` tries the next method then.
+        Any exception that the model raises on fake tensors; `profile_with_fallbacks` then tries the next method.
     """
     began = time.perf_counter()
     with quiet():
-        tracer = _Tracer(subject, settings)
+        tracer = _Tracer(profiled, settings)
         profile = tracer.profile()
     return Traced(
-        profile=dataclasses.replace(profile, seconds=time.perf_counter() - began), assumed=tuple(tracer.assumed)
+        profile=dataclasses.replace(profile, seconds=time.perf_counter() - began),
+        assumed_conditions=tuple(tracer.assumed_conditions),
     )
 
 
-def traced_step(subject: Subject, settings: Settings) -> tuple[StepMeasure, str]:
-    """One step of the whole model at the settings' sequence, and what it was called with."""
+def traced_step(profiled: ProfiledModel, settings: Settings) -> tuple[StepMeasure, str]:
+    """One step of the full model at the settings' sequence length, and a description of its inputs."""
     with quiet():
-        tracer = _Tracer(subject, settings)
-        return tracer.step(tracer.samples.largest[0], tracer.samples.sequences[-1], _WHOLE), tracer.example.description
+        tracer = _Tracer(profiled, settings)
+        return tracer.step(*tracer.samples.largest, _ALL_REPEATS), tracer.example.description
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without the tracebacks that fake tensors log for failures that are expected here."""
+    """Suppress the tracebacks that fake tensors log for expected failures."""
     loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "transformers")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -125,48 +126,49 @@ def quiet() -> Iterator[None]:
 
 
 class _Tracer:
-    """One fake model, stepped at several sizes."""
+    """A fake model and its steps at several sizes."""
 
-    def __init__(self, subject: Subject, settings: Settings) -> None:
-        self.subject, self.settings = subject, settings
+    def __init__(self, profiled: ProfiledModel, settings: Settings) -> None:
+        self.profiled, self.settings = profiled, settings
         self.mode: FakeTensorMode = fake_mode()
-        self.assumed: list[str] = []
+        self.assumed_conditions: list[str] = []
         self.warnings: list[str] = []
         self.operations = 0
         self._report(0, "building")
         self.model = self._build()
         self.model.train()
         self.stacks: list[Stack] = stacks(self.model)
-        self.example: ExampleInputs = example_inputs(self.model, settings.inputs, config=subject.config)
+        self.example: ExampleInputs = example_inputs(self.model, settings.inputs, config=profiled.config)
         self.samples: Samples = choose_samples(
             settings.sequence,
             has_sequence=self.example.has_sequence,
             longest=self.example.longest,
-            window=_window(subject.config),
+            window=_window(profiled.config),
         )
 
     def _build(self) -> nn.Module:
-        dtype = compute_dtype(self.settings.recipe)
-        subject, attention = self.subject, self.settings.attention
-        if subject.module is not None:
-            model = fake_copy(subject.module, self.mode, dtype)
+        dtype = compute_dtype(self.settings.training_precision)
+        profiled, attention = self.profiled, self.settings.attention
+        if profiled.module is not None:
+            model = fake_copy(profiled.module, self.mode, dtype)
             choose = getattr(model, "set_attn_implementation", None)
             if callable(choose):
-                wanted = "eager" if attention == "eager" else "sdpa"
                 with contextlib.suppress(ValueError, ImportError):
-                    choose(wanted)
+                    choose("eager" if attention == "eager" else "sdpa")
             return model
         build = build_under_fake if self.settings.build == "fake" else build_fake
-        return build(lambda: subject.build(attention=attention), self.mode, dtype)
+        return build(lambda: profiled.build(attention=attention), self.mode, dtype)
 
     def _report(self, share: float, text: str) -> None:
         if self.settings.on_progress is not None:
             self.settings.on_progress(share, 1.0, text)
 
     def step(self, batch: int, sequence: int, repeats: int, *, checkpointing: bool = False) -> StepMeasure:
-        """One step of the model with so many repeats of each stack."""
-        paths = [path for stack in self.stacks for path in kept_paths(stack, repeats)]
-        inputs = fake_inputs(self.example.make(batch, sequence), self.mode, compute_dtype(self.settings.recipe))
+        """One step of the model truncated to `repeats` repeats of each stack."""
+        paths = [path for stack in self.stacks for path in truncated_paths(stack, repeats)]
+        inputs = fake_inputs(
+            self.example.make(batch, sequence), self.mode, compute_dtype(self.settings.training_precision)
+        )
         with self.mode, truncated(self.model, self.stacks, repeats):
             measure = measure_step(
                 self.model,
@@ -174,54 +176,54 @@ class _Tracer:
                 precision=self.settings.precision,
                 attention=self.settings.attention,
                 blocks=paths,
-                answer=self.settings.answer,
+                assumed_condition=self.settings.assumed_condition,
                 checkpointing=checkpointing,
             )
         self.operations += measure.operations
-        self.assumed += [test for test in measure.assumed if test not in self.assumed]
+        self.assumed_conditions += [c for c in measure.assumed_conditions if c not in self.assumed_conditions]
         return measure
 
     def profile(self) -> Profile:
-        """Trace, extrapolate, and check both ways."""
-        repeats, composed, points, agreements = self._fitted()
+        """Trace, extrapolate, and check against the full trace and an unseen size."""
+        repeats, extrapolated, points, agreements = self._fitted()
         batch, sequence = self.samples.unseen
         self._report(0.7, "checking an unseen size")
         unseen = self.step(batch, sequence, repeats)
-        agreements += self._unseen(points, unseen, batch, sequence)
+        agreements += self._against_unseen(points, unseen, batch, sequence)
         self._report(0.8, "activation checkpointing")
-        checkpointed = self._checkpointed(repeats, composed)
-        return self._assembled(points, composed, checkpointed, tuple(agreements))
+        checkpointed = self._checkpointed(repeats, extrapolated)
+        return self._assembled(points, extrapolated, checkpointed, tuple(agreements))
 
-    def _fitted(self) -> tuple[int, Composed, dict[tuple[int, int], StepMeasure], list[Agreement]]:
-        """The smallest truncation whose extrapolation equals the full trace; the full trace itself if none does."""
+    def _fitted(self) -> tuple[int, Extrapolated, dict[tuple[int, int], StepMeasure], list[Agreement]]:
+        """Fit the smallest truncation that extrapolates to the full trace, or the full trace if there is none."""
         full: StepMeasure | None = None
         for repeats in (2, 3) if self.stacks else ():
             try:
                 points, long = self._truncated_points(repeats)
-                composed = compose(points, self.model, self.stacks, repeats)
+                extrapolated = extrapolate(points, self.model, self.stacks, repeats)
             except ProfileError:
                 raise
-            except Exception:  # noqa: BLE001 - a forward pass that counts its layers, or skips between stacks
+            except Exception:  # noqa: BLE001 - a forward pass with a fixed layer count, or skips between stacks
                 break
             if long:
                 self.warnings.append(
-                    "A full step has too many operations to trace: two repeats of its blocks were, and extrapolated."
+                    "A full step has too many operations to trace: two repeats of each block were extrapolated."
                 )
-                return repeats, composed, points, []
+                return repeats, extrapolated, points, []
             if full is None:
                 self._report(0.4, "tracing the full model")
-                full = self.step(*self.samples.largest, _WHOLE)
-            agreements = _against_full(composed, full, *self.samples.largest)
+                full = self.step(*self.samples.largest, _ALL_REPEATS)
+            agreements = _against_full(extrapolated, full, *self.samples.largest)
             if all(_agrees(agreement) for agreement in agreements):
-                return repeats, composed, points, agreements
+                return repeats, extrapolated, points, agreements
         self._report(0.4, "tracing the full model at every size")
-        points = {point: self.step(*point, _WHOLE) for point in self.samples.points}
-        return _WHOLE, compose(points, self.model, self.stacks, _WHOLE), points, []
+        points = {point: self.step(*point, _ALL_REPEATS) for point in self.samples.points}
+        return _ALL_REPEATS, extrapolate(points, self.model, self.stacks, _ALL_REPEATS), points, []
 
     def _truncated_points(self, repeats: int) -> tuple[dict[tuple[int, int], StepMeasure], bool]:
-        """Steps at every sampled size; at short sequences only where a full step has too many operations.
+        """Steps at every sampled size, and whether only short sequences were used.
 
-        Their number grows with the sequence where a model loops over it.
+        In a model that loops over tokens, the operations of a full step can be too many at the job's sequence length.
         """
         self._report(0.1, "tracing two repeats of each block")
         if self.samples.sequences[0] > _SHORT_SEQUENCES[0] and self._is_long(repeats):
@@ -232,17 +234,17 @@ class _Tracer:
     def _is_long(self, repeats: int) -> bool:
         batch, sequence = self.samples.largest
         short, longer = (self.step(batch, tokens, repeats).operations for tokens in _SHORT_SEQUENCES[:2])
-        a_token = (longer - short) / (_SHORT_SEQUENCES[1] - _SHORT_SEQUENCES[0])
-        return a_token * sequence * max(stack.repeats for stack in self.stacks) / repeats > _LONG_OPERATIONS
+        per_token = (longer - short) / (_SHORT_SEQUENCES[1] - _SHORT_SEQUENCES[0])
+        return per_token * sequence * max(stack.repeats for stack in self.stacks) / repeats > _LONG_OPERATIONS
 
-    def _unseen(
+    def _against_unseen(
         self, points: dict[tuple[int, int], StepMeasure], unseen: StepMeasure, batch: int, sequence: int
     ) -> list[Agreement]:
-        """The fitted polynomials at a size that was not fitted."""
-        found = []
+        """Compare the fitted polynomials with a step at a size that was not fitted."""
+        agreements = []
         for figure, read in _FIGURES.items():
             predicted = Polynomial.fit_each(points, read)(batch, sequence)
-            found.append(
+            agreements.append(
                 Agreement(
                     figure=figure,
                     predicted=predicted,
@@ -250,48 +252,49 @@ class _Tracer:
                     against=f"a trace at batch {batch}, sequence {sequence}",
                 )
             )
-        off = [agreement for agreement in found if abs(agreement.ratio - 1) > TOLERANCE]
-        for agreement in off:
+        for agreement in agreements:
+            if abs(agreement.ratio - 1) <= TOLERANCE:
+                continue
             self.warnings.append(
-                f"{agreement.figure} at batch {batch}, sequence {sequence} is {100 * (agreement.ratio - 1):+.2f} % off "
-                "its polynomial: it does not grow as one, so figures far from the traced sizes are estimates."
+                f"{agreement.figure} at batch {batch}, sequence {sequence}: the fitted polynomial is off by "
+                f"{100 * (agreement.ratio - 1):+.2f} %, so figures far from the traced sizes are estimates."
             )
-        return found
+        return agreements
 
-    def _checkpointed(self, repeats: int, composed: Composed) -> tuple[Polynomial | None, Any]:
-        """Activation bytes and timeline with every block checkpointed."""
-        if not composed.blocks or not self.settings.checkpointing:
+    def _checkpointed(self, repeats: int, extrapolated: Extrapolated) -> tuple[Polynomial | None, Any]:
+        """Activation bytes and timeline with activation checkpointing of every block."""
+        if not extrapolated.blocks or not self.settings.checkpointing:
             return None, ()
         try:
             points = {point: self.step(*point, repeats, checkpointing=True) for point in self.samples.points}
-        except Exception:  # noqa: BLE001 - blocks that return what checkpointing can't carry
+        except Exception:  # noqa: BLE001 - blocks may return objects that checkpointing does not support
             return None, ()
-        outside = composed.saved_bytes
-        for block in composed.blocks:
-            outside = outside - block.saved_bytes + block.input_bytes
-        return outside, timeline(points, [s for s in self.stacks if self._runs(s, points, repeats)], repeats)
+        saved = extrapolated.saved_bytes
+        for block in extrapolated.blocks:
+            saved = saved - block.saved_bytes + block.input_bytes
+        return saved, timeline(points, [s for s in self.stacks if self._runs(s, points, repeats)], repeats)
 
     @staticmethod
     def _runs(stack: Stack, points: dict[tuple[int, int], StepMeasure], repeats: int) -> bool:
         step = next(iter(points.values()))
-        return all(path in step.blocks and step.blocks[path].calls for path in kept_paths(stack, repeats))
+        return all(path in step.blocks and step.blocks[path].calls for path in truncated_paths(stack, repeats))
 
     def _assembled(
         self,
         points: dict[tuple[int, int], StepMeasure],
-        composed: Composed,
+        extrapolated: Extrapolated,
         checkpointed: tuple[Polynomial | None, Any],
         agreements: tuple[Agreement, ...],
     ) -> Profile:
-        settings, subject, model = self.settings, self.subject, self.model
-        one = next(iter(points.values()))
+        settings, profiled, model = self.settings, self.profiled, self.model
+        step = next(iter(points.values()))
         parameters = list(model.parameters())
         trainable = [p for p in parameters if p.requires_grad]
         buffers = {id(b): b for b in model.buffers()}.values()
-        if one.without_gradient:
+        if step.without_gradient:
             self.warnings.append(
-                f"{len(one.without_gradient)} trainable parameters get no gradient, among them "
-                f"{one.without_gradient[0]}."
+                f"{len(step.without_gradient)} trainable parameters get no gradient, including "
+                f"{step.without_gradient[0]}."
             )
         if self.samples.sequence < settings.sequence and self.example.has_sequence:
             self.warnings.append(
@@ -299,9 +302,9 @@ class _Tracer:
                 f"{settings.sequence:,}."
             )
         return Profile(
-            name=subject.name,
-            source=subject.source,
-            origin=subject.origin,
+            name=profiled.name,
+            source=profiled.source,
+            origin=profiled.origin,
             parameter_count=sum(p.numel() for p in parameters),
             trainable_parameter_count=sum(p.numel() for p in trainable),
             buffer_bytes=sum(b.untyped_storage().nbytes() for b in buffers),
@@ -313,31 +316,31 @@ class _Tracer:
             sequence=self.samples.sequence,
             has_sequence=self.example.has_sequence,
             vocab=dimensions(model).vocab,
-            outputs=one.outputs,
+            outputs=step.outputs,
             inputs=self.example.description,
-            blocks=composed.blocks,
-            saved_bytes=composed.saved_bytes,
+            blocks=extrapolated.blocks,
+            saved_bytes=extrapolated.saved_bytes,
             checkpointed_bytes=checkpointed[0],
-            forward_flops=composed.forward_flops,
-            backward_flops=composed.backward_flops,
+            forward_flops=extrapolated.forward_flops,
+            backward_flops=extrapolated.backward_flops,
             input_bytes=self._input_bytes(),
-            timeline=composed.timeline,
+            timeline=extrapolated.timeline,
             checkpointed_timeline=checkpointed[1],
             gradient_bytes=sum(p.numel() * p.element_size() for p in trainable),
-            optimizer_rise_bytes=optimizer_rise_bytes(model, settings.optimizer, settings.recipe),
+            optimizer_rise_bytes=optimizer_rise_bytes(model, settings.optimizer, settings.training_precision),
             largest_parameter=max((p.numel() for p in parameters), default=0),
             agreements=agreements,
             warnings=tuple(self.warnings),
             operations=self.operations,
             versions=versions(),
-            config_json=subject.config_json,
+            config_json=profiled.config_json,
         )
 
     def _input_bytes(self) -> Polynomial:
         """Bytes of the model's inputs."""
         from torch.utils._pytree import tree_leaves
 
-        dtype = compute_dtype(self.settings.recipe)
+        dtype = compute_dtype(self.settings.training_precision)
 
         def size(batch: int, sequence: int) -> int:
             leaves = tree_leaves(fake_inputs(self.example.make(batch, sequence), self.mode, dtype))
@@ -358,20 +361,22 @@ def _agrees(agreement: Agreement) -> bool:
     return abs(agreement.ratio - 1) <= limit
 
 
-def _against_full(composed: Composed, full: StepMeasure, batch: int, sequence: int) -> list[Agreement]:
-    predicted = (composed.saved_bytes, composed.forward_flops, composed.backward_flops)
-    found = [
+def _against_full(extrapolated: Extrapolated, full: StepMeasure, batch: int, sequence: int) -> list[Agreement]:
+    predicted = (extrapolated.saved_bytes, extrapolated.forward_flops, extrapolated.backward_flops)
+    agreements = [
         Agreement(figure=figure, predicted=value(batch, sequence), measured=read(full), against="the full trace")
         for (figure, read), value in zip(_FIGURES.items(), predicted, strict=True)
     ]
-    if composed.timeline:
+    if extrapolated.timeline:
         live = peak = 0
-        for segment in composed.timeline:
+        for segment in extrapolated.timeline:
             peak = max(peak, live + segment.rise_bytes(batch, sequence))
             live += segment.change_bytes(batch, sequence)
         measured = full.peak_bytes - full.resident_bytes
-        found.append(Agreement(figure="peak of a pass", predicted=peak, measured=measured, against="the full trace"))
-    return found
+        agreements.append(
+            Agreement(figure="peak of a pass", predicted=peak, measured=measured, against="the full trace")
+        )
+    return agreements
 
 
 def _shortened(samples: Samples) -> Samples:
@@ -380,7 +385,7 @@ def _shortened(samples: Samples) -> Samples:
 
 
 def _window(config: Any) -> int:
-    """Tokens of a sliding window that is in use."""
+    """Tokens of the sliding window in use; 0 without one."""
     value = getattr(config, "sliding_window", None)
     if getattr(config, "use_sliding_window", True) is False:
         return 0
@@ -388,10 +393,10 @@ def _window(config: Any) -> int:
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """Of torch, and of transformers where it is loaded."""
+    """Versions of torch, and of transformers if it is loaded."""
     import sys
 
-    found = [("torch", str(torch.__version__))]
+    loaded = [("torch", str(torch.__version__))]
     if "transformers" in sys.modules:
-        found.append(("transformers", str(sys.modules["transformers"].__version__)))
-    return tuple(found)
+        loaded.append(("transformers", str(sys.modules["transformers"].__version__)))
+    return tuple(loaded)

@@ -1,4 +1,4 @@
-"""A model with fewer repeats of its blocks: what two repeats cost says what all of them do."""
+"""Truncation of a model to a few repeats of its blocks, which determine the cost of all repeats."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
     from smp_advisor.profiling.structure import Stack
 
-__all__ = ["kept", "placed", "truncated"]
+__all__ = ["remaining_children", "source_children", "truncated"]
 
 
-def kept(stack: Stack, repeats: int) -> tuple[int, ...]:
-    """Places of the children that stay: the prefix, `repeats` periods, and what follows the last whole period."""
+def remaining_children(stack: Stack, repeats: int) -> tuple[int, ...]:
+    """Indices of the remaining children: the prefix, `repeats` periods, and the children after the last full period."""
     body = min(repeats, stack.repeats) * stack.period
-    rest = range(len(stack.names) - stack.rest, len(stack.names))
-    return (*range(stack.prefix + body), *rest)
+    suffix = range(len(stack.names) - stack.suffix, len(stack.names))
+    return (*range(stack.prefix + body), *suffix)
 
 
-def placed(stack: Stack, repeats: int) -> tuple[int, ...]:
-    """For every child of the whole stack, which child of the truncated one stands for it.
+def source_children(stack: Stack, repeats: int) -> tuple[int, ...]:
+    """For every child of the full stack, the index of the child of the truncated stack that represents it.
 
-    The last repeat that is kept stands for all that are cut: its input comes from an equal block, as theirs does.
+    The last remaining repeat represents all removed ones: like theirs, its input comes from an equal block.
     """
     body = min(repeats, stack.repeats) * stack.period
     cut = (stack.repeats - min(repeats, stack.repeats)) * stack.period
@@ -33,23 +33,23 @@ def placed(stack: Stack, repeats: int) -> tuple[int, ...]:
     return (
         *range(head),
         *(head - stack.period + i % stack.period for i in range(cut)),
-        *range(head, head + stack.rest),
+        *range(head, head + stack.suffix),
     )
 
 
 @contextlib.contextmanager
-def truncated(model: nn.Module, found: Sequence[Stack], repeats: int = 2) -> Iterator[None]:
-    """The model with `repeats` periods of each stack; whole again afterwards.
+def truncated(model: nn.Module, stacks: Sequence[Stack], repeats: int = 2) -> Iterator[None]:
+    """Truncate each stack of the model to `repeats` periods inside the block; restore it afterwards.
 
-    Works where the forward pass iterates over its container; one that counts to a number of layers of its own fails.
+    This requires a forward pass that iterates over its container. One that loops over a fixed layer count fails.
     """
     originals = []
     try:
-        for stack in found:
+        for stack in stacks:
             container = model.get_submodule(stack.path)
             children = dict(container._modules)
             originals.append((container, children))
-            inner = [children[stack.names[i]] for i in kept(stack, repeats)]
+            inner = [children[stack.names[i]] for i in remaining_children(stack, repeats)]
             container._modules.clear()
             container._modules.update({str(i): child for i, child in enumerate(inner)})
         yield

@@ -1,4 +1,4 @@
-"""``%smp_profile`` and ``%%smp_local``: what their options mean to the Python API."""
+"""``%smp_profile`` and ``%%smp_local``: how their options reach the Python API."""
 
 from __future__ import annotations
 
@@ -17,52 +17,54 @@ from .advice import PIPELINE, make_advice
 
 @pytest.fixture
 def shell():
-    made = InteractiveShell.instance()
-    made.run_line_magic("load_ext", "smp_advisor")
-    yield made
-    made.run_line_magic("unload_ext", "smp_advisor")
+    instance = InteractiveShell.instance()
+    instance.run_line_magic("load_ext", "smp_advisor")
+    yield instance
+    instance.run_line_magic("unload_ext", "smp_advisor")
     InteractiveShell.clear_instance()
 
 
-def ran(script="train.py", **found):
-    return LocalRun(script=script, how="process", command="", variables={}, folder="", seconds=0, peak_bytes=0, **found)
+def ran(script="train.py", **fields):
+    return LocalRun(
+        script=script, how="process", command="", variables={}, folder="", seconds=0, peak_bytes=0, **fields
+    )
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """What the magics ask of the profiler, which answers at once."""
-    calls = []
+def calls(monkeypatch):
+    """Calls of the profiler by the magics; it returns at once."""
+    recorded = []
 
     def profile(model, **settings):
         settings["on_line"]("a line")
         settings["on_progress"](1, 2, "half")
-        calls.append((model, {k: v for k, v in settings.items() if not k.startswith("on_")}))
+        recorded.append((model, {k: v for k, v in settings.items() if not k.startswith("on_")}))
         return "profile"
 
     def run(script, **settings):
-        calls.append((script, settings))
+        recorded.append((script, settings))
         return ran(script)
 
     monkeypatch.setattr(smp_advisor.profiling, "profile", profile)
     monkeypatch.setattr(smp_advisor.profiling.local_run, "run", run)
-    return calls
+    return recorded
 
 
 @pytest.fixture
 def docker(monkeypatch):
-    found = Docker(engine="27.0", compose="v2", gpus=True)
-    monkeypatch.setattr(smp_advisor.profiling.local_run, "find_docker", lambda: found)
-    return found
+    installation = Docker(engine="27.0", compose="v2", gpus=True)
+    monkeypatch.setattr(smp_advisor.profiling.local_run, "find_docker", lambda: installation)
+    return installation
 
 
-def test_options_of_a_profile_reach_the_python_api(shell, asked, capsys):
+def test_options_of_a_profile_reach_the_python_api(shell, calls, capsys):
     shell.user_ns |= {"model": "held", "batch": {"x": 1}}
     line = (
         "model --sequence-length 512 --precision bf16 --attention fused --library smp-v2 --batch 4 --stage trace "
         "--stage copy --inputs batch --memory 1.5 --seconds 30 --script train.py"
     )
     assert shell.run_line_magic("smp_profile", line) == "profile"
-    assert asked == [
+    assert calls == [
         (
             "held",
             {
@@ -82,26 +84,26 @@ def test_options_of_a_profile_reach_the_python_api(shell, asked, capsys):
     assert "a line" in capsys.readouterr().out
 
 
-def test_the_advisor_shown_last_gives_plan_and_job(shell, asked):
+def test_the_advisor_shown_last_gives_plan_and_job(shell, calls):
     advisor = Advisor(make_advice(PIPELINE))
     shell.magics_manager.registry["AdvisorMagics"].last = advisor
     shell.run_line_magic("smp_profile", "10B --plan --sequence-length 64")
-    _, settings = asked[0]
+    _, settings = calls[0]
     assert settings["plan"] == advisor.plan
     assert settings["job"].sequence_length == 64
     assert settings["job"].precision == advisor.advice.job.precision
     shell.run_cell_magic("smp_local", "--plan --processes 2 -p batch_size=1", "pass")
-    _, settings = asked[1]
+    _, settings = calls[1]
     assert settings["parameters"] == advisor.plan.parameters
     assert settings["hyperparameters"] == advisor.plan.hyperparameters | {"batch_size": 1}
     assert settings["processes"] == 2
 
 
-def test_a_cell_becomes_a_script_beside_its_folder(shell, asked, tmp_path):
+def test_a_cell_becomes_a_script_beside_its_folder(shell, calls, tmp_path):
     (tmp_path / "helper.py").write_text("x = 1")
     line = f"--name run.py --source-dir {tmp_path} -p lr=1e-4 -p note=text -c train={tmp_path} --steps 3 --seconds 9"
     shell.run_cell_magic("smp_local", line, "import helper")
-    script, settings = asked[0]
+    script, settings = calls[0]
     assert script == "run.py"
     assert (settings["source_dir"] / "run.py").read_text() == "import helper"
     assert (settings["source_dir"] / "helper.py").exists()
@@ -110,25 +112,25 @@ def test_a_cell_becomes_a_script_beside_its_folder(shell, asked, tmp_path):
     assert (settings["steps"], settings["seconds"]) == (3, 9.0)
 
 
-def test_where_docker_runs_the_sdk_starts_sagemakers_container(shell, asked, docker, monkeypatch):
+def test_where_docker_runs_the_sdk_starts_sagemakers_container(shell, calls, docker, monkeypatch):
     cells = []
 
-    def run_cell(cell, found, **settings):
-        cells.append((cell, found, settings["script"]))
+    def run_cell(cell, installation, **settings):
+        cells.append((cell, installation, settings["script"]))
         return ran()
 
     monkeypatch.setattr(smp_advisor.profiling.local_run, "run_cell", run_cell)
     shell.run_cell_magic("smp_local", "-p lr=0.1", "pass")
-    cell, found, script = cells[0]
+    cell, installation, script = cells[0]
     compile(cell, "cell", "exec")
     assert 'instance_type="local_gpu"' in cell
-    assert (found, script, asked) == (docker, "train.py", [])
+    assert (installation, script, calls) == (docker, "train.py", [])
     shell.run_cell_magic("smp_local", "--steps 2", "pass")
-    assert asked[0][1]["why_no_container"] == "a container cannot be ended after --steps"
+    assert calls[0][1]["why_no_container"] == "a container cannot be stopped after --steps"
 
 
 @pytest.mark.parametrize(
-    ("magic", "line", "said"),
+    ("magic", "line", "message"),
     [
         ("smp_profile", "nothing_here", "no variable 'nothing_here'"),
         ("smp_profile", "10B --memory much", "'much' is not a number"),
@@ -141,17 +143,17 @@ def test_where_docker_runs_the_sdk_starts_sagemakers_container(shell, asked, doc
         ("smp_local", "--source-dir /nowhere", "no folder"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(shell, asked, magic, line, said):
+def test_what_cannot_be_done_is_one_sentence(shell, calls, magic, line, message):
     run = shell.run_line_magic if magic == "smp_profile" else lambda *words: shell.run_cell_magic(*words, "pass")
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         run(magic, line)
 
 
 @pytest.mark.parametrize("text", ["%smp_profile --help", "%%smp_local --help\npass"])
-def test_help_names_the_options_and_runs_nothing(shell, asked, capsys, text):
+def test_help_names_the_options_and_runs_nothing(shell, calls, capsys, text):
     shell.run_cell(text)
     assert "--seconds" in capsys.readouterr().out
-    assert asked == []
+    assert calls == []
 
 
 def test_an_error_of_the_profiler_is_shown_without_a_trace(shell, capsys, monkeypatch):

@@ -17,7 +17,7 @@ __all__ = ["Cell", "Kernel", "running_kernel"]
 
 @dataclass
 class Cell:
-    """What running a cell gave."""
+    """Result of running a cell."""
 
     status: str = ""
     error: str = ""
@@ -29,7 +29,7 @@ class Cell:
     @property
     def text(self) -> str:
         """Everything that a person could read."""
-        return "\n".join([self.printed, self.error, *(str(one.get("text/plain", "")) for one in self.shown)])
+        return "\n".join([self.printed, self.error, *(str(bundle.get("text/plain", "")) for bundle in self.shown)])
 
 
 class Kernel:
@@ -44,17 +44,17 @@ class Kernel:
     def run(self, code: str, *, interrupt_at: str = "", timeout: float = 120) -> Cell:
         """Run a cell to its end; with `interrupt_at`, interrupt it once that text is shown."""
         cell = Cell()
-        message = self.client.execute(code, store_history=True)
+        request = self.client.execute(code, store_history=True)
         end = time.monotonic() + timeout
         interrupted = not interrupt_at
         while time.monotonic() < end:
             try:
-                heard = self.client.get_iopub_msg(timeout=1)
+                message = self.client.get_iopub_msg(timeout=1)
             except queue.Empty:
                 continue
-            if heard["parent_header"].get("msg_id") != message:
+            if message["parent_header"].get("msg_id") != request:
                 continue
-            kind, content = heard["msg_type"], heard["content"]
+            kind, content = message["msg_type"], message["content"]
             if kind == "stream":
                 cell.printed += content["text"]
             elif kind in {"display_data", "update_display_data", "execute_result"}:
@@ -70,7 +70,7 @@ class Kernel:
         raise TimeoutError(f"the cell did not end:\n{cell.text[-2000:]}")
 
     def value(self, expression: str) -> str:
-        """What an expression prints."""
+        """Printed value of an expression."""
         return self.run(f"print({expression})").printed.strip()
 
     def children(self) -> list[int]:

@@ -49,9 +49,9 @@ class Bottleneck(nn.Module):
             self.down = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x):
-        kept = x if self.down is None else self.down(x)
+        shortcut = x if self.down is None else self.down(x)
         x = F.relu(self.b2(self.c2(F.relu(self.b1(self.c1(x))))))
-        return F.relu(self.b3(self.c3(x)) + kept)
+        return F.relu(self.b3(self.c3(x)) + shortcut)
 
 
 class ResNet(nn.Module):

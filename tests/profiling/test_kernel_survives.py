@@ -115,16 +115,16 @@ HARMS = {
 
 @pytest.mark.parametrize("name", HARMS)
 def test_kernel_survives(kernel, name):
-    code, options, said = HARMS[name]
+    code, options, parts = HARMS[name]
     pid = int(kernel.value("os.getpid()"))
     kernel.run(code)
     cell = kernel.run(f"{PROFILE} {options}")
     assert "UsageError: The scaled copy of Model " in cell.printed
-    for part in said:
+    for part in parts:
         assert part in cell.printed
     assert "Traceback" not in cell.printed
     assert "forward began" in cell.text  # the live log, up to where it ended
-    assert not any("<b>" in one.get("text/html", "") for one in cell.shown)
+    assert not any("<b>" in bundle.get("text/html", "") for bundle in cell.shown)
     survives(kernel, pid)
 
 
@@ -145,7 +145,7 @@ def test_interrupt_ends_the_child(kernel):
     pid = int(kernel.value("os.getpid()"))
     kernel.run("def harm():\n    time.sleep(600)")
     cell = kernel.run(PROFILE, interrupt_at="forward began")
-    assert "interrupted; nothing of it is left running" in cell.printed
+    assert "interrupted; all its processes have ended" in cell.printed
     survives(kernel, pid)
 
 

@@ -57,7 +57,7 @@ def test_processes_talk_over_gloo_and_stop_after_the_steps_asked_for(write, tmp_
     assert sum("ranks 2" in line for line in done.log) == 2
     assert len(done.losses) == 2 * 4  # of five steps the last ends the script before it prints
     assert done.losses[-1] < done.losses[0]
-    assert "not SageMaker's container" in done.label
+    assert "not in SageMaker's container" in done.label
     assert not (tmp_path / "run/opt/ml/model/model.pt").exists()
 
 
@@ -114,16 +114,16 @@ def test_where_a_script_was_is_known_in_the_background_too(write, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
-        ({"script": "nowhere.py"}, "not at"),
+        ({"script": "nowhere.py"}, "does not exist at"),
         ({"processes": 0}, "processes must be"),
         ({"steps": True}, "steps must be"),
         ({"channels": {"train": "/nowhere"}}, "channel 'train'"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_one_sentence(write, settings, said):
-    with pytest.raises(ProfileError, match=said) as caught:
+def test_what_cannot_be_run_is_refused_in_one_sentence(write, settings, message):
+    with pytest.raises(ProfileError, match=message) as caught:
         run(**({"script": write("pass")} | settings))
     assert "\n" not in str(caught.value)
 
@@ -137,7 +137,7 @@ elif words[:2] == ["compose", "version"]:
     print("Docker Compose version v2.29.1")
 elif "up" in words:
     text = pathlib.Path(words[words.index("-f") + 1]).read_text()
-    pathlib.Path({seen!r}).write_text(text)
+    pathlib.Path({received!r}).write_text(text)
     print("step 1 loss 2.5")
 """
 CELL = """
@@ -161,10 +161,10 @@ def test_with_docker_the_sdk_itself_starts_the_container(tmp_path, monkeypatch, 
     """A stand-in for the engine: what is tested is that the SDK's local mode runs in a child and what it asks for."""
     import sys
 
-    programs, seen = tmp_path / "bin", tmp_path / "compose.yaml"
+    programs, received = tmp_path / "bin", tmp_path / "compose.yaml"
     programs.mkdir()
     program = programs / "docker"
-    program.write_text(DOCKER.format(python=sys.executable, seen=str(seen)))
+    program.write_text(DOCKER.format(python=sys.executable, received=str(received)))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
@@ -181,14 +181,14 @@ def test_with_docker_the_sdk_itself_starts_the_container(tmp_path, monkeypatch, 
     assert done.ok, done.error
     assert done.how == "container"
     assert done.losses == (2.5,)
-    assert "smp-advisor-test:1.13.1" in seen.read_text()
+    assert "smp-advisor-test:1.13.1" in received.read_text()
 
 
 def test_without_an_engine_local_mode_says_what_is_missing(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     docker = find_docker()
     assert not docker.usable
-    with pytest.raises(ProfileError, match="no Docker engine answers"):
+    with pytest.raises(ProfileError, match="no Docker engine is running"):
         run_cell("", docker)
 
 

@@ -43,11 +43,11 @@ def source(tmp_path: Path) -> Path:
 
 
 def dumped(base: Path) -> dict:
-    """What the script saw, with the container's own paths."""
+    """Environment recorded by the script, with the container's paths."""
     text = (base / "output" / "data" / "dump.json").read_text()
-    seen = json.loads(text.replace(str(base), "/opt/ml"))
-    seen["environment"]["SM_TRAINING_ENV"] = json.loads(seen["environment"]["SM_TRAINING_ENV"])
-    return seen
+    recorded = json.loads(text.replace(str(base), "/opt/ml"))
+    recorded["environment"]["SM_TRAINING_ENV"] = json.loads(recorded["environment"]["SM_TRAINING_ENV"])
+    return recorded
 
 
 @pytest.mark.slow  # the first time it installs the toolkit

@@ -14,8 +14,8 @@ from smp_advisor.costs.world import World  # noqa: E402
 from smp_advisor.errors import ModelError  # noqa: E402
 from smp_advisor.libraries import Plan  # noqa: E402
 from smp_advisor.libraries.layouts import layout_of  # noqa: E402
-from smp_advisor.profiling.ladder import climb_down  # noqa: E402
-from smp_advisor.profiling.subject import read_subject  # noqa: E402
+from smp_advisor.profiling.fallback import profile_with_fallbacks  # noqa: E402
+from smp_advisor.profiling.profiled_model import read_model  # noqa: E402
 from smp_advisor.profiling.trace import Settings  # noqa: E402
 from smp_advisor.workload import Adapter, Job, Model  # noqa: E402
 from tests.profiling.plain_models import PlainGPT, ResNet  # noqa: E402
@@ -51,7 +51,7 @@ MODELS = {
 
 def profiled(model, attention="fused", precision="fp16"):
     settings = Settings(precision=precision, attention=attention, sequence=SEQUENCE, checkpointing=False)
-    return climb_down(read_subject(model), settings)
+    return profile_with_fallbacks(read_model(model), settings)
 
 
 @pytest.mark.parametrize("attention", ["fused", "eager"])

@@ -1,4 +1,4 @@
-"""The composed peak against a steady-state step traced with its optimizer."""
+"""The extrapolated peak against a steady-state step traced with its optimizer."""
 
 from functools import cache
 
@@ -10,9 +10,9 @@ transformers = pytest.importorskip("transformers")
 from smp_advisor.profiling.fake import build_fake, fake_inputs, fake_mode  # noqa: E402
 from smp_advisor.profiling.inputs import example_inputs  # noqa: E402
 from smp_advisor.profiling.optimizer_step import make_optimizer  # noqa: E402
+from smp_advisor.profiling.profiled_model import read_model  # noqa: E402
 from smp_advisor.profiling.step import measure_step  # noqa: E402
 from smp_advisor.profiling.structure import stacks  # noqa: E402
-from smp_advisor.profiling.subject import read_subject  # noqa: E402
 from smp_advisor.profiling.trace import Settings, compute_dtype, trace  # noqa: E402
 
 GPT2_XL = {"n_embd": 1600, "n_layer": 48, "n_head": 25}
@@ -30,17 +30,17 @@ MODELS = {"GPT-2 XL": (transformers.GPT2Config, GPT2_XL), "Llama 3 8B": (transfo
 
 @cache
 def profiled(name, precision, sequence=1024):
-    """Of a model by the name of its configuration class; some tests ask for the same."""
+    """Profile of a model of `MODELS`; some tests use the same one."""
     config_class, keywords = MODELS[name]
     settings = Settings(precision=precision, attention="fused", sequence=sequence)
-    return trace(read_subject(config_class(**keywords)), settings).profile
+    return trace(read_model(config_class(**keywords)), settings).profile
 
 
 def traced_steady_state(config, settings, *, batch, sequence, checkpointing):
     """Peak of the second of two steps, optimizer state resident, gradients freed between steps."""
     mode = fake_mode()
-    dtype = compute_dtype(settings.recipe)
-    model = build_fake(lambda: read_subject(config).build(attention=settings.attention), mode, dtype).train()
+    dtype = compute_dtype(settings.training_precision)
+    model = build_fake(lambda: read_model(config).build(attention=settings.attention), mode, dtype).train()
     inputs = fake_inputs(example_inputs(model).make(batch, sequence), mode, dtype)
     with mode:
         return measure_step(
@@ -55,7 +55,7 @@ def traced_steady_state(config, settings, *, batch, sequence, checkpointing):
         ).peak_bytes
 
 
-# model, precision, batch, sequence, checkpointing, peak of the passes in GB where it is known
+# model, precision, batch, sequence, checkpointing, peak of the passes in GB if it is known
 CASES = {
     "GPT-2 XL": ("GPT-2 XL", "bf16", 2, 1024, False, 19.73),
     "GPT-2 XL, checkpointed": ("GPT-2 XL", "bf16", 2, 1024, True, 12.78),
@@ -66,15 +66,15 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_composed_peak_is_the_traced_one(name):
-    model, precision, batch, sequence, checkpointing, known = CASES[name]
+    model, precision, batch, sequence, checkpointing, expected_gb = CASES[name]
     profile = profiled(model, precision)
     config_class, keywords = MODELS[model]
     config, settings = config_class(**keywords), Settings(precision=precision, attention="fused")
-    composed = profile.peak_memory(batch, sequence, checkpointing=checkpointing)
+    extrapolated = profile.peak_memory(batch, sequence, checkpointing=checkpointing)
     traced = traced_steady_state(config, settings, batch=batch, sequence=sequence, checkpointing=checkpointing)
-    assert composed.peak_bytes == pytest.approx(traced, rel=1e-3)
-    if known:
-        assert composed.passes_bytes / GB == pytest.approx(known, abs=0.006)
+    assert extrapolated.peak_bytes == pytest.approx(traced, rel=1e-3)
+    if expected_gb:
+        assert extrapolated.passes_bytes / GB == pytest.approx(expected_gb, abs=0.006)
 
 
 def test_the_closed_form_is_what_the_timeline_says():
@@ -93,15 +93,15 @@ def test_the_closed_form_is_what_the_timeline_says():
 
 
 @pytest.mark.parametrize(
-    ("precision", "held", "at_peak"), [("fp32", 16, 20), ("bf16", 8, 10), ("fp16", 20, 24), ("amp", 16, 20)]
+    ("precision", "at_rest", "at_peak"), [("fp32", 16, 20), ("bf16", 8, 10), ("fp16", 20, 24), ("amp", 16, 20)]
 )
-def test_bytes_a_parameter(precision, held, at_peak):
+def test_bytes_a_parameter(precision, at_rest, at_peak):
     config = transformers.GPT2Config(n_embd=512, n_head=8, n_layer=12, vocab_size=256, n_positions=64)
     profile = trace(
-        read_subject(config), Settings(precision=precision, attention="fused", sequence=64, checkpointing=False)
+        read_model(config), Settings(precision=precision, attention="fused", sequence=64, checkpointing=False)
     ).profile
     peak = profile.peak_memory(1, 8)
     assert peak.phase == "optimizer"
     count = profile.parameter_count
     resident = peak.parameters_bytes + peak.optimizer_state_bytes + peak.gradients_bytes
-    assert (resident / count, peak.peak_bytes / count) == pytest.approx((held, at_peak), rel=1e-3)
+    assert (resident / count, peak.peak_bytes / count) == pytest.approx((at_rest, at_peak), rel=1e-3)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.sampling import choose_samples
 
-whole = st.integers(-(10**12), 10**12)
-tables = st.lists(st.lists(whole, min_size=3, max_size=3), min_size=2, max_size=2)
+integers = st.integers(-(10**12), 10**12)
+tables = st.lists(st.lists(integers, min_size=3, max_size=3), min_size=2, max_size=2)
 
 
 def value(table, batch, sequence):
@@ -25,9 +25,9 @@ def test_a_fit_holds_at_sizes_that_were_not_fitted(table, batch, sequence):
 
 
 @given(tables, tables, st.integers(-9, 9))
-def test_sums_and_multiples(one, other, factor):
-    first, second = (Polynomial(tuple(tuple(map(Fraction, row)) for row in table)) for table in (one, other))
-    assert (first + second * factor)(5, 77) == value(one, 5, 77) + factor * value(other, 5, 77)
+def test_sums_and_multiples(left, right, factor):
+    first, second = (Polynomial(tuple(tuple(map(Fraction, row)) for row in table)) for table in (left, right))
+    assert (first + second * factor)(5, 77) == value(left, 5, 77) + factor * value(right, 5, 77)
     assert (first - first)(5, 77) == 0
 
 

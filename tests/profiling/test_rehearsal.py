@@ -8,9 +8,9 @@ import pytest
 
 from smp_advisor import Job, Plan
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.profiled_model import read_model
 from smp_advisor.profiling.rehearsal import Rehearsal, run
 from smp_advisor.profiling.rehearsal.degrees import degrees_of
-from smp_advisor.profiling.subject import read_subject
 
 pytest.importorskip("transformers")
 
@@ -45,7 +45,7 @@ PLANS = {
 @pytest.fixture(scope="module")
 def rehearsals():
     return {
-        name: run(read_subject(config), JOB, plan, data_parallel_degree=data)
+        name: run(read_model(config), JOB, plan, data_parallel_degree=data)
         for name, (config, plan, data) in PLANS.items()
     }
 
@@ -73,26 +73,26 @@ def test_degrees_are_the_plans_in_small(rehearsals):
     done = rehearsals["tensor and pipeline and optimizer"]
     degrees = done.degrees
     assert (degrees.tensor, degrees.pipeline, degrees.data, degrees.microbatches) == (2, 2, 2, 4)
-    assert len(done.held) == degrees.world == 8
+    assert len(done.parameter_elements) == degrees.world == 8
     assert done.planned == "tensor 4 × pipeline 8 × data 16, 16 microbatches"
 
 
 def test_sharding_divides_what_ranks_hold(rehearsals):
     full = rehearsals["sharded parameters"]
-    assert set(full.held) == {full.held[0]}
-    whole = rehearsals["transformers' own tensor plan"]
-    assert full.held[0] < whole.held[0]
+    assert set(full.parameter_elements) == {full.parameter_elements[0]}
+    tensor = rehearsals["transformers' own tensor plan"]
+    assert full.parameter_elements[0] < tensor.parameter_elements[0]
     optimizer = rehearsals["tensor and pipeline and optimizer"]
-    assert max(optimizer.optimizer_held) < max(optimizer.held)
-    assert "as transformers plans it" in whole.divided
+    assert max(optimizer.optimizer_elements) < max(optimizer.parameter_elements)
+    assert "by the plan of transformers" in tensor.divided
 
 
 def test_what_cannot_be_rehearsed_is_named(rehearsals):
-    said = " ".join(rehearsals["tensor and pipeline and optimizer"].not_rehearsed)
-    assert "fused layers" in said
-    assert "partition" in said
+    sentences = " ".join(rehearsals["tensor and pipeline and optimizer"].not_rehearsed)
+    assert "fused layers" in sentences
+    assert "partition" in sentences
     t5 = run(
-        read_subject(T5), JOB, Plan(pipeline_parallel_degree=2, microbatches=2, batch_size=2), data_parallel_degree=2
+        read_model(T5), JOB, Plan(pipeline_parallel_degree=2, microbatches=2, batch_size=2), data_parallel_degree=2
     )
     assert t5.degrees.pipeline == 1
     assert "Pipeline parallelism: " in " ".join(t5.not_rehearsed)
@@ -101,8 +101,8 @@ def test_what_cannot_be_rehearsed_is_named(rehearsals):
 
 def test_bounds_that_pytorch_has_not_are_named():
     plan = Plan(pipeline_parallel_degree=4, microbatches=8, active_microbatches=2, batch_size=8)
-    _, left_out = degrees_of(plan, 1)
-    assert any("active_microbatches=2" in sentence for sentence in left_out)
+    _, not_rehearsed = degrees_of(plan, 1)
+    assert any("active_microbatches=2" in sentence for sentence in not_rehearsed)
 
 
 def test_accumulated_gradients_are_microbatches_too():
@@ -134,4 +134,4 @@ def test_a_failing_rank_ends_all_of_them_and_says_why():
             return self.last(self.first(x))
 
     with pytest.raises(ProfileError, match="not on several processes"):
-        run(read_subject(Net()), JOB, Plan(batch_size=2), data_parallel_degree=2)
+        run(read_model(Net()), JOB, Plan(batch_size=2), data_parallel_degree=2)

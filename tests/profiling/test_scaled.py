@@ -8,10 +8,10 @@ import pytest
 
 from smp_advisor import Job, Plan
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.profiled_model import read_model
 from smp_advisor.profiling.scaled import ScaledRun, run
 from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
 from smp_advisor.profiling.scaled.run import _partial
-from smp_advisor.profiling.subject import read_subject
 
 transformers = pytest.importorskip("transformers")
 
@@ -23,7 +23,7 @@ GPT3 = {"model_type": "gpt2", "n_embd": 12288, "n_layer": 96, "n_head": 96}
 def small(**values):
     config = transformers.AutoConfig.for_model(**values)
     first = next(reduced(config, 2))
-    return config, first, {one.name: (one.full, one.copy) for one in reductions_between(config, first)}
+    return config, first, {part.name: (part.full, part.copy) for part in reductions_between(config, first)}
 
 
 @pytest.mark.parametrize(
@@ -40,24 +40,24 @@ def small(**values):
     ],
 )
 def test_reductions_keep_the_architecture(values, expected):
-    _, config, found = small(**values)
-    assert {name: found[name] for name in expected} == expected
+    _, config, reductions = small(**values)
+    assert {name: reductions[name] for name in expected} == expected
     heads = config.num_attention_heads
     assert config.hidden_size % heads == 0
 
 
 def test_stages_of_a_convolutional_network_are_cut_in_depth():
-    _, config, found = small(model_type="resnet")
+    _, config, reductions = small(model_type="resnet")
     assert config.depths == [2, 2, 2, 2]
-    assert found == {"depths in all": (16, 8)}
+    assert reductions == {"depths in total": (16, 8)}
 
 
 @pytest.mark.parametrize(
-    ("sizes", "least", "expected"),
+    ("sizes", "minimum", "expected"),
     [([2, 2, 2, 2], 1, [2, 2, 2, 1]), ([2, 2], 2, [3]), ([4], 1, [3]), ([1], 1, [1]), ([2], 2, [2])],
 )
-def test_a_partial_batch_lacks_a_sample(sizes, least, expected):
-    assert _partial(sizes, least=least) == expected
+def test_a_partial_batch_lacks_a_sample(sizes, minimum, expected):
+    assert _partial(sizes, minimum=minimum) == expected
 
 
 def test_tokens_stay_within_the_smaller_vocabulary():
@@ -68,9 +68,9 @@ def test_tokens_stay_within_the_smaller_vocabulary():
 
 @pytest.fixture(scope="module")
 def gpt2():
-    subject = read_subject({"model_type": "gpt2", "n_embd": 256, "n_layer": 6, "n_head": 4, "vocab_size": 3000})
+    profiled = read_model({"model_type": "gpt2", "n_embd": 256, "n_layer": 6, "n_head": 4, "vocab_size": 3000})
     lines, shares = [], []
-    done = run(subject, JOB, PLAN, on_line=lines.append, on_progress=lambda *told: shares.append(told))
+    done = run(profiled, JOB, PLAN, on_line=lines.append, on_progress=lambda *progress: shares.append(progress))
     return done, lines, shares
 
 
@@ -93,9 +93,9 @@ def test_a_copy_trains_as_planned(gpt2):
 
 def test_what_was_predicted_for_the_copy_is_what_it_took(gpt2):
     done, *_ = gpt2
-    found = {one.figure: one for one in done.comparisons}
-    assert set(found) == {"parameters", "saved bytes", "forward FLOPs", "backward FLOPs"}
-    assert all(one.ratio == pytest.approx(1, rel=1e-4) for one in found.values()), str(done)
+    comparisons = {comparison.figure: comparison for comparison in done.comparisons}
+    assert set(comparisons) == {"parameters", "saved bytes", "forward FLOPs", "backward FLOPs"}
+    assert all(comparison.ratio == pytest.approx(1, rel=1e-4) for comparison in comparisons.values()), str(done)
 
 
 def test_a_run_goes_through_json_unchanged(gpt2):
@@ -137,15 +137,15 @@ def net():
 
 def test_an_arbitrary_module_is_cut_in_depth_and_left_whole(net):
     state = {name: value.clone() for name, value in net.state_dict().items()}
-    done = run(read_subject(net), JOB, precision="fp32")
-    assert [str(one) for one in done.reductions] == ["blocks 5 → 2"]
+    done = run(read_model(net), JOB, precision="fp32")
+    assert [str(reduction) for reduction in done.reductions] == ["blocks 5 → 2"]
     assert len(net.blocks) == 5
     assert all((net.state_dict()[name] == value).all() for name, value in state.items())
     assert done.falling
 
 
 def test_a_parameter_without_gradient_is_named(net):
-    done = run(read_subject(net), JOB, precision="fp32", steps=2)
+    done = run(read_model(net), JOB, precision="fp32", steps=2)
     assert done.without_gradient == ("unused.weight", "unused.bias")
     assert not done.ok
     assert "unused.weight" in str(done)
@@ -154,11 +154,11 @@ def test_a_parameter_without_gradient_is_named(net):
 def test_a_model_without_a_loss_is_said_to_have_none():
     from torch import nn
 
-    done = run(read_subject(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))), JOB, precision="fp32")
+    done = run(read_model(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))), JOB, precision="fp32")
     assert any("returned no loss" in note for note in done.notes)
-    assert done.how == "whole, with its own weights"
+    assert done.how == "full model, with its own weights"
 
 
 def test_a_copy_that_does_not_fit_says_what_would_do(net):
-    with pytest.raises(ProfileError, match="more memory"):
-        run(read_subject(net), JOB, memory_bytes=2**17)
+    with pytest.raises(ProfileError, match="raise memory_bytes"):
+        run(read_model(net), JOB, memory_bytes=2**17)

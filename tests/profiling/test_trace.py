@@ -9,9 +9,9 @@ from torch.utils._pytree import tree_map  # noqa: E402
 
 from smp_advisor.profiling.fake import default_dtype, fake_copy, fake_inputs, fake_mode  # noqa: E402
 from smp_advisor.profiling.inputs import example_inputs, filled  # noqa: E402
+from smp_advisor.profiling.profiled_model import read_model  # noqa: E402
 from smp_advisor.profiling.step import measure_step  # noqa: E402
 from smp_advisor.profiling.structure import stacks, ties  # noqa: E402
-from smp_advisor.profiling.subject import read_subject  # noqa: E402
 from smp_advisor.profiling.trace import Settings, trace  # noqa: E402
 from tests.profiling.plain_models import PlainGPT, ResNet  # noqa: E402
 
@@ -36,20 +36,20 @@ def on_meta(build):
 
 
 def profile(model, **settings):
-    given = {"precision": "bf16", "attention": "fused", "sequence": 512} | settings
-    return trace(read_subject(model), Settings(**given)).profile
+    values = {"precision": "bf16", "attention": "fused", "sequence": 512} | settings
+    return trace(read_model(model), Settings(**values)).profile
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_two_repeats_of_each_block_say_what_the_whole_model_does(name):
-    found = profile(MODELS[name](), checkpointing=False)
+    result = profile(MODELS[name](), checkpointing=False)
     if name in PARAMETERS:
-        assert found.parameter_count == PARAMETERS[name]
-    against_full = [one for one in found.agreements if one.against == "the full trace"]
-    assert {one.figure for one in against_full} >= {"saved bytes", "forward FLOPs", "backward FLOPs"}
-    for one in found.agreements:
-        assert one.ratio == pytest.approx(1, abs=1e-4), one
-    assert any("at batch 5" in one.against for one in found.agreements)
+        assert result.parameter_count == PARAMETERS[name]
+    against_full = [agreement for agreement in result.agreements if agreement.against == "the full trace"]
+    assert {agreement.figure for agreement in against_full} >= {"saved bytes", "forward FLOPs", "backward FLOPs"}
+    for agreement in result.agreements:
+        assert agreement.ratio == pytest.approx(1, abs=1e-4), agreement
+    assert any("at batch 5" in agreement.against for agreement in result.agreements)
 
 
 @pytest.mark.parametrize("attention", ["fused", "eager"])
@@ -58,10 +58,10 @@ def test_every_precision_and_kernel_extrapolates(precision, attention):
     config = transformers.LlamaConfig(
         hidden_size=128, intermediate_size=256, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=2
     )
-    found = profile(config, precision=precision, attention=attention)
-    assert found.agreements
-    for one in found.agreements:
-        assert one.ratio == pytest.approx(1, abs=1e-4), one
+    result = profile(config, precision=precision, attention=attention)
+    assert result.agreements
+    for agreement in result.agreements:
+        assert agreement.ratio == pytest.approx(1, abs=1e-4), agreement
 
 
 def test_a_gpt_block_keeps_what_the_paper_says():
@@ -115,13 +115,13 @@ class Scanning(torch.nn.Module):
 
 
 def test_blocks_that_loop_over_tokens_are_traced_at_short_sequences():
-    found = profile(Scanning(48), sequence=2048, checkpointing=False)
-    assert any("too many operations" in warning for warning in found.warnings)
+    result = profile(Scanning(48), sequence=2048, checkpointing=False)
+    assert any("too many operations" in warning for warning in result.warnings)
     short = profile(Scanning(6), sequence=128, checkpointing=False)
     assert not short.warnings
     block = short.blocks[1].saved_bytes
-    assert found.blocks[1].saved_bytes(4, 2048) == block(4, 2048)
-    assert found.saved_bytes(4, 2048) == short.saved_bytes(4, 2048) + 42 * block(4, 2048)
+    assert result.blocks[1].saved_bytes(4, 2048) == block(4, 2048)
+    assert result.saved_bytes(4, 2048) == short.saved_bytes(4, 2048) + 42 * block(4, 2048)
 
 
 def test_the_users_module_is_left_as_it_is():
@@ -147,7 +147,7 @@ def test_the_trace_of_a_copy_equals_its_real_step(name):
         "mixtral": lambda: transformers.MixtralConfig(**small, vocab_size=256, num_key_value_heads=2),
     }
     with default_dtype(torch.bfloat16):
-        model = PlainGPT() if name == "plain" else read_subject(configs[name]()).build(attention="eager")
+        model = PlainGPT() if name == "plain" else read_model(configs[name]()).build(attention="eager")
     model.train()
     inputs = example_inputs(model).make(2, 64)
     blocks = [path for stack in stacks(model) for path in stack.paths]
@@ -176,6 +176,6 @@ def test_tied_parameters_and_dense_layers_before_experts():
 
 def test_given_inputs_are_resized():
     example = example_inputs(PlainGPT(), {"x": torch.zeros(1, 16, dtype=torch.long), "y": torch.zeros(1, 16)})
-    made = example.make(3, 64)
-    assert tree_map(lambda tensor: tuple(tensor.shape), made) == {"x": (3, 64), "y": (3, 64)}
-    assert example.given
+    resized = example.make(3, 64)
+    assert tree_map(lambda tensor: tuple(tensor.shape), resized) == {"x": (3, 64), "y": (3, 64)}
+    assert example.is_supplied

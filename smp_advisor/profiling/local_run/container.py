@@ -1,4 +1,4 @@
-"""The container's layout in a folder, and what it tells the script."""
+"""The folders, files and environment variables of a SageMaker training container."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _REGION = "us-west-2"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Container:
-    """A folder laid out as ``/opt/ml``, with the user's code in it."""
+    """A folder with the layout of ``/opt/ml`` and the user's code."""
 
     base: Path
-    """Stands for ``/opt/ml``."""
+    """Replaces ``/opt/ml``."""
     entry_point: str
-    """The script, relative to `code`."""
+    """Path of the script, relative to `code`."""
     arguments: tuple[str, ...]
-    """Its options."""
+    """Options of the script."""
     variables: Mapping[str, str]
-    """What the toolkit adds to its environment."""
+    """Environment variables that the toolkit adds."""
 
     @property
     def code(self) -> Path:
-        """Folder of the code, in which the script runs."""
+        """Folder of the code, and working directory of the script."""
         return self.base / "code"
 
 
@@ -56,29 +56,29 @@ def prepare(
     job_name: str | None = None,
     folder: Path | None = None,
 ) -> Container:
-    """Lay out the folder as a container finds it when training starts.
+    """Create the folder as it is in a container when training starts.
 
     Parameters
     ----------
     script
-        The entry point; relative to `source_dir` where that is given.
+        The entry point, relative to `source_dir` if there is one.
     source_dir
-        Copied whole; without it the script alone, as the SDK uploads it.
+        Folder to copy. Without it, only the script is copied, as the SDK uploads it.
     hyperparameters
-        Of the estimator, ``mp_parameters`` among them.
+        Hyperparameters of the estimator, including ``mp_parameters``.
     channels
-        Folders or files of data by channel.
+        Data folders or files by channel.
     job_name
-        Name of the job; one with the time in it if None.
+        Name of the job; None generates one from the time.
     folder
-        Where to lay it out; a temporary folder, which stays, if None.
+        Folder to create it in; None creates a temporary folder that is not deleted.
 
     Raises
     ------
     ProfileError
-        Script, source directory or data are not there.
+        The script, the source directory or the data do not exist.
     """
-    given = dict(hyperparameters or {})
+    requested = dict(hyperparameters or {})
     data = {name: _existing(path, f"The data of the channel {name!r}") for name, path in (channels or {}).items()}
     root = folder or Path(tempfile.mkdtemp(prefix="smp-local-"))
     base = root.resolve() / "opt" / "ml"
@@ -89,7 +89,7 @@ def prepare(
         (base / "input" / "data" / name).symlink_to(path)
     name = job_name or time.strftime("local-%Y-%m-%d-%H-%M-%S")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _REGION
-    everything = given | {
+    complete = requested | {
         "sagemaker_program": entry_point,
         "sagemaker_submit_directory": str(base / "code"),
         "sagemaker_container_log_level": _LOG_LEVEL,
@@ -103,24 +103,25 @@ def prepare(
         "current_instance_type": "local",
     }
     inputs = {channel: {"TrainingInputMode": "File"} for channel in data}
-    # The SDK writes every hyperparameter as JSON text, and the toolkit reads it back.
+    # The SDK encodes every hyperparameter as JSON text, and the toolkit decodes it.
     files = {
-        "hyperparameters.json": {key: json.dumps(value) for key, value in everything.items()},
+        "hyperparameters.json": {key: json.dumps(value) for key, value in complete.items()},
         "inputdataconfig.json": inputs,
         "resourceconfig.json": resources,
     }
     for file, content in files.items():
         (base / "input" / "config" / file).write_text(json.dumps(content), encoding="utf-8")
     variables = {
-        **as_variables(_values(base, entry_point, given, inputs, resources, name)),
+        **as_variables(_values(base, entry_point, requested, inputs, resources, name)),
         "TRAINING_JOB_NAME": name,
         "SAGEMAKER_JOB_NAME": name,
         "SAGEMAKER_REGION": region,
         "CURRENT_HOST": HOST,
         "PYTHONPATH": os.pathsep.join(filter(None, [str(base / "code"), os.environ.get("PYTHONPATH")])),
     }
-    own = {key: value for key, value in given.items() if not key.startswith("sagemaker_")}
-    return Container(base=base, entry_point=entry_point, arguments=tuple(as_arguments(own)), variables=variables)
+    script_options = {key: value for key, value in requested.items() if not key.startswith("sagemaker_")}
+    arguments = tuple(as_arguments(script_options))
+    return Container(base=base, entry_point=entry_point, arguments=arguments, variables=variables)
 
 
 def _copy_code(script: Path, source_dir: Path | None, code: Path) -> str:
@@ -136,23 +137,23 @@ def _copy_code(script: Path, source_dir: Path | None, code: Path) -> str:
 
 
 def _existing(path: str | os.PathLike[str], what: str) -> Path:
-    found = Path(path).expanduser()
-    if not found.exists():
-        raise ProfileError(f"{what} is not at {str(found)!r}.")
-    return found.resolve()
+    absolute = Path(path).expanduser()
+    if not absolute.exists():
+        raise ProfileError(f"{what} does not exist at {str(absolute)!r}.")
+    return absolute.resolve()
 
 
 def _values(
     base: Path,
     entry_point: str,
-    given: Mapping[str, Any],
+    hyperparameters: Mapping[str, Any],
     inputs: Mapping[str, Any],
     resources: Mapping[str, Any],
     job_name: str,
 ) -> dict[str, Any]:
-    """What the toolkit tells a script, by the names that become ``SM_<NAME>`` (`Environment.to_env_vars`)."""
-    own = {key: value for key, value in given.items() if not key.startswith("sagemaker_")}
-    framework = {key: value for key, value in given.items() if key.startswith("sagemaker_")}
+    """Values of the toolkit's ``SM_<NAME>`` variables, by lower-case name (`Environment.to_env_vars`)."""
+    script_options = {key: value for key, value in hyperparameters.items() if not key.startswith("sagemaker_")}
+    framework = {key: value for key, value in hyperparameters.items() if key.startswith("sagemaker_")}
     channels = {name: str(base / "input" / "data" / name) for name in inputs}
     folders = {
         "input_dir": str(base / "input"),
@@ -189,7 +190,7 @@ def _values(
         **folders,
         "additional_framework_parameters": framework,
         "channel_input_dirs": channels,
-        "hyperparameters": own,
+        "hyperparameters": script_options,
         "distribution_hosts": [HOST],
         "is_master": True,
         "master_hostname": HOST,
@@ -202,18 +203,18 @@ def _values(
     return {
         **machine,
         **folders,
-        "hps": own,
+        "hps": script_options,
         "framework_params": framework,
         "channels": sorted(channels),
-        "user_args": as_arguments(own),
+        "user_args": as_arguments(script_options),
         "training_env": environment,
         **{f"channel_{name}": path for name, path in channels.items()},
-        **{f"hp_{name}": value for name, value in own.items()},
+        **{f"hp_{name}": value for name, value in script_options.items()},
     }
 
 
 def _gpus() -> int:
-    """GPUs of this machine, as the toolkit counts them."""
+    """Number of GPUs of this machine, counted like in the toolkit."""
     try:
         listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):

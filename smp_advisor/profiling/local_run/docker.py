@@ -1,4 +1,4 @@
-"""Whether SageMaker's own local mode can run here."""
+"""Detects whether SageMaker's local mode can run on this machine."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 __all__ = ["Docker", "find_docker"]
 
-_PATIENCE_SECONDS = 3
+_TIMEOUT_SECONDS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Docker:
-    """What local mode needs: an engine that answers, and Compose."""
+    """Requirements of local mode: a running Docker engine, and Compose."""
 
     engine: str
-    """Version of the engine; empty where none answers."""
+    """Version of the engine; empty if none is running."""
     compose: str
-    """What `docker compose version` says, or the path of docker-compose; empty without either."""
+    """Output of ``docker compose version``, or the path of docker-compose; empty if neither exists."""
     gpus: bool
-    """Whether the engine has NVIDIA's runtime: local mode is then ``local_gpu``."""
+    """Whether the engine has the NVIDIA runtime; local mode is then ``local_gpu``."""
 
     @property
     def usable(self) -> bool:
@@ -34,26 +34,26 @@ class Docker:
 
     @property
     def missing(self) -> str:
-        """Why local mode cannot run, in words; empty where it can."""
+        """Why local mode cannot run; empty if it can."""
         if not self.engine:
-            return "no Docker engine answers"
-        return "" if self.compose else "Docker has no Compose"
+            return "no Docker engine is running"
+        return "" if self.compose else "Docker Compose is not installed"
 
 
 def find_docker() -> Docker:
-    """Look for an engine and for Compose; takes at most some seconds."""
-    engine = _said("docker", "info", "--format", "{{.ServerVersion}}")
+    """Detect a Docker engine and Compose; takes a few seconds at most."""
+    engine = _output("docker", "info", "--format", "{{.ServerVersion}}")
     if not engine:
         return Docker(engine="", compose="", gpus=False)
-    compose = _said("docker", "compose", "version") or shutil.which("docker-compose") or ""
-    gpus = "nvidia" in _said("docker", "info", "--format", "{{json .Runtimes}}") and shutil.which("nvidia-smi")
+    compose = _output("docker", "compose", "version") or shutil.which("docker-compose") or ""
+    gpus = "nvidia" in _output("docker", "info", "--format", "{{json .Runtimes}}") and shutil.which("nvidia-smi")
     return Docker(engine=engine, compose=compose, gpus=bool(gpus))
 
 
-def _said(*command: str) -> str:
-    """What a command writes; nothing where it fails or takes too long."""
+def _output(*command: str) -> str:
+    """Standard output of a command; empty if it fails or times out."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()

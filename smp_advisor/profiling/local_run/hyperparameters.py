@@ -1,7 +1,7 @@
-"""How hyperparameters reach a script: as options and as variables.
+"""Hyperparameters of a script as command-line options and as environment variables.
 
-After the `sagemaker-training` toolkit (5.1.4: `mapping.to_cmd_args`, `mapping.to_env_vars`), which containers run; a
-test holds the two together.
+Follows the `sagemaker-training` toolkit of the containers (5.1.4: `mapping.to_cmd_args`, `mapping.to_env_vars`); a test
+compares the two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["as_arguments", "as_variables"]
 
 
 def as_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """Options for the script, sorted by name.
+    """Command-line options for the script, sorted by name.
 
     Examples
     --------
@@ -30,13 +30,13 @@ def as_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
 
 
 def as_variables(values: Mapping[str, Any]) -> dict[str, str]:
-    """``SM_<NAME>`` for each value: text as it is, anything else as compact JSON."""
+    """``SM_<NAME>`` variables: text unchanged, other values as compact JSON."""
     return {f"SM_{name.upper()}": _variable(value) for name, value in values.items()}
 
 
 def _argument(value: Any) -> str:
     if isinstance(value, dict):
-        return ",".join(f"{name}={one}" for name, one in sorted(value.items()))
+        return ",".join(f"{name}={item}" for name, item in sorted(value.items()))
     return "" if value is None else str(value)
 
 

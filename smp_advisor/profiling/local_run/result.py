@@ -1,4 +1,4 @@
-"""What a local run showed."""
+"""Results of a local run."""
 
 from __future__ import annotations
 
@@ -15,82 +15,82 @@ _LOSS = re.compile(r"\bloss\b[\"']?\s*[:=]?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-
 
 _LABELS = {
     "process": (
-        "Run as a process on this machine, with its own Python and packages: not SageMaker's container. The model "
-        "parallel library is not here; what this checks is the script, its options, its data and its loss."
+        "Run as a process with this machine's Python and packages, not in SageMaker's container. The model parallel "
+        "library is not available here. This run checks the script, its options, its data and its loss."
     ),
-    "container": "Run in SageMaker's own container by the SDK's local mode, on this machine.",
+    "container": "Run on this machine in SageMaker's container, with the SDK's local mode.",
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalRun:
-    """A training script's run on this machine.
+    """Run of a training script on this machine.
 
-    Shows itself in a notebook; `ok` says whether it ended as it should.
+    It has a notebook display; `ok` is whether the script succeeded.
     """
 
     script: str
     how: Literal["process", "container"]
     why_no_container: str = ""
-    """What SageMaker's local mode would have needed."""
+    """Why SageMaker's local mode was not used."""
     processes: int = 1
     steps: int | None = None
-    """Optimizer steps after which it was ended; None for the script's own end."""
+    """Optimizer steps after which it was stopped; None if it ran to its end."""
     command: str
-    """The shell line that would run the same."""
+    """Shell command for the same run."""
     arguments: tuple[str, ...] = ()
     variables: Mapping[str, str]
-    """What SageMaker's container adds to the script's environment."""
+    """Environment variables that SageMaker's container adds."""
     folder: str
-    """Stands for ``/opt/ml``: models, outputs and checkpoints lie in it."""
+    """Replacement of ``/opt/ml``, with models, outputs and checkpoints."""
     seconds: float
     peak_bytes: int
-    """Most memory that all its processes held together."""
+    """Peak memory of all its processes together."""
     losses: tuple[float, ...] = ()
-    """Read from lines of the log such as ``loss 3.21``."""
+    """Losses read from log lines such as ``loss 3.21``."""
     log: tuple[str, ...] = ()
-    """Its last lines."""
+    """Last lines of the output."""
     error: str = ""
-    """What was wrong, one sentence and the last lines of the log; empty if nothing."""
+    """Cause of a failure: one sentence and the last lines of the log; empty if the script succeeded."""
 
     @property
     def ok(self) -> bool:
-        """Whether it ended as it should."""
+        """Whether the script succeeded."""
         return not self.error
 
     @property
     def label(self) -> str:
-        """What kind of run this was, plainly."""
+        """Kind of the run, as text for the user."""
         why = self.why_no_container
         return f"{_LABELS[self.how]} No container was started: {why}." if why else _LABELS[self.how]
 
     @property
     def summary(self) -> str:
-        """The run in one line."""
+        """The result in one line."""
         if self.error:
             return self.error.partition("\n")[0]
         count = f"{self.processes} processes" if self.processes > 1 else "one process"
         what = "ran to its end" if self.steps is None else f"ran for {self.steps} optimizer steps"
         loss = ""
         if len(self.losses) > 1:
-            loss = f"; loss {self.losses[0]:.4g} at first, {self.losses[-1]:.4g} at last"
+            loss = f"; first loss {self.losses[0]:.4g}, last loss {self.losses[-1]:.4g}"
         return f"{self.script} {what}: {count}, {self.seconds:.1f} s{loss}."
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Convert to plain data."""
         return asdict(self) | {"variables": dict(self.variables)}
 
     def as_html(self) -> str:
-        """For a notebook; everything from the script escaped."""
-        from smp_advisor.profiling.showing import box, details, table
+        """HTML form for a notebook; text from the script is escaped."""
+        from smp_advisor.profiling.result_html import box, details, table
 
         return box(
             self.summary,
             f"<p>{_escaped(self.label)}</p>",
-            details("What the script was given", table(self.variables.items(), ("variable", "value"))),
-            details("The same from a shell", f"<pre>{_escaped(self.command)}</pre>"),
+            details("Environment variables of the script", table(self.variables.items(), ("variable", "value"))),
+            details("Shell command", f"<pre>{_escaped(self.command)}</pre>"),
             details(
-                "The last lines of its log", f"<pre>{_escaped(chr(10).join(self.log[-40:]))}</pre>", shown=not self.ok
+                "Last lines of the log", f"<pre>{_escaped(chr(10).join(self.log[-40:]))}</pre>", is_open=not self.ok
             ),
             ok=self.ok,
         )
@@ -99,7 +99,7 @@ class LocalRun:
         return self.as_html()
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 (IPython's own form)
-        # What a saved notebook keeps beside the HTML, and what a terminal shows.
+        # Plain text for terminals, and for saved notebooks next to the HTML.
         printer.text("..." if cycle else str(self))
 
     def __str__(self) -> str:
@@ -107,8 +107,8 @@ class LocalRun:
 
 
 def losses_in(lines: Iterable[str]) -> tuple[float, ...]:
-    """Losses that a log names."""
-    return tuple(float(found[1]) for line in lines if (found := _LOSS.search(line)))
+    """Losses in the lines of a log."""
+    return tuple(float(match[1]) for line in lines if (match := _LOSS.search(line)))
 
 
 def _escaped(text: str) -> str:

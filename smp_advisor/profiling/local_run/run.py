@@ -1,4 +1,4 @@
-"""Running a script as its container would."""
+"""Running a training script as its SageMaker container would."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.local_run.container import Container
     from smp_advisor.profiling.local_run.docker import Docker
 
-__all__ = ["planned", "run", "run_cell"]
+__all__ = ["run", "run_cell", "run_settings"]
 
-_STOPPING = Path(__file__).with_name("stopping.py")
-_MOST_PROCESSES = 16
-_MOST_PLANNED = 8
-"""Processes for a plan's degrees: a notebook's machine has few cores."""
+_STOP_AFTER_STEPS = Path(__file__).with_name("stop_after_steps.py")
+_MAX_PROCESSES = 16
+_MAX_PLAN_PROCESSES = 8
+"""Maximum processes for the degrees of a plan; a notebook instance has few cores."""
 _WITHOUT_LIBRARY = (
-    "The model parallel library exists only in SageMaker's containers: let the script do without it where it cannot be "
-    "imported, or check it with %smp_check, which runs nothing."
+    "The model parallel library exists only in SageMaker's containers: make the script work without it if the import "
+    "fails, or check the script with %smp_check, which does not run it."
 )
 
 
-def planned(plan: Plan) -> dict[str, Any]:
-    """What `run` is given to run a script as a plan says: options, ``mp_parameters``, processes of one replica."""
+def run_settings(plan: Plan) -> dict[str, Any]:
+    """Keywords of `run` for a plan: hyperparameters, ``mp_parameters`` and processes of one replica."""
     processes = plan.pipeline_parallel_degree * plan.tensor_parallel_degree
     return {
         "hyperparameters": dict(plan.hyperparameters),
         "parameters": dict(plan.parameters),
-        "processes": min(processes, _MOST_PLANNED),
+        "processes": min(processes, _MAX_PLAN_PROCESSES),
     }
 
 
@@ -59,58 +59,59 @@ def run(
     why_no_container: str | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> LocalRun:
-    """Run a training script in a child process laid out as SageMaker's container is.
+    """Run a training script in a child process with the layout of SageMaker's container.
 
     Parameters
     ----------
     script
-        Its path; relative to `source_dir` where that is given.
+        Path of the script, relative to `source_dir` if there is one.
     source_dir
-        Copied whole; without it the script alone, as the SDK uploads it. Its requirements.txt is not installed.
+        Folder to copy. Without it, only the script is copied, as the SDK uploads it. Its requirements.txt is not
+        installed.
     hyperparameters
-        Of the estimator; they become the script's options.
+        Hyperparameters of the estimator; they become options of the script.
     parameters
         ``mp_parameters`` of a plan.
     channels
-        Folders of data by channel, for ``SM_CHANNEL_<NAME>``.
+        Data folders by channel, for ``SM_CHANNEL_<NAME>``.
     processes
-        More than one are started by torchrun, and talk over gloo: the product of a plan's degrees, say.
+        Number of processes. Several are started by torchrun and communicate over gloo.
     steps
-        End the script after that many optimizer steps; None runs it to its own end.
+        Optimizer steps after which the script is stopped; None runs it to its end.
     seconds, memory_bytes
-        It is stopped beyond them; no `memory_bytes` is half of what the machine has to give.
+        Limits of the run. None for `memory_bytes` is half of the available memory.
     folder
-        Where the container's folders are laid out; a temporary folder, which stays, if None.
+        Folder for the container's files; None creates a temporary folder that is not deleted.
     why_no_container
-        Why this is no run of SageMaker's own container, for the report; None to find out what is missing for one.
+        Why the run is not in SageMaker's container, for the report; None checks the requirements of local mode.
     on_line
-        Called with each line of its log.
+        Called with each line of the log.
 
     Returns
     -------
     LocalRun
-        Its losses, its end, and what it was given; a script that failed is reported, not raised.
+        Losses, outcome and settings of the run. A failure of the script raises no exception.
 
     Raises
     ------
     ProfileError
-        Script or data are not there, or a setting is out of range.
+        The script or the data do not exist, or a setting is out of range.
     """
-    _require_whole("processes", processes, most=_MOST_PROCESSES)
+    _require_integer("processes", processes, maximum=_MAX_PROCESSES)
     if steps is not None:
-        _require_whole("steps", steps)
-    given = dict(hyperparameters or {})
+        _require_integer("steps", steps)
+    options = dict(hyperparameters or {})
     if parameters:
-        given["mp_parameters"] = dict(parameters)
+        options["mp_parameters"] = dict(parameters)
     container = prepare(
         Path(script),
         source_dir=None if source_dir is None else Path(source_dir),
-        hyperparameters=given,
+        hyperparameters=options,
         channels=channels,
         folder=None if folder is None else Path(folder),
     )
     command = _command(container, processes, steps)
-    added = {**container.variables, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    environment = os.environ | {**container.variables, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     lines: list[str] = []
 
     def read(line: str) -> None:
@@ -122,17 +123,17 @@ def run(
     end = run_program(
         command,
         cwd=container.code,
-        environment=os.environ | added,
+        environment=environment,
         what=container.entry_point,
         limits=Limits(seconds=seconds, memory_bytes=memory_bytes, processes=64 + 8 * processes),
         on_line=read,
     )
     error = "" if end.error is None else str(end.error)
     if any("No module named 'smdistributed" in line for line in end.log):
-        error = f"{container.entry_point} needs smdistributed.modelparallel. {_WITHOUT_LIBRARY}"
+        error = f"{container.entry_point} requires smdistributed.modelparallel. {_WITHOUT_LIBRARY}"
     if error:
         (container.base / "output" / "failure").write_text("\n".join(end.log), encoding="utf-8")
-    shown = {name: value for name, value in container.variables.items() if name.startswith(("SM_", "TRAINING_"))}
+    variables = {name: value for name, value in container.variables.items() if name.startswith(("SM_", "TRAINING_"))}
     return LocalRun(
         script=container.entry_point,
         how="process",
@@ -141,7 +142,7 @@ def run(
         steps=steps,
         command=f"cd {shlex.quote(str(container.code))} && {shlex.join(command)}",
         arguments=container.arguments,
-        variables=shown,
+        variables=variables,
         folder=str(container.base),
         seconds=end.seconds,
         peak_bytes=end.peak_bytes,
@@ -160,30 +161,30 @@ def run_cell(
     folder: str | os.PathLike[str] | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> LocalRun:
-    """Run a cell that starts SageMaker's local mode, in a child process: the kernel imports nothing of it.
+    """Run a cell that starts SageMaker's local mode in a child process, so that the kernel does not import the SDK.
 
     Parameters
     ----------
     cell
-        Code for the SDK, such as `smp_advisor.export.local_cell` writes.
+        Code for the SDK, such as the output of `smp_advisor.export.local_cell`.
     docker
-        What was found here.
+        The Docker installation, from `find_docker`.
     script
-        The cell's training script, for the report.
+        Name of the cell's training script, for the report.
     seconds
-        It is stopped beyond.
+        Time limit.
     folder
-        Where the cell runs, in which its script lies; a temporary folder if None.
+        Working directory of the cell, with its script; None creates a temporary folder.
     on_line
-        Called with each line of its log.
+        Called with each line of the log.
 
     Raises
     ------
     ProfileError
-        SageMaker's local mode cannot run here.
+        SageMaker's local mode cannot run on this machine.
     """
     if not docker.usable:
-        raise ProfileError(f"SageMaker's local mode cannot run here: {docker.missing}.")
+        raise ProfileError(f"SageMaker's local mode cannot run on this machine: {docker.missing}.")
     base = Path(folder or tempfile.mkdtemp(prefix="smp-local-")).resolve()
     program = base / "local_mode.py"
     program.write_text(cell, encoding="utf-8")
@@ -192,7 +193,7 @@ def run_cell(
         cwd=base,
         environment=os.environ | {"PYTHONUNBUFFERED": "1", "SAGEMAKER_SUPPRESS_V2_WARNING": "1"},
         what=script,
-        # What the containers take is not this process's; the engine bounds it.
+        # The limits do not cover the containers, which belong to the Docker engine.
         limits=Limits(seconds=seconds, processes=256, output_bytes=64 * 2**20),
         on_line=on_line,
     )
@@ -215,13 +216,13 @@ def _command(container: Container, processes: int, steps: int | None) -> list[st
     command = [sys.executable]
     if processes > 1:
         command += ["-m", "torch.distributed.run", "--standalone", "--nnodes=1", f"--nproc_per_node={processes}"]
-        command += ["--tee=3", f"--log-dir={logs}"]  # whole lines, each with its rank, however they meet
+        command += ["--tee=3", f"--log-dir={logs}"]  # complete lines, each with its rank
     if steps is not None:
-        command += [str(_STOPPING), str(steps)]
+        command += [str(_STOP_AFTER_STEPS), str(steps)]
     return [*command, container.entry_point, *container.arguments]
 
 
-def _require_whole(name: str, value: object, most: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
-        bounds = "of at least 1" if most is None else f"from 1 to {most}"
-        raise ProfileError(f"{name} must be a whole number {bounds}, not {value!r}.")
+def _require_integer(name: str, value: object, maximum: int | None = None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (maximum is not None and value > maximum):
+        bounds = "of at least 1" if maximum is None else f"from 1 to {maximum}"
+        raise ProfileError(f"{name} must be an integer {bounds}, not {value!r}.")

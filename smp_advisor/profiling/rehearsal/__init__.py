@@ -1,4 +1,4 @@
-"""The plan itself on a few local processes: the scaled copy under PyTorch's own parallelism."""
+"""Rehearsal of a plan: the scaled copy on a few local processes with PyTorch's own parallelism."""
 
 from __future__ import annotations
 

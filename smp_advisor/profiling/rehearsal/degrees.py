@@ -1,4 +1,4 @@
-"""Which part of a plan a few local processes can rehearse."""
+"""The part of a plan that a few local processes can rehearse."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ __all__ = ["Degrees", "Sharding", "degrees_of"]
 
 Sharding = Literal["none", "optimizer", "full"]
 
-_MOST_PROCESSES = 8
-_MOST_MICROBATCHES = 4
+_MAX_PROCESSES = 8
+_MAX_MICROBATCHES = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Degrees:
-    """Degrees and schedule of a rehearsal: each of the plan's, at most two unless it is the only one."""
+    """Degrees and schedule of a rehearsal: the plan's degrees, at most two each, or four if only one is above 1."""
 
     tensor: int = 1
     pipeline: int = 1
     data: int = 1
     microbatches: int = 1
     schedule: Literal["interleaved", "simple"] = "interleaved"
-    """Backward passes as soon as they are ready, or after all forward passes."""
+    """Backward passes as soon as possible, or after all forward passes."""
     sharding: Sharding = "none"
-    """What data-parallel ranks divide among them: nothing, the optimizer's state, or parameters too (FSDP)."""
+    """State sharded across data-parallel ranks: none, the optimizer state, or also the parameters (FSDP)."""
 
     @property
     def world(self) -> int:
-        """Processes."""
+        """Number of processes."""
         return self.tensor * self.pipeline * self.data
 
     def __str__(self) -> str:
@@ -39,14 +39,14 @@ class Degrees:
 
 
 def degrees_of(plan: Plan, data_parallel_degree: int) -> tuple[Degrees, list[str]]:
-    """The rehearsal of a plan, and what of the plan it cannot show, each in a sentence.
+    """Degrees to rehearse a plan with, and one sentence per part of the plan that cannot be rehearsed.
 
     Parameters
     ----------
     plan
-        A plan of SMP v1 or of another library, read by the names of its fields.
+        The plan to rehearse; its fields are read by name, whatever its library.
     data_parallel_degree
-        Replicas of the model in the planned job.
+        Model replicas in the planned job.
     """
     tensor = _degree(plan, "tensor_parallel_degree")
     pipeline = _degree(plan, "pipeline_parallel_degree")
@@ -55,44 +55,44 @@ def degrees_of(plan: Plan, data_parallel_degree: int) -> tuple[Degrees, list[str
     if sharding == "none" and getattr(plan, "shard_optimizer_state", False):
         sharding = "optimizer"
     data = data_parallel_degree if sharding != "full" else max(sharded, min(data_parallel_degree, 2))
-    alone = sum(one > 1 for one in (tensor, pipeline, data)) == 1
-    most = 4 if alone else 2
+    is_only_degree = sum(degree > 1 for degree in (tensor, pipeline, data)) == 1
+    max_pipeline = 4 if is_only_degree else 2
     microbatches = plan.microbatches * plan.gradient_accumulation_steps
-    used = Degrees(
+    degrees = Degrees(
         tensor=min(tensor, 2),
-        pipeline=min(pipeline, most),
+        pipeline=min(pipeline, max_pipeline),
         data=min(data, 2),
-        microbatches=max(min(microbatches, _MOST_MICROBATCHES), min(pipeline, most) if pipeline > 1 else 1),
+        microbatches=max(min(microbatches, _MAX_MICROBATCHES), min(pipeline, max_pipeline) if pipeline > 1 else 1),
         schedule="simple" if getattr(plan, "pipeline", "interleaved") == "simple" else "interleaved",
         sharding=sharding if data > 1 else "none",
     )
-    assert used.world <= _MOST_PROCESSES  # noqa: S101 (two of each are eight)
-    return used, _left_out(plan, used)
+    assert degrees.world <= _MAX_PROCESSES  # noqa: S101 (two of each degree make eight)
+    return degrees, _not_rehearsed(plan, degrees)
 
 
 def _degree(plan: Plan, *names: str) -> int:
     return max((value for name in names if isinstance(value := getattr(plan, name, None), int)), default=1)
 
 
-def _left_out(plan: Plan, used: Degrees) -> list[str]:
-    """What of the plan PyTorch on processors has no like of."""
-    sentences = ["Times and bandwidths: processors and gloo say nothing of GPUs and their network."]
-    if used.tensor > 1 and plan.library == "smp-v1":
+def _not_rehearsed(plan: Plan, degrees: Degrees) -> list[str]:
+    """Parts of the plan that PyTorch on CPUs does not have."""
+    sentences = ["Times and bandwidths: CPUs and gloo do not represent GPUs and their network."]
+    if degrees.tensor > 1 and plan.library == "smp-v1":
         sentences.append(
-            "The library's own fused layers under tensor parallelism: the model's own layers were divided by PyTorch."
+            "The library's fused layers under tensor parallelism: PyTorch divided the model's own layers instead."
         )
     active = getattr(plan, "active_in_flight", None)
-    if used.pipeline > 1 and used.schedule == "interleaved" and active is not None and active < used.pipeline:
+    if degrees.pipeline > 1 and degrees.schedule == "interleaved" and active is not None and active < degrees.pipeline:
         sentences.append(
-            f"active_microbatches={active}, fewer than the pipeline is deep: PyTorch's schedules have no such bound."
+            f"active_microbatches={active}, below the pipeline degree: PyTorch's schedules have no such limit."
         )
-    if used.pipeline > 1 and plan.library == "smp-v1":
-        sentences.append("The library's own partition of the model: stages were cut at equal numbers of blocks.")
+    if degrees.pipeline > 1 and plan.library == "smp-v1":
+        sentences.append("The library's partition of the model: stages have equal numbers of blocks instead.")
     if getattr(plan, "offload_activations", False) or getattr(plan, "sm_activation_offloading", False):
-        sentences.append("Offloading of activations: there is no GPU to offload from.")
-    for name, words in (("context_parallel_degree", "Context"), ("expert_parallel_degree", "Expert")):
+        sentences.append("Activation offloading: there is no GPU to offload from.")
+    for name, title in (("context_parallel_degree", "Context"), ("expert_parallel_degree", "Expert")):
         if _degree(plan, name) > 1:
-            sentences.append(f"{words} parallelism: PyTorch has none that goes with any model on processors.")
+            sentences.append(f"{title} parallelism: PyTorch has no implementation for arbitrary models on CPUs.")
     if plan.precision != "fp32":
-        sentences.append(f"{plan.precision}: the rehearsal computes in fp32, so that rounding hides no fault.")
+        sentences.append(f"{plan.precision}: the rehearsal computes in fp32, so that rounding does not hide errors.")
     return sentences

@@ -1,4 +1,4 @@
-"""A few processes of one machine, forked from this one, that talk over gloo."""
+"""Forked processes on one machine that communicate over gloo."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["run_ranks"]
 
 
 def run_ranks(world: int, work: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Run `work(rank)` in as many processes, each a member of the default process group; what each returned.
+    """Run ``work(rank)`` in `world` processes of one process group, and return their results.
 
-    The processes share the memory of this one until they write to it: a model built here needs no sending.
+    The processes share this process's memory until they write to it, so a model built here need not be sent.
 
     Raises
     ------
@@ -31,13 +31,13 @@ def run_ranks(world: int, work: Callable[[int], dict[str, Any]]) -> list[dict[st
     with tempfile.TemporaryDirectory() as folder:
         children = [_fork(rank, world, work, Path(folder)) for rank in range(world)]
         failed = [rank for rank, pid in enumerate(children) if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])]
-        answers = [Path(folder, f"{rank}.json") for rank in range(world)]
+        results = [Path(folder, f"{rank}.json") for rank in range(world)]
         if failed:
-            said = [json.loads(answers[rank].read_text())["error"] for rank in failed if answers[rank].exists()]
-            # The first to fail is the cause; the others lost their partner.
-            cause = next((text for text in said if "gloo" not in text.lower()), said[0] if said else "it crashed")
+            errors = [json.loads(results[rank].read_text())["error"] for rank in failed if results[rank].exists()]
+            # Errors of gloo are consequences: those ranks lost the connection to the rank that failed first.
+            cause = next((text for text in errors if "gloo" not in text.lower()), errors[0] if errors else "it crashed")
             raise ProfileError(f"Rank {failed[0]} of the rehearsal failed: {cause}")
-        return [json.loads(answer.read_text()) for answer in answers]
+        return [json.loads(result.read_text()) for result in results]
 
 
 def _fork(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: Path) -> int:
@@ -48,13 +48,13 @@ def _fork(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: 
         return pid
     status = 1
     try:
-        answer = _live(rank, world, work, folder)
-        (folder / f"{rank}.json").write_text(json.dumps(answer))
+        result = _run_rank(rank, world, work, folder)
+        (folder / f"{rank}.json").write_text(json.dumps(result))
         status = 0
-    except BaseException as raised:  # noqa: BLE001 (whatever it is, the others must not wait for this rank)
+    except BaseException as raised:  # noqa: BLE001 (after any failure, the other ranks must not wait for this one)
         traceback.print_exc()
         error: BaseException = raised
-        while error.__cause__ is not None:  # PyTorch wraps what a stage raises
+        while error.__cause__ is not None:  # PyTorch wraps the exception of a pipeline stage
             error = error.__cause__
         text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         (folder / f"{rank}.json").write_text(json.dumps({"error": text}))
@@ -64,7 +64,7 @@ def _fork(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: 
         os._exit(status)
 
 
-def _live(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: Path) -> dict[str, Any]:
+def _run_rank(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: Path) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
@@ -72,8 +72,8 @@ def _live(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: 
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     try:
-        answer = work(rank)
+        result = work(rank)
         dist.barrier()
     finally:
         dist.destroy_process_group()
-    return answer
+    return result

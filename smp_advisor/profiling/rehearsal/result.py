@@ -1,4 +1,4 @@
-"""What a rehearsal showed."""
+"""Results of a rehearsal."""
 
 from __future__ import annotations
 
@@ -13,77 +13,77 @@ if TYPE_CHECKING:
 __all__ = ["Rehearsal", "StageSlots"]
 
 TOLERANCE = 1e-4
-"""Relative, of loss and gradients in fp32: sums in another order differ by less."""
+"""Maximum relative difference of loss and gradients in fp32, which allows for a different summation order."""
 
 _SHARDING = {
-    "none": "whole replicas",
-    "optimizer": "optimizer state divided",
-    "full": "parameters divided (FSDP)",
+    "none": "full replicas",
+    "optimizer": "optimizer state sharded",
+    "full": "parameters sharded (FSDP)",
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageSlots:
-    """One pipeline stage's passes."""
+    """Forward and backward passes of one pipeline stage."""
 
     order: tuple[str, ...]
-    """``F0 F1 B0 ...``: as PyTorch ran them."""
+    """Passes in the order that PyTorch ran them: ``F0 F1 B0 ...``."""
     expected: tuple[str, ...]
-    """As the cost model has them."""
+    """Passes in the order of the cost model."""
     in_flight: int
     expected_in_flight: int
 
     @property
     def same(self) -> bool:
-        """Whether order and count agree."""
+        """Whether order and microbatches in flight agree."""
         return self.order == self.expected and self.in_flight == self.expected_in_flight
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rehearsal:
-    """The plan's parallelism on local processes, against one process that trains the same batch."""
+    """The plan's parallelism on local processes, compared with one process that trains the same batch."""
 
     name: str
     degrees: Degrees
     planned: str
-    """The plan's own degrees, for people."""
+    """The plan's degrees, as text for the user."""
     reductions: tuple[str, ...]
-    """What was reduced to get the copy."""
+    """Reduced dimensions of the copy."""
     divided: str
-    """What tensor parallelism divided; empty without it."""
+    """Products divided by tensor parallelism, as text; empty without it."""
     stages: tuple[StageSlots, ...]
     """Empty without a pipeline."""
     stage_blocks: tuple[int, ...]
-    """Blocks of each stage."""
+    """Number of blocks of each stage."""
     loss: float
     single_loss: float
     gradient_difference: float
-    """Largest over the parameters: length of the difference over length of the gradient."""
+    """Largest relative difference: norm of the difference over norm of the gradient, per parameter."""
     worst_parameter: str
     parameter_difference: float
-    """The same for the parameters after one optimizer step."""
+    """Largest relative difference of the parameters after one optimizer step."""
     parameters_compared: int
-    held: tuple[int, ...]
-    """Elements of parameters that each rank keeps after sharding and division."""
-    optimizer_held: tuple[int, ...]
-    """Elements of optimizer state that each rank keeps."""
+    parameter_elements: tuple[int, ...]
+    """Parameter elements per rank, after sharding and tensor parallelism."""
+    optimizer_elements: tuple[int, ...]
+    """Elements of optimizer state per rank."""
     not_rehearsed: tuple[str, ...]
-    """What of the plan this could not show, each in a sentence."""
+    """Parts of the plan that were not rehearsed, one sentence each."""
     seconds: float
 
     @property
     def same_loss(self) -> bool:
-        """Whether both lose the same."""
+        """Whether both runs have the same loss."""
         return abs(self.loss - self.single_loss) <= TOLERANCE * max(1.0, abs(self.single_loss))
 
     @property
     def same_gradients(self) -> bool:
-        """Whether every parameter gets the same gradient and takes the same step."""
+        """Whether every parameter has the same gradient and the same update."""
         return self.gradient_difference <= TOLERANCE and self.parameter_difference <= TOLERANCE
 
     @property
     def same_schedule(self) -> bool:
-        """Whether every stage runs its passes in the order of the cost model's schedule."""
+        """Whether every stage runs its passes in the order of the cost model."""
         return all(stage.same for stage in self.stages)
 
     @property
@@ -94,59 +94,59 @@ class Rehearsal:
     @property
     def summary(self) -> str:
         """The rehearsal in one line."""
-        said = "agree with one process" if self.ok else "do not agree with one process"
-        return (
-            f"{self.degrees.world} processes ({self.degrees}) {said}: loss {self.loss:.6g} and {self.single_loss:.6g}."
-        )
+        outcome = "agree with one process" if self.ok else "do not agree with one process"
+        losses = f"loss {self.loss:.6g} and {self.single_loss:.6g}"
+        return f"{self.degrees.world} processes ({self.degrees}) {outcome}: {losses}."
 
     @property
     def findings(self) -> tuple[tuple[str, str], ...]:
-        """What was checked, and what was found."""
+        """Label and text of each check."""
         gradients = (
-            f"of {self.parameters_compared} parameters, farthest {self.gradient_difference:.1e} on "
-            f"{self.worst_parameter}; after an optimizer step {self.parameter_difference:.1e}"
+            f"{self.parameters_compared} parameters, largest relative difference {self.gradient_difference:.1e} "
+            f"({self.worst_parameter}); {self.parameter_difference:.1e} after an optimizer step"
         )
         rows = [
             ("Planned", self.planned),
             ("Rehearsed", str(self.degrees)),
-            ("Loss", f"{self.loss:.7g}, in one process {self.single_loss:.7g}"),
+            ("Loss", f"{self.loss:.7g} ({self.single_loss:.7g} in one process)"),
             ("Gradients", gradients),
         ]
         if self.divided:
             rows.append(("Tensor parallelism", f"divided {self.divided}"))
         for number, stage in enumerate(self.stages):
-            agrees = "as the cost model" if stage.same else f"the cost model says {' '.join(stage.expected)}"
+            comparison = "same as the cost model" if stage.same else f"the cost model has {' '.join(stage.expected)}"
             blocks = self.stage_blocks[number]
-            words = f"{blocks} block{'s' if blocks > 1 else ''}"
-            held = f"{words}; {' '.join(stage.order)}; {stage.in_flight} in flight"
-            rows.append((f"Stage {number}", f"{held}; {agrees}"))
+            count = f"{blocks} block{'s' if blocks > 1 else ''}"
+            schedule = f"{' '.join(stage.order)}; {stage.in_flight} microbatches in flight"
+            rows.append((f"Stage {number}", f"{count}; {schedule}; {comparison}"))
         if self.degrees.data > 1:
-            words = _SHARDING[self.degrees.sharding]
-            held = f"ranks hold {_list(self.held)} parameters, {_list(self.optimizer_held)} of state"
-            rows.append(("Data parallelism", f"{words}; {held}"))
+            elements = (
+                f"{_range(self.parameter_elements)} parameters, {_range(self.optimizer_elements)} of optimizer state"
+            )
+            rows.append(("Data parallelism", f"{_SHARDING[self.degrees.sharding]}; {elements} per rank"))
         rows.append(("Reduced", ", ".join(self.reductions) or "nothing"))
         return (*rows, *(("Not rehearsed", sentence) for sentence in self.not_rehearsed))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Convert to plain data."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Rehearsal:
-        """The inverse of `as_dict`, also after a way through JSON."""
-        given = dict(values)
-        given["degrees"] = Degrees(**given["degrees"])
-        given["stages"] = tuple(
-            StageSlots(**(one | {"order": tuple(one["order"]), "expected": tuple(one["expected"])}))
-            for one in given["stages"]
+        """Inverse of `as_dict`, also after a JSON round trip."""
+        fields = dict(values)
+        fields["degrees"] = Degrees(**fields["degrees"])
+        fields["stages"] = tuple(
+            StageSlots(**(stage | {"order": tuple(stage["order"]), "expected": tuple(stage["expected"])}))
+            for stage in fields["stages"]
         )
-        for name in ("reductions", "stage_blocks", "held", "optimizer_held", "not_rehearsed"):
-            given[name] = tuple(given[name])
-        return cls(**given)
+        for name in ("reductions", "stage_blocks", "parameter_elements", "optimizer_elements", "not_rehearsed"):
+            fields[name] = tuple(fields[name])
+        return cls(**fields)
 
     def as_html(self) -> str:
-        """For a notebook."""
-        from smp_advisor.profiling.showing import box, table
+        """HTML form for a notebook."""
+        from smp_advisor.profiling.result_html import box, table
 
         return box(self.summary, table(self.findings), ok=self.ok)
 
@@ -154,13 +154,13 @@ class Rehearsal:
         return self.as_html()
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 (IPython's own form)
-        # What a saved notebook keeps beside the HTML, and what a terminal shows.
+        # Plain text for terminals, and for saved notebooks next to the HTML.
         printer.text("..." if cycle else str(self))
 
     def __str__(self) -> str:
         return "\n".join([self.summary, *(f"  {name}: {text}" for name, text in self.findings)])
 
 
-def _list(numbers: tuple[int, ...]) -> str:
+def _range(numbers: tuple[int, ...]) -> str:
     distinct = sorted(set(numbers))
     return f"{distinct[0]:,}" if len(distinct) == 1 else f"{distinct[0]:,} to {distinct[-1]:,}"

@@ -1,4 +1,4 @@
-"""What PyTorch's pipeline schedule does, slot by slot, beside what the cost model says it does."""
+"""Pipeline schedules slot by slot: as PyTorch runs them, and as the cost model simulates them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Slots = list[tuple[str, int]]
 
 
 def record(stage: Any) -> Slots:
-    """A list that fills with the passes that a `PipelineStage` runs."""
-    seen: Slots = []
+    """Record the passes of a `PipelineStage`; the returned list is filled as they run."""
+    slots: Slots = []
     for kind in ("forward", "backward"):
         name = f"{kind}_one_chunk"
         original = getattr(stage, name)
 
-        def noted(chunk: int, *arguments: Any, _kind: str = kind, _original: Any = original, **keywords: Any) -> Any:
-            seen.append((_kind, chunk))
+        def recorded(chunk: int, *arguments: Any, _kind: str = kind, _original: Any = original, **keywords: Any) -> Any:
+            slots.append((_kind, chunk))
             return _original(chunk, *arguments, **keywords)
 
-        setattr(stage, name, noted)
-    return seen
+        setattr(stage, name, recorded)
+    return slots
 
 
 def expected_slots(degrees: Degrees) -> list[Slots]:
-    """Passes of each stage in the order that the cost model's schedule has them."""
+    """Passes of each stage in the order of the cost model's schedule."""
     schedule = simulate(
         degrees.pipeline, degrees.microbatches, degrees.microbatches, simple=degrees.schedule == "simple"
     )
@@ -42,9 +42,9 @@ def expected_slots(degrees: Degrees) -> list[Slots]:
 
 
 def in_flight(slots: Slots) -> int:
-    """Most microbatches between their forward and their backward pass."""
-    held = most = 0
+    """Maximum number of microbatches between their forward and their backward pass."""
+    current = peak = 0
     for kind, _ in slots:
-        held += 1 if kind == "forward" else -1
-        most = max(most, held)
-    return most
+        current += 1 if kind == "forward" else -1
+        peak = max(peak, current)
+    return peak

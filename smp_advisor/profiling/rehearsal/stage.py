@@ -1,4 +1,4 @@
-"""One stage of a pipeline, cut out of any model with a row of blocks."""
+"""One pipeline stage of any model with a sequence of blocks."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _HIDDEN = ("hidden_states", "x", "inputs", "input")
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """What passes from block to block."""
+    """Interface between consecutive blocks."""
 
     keyword: str | None
-    """Name of the argument with the hidden states; None where it is the first by place."""
+    """Name of the argument with the hidden states; None if it is the first positional argument."""
     hidden: Tensor
-    """One microbatch of it, on the meta device."""
+    """Hidden states of one microbatch, on the meta device."""
     outputs: tuple[Any, ...]
-    """What each block returned, without values: which of it are the hidden states' shape."""
+    """Structure of each block's output; leaves are "hidden" or "other"."""
 
 
-class _Done(BaseException):
-    """A stage's last block has run: the rest of the model's forward pass belongs to the next stage.
+class _StageEnd(BaseException):
+    """Raised after a stage's last block, since the next stage runs the remaining forward pass.
 
-    Not an `Exception`: models that catch those must not catch this.
+    Not an `Exception`, so that models do not catch it.
     """
 
     def __init__(self, hidden: Tensor) -> None:
@@ -44,12 +44,12 @@ class _Done(BaseException):
 
 
 class Stage(nn.Module):
-    """The whole model's forward pass, of which only one stage's blocks compute.
+    """The model's forward pass with the blocks of one stage only.
 
-    What precedes the blocks (embeddings, masks, position tables) runs on every stage, since blocks take some of it; of
-    the stages after the first, the hidden states that it yields are replaced by those received. The pass ends with the
-    stage's last block, on the last stage with the loss. Parameters that a stage does not use get no gradient there, and
-    a weight that two stages use gets its gradient from both.
+    The code before the blocks (embeddings, masks, position tables) runs on every stage, since blocks use some of its
+    results. After the first stage, its hidden states are replaced by the received ones. The pass ends with the stage's
+    last block, and on the last stage with the loss. Parameters that a stage does not use get no gradient there. A
+    weight that two stages use gets a gradient from both.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class Stage(nn.Module):
         self._call = by_name
         self._boundary = boundary
         self._received: Tensor | None = None
-        for place, path in enumerate(paths):
+        for i, path in enumerate(paths):
             block = model.get_submodule(path)
-            if place < own.start:
-                block.forward = self._passing(place)
-            elif place == own.start and not self.first:
+            if i < own.start:
+                block.forward = self._passing(i)
+            elif i == own.start and not self.first:
                 block.forward = self._entering(block.forward)
-            elif place == own.stop:
+            elif i == own.stop:
                 block.forward = self._ending
-            elif place > own.stop:
+            elif i > own.stop:
                 block.forward = self._unreached
 
     def forward(self, *hidden: Tensor, **batch: Any) -> Tensor:
@@ -77,23 +77,23 @@ class Stage(nn.Module):
         self._received = hidden[0] if hidden else None
         try:
             output = self._call(self.model, batch)
-        except _Done as done:
-            return done.hidden
+        except _StageEnd as end:
+            return end.hidden
         finally:
             self._received = None
         return loss_of(output).reshape(1)
 
-    def _passing(self, place: int) -> Callable[..., Any]:
-        """A block of an earlier stage: its input is its output."""
+    def _passing(self, index: int) -> Callable[..., Any]:
+        """Forward method of a block of an earlier stage: returns its input."""
 
         def forward(*arguments: Any, **keywords: Any) -> Any:
             hidden = self._hidden(arguments, keywords)
-            return tree_map(lambda kind: hidden if kind == "hidden" else None, self._boundary.outputs[place])
+            return tree_map(lambda kind: hidden if kind == "hidden" else None, self._boundary.outputs[index])
 
         return forward
 
     def _entering(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The stage's first block: it takes what was received."""
+        """Forward method of the stage's first block: takes the received hidden states."""
 
         def forward(*arguments: Any, **keywords: Any) -> Any:
             if self._received is None:
@@ -105,46 +105,46 @@ class Stage(nn.Module):
         return forward
 
     def _ending(self, *arguments: Any, **keywords: Any) -> Any:
-        raise _Done(self._hidden(arguments, keywords))
+        raise _StageEnd(self._hidden(arguments, keywords))
 
     def _unreached(self, *_: Any, **__: Any) -> Any:
         raise ProfileError("A block of a later pipeline stage was called out of order.")
 
     def _hidden(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Tensor:
-        found: Tensor = arguments[0] if self._boundary.keyword is None else keywords[self._boundary.keyword]
-        return found
+        hidden: Tensor = arguments[0] if self._boundary.keyword is None else keywords[self._boundary.keyword]
+        return hidden
 
 
 def ranges(blocks: int, stages: int) -> list[range]:
-    """Blocks of each stage, as equal as can be, the earlier stages with fewer: they have the embedding."""
+    """Blocks of each stage, divided evenly; earlier stages get fewer, since they have the embedding."""
     sizes = [blocks // stages + (i >= stages - blocks % stages) for i in range(stages)]
     starts = [sum(sizes[:i]) for i in range(stages)]
     return [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
 
 
 def find_boundary(model: nn.Module, paths: Sequence[str], stages: int, run: Callable[[], Any]) -> Boundary:
-    """Learn from one forward pass what passes between blocks.
+    """Determine the interface between blocks from one forward pass.
 
     Raises
     ------
     ProfileError
-        More than hidden states passes that needs a gradient, or blocks do not run in a row, each once.
+        A second tensor with a gradient passes between blocks, or blocks do not run in sequence, once each.
     """
     if len(paths) < stages:
-        raise ProfileError("It has no row of blocks to cut.")
+        raise ProfileError("It has no sequence of blocks to divide.")
     order: list[str] = []
-    taken: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    given: list[Any] = []
+    inputs: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    outputs: list[Any] = []
 
-    def note(path: str) -> Callable[..., None]:
+    def record(path: str) -> Callable[..., None]:
         def hook(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
             order.append(path)
-            taken.append((arguments, keywords))
-            given.append(output)
+            inputs.append((arguments, keywords))
+            outputs.append(output)
 
         return hook
 
-    handles = [model.get_submodule(path).register_forward_hook(note(path), with_kwargs=True) for path in paths]
+    handles = [model.get_submodule(path).register_forward_hook(record(path), with_kwargs=True) for path in paths]
     try:
         run()
     finally:
@@ -152,32 +152,32 @@ def find_boundary(model: nn.Module, paths: Sequence[str], stages: int, run: Call
             handle.remove()
     if order != list(paths):
         raise ProfileError(
-            "Its blocks do not run one after the other, each once, so no pipeline can be cut between them."
+            "Its blocks do not run in sequence, once each, so it cannot be divided into pipeline stages."
         )
-    arguments, keywords = taken[-1]
-    keyword = None if arguments and isinstance(arguments[0], Tensor) else next(iter(_named(keywords)), None)
+    arguments, keywords = inputs[-1]
+    keyword = None if arguments and isinstance(arguments[0], Tensor) else next(iter(_hidden_keywords(keywords)), None)
     if keyword is None and not (arguments and isinstance(arguments[0], Tensor)):
-        raise ProfileError("Its blocks take no tensor as their first argument, so no pipeline can be cut between them.")
-    for place, (arguments, keywords) in enumerate(taken[1:], 1):
+        raise ProfileError(
+            "The first argument of its blocks is no tensor, so it cannot be divided into pipeline stages."
+        )
+    for i, (arguments, keywords) in enumerate(inputs[1:], 1):
         hidden = arguments[0] if keyword is None else keywords[keyword]
-        others = [
-            leaf for leaf in tree_leaves((arguments, keywords)) if isinstance(leaf, Tensor) and leaf is not hidden
-        ]
-        if any(leaf.requires_grad for leaf in others):
+        extra = [leaf for leaf in tree_leaves((arguments, keywords)) if isinstance(leaf, Tensor) and leaf is not hidden]
+        if any(leaf.requires_grad for leaf in extra):
             raise ProfileError(
-                f"Block {paths[place]} takes more than hidden states that needs a gradient (the encoder's output, a "
-                "position bias), and PyTorch's schedules pass only the one tensor from stage to stage."
+                f"Block {paths[i]} has a second input with a gradient (the encoder's output, a position bias), and "
+                "PyTorch's schedules pass only one tensor between stages."
             )
-        if not any(leaf is hidden for leaf in tree_leaves(given[place - 1])):
-            raise ProfileError(f"What {paths[place - 1]} returns is changed before {paths[place]} takes it.")
-    last = taken[-1][0][0] if keyword is None else taken[-1][1][keyword]
-    following = [(arguments[0] if keyword is None else keywords[keyword]) for arguments, keywords in taken[1:]]
+        if not any(leaf is hidden for leaf in tree_leaves(outputs[i - 1])):
+            raise ProfileError(f"The output of {paths[i - 1]} is changed before {paths[i]} receives it.")
+    last = inputs[-1][0][0] if keyword is None else inputs[-1][1][keyword]
+    hidden_inputs = [(arguments[0] if keyword is None else keywords[keyword]) for arguments, keywords in inputs[1:]]
     kinds = [
         tree_map(lambda leaf, hidden=hidden: "hidden" if leaf is hidden else "other", output)
-        for output, hidden in zip(given[:-1], following, strict=True)
+        for output, hidden in zip(outputs[:-1], hidden_inputs, strict=True)
     ]
     return Boundary(keyword, torch.empty_like(last, device="meta"), tuple(kinds))
 
 
-def _named(keywords: dict[str, Any]) -> list[str]:
+def _hidden_keywords(keywords: dict[str, Any]) -> list[str]:
     return [name for name in _HIDDEN if isinstance(keywords.get(name), Tensor)]

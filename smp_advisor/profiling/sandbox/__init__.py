@@ -1,4 +1,4 @@
-"""Runs code that may do anything in a child process that cannot harm the kernel."""
+"""Runs arbitrary code in a child process that cannot harm the kernel."""
 
 from __future__ import annotations
 

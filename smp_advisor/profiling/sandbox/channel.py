@@ -1,4 +1,4 @@
-"""The pipe on which a child reports to the kernel: lines of JSON, never pickles."""
+"""The pipe from a child process to the kernel, with one JSON message per line; no pickles."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 
 __all__ = ["close", "open_as", "progress", "send"]
 
-_file: list[int] = []
-"""Descriptor of the pipe in this process; none in the kernel."""
+_descriptors: list[int] = []
+"""Descriptor of the pipe in a child process; empty in the kernel."""
 
 
 def open_as(descriptor: int) -> None:
-    """Report on this descriptor from now on."""
-    _file[:] = [descriptor]
+    """Send messages to this descriptor."""
+    _descriptors[:] = [descriptor]
 
 
 def close() -> None:
-    """Report nowhere."""
-    _file.clear()
+    """Stop sending messages."""
+    _descriptors.clear()
 
 
 def send(message: dict[str, Any]) -> None:
-    """Write one message; nothing outside of a child."""
-    if not _file:
+    """Send one message; does nothing outside a child process."""
+    if not _descriptors:
         return
-    # A line of its own even where the one before was cut short by a kill.
+    # The leading newline separates the message from one that was cut short by a kill.
     data = b"\n" + json.dumps(message).encode() + b"\n"
     while data:
-        data = data[os.write(_file[0], data) :]
+        data = data[os.write(_descriptors[0], data) :]
 
 
 def progress(done: float, total: float, text: str = "") -> None:
-    """Say from within a child how far it is; nothing outside of one."""
+    """Report progress from a child process; does nothing outside one."""
     send({"progress": [done, total, text]})

@@ -1,4 +1,4 @@
-"""What ended a child, in one sentence."""
+"""The cause of a child process's failure, in one sentence."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError, ProfileError
-from smp_advisor.profiling.sandbox.place import place_of, trace_in_log, without_rank
+from smp_advisor.profiling.sandbox.source_line import last_error_in_log, user_source_line, without_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from smp_advisor.profiling.sandbox.following import Followed
     from smp_advisor.profiling.sandbox.limits import Limits
+    from smp_advisor.profiling.sandbox.monitor import ChildReport
 
 __all__ = ["describe_exception", "failed"]
 
@@ -29,7 +29,7 @@ _SHOWN_CHARACTERS = 400
 
 
 def describe_exception(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data, in the child that raised it."""
+    """Describe an exception as plain data; called in the child process."""
     frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno or 0))
@@ -47,37 +47,37 @@ def describe_exception(error: BaseException) -> dict[str, Any]:
     }
 
 
-def failed(what: str, followed: Followed, limits: Limits) -> ProfileError:
-    """The error for a child that did not do what it was for.
+def failed(what: str, report: ChildReport, limits: Limits) -> ProfileError:
+    """Build the error for a child process that failed.
 
     Parameters
     ----------
     what
-        What was being done: "the model's training step".
-    followed
-        What was seen of it.
+        Name of the task, such as "the model's training step".
+    report
+        Messages and log of the child process.
     limits
-        Under which it ran.
+        Limits of the child process.
     """
-    failure = followed.failure
+    failure = report.failure
     if failure and failure["own"]:
         return ProfileError(failure["text"], kind="error")
     frames = [(file, line) for file, line in failure["frames"]] if failure else []
-    trace = trace_in_log(followed.stack) or (None if failure else trace_in_log(followed.log))
-    place = place_of(frames) or (trace.place if trace else None)
-    at = f" at {place}" if place else ""
-    if trace and trace.exception and followed.end.get("breach") is None:
-        kind, said = "error", f"failed{at}: {_sentence(trace.exception)}"
+    logged = last_error_in_log(report.stack) or (None if failure else last_error_in_log(report.log))
+    line = user_source_line(frames) or (logged.source_line if logged else None)
+    at = f" at {line}" if line else ""
+    if logged and logged.exception and report.end.get("breach") is None:
+        kind, outcome = "error", f"failed{at}: {_sentence(logged.exception)}"
     else:
-        kind, said = _said(at, failure, followed.end, limits)
-    return ProfileError(f"{_capital(what)} {said}", kind=kind, log=_tail(followed.log))
+        kind, outcome = _outcome(at, failure, report.end, limits)
+    return ProfileError(f"{_capitalized(what)} {outcome}", kind=kind, log=_tail(report.log))
 
 
-def _said(at: str, failure: dict[str, Any] | None, end: dict[str, Any], limits: Limits) -> tuple[str, str]:
+def _outcome(at: str, failure: dict[str, Any] | None, end: dict[str, Any], limits: Limits) -> tuple[str, str]:
     allowed = f"{limits.resolved_memory_bytes() / 2**30:.3g} GiB"
     breach = end.get("breach")
     if breach == "memory" or (failure and failure["kind"] == "memory"):
-        return "memory", f"was stopped{at}: it needed more than the {allowed} of memory it was given."
+        return "memory", f"was stopped{at}: it needed more than the {allowed} of memory it was allowed."
     if breach == "time":
         return "time", f"was stopped{at}: it did not end within {limits.seconds:g} seconds."
     if breach == "processes":
@@ -86,20 +86,20 @@ def _said(at: str, failure: dict[str, Any] | None, end: dict[str, Any], limits: 
         return "output", f"was stopped{at}: it wrote more than {limits.output_bytes / 2**20:.3g} MiB of output."
     if failure and failure["kind"] == "exit":
         code = failure["code"]
-        return "exit", f"ended itself{at} with sys.exit({'' if code is None else repr(code)})."
+        return "exit", f"exited{at} with sys.exit({'' if code is None else repr(code)})."
     if failure:
         return "error", f"failed{at}: {_exception(failure)}"
     if end.get("signal") is not None:
         name = signal.Signals(end["signal"]).name
-        return "crash", f"crashed{at} ({name}), as faults in compiled code do."
-    return "exit", f"ended{at} with status {end.get('status')} before it was done."
+        return "crash", f"crashed{at} ({name}), which indicates a fault in compiled code."
+    return "exit", f"exited{at} with status {end.get('status')} before it was done."
 
 
 def _exception(failure: dict[str, Any]) -> str:
     text = " ".join(failure["text"].split())
     if _FORKED_AUTOGRAD in text or _FORKED_CUDA in text:
         return (
-            "this kernel has used the GPU, and a process made from it then cannot: restart the kernel and profile "
+            "this kernel has used the GPU, so a process forked from it cannot: restart the kernel and profile "
             "before anything else runs on the GPU, or pass the model's configuration."
         )
     return _sentence(f"{failure['name']}: {text}".rstrip(": "))
@@ -111,12 +111,12 @@ def _sentence(text: str) -> str:
 
 
 def _tail(log: Sequence[str]) -> tuple[str, ...]:
-    """The last lines; of several processes theirs, without what the launcher adds."""
+    """Last lines of the log; with several processes, only lines of the processes, not of the launcher."""
     own = [line for line in log if without_rank(line) != line] or log
-    shown = [line[:_LINE_CHARACTERS] for line in own if without_rank(line).strip()]
-    return tuple(shown[-_SHOWN_LINES:])
+    lines = [line[:_LINE_CHARACTERS] for line in own if without_rank(line).strip()]
+    return tuple(lines[-_SHOWN_LINES:])
 
 
-def _capital(text: str) -> str:
-    """At the beginning of a sentence; the name of a file stays as it is."""
+def _capitalized(text: str) -> str:
+    """Text at the beginning of a sentence; file names are unchanged."""
     return f"T{text[1:]}" if text.startswith("the ") else text

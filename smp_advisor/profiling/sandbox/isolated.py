@@ -9,17 +9,17 @@ import tempfile
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.profiling.sandbox.child import WHERE, live_forked, redirect
+from smp_advisor.profiling.sandbox.child import STACK_SIGNAL, redirect, run_forked
 from smp_advisor.profiling.sandbox.failure import failed
-from smp_advisor.profiling.sandbox.following import follow
 from smp_advisor.profiling.sandbox.limits import Limits
+from smp_advisor.profiling.sandbox.monitor import run_monitored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["run_isolated"]
 
-_FRESH = "from smp_advisor.profiling.sandbox.child import live_fresh; live_fresh()"
+_FRESH = "from smp_advisor.profiling.sandbox.child import run_fresh; run_fresh()"
 
 
 def run_isolated(
@@ -35,30 +35,30 @@ def run_isolated(
     Parameters
     ----------
     target
-        A function: the child is forked and works on this process's own objects, which it can change without this
-        process noticing; nothing is pickled, so classes defined in a notebook are as good as any. Or
-        ``"package.module:function"``: the child is a fresh interpreter, which gets the arguments as JSON; for work that
-        needs nothing of this process, whose imports then do not grow either, and whose use of a GPU does not matter.
+        A function: the child is a fork, which works on copies of this process's objects without pickling, so classes
+        defined in a notebook work. Or ``"package.module:function"``: the child is a fresh interpreter, which receives
+        the arguments as JSON. Use it for work without this process's objects: this process then needs no additional
+        imports, and may have used the GPU.
     *arguments
-        Of the function.
+        Arguments of the function.
     what
-        What is being done, for the error's sentence.
+        Name of the task, for the error's sentence.
     limits
-        On the child and all it starts.
+        Limits of the child process and all its descendants.
     on_line, on_progress
-        Called with each line that it writes, and with what `progress` reports from within it.
+        Called with each line that it writes, and with each report by `progress`.
 
     Returns
     -------
     Any
-        What the function returned; it crosses as JSON, so plain data only.
+        The function's result, which is sent as JSON and must be plain data.
 
     Raises
     ------
     ProfileError
-        One sentence: what ended it, at which of the user's lines, and the last lines that it wrote.
+        The child failed. The sentence states the cause and the user's source line; the last lines of the log follow.
     KeyboardInterrupt
-        The user stopped it; nothing of it is left by then.
+        The user interrupted it; all its processes have ended.
     """
     bounds = limits or Limits()
     bounds = replace(bounds, memory_bytes=bounds.resolved_memory_bytes())
@@ -67,24 +67,29 @@ def run_isolated(
         text = json.dumps(request)
 
         def start(log: int, messages: int) -> None:
-            _live_fresh(text, log, messages)
+            _exec_fresh(text, log, messages)
     else:
         function = target
 
         def start(log: int, messages: int) -> None:
             del messages
-            live_forked(function, arguments, bounds, log)
+            run_forked(function, arguments, bounds, log)
 
-    followed = follow(
-        start, bounds, forked=not isinstance(target, str), where=WHERE, on_line=on_line, on_progress=on_progress
+    report = run_monitored(
+        start,
+        bounds,
+        forked=not isinstance(target, str),
+        stack_signal=STACK_SIGNAL,
+        on_line=on_line,
+        on_progress=on_progress,
     )
-    if followed.has_result and followed.end.get("breach") is None:
-        return followed.result
-    raise failed(what, followed, bounds)
+    if report.has_result and report.end.get("breach") is None:
+        return report.result
+    raise failed(what, report, bounds)
 
 
-def _live_fresh(request: str, log: int, messages: int) -> None:
-    """Become a fresh interpreter."""
+def _exec_fresh(request: str, log: int, messages: int) -> None:
+    """Replace this process by a fresh interpreter that executes the request."""
     redirect(log)
     with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
         file.write(request)

@@ -1,4 +1,4 @@
-"""What a child process may take, and how much this machine has to give."""
+"""Limits of child processes, and the memory available on this machine."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ _CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
-"""Limit and use of a container's memory, in version 2 and version 1 of control groups."""
+"""Files with limit and use of a container's memory, in control groups version 2 and version 1."""
 _UNLIMITED = 1 << 60
 _FILE_BYTES = 8 * GIB
-"""Largest file that a child may write: checkpoints of a scaled copy are far smaller."""
-_THREADS_BYTES = GIB // 4
-"""Stacks of threads count as data whether touched or not."""
+"""Maximum size of a file that a child may write; checkpoints of a scaled copy are far smaller."""
+_THREAD_STACKS_BYTES = GIB // 4
+"""RLIMIT_DATA counts the full stacks of threads, even if unused."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Bounds of a child process and everything it starts."""
+    """Limits of a child process and all its descendants."""
 
     seconds: float = 120.0
     memory_bytes: int | None = None
-    """Beyond what the kernel itself holds; None for half of what the machine has to give, at most 4 GiB."""
+    """Memory in addition to the kernel's; None is half of the available memory, at most 4 GiB."""
     processes: int = 64
-    """Processes alive at a time."""
+    """Maximum number of processes at a time."""
     output_bytes: int = 16 * 2**20
-    """Written to the standard streams."""
+    """Maximum output to the standard streams."""
 
     def resolved_memory_bytes(self) -> int:
-        """`memory_bytes`, or this machine's default for it."""
+        """`memory_bytes`, or the default of this machine."""
         return default_memory_bytes() if self.memory_bytes is None else self.memory_bytes
 
 
 def available_memory_bytes() -> int:
-    """Memory that can be taken without swapping: of the machine, or of the container where that is less."""
+    """Memory available without swapping, on the machine or in the container, whichever is less."""
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -51,41 +51,41 @@ def available_memory_bytes() -> int:
         pass
     for limit, used in _CGROUPS:
         try:
-            most = Path(limit).read_text().strip()
-            if most != "max" and int(most) < _UNLIMITED:
-                free = min(free, int(most) - int(Path(used).read_text()))
+            maximum = Path(limit).read_text().strip()
+            if maximum != "max" and int(maximum) < _UNLIMITED:
+                free = min(free, int(maximum) - int(Path(used).read_text()))
         except (OSError, ValueError):
             continue
     return max(free, 0)
 
 
 def default_memory_bytes() -> int:
-    """Half of what is available, at most 4 GiB: the notebook goes on beside it."""
+    """Half of the available memory, at most 4 GiB, so that the notebook keeps the other half."""
     return min(4 * GIB, available_memory_bytes() // 2)
 
 
 def apply(limits: Limits) -> None:
-    """Bound this process, and what it starts, before anything of the user's runs in it.
+    """Apply the limits to this process and its descendants, before the user's code runs.
 
-    RLIMIT_DATA counts private writable memory only; RLIMIT_AS would also count address space that CUDA builds of
-    PyTorch and thread arenas reserve without using.
+    RLIMIT_DATA counts private writable memory only. RLIMIT_AS would also count address space that CUDA builds of
+    PyTorch and thread arenas reserve but do not use.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    most = _data_bytes() + limits.resolved_memory_bytes() + _THREADS_BYTES
-    _lower(resource.RLIMIT_DATA, most)
+    data_bytes = _data_bytes() + limits.resolved_memory_bytes() + _THREAD_STACKS_BYTES
+    _lower(resource.RLIMIT_DATA, data_bytes)
     _lower(resource.RLIMIT_FSIZE, _FILE_BYTES)
     try:
         os.nice(10)
-        # Where the machine itself runs out of memory, this process goes before the kernel and its server.
+        # If the machine runs out of memory, this process is killed before the kernel and its server.
         Path("/proc/self/oom_score_adj").write_text("1000")
     except OSError:
         pass
 
 
-def _lower(which: int, most: int) -> None:
+def _lower(which: int, maximum: int) -> None:
     _, hard = resource.getrlimit(which)
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(which, (most, most))
+    maximum = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
+    resource.setrlimit(which, (maximum, maximum))
 
 
 def _data_bytes() -> int:

@@ -1,4 +1,4 @@
-"""Reading and ending the tree of processes below one."""
+"""Inspection and termination of process trees."""
 
 from __future__ import annotations
 
@@ -12,82 +12,82 @@ from pathlib import Path
 __all__ = ["descendants", "end_tree", "is_handling", "memory_bytes"]
 
 _END_SECONDS = 10.0
-_BETWEEN_SECONDS = 0.02
-"""For what was ended to go: processes that share much memory take a while."""
+_POLL_SECONDS = 0.02
+"""Pause between checks for ended processes; processes that share much memory take longer to end."""
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes below `pid`, at any depth; those that have ended and wait to be collected are left out."""
+    """All descendants of `pid`, except for zombies."""
     children: dict[int, list[int]] = defaultdict(list)
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            # "pid (name) state ppid ...": the name may hold spaces and brackets.
+            # "pid (name) state ppid ...": the name may contain spaces and brackets.
             state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
         except (OSError, ValueError):
             continue
         if state not in "ZX":
             children[int(parent)].append(int(entry.name))
-    found: list[int] = []
-    waiting = list(children[pid])
-    while waiting:
-        one = waiting.pop()
-        found.append(one)
-        waiting += children[one]
-    return found
+    tree: list[int] = []
+    pending = list(children[pid])
+    while pending:
+        descendant = pending.pop()
+        tree.append(descendant)
+        pending += children[descendant]
+    return tree
 
 
-def memory_bytes(pids: list[int], shared_bytes: int, most: int) -> int:
-    """Memory that processes hold together beyond what they have from the kernel, shared pages counted once.
+def memory_bytes(pids: list[int], shared_bytes: int, limit: int) -> int:
+    """Total memory of processes in addition to pages shared with the kernel; shared pages count once.
 
-    The exact figure is dear to ask for, and asking holds up a process that forks: it is asked for only where the sum
-    without regard to sharing exceeds `most`.
+    The exact figure is expensive and blocks processes that fork, so it is read only if the sum that ignores sharing
+    exceeds `limit`.
     """
-    held = [_fields(Path(f"/proc/{pid}/status"), "RssAnon:", "RssShmem:") for pid in pids]
-    rough = sum(max(0, one - shared_bytes) for one in held)
-    if rough <= most:
-        return rough
+    resident = [_fields(Path(f"/proc/{pid}/status"), "RssAnon:", "RssShmem:") for pid in pids]
+    upper_bound = sum(max(0, size - shared_bytes) for size in resident)
+    if upper_bound <= limit:
+        return upper_bound
     exact = sum(_fields(Path(f"/proc/{pid}/smaps_rollup"), "Pss_Anon:", "Pss_Shmem:") for pid in pids)
     return max(0, exact - shared_bytes)
 
 
 def is_handling(pid: int, number: int) -> bool:
-    """Whether a process has yet to hear a signal that it was sent, or is still at work on it."""
-    waiting = 0
-    with contextlib.suppress(OSError, ValueError):  # it has just ended
+    """Whether a signal sent to a process is pending or being handled."""
+    signals = 0
+    with contextlib.suppress(OSError, ValueError):  # the process has just ended
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            # While its handler runs, a signal is blocked.
+            # A signal is blocked while its handler runs.
             if line.startswith(("SigPnd:", "ShdPnd:", "SigBlk:")):
-                waiting |= int(line.split()[1], 16)
-    return bool(waiting >> (number - 1) & 1)
+                signals |= int(line.split()[1], 16)
+    return bool(signals >> (number - 1) & 1)
 
 
 def _fields(file: Path, *names: str) -> int:
-    with contextlib.suppress(OSError, ValueError):  # it has just ended
+    with contextlib.suppress(OSError, ValueError):  # the process has just ended
         return sum(int(line.split()[1]) * 1024 for line in file.read_text().splitlines() if line.startswith(names))
     return 0
 
 
 def end_tree(pid: int, group: int, *, spare: int | None = None) -> None:
-    """End every process below `pid`, whatever they start meanwhile too; `spare` is only stopped.
+    """End all descendants of `pid`, including new ones; the process `spare` is stopped but not ended.
 
-    All are stopped before any is ended, those of `group` at one stroke: a fork bomb would otherwise go off in the place
-    of those that are gone.
+    All processes are stopped before any is ended, and those of `group` at once. Otherwise a fork bomb would replace the
+    ended processes.
     """
     until = time.monotonic() + _END_SECONDS
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL if spare is None else signal.SIGSTOP)
     stopped: set[int] = set()
-    while (found := set(descendants(pid)) - {spare}) and time.monotonic() < until:
-        for one in found - stopped:
-            _signal(one, signal.SIGSTOP)
-        if found <= stopped:
-            for one in found:
-                _signal(one, signal.SIGKILL)
+    while (tree := set(descendants(pid)) - {spare}) and time.monotonic() < until:
+        for descendant in tree - stopped:
+            _signal(descendant, signal.SIGSTOP)
+        if tree <= stopped:
+            for descendant in tree:
+                _signal(descendant, signal.SIGKILL)
             _collect()
-            time.sleep(_BETWEEN_SECONDS)
-        stopped |= found
+            time.sleep(_POLL_SECONDS)
+        stopped |= tree
 
 
 def _signal(pid: int, number: int) -> None:

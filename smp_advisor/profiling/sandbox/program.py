@@ -1,4 +1,4 @@
-"""Running a program, such as the user's own script, in a child process."""
+"""Running a program, such as the user's script, in a child process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.sandbox import limits as bounds
 from smp_advisor.profiling.sandbox.child import redirect
 from smp_advisor.profiling.sandbox.failure import failed
-from smp_advisor.profiling.sandbox.following import follow
-from smp_advisor.profiling.sandbox.limits import Limits
+from smp_advisor.profiling.sandbox.limits import Limits, apply
+from smp_advisor.profiling.sandbox.monitor import run_monitored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,17 +23,17 @@ __all__ = ["ProgramEnd", "run_program"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramEnd:
-    """How a program ended."""
+    """Result of running a program."""
 
     status: int | None
-    """Its exit status; None where it was ended."""
+    """Exit status; None if the program was killed."""
     seconds: float
     peak_bytes: int
-    """Most memory that it and all it started held together, as seen every twentieth of a second."""
+    """Peak memory of all its processes together, sampled every 0.05 s."""
     log: tuple[str, ...]
-    """Its last lines."""
+    """Last lines of its output."""
     error: ProfileError | None
-    """What was wrong, None for a program that ended with status 0."""
+    """Cause of the failure; None if the program exited with status 0."""
 
 
 def run_program(
@@ -46,53 +45,53 @@ def run_program(
     limits: Limits | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> ProgramEnd:
-    """Run a program to its end, with everything it starts under the limits and in one log.
+    """Run a program to its end, with limits and one log for it and all its descendants.
 
-    A program that fails, or that breaks a limit, is reported in what is returned, not raised.
+    A program that fails or exceeds a limit raises no exception; `ProgramEnd.error` contains the cause.
 
     Parameters
     ----------
     command
-        The program and its arguments; no shell reads them.
+        The program and its arguments; no shell is involved.
     cwd, environment
-        Where it runs, and its whole environment.
+        Working directory and complete environment.
     what
-        What is being run, for the error's sentence.
+        Name of the program, for the error's sentence.
     limits, on_line
         As for `run_isolated`.
 
     Raises
     ------
     ProfileError
-        There is no such program.
+        The program does not exist.
     KeyboardInterrupt
-        The user stopped it; nothing of it is left by then.
+        The user interrupted it; all its processes have ended.
     """
     program = shutil.which(command[0], path=environment.get("PATH"))
     if program is None:
-        raise ProfileError(f"{command[0]!r} is not a program that can be run here.")
-    given = limits or Limits()
-    given = replace(given, memory_bytes=given.resolved_memory_bytes())
+        raise ProfileError(f"{command[0]!r} is not an executable program on this machine.")
+    bounds = limits or Limits()
+    bounds = replace(bounds, memory_bytes=bounds.resolved_memory_bytes())
 
     def start(log: int, messages: int) -> None:
         del messages
         redirect(log)
-        bounds.apply(given)
+        apply(bounds)
         os.chdir(cwd)
-        # Ignored, as in what a shell starts in the background, it would stay ignored.
+        # A shell's background jobs ignore SIGINT, and the program would inherit that.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.execve(program, [str(word) for word in command], dict(environment))  # noqa: S606
 
-    # Upon SIGINT a Python program says where it was, as after Ctrl-C.
-    followed = follow(start, given, forked=False, where=signal.SIGINT, on_line=on_line)
-    end, status = followed.end, followed.end.get("status")
+    # On SIGINT a Python program prints a traceback, as after Ctrl-C.
+    report = run_monitored(start, bounds, forked=False, stack_signal=signal.SIGINT, on_line=on_line)
+    end, status = report.end, report.end.get("status")
     error = None
     if status != 0 or end.get("breach") is not None:
-        error = failed(what, followed, given)
+        error = failed(what, report, bounds)
     return ProgramEnd(
         status=status,
         seconds=end.get("seconds", 0.0),
         peak_bytes=end.get("peak_bytes", 0),
-        log=tuple(followed.log),
+        log=tuple(report.log),
         error=error,
     )

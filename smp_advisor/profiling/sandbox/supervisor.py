@@ -1,4 +1,4 @@
-"""The process between the kernel and the child: it enforces the limits and ends whatever the child leaves behind."""
+"""The process between the kernel and the child: enforces the limits and ends all remaining processes."""
 
 from __future__ import annotations
 
@@ -22,58 +22,58 @@ __all__ = ["bind_to_parent", "supervise"]
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _TICK_SECONDS = 0.05
-_LAST_WORDS_SECONDS = 3.0
-"""How long a child that broke a limit may take to write where it was; on a busy machine its last words come late."""
-_WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_DUMP_SECONDS = 3.0
+"""Time for a child that exceeded a limit to write its stack; on a busy machine that is slow."""
+_WAITED_SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 def bind_to_parent(number: int) -> None:
-    """Get a signal when the parent ends, however it ends."""
+    """Have this process receive a signal when its parent ends for any reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
-def supervise(start: Callable[[], None], limits: Limits, *, shared_bytes: int, where: int | None) -> None:
-    """Run `start` in a child, watch it to its end, end what is left of it, and report; never returns.
+def supervise(start: Callable[[], None], limits: Limits, *, shared_bytes: int, stack_signal: int | None) -> None:
+    """Run `start` in a child process, wait for it, end its remaining processes and report; never returns.
 
     Parameters
     ----------
     start
-        The child's whole life.
+        Runs in the child process.
     limits
-        Its bounds, together with all it starts.
+        Limits of the child process and all its descendants.
     shared_bytes
-        Memory that it has from the kernel it was forked from.
-    where
-        Signal upon which the child writes where it is; None where it knows none.
+        Memory shared with the kernel after a fork.
+    stack_signal
+        Signal on which the child writes its stack; None if there is none.
     """
     os.setsid()
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_SIGNALS)
     bind_to_parent(signal.SIGTERM)
-    # What the child's children leave behind comes here, and not to the machine's first process.
+    # Orphaned descendants become children of this process instead of the init process.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     child = os.fork()
     if child == 0:
         try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_SIGNALS)
             bind_to_parent(signal.SIGKILL)
             os.setsid()
             start()
         finally:
             os._exit(0)
-    end = _watch(child, limits, shared_bytes)
-    if end["breach"] is not None and where is not None:
+    end = _wait(child, limits, shared_bytes)
+    if end["breach"] is not None and stack_signal is not None:
         if end["breach"] == "processes":
             end_tree(os.getpid(), child, spare=child)
-        _ask(child, where)
+        _request_stacks(child, stack_signal)
     end_tree(os.getpid(), child)
     channel.send({"end": end})
     os._exit(0)
 
 
-def _watch(child: int, limits: Limits, shared_bytes: int) -> dict[str, Any]:
-    """Wait for the child to end or to break a limit."""
+def _wait(child: int, limits: Limits, shared_bytes: int) -> dict[str, Any]:
+    """Wait until the child ends or exceeds a limit."""
     begun = time.monotonic()
-    most_bytes = limits.resolved_memory_bytes()
+    limit_bytes = limits.resolved_memory_bytes()
     peak_bytes = 0
     breach: str | None = None
     while (status := _collected(child)) is None and breach is None:
@@ -81,16 +81,16 @@ def _watch(child: int, limits: Limits, shared_bytes: int) -> dict[str, Any]:
         if len(tree) > limits.processes:
             breach = "processes"
             break
-        held_bytes = memory_bytes(tree, shared_bytes, most_bytes)
-        peak_bytes = max(peak_bytes, held_bytes)
-        if held_bytes > most_bytes:
+        used_bytes = memory_bytes(tree, shared_bytes, limit_bytes)
+        peak_bytes = max(peak_bytes, used_bytes)
+        if used_bytes > limit_bytes:
             breach = "memory"
         elif time.monotonic() - begun > limits.seconds:
             breach = "time"
         else:
-            told = signal.sigtimedwait(_WATCHED, _TICK_SECONDS)
-            if told is not None and told.si_signo != signal.SIGCHLD:
-                breach = "asked"
+            received = signal.sigtimedwait(_WAITED_SIGNALS, _TICK_SECONDS)
+            if received is not None and received.si_signo != signal.SIGCHLD:
+                breach = "requested"
     breach = None if status is not None else breach
     return {
         "breach": breach,
@@ -102,27 +102,30 @@ def _watch(child: int, limits: Limits, shared_bytes: int) -> dict[str, Any]:
 
 
 def _collected(child: int) -> int | None:
-    """Collect what has ended; the child's wait status where it is among it."""
+    """Collect ended processes, and return the child's wait status if it is among them."""
     status = None
     with suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            if found[0] == child:
-                status = found[1]
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == child:
+                status = ended[1]
     return status
 
 
-def _ask(child: int, where: int) -> None:
-    """Have the child, and what it started, write where they are."""
-    asked = [child, *descendants(child)]
-    for pid in asked:
-        for number in (where, signal.SIGCONT):
+def _request_stacks(child: int, stack_signal: int) -> None:
+    """Have the child and its descendants write their stacks."""
+    pids = [child, *descendants(child)]
+    for pid in pids:
+        for number in (stack_signal, signal.SIGCONT):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-    until = time.monotonic() + _LAST_WORDS_SECONDS
+    until = time.monotonic() + _DUMP_SECONDS
     busy = True
     while busy and time.monotonic() < until:
         signal.sigtimedwait({signal.SIGCHLD}, _TICK_SECONDS)
         _collected(child)
-        # What is interrupted ends of itself; what is only asked writes, and goes on.
-        left = descendants(os.getpid())
-        busy = bool(left) if where == signal.SIGINT else any(is_handling(one, where) for one in asked if one in left)
+        # An interrupted process ends by itself; others write their stack and continue.
+        alive = descendants(os.getpid())
+        if stack_signal == signal.SIGINT:
+            busy = bool(alive)
+        else:
+            busy = any(is_handling(pid, stack_signal) for pid in pids if pid in alive)

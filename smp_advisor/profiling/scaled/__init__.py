@@ -1,4 +1,4 @@
-"""A copy of the model that is small enough for this machine, trained for a few real steps."""
+"""Real training steps of a copy of the model, scaled down to fit on this machine."""
 
 from __future__ import annotations
 

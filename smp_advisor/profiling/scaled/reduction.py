@@ -1,4 +1,4 @@
-"""A smaller configuration of the same architecture."""
+"""Smaller configurations of the same architecture."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _EXPERTS = (4, 2)
 _USUAL_DIVISOR = 16
 _SMALLEST_DIVISOR = 4
 _LEAST_HEADS = 2
-"""With one head, kernels and views differ from those of several, and memory with them."""
+"""With a single head, kernels and views differ, and so does memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fraction:
-    """What widths and heads are multiplied with; whether key-value heads are, too."""
+    """Factor ``over / under`` of widths and heads, and whether it applies to key-value heads."""
 
     over: int
     under: int
@@ -42,11 +42,11 @@ def _names() -> dict[str, list[str]]:
 
 
 def reduced(config: Any, layers: int) -> Iterator[Any]:
-    """Smaller configurations with so many layers to try, the smallest useful one first.
+    """Smaller configurations with `layers` layers to try, the smallest useful one first.
 
-    Widths and heads shrink by one fraction, so that a dimension that cannot take it stays as it is; vocabulary and
-    experts shrink to a few, and there are more layers where fewer would not hold one of each kind. Nothing is changed
-    that shapes the architecture.
+    Widths and heads shrink by one fraction; a dimension that it does not divide stays unchanged. The vocabulary and the
+    experts shrink to a few. There are more layers if `layers` would not include one layer of each kind. Settings that
+    shape the architecture are unchanged.
     """
     for fraction in [*_fractions(config), None]:
         for experts in _EXPERTS if _values(config, "experts") else _EXPERTS[:1]:
@@ -54,29 +54,29 @@ def reduced(config: Any, layers: int) -> Iterator[Any]:
 
 
 def reductions_between(full: Any, small: Any) -> list[Reduction]:
-    """What differs, in the words of the configuration."""
-    found = []
+    """Differences between two configurations, by field name."""
+    reductions = []
     for group in ("layers", "widths", "heads", "key_value_heads", "experts", "experts_per_token", "vocabularies"):
         for name in _names()[group]:
-            before, after = _whole(full, name), _whole(small, name)
+            before, after = _count(full, name), _count(small, name)
             if before and after and before != after:
-                found.append(Reduction(name, before, after))
+                reductions.append(Reduction(name, before, after))
     for name in _names()["layers_of_stages"]:
         before, after = _own(full, name), _own(small, name)
         if isinstance(before, list | tuple) and list(before) != list(after):
-            found.append(Reduction(f"{name} in all", sum(before), sum(after)))
+            reductions.append(Reduction(f"{name} in total", sum(before), sum(after)))
     for name in ("text_config", "vision_config", "encoder", "decoder"):
         inner = getattr(full, name, None)
         if hasattr(inner, "to_dict"):
-            found += [
-                Reduction(f"{name}.{one.name}", one.full, one.copy)
-                for one in reductions_between(inner, getattr(small, name))
+            reductions += [
+                Reduction(f"{name}.{part.name}", part.full, part.copy)
+                for part in reductions_between(inner, getattr(small, name))
             ]
-    return found
+    return reductions
 
 
 def _fractions(config: Any) -> list[_Fraction]:
-    """Fractions that divide heads evenly, the one with a divisor nearest to 16 first."""
+    """Fractions that divide the heads evenly, ordered by how close the divisor is to 16."""
     heads = _values(config, "heads")
     groups = _values(config, "key_value_heads")
     fractions: list[_Fraction] = []
@@ -88,9 +88,9 @@ def _fractions(config: Any) -> list[_Fraction]:
     else:
         widths = _values(config, "widths")
         fractions += [_Fraction(1, under) for under in (16, 8, 4) if widths and widths[0] % under == 0]
-    useful = [one for one in fractions if one.under >= _SMALLEST_DIVISOR] or fractions
-    useful.sort(key=lambda one: (abs(one.under - _USUAL_DIVISOR), not one.with_key_value_heads))
-    return [_with_enough_heads(one, heads, groups) for one in useful]
+    useful = [fraction for fraction in fractions if fraction.under >= _SMALLEST_DIVISOR] or fractions
+    useful.sort(key=lambda fraction: (abs(fraction.under - _USUAL_DIVISOR), not fraction.with_key_value_heads))
+    return [_with_enough_heads(fraction, heads, groups) for fraction in useful]
 
 
 def _with_enough_heads(fraction: _Fraction, heads: list[int], groups: list[int]) -> _Fraction:
@@ -102,7 +102,7 @@ def _with_enough_heads(fraction: _Fraction, heads: list[int], groups: list[int])
 
 
 def _divisors(number: int) -> list[int]:
-    return [one for one in range(2, number + 1) if number % one == 0]
+    return [divisor for divisor in range(2, number + 1) if number % divisor == 0]
 
 
 def _reduce(config: Any, fraction: _Fraction | None, layers: int, experts: int) -> Any:
@@ -114,33 +114,33 @@ def _reduce(config: Any, fraction: _Fraction | None, layers: int, experts: int) 
     if fraction is not None:
         groups = ["widths", "heads", *(["key_value_heads"] if fraction.with_key_value_heads else [])]
         for name in (name for group in groups for name in _names()[group]):
-            value = _whole(config, name)
+            value = _count(config, name)
             if value and value % fraction.under == 0:
                 setattr(config, name, value // fraction.under * fraction.over)
     _reduce_layers(config, layers)
     _reduce_vocabulary(config)
-    if not any((_whole(config, name) or 1) > 1 for name in _names()["expert_groups"]):
+    if not any((_count(config, name) or 1) > 1 for name in _names()["expert_groups"]):
         _limit(config, "experts", experts)
-        most = min(_values(config, "experts"), default=experts)
-        _limit(config, "experts_per_token", most)
+        smallest = min(_values(config, "experts"), default=experts)
+        _limit(config, "experts_per_token", smallest)
     return config
 
 
 def _reduce_layers(config: Any, layers: int) -> None:
     for name in _names()["dense_layers_first"]:
-        if (_whole(config, name) or 0) > 1:
+        if (_count(config, name) or 0) > 1:
             setattr(config, name, 1)
     kinds = [list(value) for name in _names()["by_layer"] if isinstance(value := _own(config, name), list | tuple)]
     layers = max(
-        layers + sum((_whole(config, name) or 0) > 0 for name in _names()["dense_layers_first"]),
-        *(_whole(config, name) or 0 for name in _names()["layer_periods"]),
-        *(max((one.index(kind) for kind in set(one)), default=0) + 1 for one in kinds),
+        layers + sum((_count(config, name) or 0) > 0 for name in _names()["dense_layers_first"]),
+        *(_count(config, name) or 0 for name in _names()["layer_periods"]),
+        *(max((order.index(kind) for kind in set(order)), default=0) + 1 for order in kinds),
     )
     _limit(config, "layers", layers)
     for name in _names()["layers_of_stages"]:
         value = _own(config, name)
-        if isinstance(value, list | tuple) and all(isinstance(one, int) for one in value):
-            setattr(config, name, [min(one, layers) for one in value])
+        if isinstance(value, list | tuple) and all(isinstance(count, int) for count in value):
+            setattr(config, name, [min(count, layers) for count in value])
     for name in _names()["by_layer"]:
         value = _own(config, name)
         if isinstance(value, list | tuple):
@@ -151,61 +151,62 @@ def _reduce_vocabulary(config: Any) -> None:
     _limit(config, "vocabularies", _VOCABULARY)
     size = min(_values(config, "vocabularies"), default=None)
     for name, value in list(vars(config).items()):
-        # Tokens that the smaller vocabulary lacks.
+        # Special tokens outside the smaller vocabulary.
         if size and name.endswith("_token_id") and isinstance(value, int) and value >= size:
             setattr(config, name, 0)
         if size and name.endswith("_token_id") and isinstance(value, list):
-            setattr(config, name, [one if one < size else 0 for one in value])
+            setattr(config, name, [token if token < size else 0 for token in value])
 
 
-def _limit(config: Any, group: str, most: int) -> None:
+def _limit(config: Any, group: str, maximum: int) -> None:
     for name in _names()[group]:
-        value = _whole(config, name)
-        if value and value > most:
-            setattr(config, name, most)
+        value = _count(config, name)
+        if value and value > maximum:
+            setattr(config, name, maximum)
 
 
 def _values(config: Any, group: str) -> list[int]:
-    return [value for name in _names()[group] if (value := _whole(config, name))]
+    return [value for name in _names()[group] if (value := _count(config, name))]
 
 
-def _whole(config: Any, name: str) -> int | None:
+def _count(config: Any, name: str) -> int | None:
     value = _own(config, name)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _own(config: Any, name: str) -> Any:
-    """What the configuration itself holds: other names for the same value are passed over."""
+    """Value of the configuration's own field; aliases of other fields are ignored."""
     return vars(config).get(name)
 
 
 def usual_fraction(config: Any) -> tuple[int, bool] | None:
-    """Divisor of widths and heads, and whether key-value heads take it too; None where heads share no divisor."""
-    found = _fractions(config)
-    return (found[0].under, found[0].with_key_value_heads) if found else None
+    """Divisor of widths and heads, and whether it applies to key-value heads; None if there is no common divisor."""
+    fractions = _fractions(config)
+    return (fractions[0].under, fractions[0].with_key_value_heads) if fractions else None
 
 
 def layers_of(config: Any) -> int:
-    """Layers of the configuration; 0 where it counts none, or several stacks differently."""
-    counts = {vars(config)[name] for name in _names()["layers"] if _whole(config, name)}
+    """Number of layers of the configuration; 0 if it has none, or stacks with different numbers."""
+    counts = {vars(config)[name] for name in _names()["layers"] if _count(config, name)}
     return counts.pop() if len(counts) == 1 else 0
 
 
 def vocabulary_of(config: Any) -> int:
-    """Size of the vocabulary; 0 without one."""
+    """Size of the vocabulary; 0 if there is none."""
     return max(_values(config, "vocabularies"), default=0)
 
 
 def at_scale(config: Any, fraction: tuple[int, bool], over: int, *, layers: int, vocabulary: int) -> Any:
-    """The configuration with widths and heads times ``over / divisor``, and so many layers and tokens.
+    """The configuration with widths and heads times ``over / divisor``, and at most `layers` and `vocabulary`.
 
-    A dimension that the divisor does not divide stays as it is: what is measured is then a polynomial in `over` still.
+    A dimension that the divisor does not divide stays unchanged; measurements are still polynomials in `over`.
+
     """
     under, with_key_value_heads = fraction
     result = copy.deepcopy(config)
     groups = ["widths", "heads", *(["key_value_heads"] if with_key_value_heads else [])]
     for name in (name for group in groups for name in _names()[group]):
-        value = _whole(result, name)
+        value = _count(result, name)
         if value and value % under == 0:
             setattr(result, name, value // under * over)
     _limit(result, "layers", layers)

@@ -1,4 +1,4 @@
-"""The scaled copy from beginning to end."""
+"""Run of the scaled copy: training steps in a child process, compared with its trace."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.profiling.recipe import recipe
+from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.sandbox import Limits, progress, run_isolated
 from smp_advisor.profiling.scaled.result import Comparison, ScaledRun
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import torch
 
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.profiling.scaled.making import Copy
-    from smp_advisor.profiling.subject import Subject
+    from smp_advisor.profiling.profiled_model import ProfiledModel
+    from smp_advisor.profiling.scaled.build import Copy
     from smp_advisor.workload.job import Job
 
 __all__ = ["run"]
@@ -31,9 +31,9 @@ _MOST_TOKENS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class _Settings:
-    """What the child is to do."""
+    """Settings of the run in the child process."""
 
-    subject: Subject
+    profiled: ProfiledModel
     precision: str
     optimizer: str
     inputs: Any
@@ -48,7 +48,7 @@ class _Settings:
 
 
 def run(
-    subject: Subject,
+    profiled: ProfiledModel,
     job: Job,
     plan: Plan | None = None,
     *,
@@ -64,22 +64,22 @@ def run(
 
     Parameters
     ----------
-    subject
-        What is profiled; a live module is neither changed nor copied in this process.
+    profiled
+        The model to profile; a live module is neither modified nor copied in this process.
     job
         Precision, optimizer and sequence length.
     plan
-        Microbatches, batch and activation checkpointing; None for one microbatch without.
+        Microbatches, batch and activation checkpointing; None for one microbatch without checkpointing.
     inputs
-        Example inputs of a model for which they cannot be inferred.
+        Example inputs, required if they cannot be inferred.
     precision
-        ``fp32``, ``amp``, ``bf16`` or ``fp16``; None for the job's.
+        ``fp32``, ``amp``, ``bf16`` or ``fp16``; None uses the job's precision.
     steps
         Optimizer steps on one batch.
     memory_bytes, seconds
-        The child is stopped beyond them; no `memory_bytes` is half of what the machine has to give.
+        Limits of the child process. None for `memory_bytes` is half of the available memory.
     on_line, on_progress
-        Called with each line of the child's log, and with how far it is.
+        Called with each line of the child's log, and with its progress.
 
     Raises
     ------
@@ -93,17 +93,17 @@ def run(
     checkpointing = bool(plan and plan.activation_checkpointing)
     notes = []
     if plan and checkpointing and str(plan.activation_checkpointing) != "each":
-        notes.append(f"activation_checkpointing={plan.activation_checkpointing!r} was run block by block.")
+        notes.append(f"activation_checkpointing={plan.activation_checkpointing!r} was applied to each block.")
     if job.optimizer not in {"adam", "sgd", "plain-sgd"}:
-        notes.append(f"AdamW took the steps in the place of {job.optimizer}.")
-    shrunk = {
+        notes.append(f"AdamW was used instead of {job.optimizer}.")
+    reducible = {
         "microbatches": (planned, min(planned, _MOST_MICROBATCHES)),
-        "samples a microbatch": (samples, min(samples, _MOST_SAMPLES)),
+        "samples per microbatch": (samples, min(samples, _MOST_SAMPLES)),
     }
-    notes += [f"{name} reduced from {full} to {kept}." for name, (full, kept) in shrunk.items() if full != kept]
+    notes += [f"{name} reduced from {full} to {used}." for name, (full, used) in reducible.items() if full != used]
     settings = _Settings(
-        subject=subject,
-        precision=recipe(precision or job.precision).precision,
+        profiled=profiled,
+        precision=training_precision(precision or job.precision).precision,
         optimizer=job.optimizer,
         inputs=inputs,
         microbatches=min(planned, _MOST_MICROBATCHES),
@@ -118,7 +118,7 @@ def run(
     result = run_isolated(
         _train,
         settings,
-        what=f"the scaled copy of {subject.name}",
+        what=f"the scaled copy of {profiled.name}",
         limits=limits,
         on_line=on_line,
         on_progress=on_progress,
@@ -127,56 +127,56 @@ def run(
 
 
 def _train(settings: _Settings) -> dict[str, Any]:
-    """In the child: make the copy, train it, compare it with its trace."""
+    """Build the copy, train it, and compare it with its trace; runs in the child process."""
     import torch
 
     from smp_advisor.profiling.inputs import example_inputs, filled
-    from smp_advisor.profiling.scaled.making import make_copy, plain_inputs, token_count
+    from smp_advisor.profiling.scaled.build import cast_inputs, make_copy, token_count
     from smp_advisor.profiling.scaled.training import Trainer, split
     from smp_advisor.profiling.step import call_model
     from smp_advisor.profiling.structure import parameter_total, ties
 
     begun = time.perf_counter()
     total = settings.steps + 3
-    progress(0, total, "making the copy")
-    known = recipe(settings.precision)
-    dtype, precision_words, notes = _types(settings)
+    progress(0, total, "building the copy")
+    precision = training_precision(settings.precision)
+    dtype, precision_text, notes = _types(settings)
     with ExitStack() as stack:
-        copy = make_copy(settings.subject, stack, memory_bytes=settings.memory_bytes, dtype=dtype)
+        copy = make_copy(settings.profiled, stack, memory_bytes=settings.memory_bytes, dtype=dtype)
         model = copy.model.train()
-        example = example_inputs(model, settings.inputs, config=copy.subject.config)
+        example = example_inputs(model, settings.inputs, config=copy.profiled.config)
         sequence = 1
         if example.has_sequence:
             planned = min(settings.sequence, example.longest or settings.sequence)
             sequence = min(planned, _MOST_TOKENS)
-            notes += [f"tokens a sample reduced from {planned} to {sequence}."] if sequence < planned else []
-        has_norm_over_batch = any("BatchNorm" in type(module).__name__ for module in model.modules())
-        samples = max(settings.samples, 2) if has_norm_over_batch else settings.samples
+            notes += [f"tokens per sample reduced from {planned} to {sequence}."] if sequence < planned else []
+        has_batch_norm = any("BatchNorm" in type(module).__name__ for module in model.modules())
+        samples = max(settings.samples, 2) if has_batch_norm else settings.samples
         sizes = [samples] * settings.microbatches
         vocab = token_count(copy)
         batch = split(filled(example.make(sum(sizes), sequence), vocab), sizes)
-        last = _partial(sizes, least=2 if has_norm_over_batch else 1)
+        last = _partial(sizes, minimum=2 if has_batch_norm else 1)
         last_batch = split(filled(example.make(sum(last), sequence), vocab, seed=1), last)
         groups = ties(model)
         with torch.no_grad():
-            output = call_model(model, plain_inputs(batch[0], dtype))
+            output = call_model(model, cast_inputs(batch[0], dtype))
         if not (isinstance(output, torch.Tensor) and output.ndim == 0) and getattr(output, "loss", None) is None:
-            notes.append("The model returned no loss: the mean of its first result was trained on.")
-        progress(1, total, "comparing with its trace")
-        comparisons, more = _compare(copy, settings, example, sequence, samples, dtype)
+            notes.append("The model returned no loss: the mean of its first output was used as the loss.")
+        progress(1, total, "comparing with the trace")
+        comparisons, comparison_notes = _compare(copy, settings, example, sequence, samples, dtype)
         trainer = Trainer(
             model,
             precision=settings.precision,
             dtype=dtype,
             optimizer=settings.optimizer,
             blocks=copy.blocks if settings.checkpointing else (),
-            watched=copy.blocks,
+            counted=copy.blocks,
         )
         losses: list[float] = []
         trained = trainer.train([])
         for step in range(settings.steps):
             if step > 1 and time.perf_counter() - begun + 3 * trained.step_seconds > settings.seconds:
-                notes.append(f"Of {settings.steps} steps {step} were run in the time there was.")
+                notes.append(f"{step} of {settings.steps} steps were run within the time limit.")
                 break
             progress(2 + step, total, f"step {step + 1} of {settings.steps}")
             trained = trainer.train([batch])
@@ -184,15 +184,15 @@ def _train(settings: _Settings) -> dict[str, Any]:
             print(f"step {step + 1} loss {losses[-1]:.6g}", flush=True)  # noqa: T201 (the live log)
         progress(2 + settings.steps, total, "a last partial batch")
         partial = trainer.train([last_batch])
-        named = dict(model.named_parameters())
+        parameters = dict(model.named_parameters())
         run_blocks = [path for path in copy.blocks if trained.forwards[path]]
         times = 2 if settings.checkpointing else 1
         return ScaledRun(
-            name=settings.subject.name,
+            name=settings.profiled.name,
             how=copy.how,
             reductions=copy.reductions,
             parameter_count=parameter_total([model]),
-            precision=precision_words or known.label,
+            precision=precision_text or precision.label,
             optimizer=settings.optimizer,
             losses=tuple(losses),
             microbatches=tuple(sizes),
@@ -202,69 +202,69 @@ def _train(settings: _Settings) -> dict[str, Any]:
             inputs=example.description,
             trained=len(trained.with_gradient),
             without_gradient=tuple(
-                name for name, p in named.items() if p.requires_grad and name not in trained.with_gradient
+                name for name, p in parameters.items() if p.requires_grad and name not in trained.with_gradient
             ),
-            frozen=sum(not p.requires_grad for p in named.values()),
+            frozen=sum(not p.requires_grad for p in parameters.values()),
             tied=tuple(group for group in groups if group in ties(model)),
             checkpointed=len(run_blocks) if settings.checkpointing else 0,
             recomputed=settings.checkpointing
             and all(trained.forwards[path] >= times * len(sizes) for path in run_blocks),
             comparisons=tuple(comparisons),
-            notes=(*settings.notes, *notes, *more),
+            notes=(*settings.notes, *notes, *comparison_notes),
             seconds=time.perf_counter() - begun,
             step_seconds=trained.step_seconds,
         ).as_dict()
 
 
 def _types(settings: _Settings) -> tuple[torch.dtype, str, list[str]]:
-    """Type of the copy's parameters on this machine, and words where it is not the plan's."""
+    """Dtype of the copy's parameters on this machine, with a text and a note if it differs from the plan's."""
     import torch
 
     if settings.precision in {"fp32", "amp"}:
         return torch.float32, "", []
     if settings.precision == "bf16":
         return torch.bfloat16, "", []
-    words = "bf16 with fp32 master copies and a loss scale, in the place of fp16"
-    note = "fp16 was computed in bf16, which has the same size: processors take some twenty times as long over fp16."
-    return torch.bfloat16, words, [note]
+    text = "bf16 with fp32 master copies and a loss scale, instead of fp16"
+    note = "fp16 was computed in bf16, which has the same size: on a CPU, fp16 is about 20 times slower."
+    return torch.bfloat16, text, [note]
 
 
-def _partial(sizes: list[int], *, least: int) -> list[int]:
-    """Microbatches of a batch that lacks a sample, or of a single sample."""
-    left = max(sum(sizes) - 1, least)
+def _partial(sizes: list[int], *, minimum: int) -> list[int]:
+    """Microbatch sizes of a batch with one sample less, of at least `minimum` samples each."""
+    remaining = max(sum(sizes) - 1, minimum)
     parts: list[int] = []
-    while left > 0:
-        parts.append(min(sizes[0], left))
-        left -= parts[-1]
-    if len(parts) > 1 and parts[-1] < least:
-        rest = parts.pop()
-        parts[-1] += rest
+    while remaining > 0:
+        parts.append(min(sizes[0], remaining))
+        remaining -= parts[-1]
+    if len(parts) > 1 and parts[-1] < minimum:
+        last = parts.pop()
+        parts[-1] += last
     return parts
 
 
 def _compare(
     copy: Copy, settings: _Settings, example: Any, sequence: int, samples: int, dtype: torch.dtype
 ) -> tuple[list[Comparison], list[str]]:
-    """Predictions for the copy itself against one real microbatch."""
+    """Compare predictions for the copy with one real microbatch; also returns notes."""
     from smp_advisor.errors import AdvisorError
     from smp_advisor.profiling.fake import fake_copy, fake_inputs, fake_mode
     from smp_advisor.profiling.inputs import filled
-    from smp_advisor.profiling.scaled.making import plain_inputs, token_count
+    from smp_advisor.profiling.scaled.build import cast_inputs, token_count
     from smp_advisor.profiling.step import measure_step
     from smp_advisor.profiling.structure import parameter_total
     from smp_advisor.workload import Model
 
     model = copy.model
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     notes: list[str] = []
-    if copy.subject.model_class is not None:
+    if copy.profiled.model_class is not None:
         try:
-            predicted = Model.from_config(copy.subject.config).parameter_count
-            found.append(Comparison("parameters", predicted, parameter_total([model]), "the advisor's formulas"))
+            predicted = Model.from_config(copy.profiled.config).parameter_count
+            comparisons.append(Comparison("parameters", predicted, parameter_total([model]), "the advisor's formulas"))
         except AdvisorError:
-            notes.append("The advisor has no formulas for this family; it counts the model itself.")
+            notes.append("The advisor has no formulas for this model family; its parameters are counted directly.")
     vocab = token_count(copy)
-    inputs = plain_inputs(filled(example.make(samples, sequence), vocab), dtype)
+    inputs = cast_inputs(filled(example.make(samples, sequence), vocab), dtype)
     options: dict[str, Any] = {
         "precision": settings.precision,
         "attention": "eager",
@@ -274,17 +274,17 @@ def _compare(
     real = measure_step(model, inputs, **options)
     try:
         mode = fake_mode()
-        faked = fake_copy(model, mode, None)
+        fake = fake_copy(model, mode, None)
         with mode:
-            traced = measure_step(faked, fake_inputs(inputs, mode, dtype), **options)
-    except Exception as error:  # noqa: BLE001 (models fail to trace in any way they like)
+            traced = measure_step(fake, fake_inputs(inputs, mode, dtype), **options)
+    except Exception as error:  # noqa: BLE001 (a model may raise anything under a trace)
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        notes.append(f"The copy could not be traced ({reason}): its figures are those of real steps alone.")
-        return found, notes
-    by = "its trace"
+        notes.append(f"The copy could not be traced ({reason}): its figures are from real steps alone.")
+        return comparisons, notes
+    source = "its trace"
     return [
-        *found,
-        Comparison("saved bytes", traced.saved_bytes, real.saved_bytes, by),
-        Comparison("forward FLOPs", traced.forward_flops, real.forward_flops, by),
-        Comparison("backward FLOPs", traced.backward_flops, real.backward_flops, by),
+        *comparisons,
+        Comparison("saved bytes", traced.saved_bytes, real.saved_bytes, source),
+        Comparison("forward FLOPs", traced.forward_flops, real.forward_flops, source),
+        Comparison("backward FLOPs", traced.backward_flops, real.backward_flops, source),
     ], notes

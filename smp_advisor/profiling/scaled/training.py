@@ -1,4 +1,4 @@
-"""Real training steps, in the planned precision, microbatches and checkpointing."""
+"""Real training steps with the plan's precision, microbatches and activation checkpointing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from smp_advisor.profiling.forwards import wrapped_forwards
 from smp_advisor.profiling.optimizer_step import make_optimizer
-from smp_advisor.profiling.scaled.making import plain_inputs
+from smp_advisor.profiling.patching import wrapped_forwards
+from smp_advisor.profiling.scaled.build import cast_inputs
 from smp_advisor.profiling.step import call_model, checkpointed, loss_of
 
 if TYPE_CHECKING:
@@ -25,18 +25,18 @@ __all__ = ["Trained", "Trainer", "split"]
 
 _LOSS_SCALE = 2.0**10
 _LEARNING_RATE = 5e-4
-"""Small enough for networks of convolutions, large enough to be seen in a few steps."""
+"""Small enough for convolutional networks, large enough for a visible change in a few steps."""
 
 
 @dataclass(slots=True)
 class Trained:
-    """What a number of steps showed."""
+    """Results of a number of training steps."""
 
     losses: list[float] = field(default_factory=list)
     step_seconds: float = 0.0
     with_gradient: set[str] = field(default_factory=set)
     forwards: Counter[str] = field(default_factory=Counter)
-    """Forward passes of each block, in all."""
+    """Total forward passes of each block."""
 
 
 class Trainer:
@@ -46,9 +46,9 @@ class Trainer:
     ----------
     precision
         ``fp32``; ``amp``: autocast; ``bf16``: pure; ``fp16``: 16-bit parameters with fp32 master copies and a loss
-        scale, as SMP v1 wraps the model.
+        scale, like SMP v1's wrapper.
     blocks
-        Paths of the blocks whose activations are recomputed in the backward pass; none if empty.
+        Paths of the blocks with activation checkpointing.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Trainer:
         dtype: torch.dtype,
         optimizer: str,
         blocks: Sequence[str],
-        watched: Sequence[str],
+        counted: Sequence[str],
     ) -> None:
         self.model, self.precision, self.dtype = model, precision, dtype
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -69,16 +69,16 @@ class Trainer:
         self.optimizer = make_optimizer(self.masters or self.parameters, optimizer, foreach=False)
         for group in self.optimizer.param_groups:
             group["lr"] = _LEARNING_RATE
-        self.blocks, self.watched = blocks, watched
+        self.blocks, self.counted = blocks, counted
 
     def train(self, batches: Sequence[Sequence[Any]]) -> Trained:
-        """One step for each batch, which is a sequence of microbatches."""
-        seen = Trained()
+        """Run one step per batch; a batch is a sequence of microbatches."""
+        trained = Trained()
         scale = _LOSS_SCALE if self.precision == "fp16" else 1.0
-        with self._counted(seen), checkpointed(self.model, self.blocks, preserve_rng_state=True):
+        with self._counted(trained), checkpointed(self.model, self.blocks, preserve_rng_state=True):
             for microbatches in batches:
                 begun = time.perf_counter()
-                samples = [_samples(one) for one in microbatches]
+                samples = [_samples(microbatch) for microbatch in microbatches]
                 loss_sum = 0.0
                 for inputs, count in zip(microbatches, samples, strict=True):
                     autocast = (
@@ -87,15 +87,15 @@ class Trainer:
                         else contextlib.nullcontext()
                     )
                     with autocast:
-                        loss = loss_of(call_model(self.model, plain_inputs(inputs, self.dtype)))
+                        loss = loss_of(call_model(self.model, cast_inputs(inputs, self.dtype)))
                     share = count / sum(samples)
                     (loss * share * scale).backward()  # type: ignore[no-untyped-call]
                     loss_sum += float(loss.detach()) * share
-                seen.with_gradient |= {name for name, p in self.model.named_parameters() if p.grad is not None}
+                trained.with_gradient |= {name for name, p in self.model.named_parameters() if p.grad is not None}
                 self._step(scale)
-                seen.losses.append(loss_sum)
-                seen.step_seconds = time.perf_counter() - begun
-        return seen
+                trained.losses.append(loss_sum)
+                trained.step_seconds = time.perf_counter() - begun
+        return trained
 
     def _step(self, scale: float) -> None:
         if not self.masters:
@@ -110,28 +110,28 @@ class Trainer:
                 parameter.copy_(master)
                 parameter.grad = None
 
-    def _counted(self, seen: Trained) -> AbstractContextManager[None]:
-        """Count the forward passes of the blocks, recomputed ones included."""
+    def _counted(self, trained: Trained) -> AbstractContextManager[None]:
+        """Count the forward passes of the blocks, including recomputation."""
 
         def wrap(path: str, original: Callable[..., Any]) -> Callable[..., Any]:
             def forward(*arguments: Any, **keywords: Any) -> Any:
-                seen.forwards[path] += 1
+                trained.forwards[path] += 1
                 return original(*arguments, **keywords)
 
             return forward
 
-        return wrapped_forwards(self.model, self.watched, wrap)
+        return wrapped_forwards(self.model, self.counted, wrap)
 
 
 def split(inputs: Any, sizes: Sequence[int]) -> list[Any]:
-    """Microbatches of these numbers of samples, cut from the first dimension of each tensor."""
+    """Split a batch into microbatches of the given sizes, along the first dimension of each tensor."""
     batch = sum(sizes)
     parts, start = [], 0
     for size in sizes:
 
         def cut(value: Any, start: int = start, size: int = size) -> Any:
-            whole = isinstance(value, Tensor) and value.ndim and value.shape[0] == batch
-            return value[start : start + size] if whole else value
+            is_batched = isinstance(value, Tensor) and value.ndim and value.shape[0] == batch
+            return value[start : start + size] if is_batched else value
 
         parts.append(tree_map(cut, inputs))
         start += size

@@ -1,6 +1,6 @@
-"""A program: runs a script as Python would, and ends it after a number of optimizer steps.
+"""Program that runs a Python script and stops it after a number of optimizer steps.
 
-usage: stopping.py STEPS SCRIPT [OPTION ...]
+usage: stop_after_steps.py STEPS SCRIPT [OPTION ...]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__: list[str] = []
 
 
 def stop_after(steps: int) -> None:
-    """End this process with status 0 once one of its optimizers has taken that many steps."""
+    """Exit this process with status 0 after one of its optimizers has taken `steps` steps."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     taken: Counter[int] = Counter()
@@ -31,8 +31,8 @@ def stop_after(steps: int) -> None:
 
 
 if __name__ == "__main__":
-    # Python puts a program's own folder first on the path: that must be the script's, not this one's.
-    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[2]))  # noqa: PTH100, PTH120 (as Python itself does)
+    # Python puts the program's folder first on the path; replace it by the script's folder.
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[2]))  # noqa: PTH100, PTH120 (like Python itself)
     stop_after(int(sys.argv[1]))
     del sys.argv[:2]
     runpy.run_path(sys.argv[0], run_name="__main__")

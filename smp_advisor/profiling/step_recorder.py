@@ -1,4 +1,4 @@
-"""What passes by during a step: live storages, FLOPs and products, each with the block it belongs to."""
+"""Records live storages, FLOPs and matrix products of a step, per block."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from smp_advisor.profiling.flop_formulas import flop_formula
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["BlockMeasure", "ProductMeasure", "Stretch", "Watch", "storage_key"]
+__all__ = ["BlockMeasure", "Interval", "ProductMeasure", "StepRecorder", "storage_key"]
 
 _ATEN = torch.ops.aten
-_TESTS = (_ATEN._local_scalar_dense.default, _ATEN.equal.default)
-"""Operators that ask for a value."""
+_CONDITIONS = (_ATEN._local_scalar_dense.default, _ATEN.equal.default)
+"""Operators that read a tensor's value."""
 
 
 def storage_key(tensor: Tensor) -> int | None:
-    """What identifies a tensor's memory; None where it has none (sparse, quantized by a wrapper)."""
+    """Identifier of a tensor's storage; None for tensors without one (sparse, or quantized by a wrapper)."""
     try:
         key: int = tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
@@ -35,7 +35,7 @@ def storage_key(tensor: Tensor) -> int | None:
 
 @dataclass(slots=True)
 class ProductMeasure:
-    """One use of a weight."""
+    """Matrix product with one weight."""
 
     name: str
     inputs: int
@@ -46,7 +46,7 @@ class ProductMeasure:
 
 @dataclass(slots=True)
 class BlockMeasure:
-    """One block's share of a step."""
+    """Measurements of one block in a step."""
 
     saved_bytes: int = 0
     input_bytes: int = 0
@@ -58,11 +58,11 @@ class BlockMeasure:
     attentions: list[tuple[int, int, int, int, bool, float]] = field(default_factory=list)
     """Heads, key-value heads, head width, value width, causal, dropout."""
     attention_flops: int = 0
-    """Of products without a weight and of attention kernels, forward."""
+    """Forward FLOPs of attention kernels and of products without a weight."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Interval:
     """Live memory between two marks."""
 
     phase: str
@@ -72,21 +72,21 @@ class Stretch:
     rise_bytes: int
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows a step operator by operator.
+class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Dispatch mode that records a step operator by operator.
 
     Parameters
     ----------
     parameters
-        Weights by name, to recognise products with them.
-    answer
-        What data-dependent tests are answered with; None lets them fail on fake tensors.
+        Weights by name, to attribute products to them.
+    assumed_condition
+        Value assumed for data-dependent conditions; None lets them fail on fake tensors.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], *, answer: bool | None = None) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], *, assumed_condition: bool | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.answer = answer
-        self.assumed: list[str] = []
+        self.assumed_condition = assumed_condition
+        self.assumed_conditions: list[str] = []
         self.phase = "forward"
         self.block = ""
         self.blocks: dict[str, BlockMeasure] = defaultdict(BlockMeasure)
@@ -94,7 +94,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.operations = 0
         self.live_bytes = 0
         self.peak_bytes = 0
-        self.stretches: list[Stretch] = []
+        self.intervals: list[Interval] = []
         self._live: dict[int, int] = {}
         self._start_bytes = 0
         self._stretch_peak = 0
@@ -105,27 +105,29 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if key is not None:
                 self._weights[key] = name
 
-    def hold(self, tensors: Iterable[Any]) -> None:
+    def track(self, tensors: Iterable[Any]) -> None:
         """Count tensors that exist before the step."""
         for tensor in tensors:
             self._add(tensor)
 
     def mark(self, phase: str, block: str = "") -> None:
-        """A stretch ends here and the next one begins."""
-        self.stretches.append(
-            Stretch(self.phase, self.block, self.live_bytes - self._start_bytes, self._stretch_peak - self._start_bytes)
+        """End the current interval and begin the next one."""
+        self.intervals.append(
+            Interval(
+                self.phase, self.block, self.live_bytes - self._start_bytes, self._stretch_peak - self._start_bytes
+            )
         )
         self.phase, self.block = phase, block
         self._start_bytes = self._stretch_peak = self.live_bytes
 
     def restart(self, phase: str) -> None:
-        """Forget the stretches and the peak: a step begins."""
-        self.stretches.clear()
+        """Begin a step: clear the intervals and the peak."""
+        self.intervals.clear()
         self.phase, self.block = phase, ""
         self._start_bytes = self._stretch_peak = self.peak_bytes = self.live_bytes
 
     def on_attention(self, query: Tensor, key: Tensor, value: Tensor, causal: bool, dropout: float) -> None:  # noqa: FBT001
-        """An attention begins."""
+        """Record the shape of an attention."""
         if query.ndim >= 3 and self.phase == "forward":
             self.blocks[self.block].attentions.append(
                 (query.shape[-3], key.shape[-3], query.shape[-1], value.shape[-1], causal, dropout)
@@ -154,13 +156,13 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.answer is not None and func in _TESTS:
+        if self.assumed_condition is not None and func in _CONDITIONS:
             return self._assume(func, args[0])
         result = func(*args, **kwargs)
         self.operations += 1
         packet = func._overloadpacket
         if packet is _ATEN._to_copy:
-            self._follow_cast(args[0], result)
+            self._record_cast(args[0], result)
         formula = flop_formula(packet)
         if formula is not None:
             self._count(packet, args, formula(*args, **kwargs, out_val=result))
@@ -169,13 +171,13 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _assume(self, func: Any, tensor: Tensor) -> Any:
-        self.assumed.append(f"{func} of {tuple(tensor.shape)} {tensor.dtype}")
-        if func is _TESTS[1] or tensor.dtype == torch.bool:
-            return bool(self.answer)
-        return 1.0 if tensor.is_floating_point() else int(bool(self.answer))
+        self.assumed_conditions.append(f"{func} of {tuple(tensor.shape)} {tensor.dtype}")
+        if func is _CONDITIONS[1] or tensor.dtype == torch.bool:
+            return bool(self.assumed_condition)
+        return 1.0 if tensor.is_floating_point() else int(bool(self.assumed_condition))
 
-    def _follow_cast(self, source: Tensor, copy: Tensor) -> None:
-        """A 16-bit copy of a weight is that weight to the products it enters."""
+    def _record_cast(self, source: Tensor, copy: Tensor) -> None:
+        """Treat a 16-bit copy of a weight as the weight itself."""
         key, new = storage_key(source), storage_key(copy)
         if key in self._weights and new is not None and key is not None:
             self._weights[new] = self._weights[key]
@@ -194,7 +196,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             measure.products.append(product)
 
     def _product(self, packet: Any, args: tuple[Any, ...], flops: int) -> ProductMeasure | None:
-        """The weight among the operands, if there is one."""
+        """Product with a weight; None if no operand is one."""
         operands = [value for value in args if isinstance(value, Tensor) and value.ndim >= 2]
         for operand in reversed(operands):
             name = self._weights.get(storage_key(operand) or -1)
@@ -204,7 +206,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if "conv" in str(packet):  # [outputs, inputs / groups, kernel...]
                 return ProductMeasure(name, operand.numel() // shape[0], shape[0], 1, flops)
             inputs, outputs = shape[-2], shape[-1]
-            if operand is operands[0] and len(operands) > 1:  # the weight stands on the left: transposed
+            if operand is operands[0] and len(operands) > 1:  # the weight is the left operand: transposed
                 inputs, outputs = outputs, inputs
             return ProductMeasure(name, inputs, outputs, max(1, self._sizes[name] // (inputs * outputs)), flops)
         return None

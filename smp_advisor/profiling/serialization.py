@@ -1,20 +1,20 @@
-"""Profiles as plain data: equal parts are written once."""
+"""Profiles as plain data for JSON; repeated parts are stored once."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.profiling.measured import (
+from smp_advisor.profiling.polynomial import Polynomial
+from smp_advisor.profiling.result import (
     Agreement,
-    Attending,
+    AttentionProfile,
     BlockProfile,
-    Product,
+    ProductProfile,
     Profile,
     Provenance,
     Segment,
 )
-from smp_advisor.profiling.polynomial import Polynomial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["profile_as_dict", "profile_from_dict"]
 
 _SHARED = ("blocks", "timeline", "checkpointed_timeline")
-"""Fields in which most entries are equal."""
+"""Fields whose entries are mostly equal."""
 _STAGES = ("scaled", "local", "rehearsal")
 _POLYNOMIAL = "polynomial"
 
 
 def profile_as_dict(profile: Profile) -> dict[str, Any]:
-    """Plain data, ready for JSON."""
+    """Convert a profile to plain data, ready for JSON."""
     result: dict[str, Any] = {}
     for entry in dataclasses.fields(profile):
         value = getattr(profile, entry.name)
@@ -57,17 +57,17 @@ def _plain(value: Any) -> Any:
 
 
 def profile_from_dict(values: Mapping[str, Any]) -> Profile:
-    """Profile of `profile_as_dict`, also after a way through JSON."""
-    given = dict(values)
-    given["blocks"] = _expanded(given["blocks"], _block)
+    """Convert the output of `profile_as_dict` back to a profile, also after a JSON round trip."""
+    fields = dict(values)
+    fields["blocks"] = _expanded(fields["blocks"], _block)
     for name in ("timeline", "checkpointed_timeline"):
-        given[name] = _expanded(given[name], lambda part: Segment(**_polynomials(part)))
-    given["provenance"] = tuple(Provenance(**part) for part in given["provenance"])
-    given["agreements"] = tuple(Agreement(**part) for part in given["agreements"])
+        fields[name] = _expanded(fields[name], lambda part: Segment(**_polynomials(part)))
+    fields["provenance"] = tuple(Provenance(**part) for part in fields["provenance"])
+    fields["agreements"] = tuple(Agreement(**part) for part in fields["agreements"])
     for name in ("tied", "versions"):
-        given[name] = tuple(tuple(part) for part in given[name])
-    given["warnings"] = tuple(given["warnings"])
-    return Profile(**_polynomials(given))
+        fields[name] = tuple(tuple(part) for part in fields[name])
+    fields["warnings"] = tuple(fields["warnings"])
+    return Profile(**_polynomials(fields))
 
 
 def _expanded(shared: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Any]) -> tuple[Any, ...]:
@@ -77,10 +77,10 @@ def _expanded(shared: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Any
 
 
 def _block(values: Mapping[str, Any]) -> BlockProfile:
-    given = _polynomials(values)
-    given["products"] = tuple(Product(**_polynomials(part)) for part in given["products"])
-    given["attentions"] = tuple(Attending(**part) for part in given["attentions"])
-    return BlockProfile(**given)
+    fields = _polynomials(values)
+    fields["products"] = tuple(ProductProfile(**_polynomials(part)) for part in fields["products"])
+    fields["attentions"] = tuple(AttentionProfile(**part) for part in fields["attentions"])
+    return BlockProfile(**fields)
 
 
 def _polynomials(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The user's own file and line in what a child wrote or raised."""
+"""The user's file and line in a traceback or log of a child process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Place", "Trace", "is_dump", "place_of", "trace_in_log", "without_rank"]
+__all__ = ["LoggedError", "SourceLine", "is_dump", "last_error_in_log", "user_source_line", "without_rank"]
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?P<comma>,?) in ')
-"""A line of a traceback (``, in f``), or of faulthandler's dump (`` in f``), which starts at the innermost frame."""
+"""A frame in a traceback (``, in f``), or in faulthandler's dump (`` in f``), which starts with the innermost frame."""
 _RANK = re.compile(r"^\[[a-z]+\d+\]:")
-"""With which torchrun marks the lines of each process."""
+"""Prefix that torchrun adds to the lines of each process."""
 _STARTS = ("Traceback (most recent call last)", "Current thread ", "Thread ", "Stack (most recent call first)")
 
 _CHILD = str(Path(__file__).with_name("child.py"))
@@ -27,81 +27,81 @@ _DUMP = ("Fatal Python error: ", "Current thread ", "Thread ", "Stack (most rece
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A line of a file, or of a notebook's cell."""
+class SourceLine:
+    """A line of a file or of a notebook cell."""
 
     file: str
     line: int
 
     @property
     def source(self) -> str:
-        """The line's text, without its indentation; empty where it cannot be read."""
+        """Text of the line without indentation; empty if it cannot be read."""
         return linecache.getline(self.file, self.line).strip()
 
     def __str__(self) -> str:
         name = _cell_name(self.file)
-        where = f"line {self.line} of {name}" if name else f"{self.file}:{self.line}"
-        return f"{where} (`{self.source}`)" if self.source else where
+        location = f"line {self.line} of {name}" if name else f"{self.file}:{self.line}"
+        return f"{location} (`{self.source}`)" if self.source else location
 
 
-def place_of(frames: Sequence[tuple[str, int]]) -> Place | None:
-    """Innermost of the frames (outermost first) that is the user's own; else the innermost of any library."""
+def user_source_line(frames: Sequence[tuple[str, int]]) -> SourceLine | None:
+    """Innermost frame of the user's own code, or None; frames are outermost first."""
     if not frames:
         return None
     for index in reversed(range(len(frames))):
         file, line = frames[index]
-        # A text that a library has run is the library's: dataclasses write their methods so.
-        made_up = file == "<string>" and index > 0 and not _is_own(frames[index - 1][0])
-        if _is_own(file) and not made_up:
-            return Place(file, line)
+        # Source text executed by a library, such as a dataclass method, belongs to the library.
+        is_generated = file == "<string>" and index > 0 and not _is_own(frames[index - 1][0])
+        if _is_own(file) and not is_generated:
+            return SourceLine(file, line)
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
-    """The last traceback of a log that passes through the user's code."""
+class LoggedError:
+    """The last traceback in a log with a frame of the user's code."""
 
-    place: Place
+    source_line: SourceLine
     exception: str
-    """The line below the frames, ``KeyError: 'x'``; empty for a dump of a crash."""
+    """The line after the frames, such as ``KeyError: 'x'``; empty for the stack dump of a crash."""
 
 
-def trace_in_log(lines: Iterable[str]) -> Trace | None:
-    """The user's line, and what was raised, in the last traceback or dump of a crash that a log holds.
+def last_error_in_log(lines: Iterable[str]) -> LoggedError | None:
+    """The user's source line and the exception of the last traceback or stack dump in a log.
 
-    What a launcher adds about itself is passed over: its tracebacks hold none of the user's frames.
+    Tracebacks of a launcher contain no frames of the user's code and are ignored.
     """
-    found: Trace | None = None
+    last: LoggedError | None = None
     frames: list[tuple[str, int]] = []
     innermost_first = outside = False
-    for line in (without_rank(one) for one in lines):
+    for line in map(without_rank, lines):
         frame = _FRAME.match(line)
         if line.lstrip().startswith(_STARTS):
             frames, outside = [], False
         elif frame is not None:
             innermost_first = not frame["comma"]
-            # Further out is only what the kernel was doing when the child was forked.
+            # Outer frames belong to the kernel from before the fork.
             outside = outside or (innermost_first and frame["file"] == _CHILD)
             if not outside:
                 frames.append((frame["file"], int(frame["line"])))
-            place = place_of(frames[::-1] if innermost_first else frames)
-            found = Trace(place, "") if place is not None else found
+            source_line = user_source_line(frames[::-1] if innermost_first else frames)
+            last = LoggedError(source_line, "") if source_line is not None else last
         elif frames and line and not line[0].isspace():
-            place = None if innermost_first else place_of(frames)
-            found = Trace(place, line.strip()) if place is not None else found
+            source_line = None if innermost_first else user_source_line(frames)
+            last = LoggedError(source_line, line.strip()) if source_line is not None else last
             frames = []
-    return found
+    return last
 
 
 def without_rank(line: str) -> str:
-    """A line without the mark of the process that wrote it."""
+    """A log line without torchrun's prefix for the process that wrote it."""
     return _RANK.sub("", line)
 
 
 def is_dump(line: str) -> bool:
-    """Whether a line belongs to faulthandler's dump, whose frames are ours above the user's."""
-    found = _FRAME.match(line)
-    return (found is not None and not found["comma"]) or line.startswith(_DUMP)
+    """Whether a line belongs to a stack dump by faulthandler."""
+    frame = _FRAME.match(line)
+    return (frame is not None and not frame["comma"]) or line.startswith(_DUMP)
 
 
 def _is_own(file: str) -> bool:
@@ -119,7 +119,7 @@ def _libraries() -> list[Path]:
 
 
 def _cell_name(file: str) -> str | None:
-    """``cell [3]``, where a file is really one of the notebook's cells."""
+    """``cell [3]`` if the file is a notebook cell, else None."""
     ipython: Any = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     names = getattr(getattr(shell, "compile", None), "_filename_map", {})

@@ -1,4 +1,4 @@
-"""Models that a plain trace cannot follow: the next method, labelled, or a sentence that says what to supply."""
+"""Models that cannot be traced directly: the next method, labeled, or an error that explains what to supply."""
 
 import json
 
@@ -12,10 +12,10 @@ from torch import nn  # noqa: E402
 
 import smp_advisor  # noqa: E402
 from smp_advisor.errors import ProfileError  # noqa: E402
-from smp_advisor.profiling.ladder import climb_down  # noqa: E402
-from smp_advisor.profiling.measured import Profile  # noqa: E402
+from smp_advisor.profiling.fallback import profile_with_fallbacks  # noqa: E402
+from smp_advisor.profiling.profiled_model import read_model  # noqa: E402
 from smp_advisor.profiling.real_steps import profile_by_real_steps  # noqa: E402
-from smp_advisor.profiling.subject import read_subject  # noqa: E402
+from smp_advisor.profiling.result import Profile  # noqa: E402
 from smp_advisor.profiling.trace import Settings  # noqa: E402
 from tests.profiling.plain_models import PlainGPT  # noqa: E402
 
@@ -23,7 +23,7 @@ SETTINGS = Settings(precision="bf16", attention="fused", sequence=128, checkpoin
 
 
 def methods(profile):
-    return {one.figure: (one.method, one.confidence) for one in profile.provenance}
+    return {source.figure: (source.method, source.confidence) for source in profile.provenance}
 
 
 class Tower(nn.Module):
@@ -79,28 +79,28 @@ class CustomGradient(Tower):
 
 
 def test_a_plain_trace_is_exact():
-    assert methods(climb_down(read_subject(PlainGPT()), SETTINGS))["saved bytes"] == ("traced", "exact")
+    assert methods(profile_with_fallbacks(read_model(PlainGPT()), SETTINGS))["saved bytes"] == ("traced", "exact")
 
 
 def test_custom_gradients_are_traced():
-    profile = climb_down(read_subject(CustomGradient()), SETTINGS)
+    profile = profile_with_fallbacks(read_model(CustomGradient()), SETTINGS)
     assert methods(profile)["FLOPs"] == ("traced", "exact")
     assert len(profile.blocks) == 4
 
 
 def test_a_forward_that_counts_its_layers_is_traced_whole():
-    profile = climb_down(read_subject(ByIndex()), SETTINGS)
+    profile = profile_with_fallbacks(read_model(ByIndex()), SETTINGS)
     assert methods(profile)["saved bytes"] == ("traced", "exact")
-    tower = climb_down(read_subject(Tower()), SETTINGS)
+    tower = profile_with_fallbacks(read_model(Tower()), SETTINGS)
     assert profile.saved_bytes == tower.saved_bytes
     assert profile.forward_flops == tower.forward_flops
 
 
 def test_a_test_on_values_takes_the_larger_of_both_answers_and_says_so():
-    profile = climb_down(read_subject(ByValue()), SETTINGS)
+    profile = profile_with_fallbacks(read_model(ByValue()), SETTINGS)
     assert methods(profile)["saved bytes"] == ("guided trace", "low")
-    assert profile.forward_flops(1, 128) == climb_down(read_subject(Tower()), SETTINGS).forward_flops(1, 128)
-    assert any("depends on a tensor's values (test_ladder.py" in warning for warning in profile.warnings)
+    assert profile.forward_flops(1, 128) == profile_with_fallbacks(read_model(Tower()), SETTINGS).forward_flops(1, 128)
+    assert any("depends on a tensor's values (test_fallback.py" in warning for warning in profile.warnings)
 
 
 @pytest.mark.parametrize("quantized", [False, True])
@@ -110,7 +110,7 @@ def test_what_no_method_follows_is_refused_with_what_to_supply(quantized):
         model = Tower()
         model.layers = nn.ModuleList(torch.ao.nn.quantized.dynamic.Linear(16, 16) for _ in range(4))
     with pytest.raises(ProfileError, match="Pass inputs="):
-        climb_down(read_subject(model), SETTINGS)
+        profile_with_fallbacks(read_model(model), SETTINGS)
 
 
 class Odd(nn.Module):
@@ -124,18 +124,18 @@ class Odd(nn.Module):
 
 def test_odd_inputs_are_asked_for_and_taken():
     with pytest.raises(ProfileError, match=r"\(x, mask, extra\) can't be inferred: pass inputs="):
-        climb_down(read_subject(Odd()), SETTINGS)
-    given = {"x": torch.zeros(2, 8), "mask": torch.zeros(2, 8), "extra": torch.zeros(2, 8)}
-    profile = smp_advisor.profile(Odd(), stages=("trace",), inputs=given, precision="fp32")
+        profile_with_fallbacks(read_model(Odd()), SETTINGS)
+    inputs = {"x": torch.zeros(2, 8), "mask": torch.zeros(2, 8), "extra": torch.zeros(2, 8)}
+    profile = smp_advisor.profile(Odd(), stages=("trace",), inputs=inputs, precision="fp32")
     assert profile.forward_flops(4, 1) == 2 * 4 * 8 * 8
-    assert profile.inputs.endswith("(given)")
+    assert profile.inputs.endswith("(supplied)")
 
 
 @pytest.mark.slow
 def test_real_steps_of_small_copies_find_what_the_trace_says():
     config = transformers.GPT2Config(n_embd=128, n_head=16, n_layer=6, vocab_size=700, n_positions=256, attn_pdrop=0.0)
-    subject = read_subject(config)
-    measured, traced = profile_by_real_steps(subject, SETTINGS), climb_down(subject, SETTINGS)
+    profiled = read_model(config)
+    measured, traced = profile_by_real_steps(profiled, SETTINGS), profile_with_fallbacks(profiled, SETTINGS)
     assert measured.parameter_count == traced.parameter_count
     for figure in ("saved_bytes", "forward_flops", "backward_flops"):
         assert getattr(measured, figure)(4, 128) == pytest.approx(getattr(traced, figure)(4, 128), rel=1e-4)
@@ -143,7 +143,7 @@ def test_real_steps_of_small_copies_find_what_the_trace_says():
 
 
 def test_a_profile_survives_json():
-    profile = climb_down(read_subject(PlainGPT()), SETTINGS)
+    profile = profile_with_fallbacks(read_model(PlainGPT()), SETTINGS)
     assert Profile.from_dict(json.loads(json.dumps(profile.as_dict()))) == profile
 
 
@@ -159,15 +159,15 @@ def test_the_call_runs_isolated_and_explains_itself():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        ({"stages": ("dream",)}, "stages are trace, copy, local, rehearsal"),
-        ({"stages": ("rehearsal",)}, "needs a plan"),
+        ({"stages": ("dream",)}, "stages must be among trace, copy, local, rehearsal"),
+        ({"stages": ("rehearsal",)}, "requires a plan"),
         ({"attention": "fast"}, "attention must be fused or eager"),
         ({"precision": "fp4"}, "precision must be one of"),
         ({"sequence": 3}, "no setting 'sequence'"),
     ],
 )
-def test_settings_are_checked(arguments, said):
-    with pytest.raises(ProfileError, match=said):
+def test_settings_are_checked(arguments, message):
+    with pytest.raises(ProfileError, match=message):
         smp_advisor.profile("125M", **arguments)

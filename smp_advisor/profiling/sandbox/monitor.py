@@ -1,4 +1,4 @@
-"""The kernel's side: read what a child writes and reports, until its supervisor says that nothing of it is left."""
+"""Runs a supervised child process, and reads its log and messages until all its processes have ended."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.sandbox import channel
-from smp_advisor.profiling.sandbox.place import is_dump
 from smp_advisor.profiling.sandbox.processes import end_tree
+from smp_advisor.profiling.sandbox.source_line import is_dump
 from smp_advisor.profiling.sandbox.supervisor import supervise
 
 if TYPE_CHECKING:
@@ -28,60 +28,60 @@ if TYPE_CHECKING:
 
     from smp_advisor.profiling.sandbox.limits import Limits
 
-__all__ = ["Followed", "follow"]
+__all__ = ["ChildReport", "run_monitored"]
 
-_KEPT_LINES = 200
+_LOG_LINES = 200
 _LINE_CHARACTERS = 4000
-_PATIENCE_SECONDS = 15.0
-"""For a supervisor to end its tree."""
+_SHUTDOWN_SECONDS = 15.0
+"""Time for a supervisor to end its process tree."""
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 @dataclass(slots=True)
-class Followed:
-    """A child's whole life, as the kernel saw it."""
+class ChildReport:
+    """Result, failure and log of a child process, as received by the kernel."""
 
     end: dict[str, Any] = field(default_factory=dict)
     result: Any = None
     has_result: bool = False
     failure: dict[str, Any] | None = None
-    log: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
-    """Its last lines."""
-    stack: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
-    """Where it was when it crashed or broke a limit, as faulthandler writes it."""
+    log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
+    """Last lines of its output."""
+    stack: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
+    """Stack dump by faulthandler when it crashed or exceeded a limit."""
 
 
-def follow(
+def run_monitored(
     start: Callable[[int, int], None],
     limits: Limits,
     *,
     forked: bool,
-    where: int | None,
+    stack_signal: int | None,
     on_line: Callable[[str], None] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
-) -> Followed:
+) -> ChildReport:
     """Run `start` in a supervised child and wait for it.
 
     Parameters
     ----------
     start
-        The child's life, given the descriptors of its log and its channel.
+        Runs in the child process; its arguments are the descriptors of the log and of the channel.
     limits
-        Of the child and everything it starts.
+        Limits of the child process and all its descendants.
     forked
-        Whether it works with the kernel's memory: that much is not counted against it.
-    where
-        Signal upon which it writes where it is.
+        Whether the child shares the kernel's memory, which then does not count against its limit.
+    stack_signal
+        Signal on which the child writes its stack.
     on_line, on_progress
-        Called in the kernel with each line of the log, and with what `channel.progress` reports.
+        Called in the kernel with each line of the log, and with each report by `channel.progress`.
 
     Raises
     ------
     KeyboardInterrupt
-        The user stopped it; nothing of it is left by then.
+        The user interrupted it; all its processes have ended.
     """
     if not Path("/proc/self/status").exists():
-        raise ProfileError("Models are run in a child process with limits, which needs Linux.")
+        raise ProfileError("Running a model in a child process with limits requires Linux.")
     log_out, log_in = os.pipe()
     channel_out, channel_in = os.pipe()
     shared_bytes = _anonymous_bytes() if forked else 0
@@ -91,39 +91,39 @@ def follow(
             os.close(log_out)
             os.close(channel_out)
             channel.open_as(channel_in)
-            supervise(lambda: start(log_in, channel_in), limits, shared_bytes=shared_bytes, where=where)
+            supervise(lambda: start(log_in, channel_in), limits, shared_bytes=shared_bytes, stack_signal=stack_signal)
         finally:
             os._exit(1)
     os.close(log_in)
     os.close(channel_in)
-    followed = Followed()
-    reader = _Reader(log_out, channel_out, followed, limits.output_bytes, on_line, on_progress)
+    report = ChildReport()
+    reader = _Reader(log_out, channel_out, report, limits.output_bytes, on_line, on_progress)
     try:
         reader.read(supervisor)
     finally:
         with _uninterrupted():
             _finish(supervisor, reader)
-    return followed
+    return report
 
 
 class _Reader:
-    """Takes the log apart into lines and the channel into messages."""
+    """Splits the log into lines and the channel into messages."""
 
     def __init__(
         self,
         log: int,
         messages: int,
-        followed: Followed,
+        report: ChildReport,
         output_bytes: int,
         on_line: Callable[[str], None] | None,
         on_progress: Callable[[float, float, str], None] | None,
     ) -> None:
-        self.log, self.messages, self.followed = log, messages, followed
-        self.left_bytes = output_bytes
+        self.log, self.messages, self.report = log, messages, report
+        self.remaining_bytes = output_bytes
         self.on_line, self.on_progress = on_line, on_progress
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.line = ""
-        self.part = b""
+        self.partial_message = b""
         self.flooded = False
         os.set_blocking(log, False)
         os.set_blocking(messages, False)
@@ -132,7 +132,7 @@ class _Reader:
         with selectors.DefaultSelector() as ready:
             ready.register(self.log, selectors.EVENT_READ)
             ready.register(self.messages, selectors.EVENT_READ)
-            while not self.followed.end:
+            while not self.report.end:
                 for key, _ in ready.select(1.0):
                     ended = self.read_log() if key.fd == self.log else self.read_messages()
                     if ended:
@@ -144,47 +144,47 @@ class _Reader:
                     os.kill(supervisor, signal.SIGTERM)
 
     def read_log(self) -> bool:
-        """Take what there is; True at the end."""
+        """Read the available log; True at its end."""
         try:
             data = os.read(self.log, 1 << 16)
         except BlockingIOError:
             return False
-        if self.left_bytes > 0 >= self.left_bytes - len(data):
+        if self.remaining_bytes > 0 >= self.remaining_bytes - len(data):
             self.flooded = True
-            self.on_line = None  # the rest is only kept for its last lines
-        self.left_bytes -= len(data)
-        self.take(self.decoder.decode(data))
+            self.on_line = None  # further output only updates the last lines
+        self.remaining_bytes -= len(data)
+        self.split_lines(self.decoder.decode(data))
         return not data
 
-    def take(self, text: str) -> None:
-        *whole, self.line = (self.line + text).split("\n")
-        for line in whole:
-            self.tell(line)
+    def split_lines(self, text: str) -> None:
+        *lines, self.line = (self.line + text).split("\n")
+        for line in lines:
+            self.add_line(line)
         if len(self.line) > _LINE_CHARACTERS:
-            self.tell(self.line)
+            self.add_line(self.line)
             self.line = ""
 
-    def tell(self, line: str) -> None:
-        # A progress bar that rewrites its line counts as what it shows last.
-        shown = _ESCAPES.sub("", line.rstrip("\r").rpartition("\r")[2])[:_LINE_CHARACTERS]
-        if is_dump(shown):
-            self.followed.stack.append(shown)
+    def add_line(self, line: str) -> None:
+        # For a progress bar that rewrites its line, only the last state counts.
+        text = _ESCAPES.sub("", line.rstrip("\r").rpartition("\r")[2])[:_LINE_CHARACTERS]
+        if is_dump(text):
+            self.report.stack.append(text)
             return
-        self.followed.log.append(shown)
+        self.report.log.append(text)
         if self.on_line is not None:
-            self.on_line(shown)
+            self.on_line(text)
 
     def read_messages(self) -> bool:
         try:
             data = os.read(self.messages, 1 << 16)
         except BlockingIOError:
             return False
-        *whole, self.part = (self.part + data).split(b"\n")
-        for line in whole:
-            self.hear(line)
+        *lines, self.partial_message = (self.partial_message + data).split(b"\n")
+        for line in lines:
+            self.add_message(line)
         return not data
 
-    def hear(self, line: bytes) -> None:
+    def add_message(self, line: bytes) -> None:
         try:
             message = json.loads(line)
         except ValueError:
@@ -194,37 +194,37 @@ class _Reader:
         if "progress" in message and self.on_progress is not None:
             self.on_progress(*message["progress"])
         if "result" in message:
-            self.followed.result, self.followed.has_result = message["result"], True
+            self.report.result, self.report.has_result = message["result"], True
         if "failure" in message:
-            self.followed.failure = message["failure"]
+            self.report.failure = message["failure"]
         if "end" in message:
             end = message["end"]
-            if end["breach"] == "asked" and self.left_bytes <= 0:
+            if end["breach"] == "requested" and self.remaining_bytes <= 0:
                 end["breach"] = "output"
-            self.followed.end = end
+            self.report.end = end
 
     def drain(self) -> None:
-        """What was still in the pipes when everything had ended."""
+        """Read the remaining data after all processes have ended."""
         for read in (self.read_messages, self.read_log):
             with suppress(OSError):
                 before = -1
-                while not read() and before != self.left_bytes:
-                    before = self.left_bytes
+                while not read() and before != self.remaining_bytes:
+                    before = self.remaining_bytes
         if self.line:
-            self.tell(self.line)
+            self.add_line(self.line)
             self.line = ""
         os.close(self.log)
         os.close(self.messages)
 
 
 def _finish(supervisor: int, reader: _Reader) -> None:
-    """Nothing of the child is left when this returns."""
-    until = time.monotonic() + _PATIENCE_SECONDS
+    """Wait until all processes of the child have ended, and end them if necessary."""
+    until = time.monotonic() + _SHUTDOWN_SECONDS
     with suppress(ProcessLookupError):
-        if not reader.followed.end:
+        if not reader.report.end:
             os.kill(supervisor, signal.SIGTERM)
     while os.waitpid(supervisor, os.WNOHANG)[0] == 0:
-        # The supervisor waits for the log to be read before it can collect a child that floods it.
+        # A child that floods the log blocks until it is read.
         with suppress(OSError):
             reader.read_messages()
             reader.read_log()
@@ -239,7 +239,7 @@ def _finish(supervisor: int, reader: _Reader) -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Hold back Ctrl-C: a second one must not leave processes behind."""
+    """Block Ctrl-C inside the block, so that a second one does not leave processes behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -252,7 +252,7 @@ def _uninterrupted() -> Iterator[None]:
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        # Kernels have threads; of what those may have locked the child touches only what Python frees after a fork.
+        # The kernel has threads; the child uses only locks that Python releases after a fork.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 

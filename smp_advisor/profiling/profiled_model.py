@@ -1,4 +1,4 @@
-"""What is profiled: a live module, a transformers configuration, or a shape inferred from a parameter count."""
+"""The model to profile: a live module, a transformers configuration, or a shape inferred from a parameter count."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["Subject", "Task", "read_subject", "task_of"]
+__all__ = ["ProfiledModel", "Task", "read_model", "task_of"]
 
 Task = Literal["causal", "masked", "sequence-to-sequence", "image", "other"]
 
@@ -42,51 +42,51 @@ _MAPPINGS = {
     "masked": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
     "image": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
 }
-"""transformers' own tables of classes by ``model_type``."""
+"""Names of transformers' tables of classes by ``model_type``."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
-    """A model that can be built anew as often as needed, or a live one that is never changed."""
+class ProfiledModel:
+    """A configuration that models can be built from, or a live module that is never modified."""
 
     name: str
     source: Literal["module", "configuration", "count"]
     origin: str = ""
-    """How the shape came about, where it was inferred."""
+    """How the shape was inferred; empty if it was not."""
     module: nn.Module | None = None
-    """The live module; None where there is only a configuration."""
+    """The live module; None if there is only a configuration."""
     config: Any = None
-    """The transformers configuration object, None where there is none."""
+    """The transformers configuration object, if there is one."""
     model_class: Any = None
-    """The transformers class that the configuration is built with."""
+    """The transformers class to build from the configuration."""
 
     def build(self, *, attention: str | None = None) -> nn.Module:
-        """A new model of a configuration, on the default device and in the default type.
+        """Build a new model from the configuration, on the default device and in the default dtype.
 
         Parameters
         ----------
         attention
-            ``fused`` or ``eager``: the implementation that transformers' own layers run; None leaves theirs.
+            ``fused`` or ``eager``: the attention implementation of transformers' layers. None keeps the default.
         """
         if self.model_class is None:
-            raise ProfileError(f"{self.name} is a live module and cannot be built anew; it is copied instead.")
+            raise ProfileError(f"{self.name} is a live module and cannot be rebuilt; it is copied instead.")
         config = copy.deepcopy(self.config)
         _prepare(config, attention)
         model: nn.Module = self.model_class(config)
         return model
 
-    def with_config(self, config: Any) -> Subject:
-        """The same architecture of another configuration (a scaled one)."""
+    def with_config(self, config: Any) -> ProfiledModel:
+        """The same architecture with another configuration, such as a scaled one."""
         return dataclasses.replace(self, config=config, module=None)
 
     @property
     def task(self) -> Task:
-        """What the model is trained for."""
+        """Training task of the model."""
         return task_of(self.model_class or type(self.module), self.config)
 
     @property
     def config_json(self) -> str:
-        """The configuration as JSON text; ``{}`` where there is none."""
+        """The configuration as JSON text; ``{}`` if there is none."""
         if self.config is None:
             return "{}"
         try:
@@ -98,38 +98,38 @@ class Subject:
 
 
 def task_of(cls: type, config: Any) -> Task:
-    """Task of a model class by its name; an encoder-decoder is one whatever its name."""
+    """Task of a model class, from its name; encoder-decoder configurations are always sequence-to-sequence."""
     name = cls.__name__
-    found: Task = next((task for suffix, task in _SUFFIXES if name.endswith(suffix)), "other")
-    if getattr(config, "is_encoder_decoder", False) is True and found != "image" and not name.endswith(_OTHER_LABELS):
+    task: Task = next((kind for suffix, kind in _SUFFIXES if name.endswith(suffix)), "other")
+    if getattr(config, "is_encoder_decoder", False) is True and task != "image" and not name.endswith(_OTHER_LABELS):
         return "sequence-to-sequence"
     if "ForImageClassification" in name:
         return "image"
-    return found
+    return task
 
 
-def read_subject(model: Any) -> Subject:
-    """What the user passed, ready to be built.
+def read_model(model: Any) -> ProfiledModel:
+    """Read the model that the user passed.
 
     Parameters
     ----------
     model
         A ``torch.nn.Module``; a transformers configuration (object, dict, path of a ``config.json`` or of its folder);
-        a `Model`; a parameter count (``10e9``, ``"10B"``), whose shape is inferred.
+        a `Model`; or a parameter count (``10e9``, ``"10B"``), from which a shape is inferred.
 
     Raises
     ------
     ProfileError
-        It is none of these, or transformers cannot build it.
+        The value is none of these, or transformers cannot build it.
     """
     from torch import nn
 
-    if isinstance(model, Subject):
+    if isinstance(model, ProfiledModel):
         return model
     if isinstance(model, nn.Module):
         config = getattr(model, "config", None)
         config = config if hasattr(config, "to_dict") else None
-        return Subject(
+        return ProfiledModel(
             name=type(model).__name__,
             source="module",
             module=model,
@@ -143,13 +143,13 @@ def read_subject(model: Any) -> Subject:
     if isinstance(model, str | os.PathLike) and _is_path(model):
         return _from_values(_read(Path(model)), name="", source="configuration")
     if isinstance(model, str | Real):
-        return read_subject(Model.from_parameters(model if isinstance(model, str) else float(model)))
+        return read_model(Model.from_parameters(model if isinstance(model, str) else float(model)))
     if isinstance(model, dict):
         return _from_values(model, name="", source="configuration")
     if hasattr(model, "to_dict") and hasattr(model, "model_type"):
         return _from_config(model, name="", source="configuration")
     raise ProfileError(
-        f"A profile takes a torch.nn.Module, a transformers configuration or a parameter count, not "
+        "profile requires a torch.nn.Module, a transformers configuration or a parameter count, not "
         f"{type(model).__name__}."
     )
 
@@ -169,59 +169,61 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ProfileError(
             f"{str(file)!r} cannot be read ({getattr(error, 'strerror', None) or error}): pass the path of a model's"
-            " config.json; models are not looked up by name."
+            " config.json; model names are not looked up."
         ) from None
     if not isinstance(values, dict):
-        raise ProfileError(f"{file} holds no JSON object: pass the path of a model's config.json.")
+        raise ProfileError(f"{file} does not contain a JSON object: pass the path of a model's config.json.")
     return values
 
 
 def _from_values(
     values: Mapping[str, Any], *, name: str, source: Literal["configuration", "count"], origin: str = ""
-) -> Subject:
+) -> ProfiledModel:
     try:
         from transformers import AutoConfig
     except ImportError:
         raise ProfileError(
-            "To build a model from its configuration, transformers is needed: install it, or pass the module itself."
+            "Building a model from its configuration requires transformers: install it, or pass the module itself."
         ) from None
-    given = {key: value for key, value in values.items() if key not in {"model_type", "auto_map"}}
+    fields = {key: value for key, value in values.items() if key not in {"model_type", "auto_map"}}
     if not values.get("model_type"):
-        raise ProfileError('The configuration names no model_type: add one such as "model_type": "gpt2".')
+        raise ProfileError('The configuration has no model_type: add one such as "model_type": "gpt2".')
     try:
-        config = AutoConfig.for_model(values["model_type"], **given)
+        config = AutoConfig.for_model(values["model_type"], **fields)
     except (ValueError, TypeError, KeyError) as error:
         raise ProfileError(f"transformers cannot read this configuration: {_first_line(error)}.") from None
     return _from_config(config, name=name, source=source, origin=origin)
 
 
-def _from_config(config: Any, *, name: str, source: Literal["configuration", "count"], origin: str = "") -> Subject:
+def _from_config(
+    config: Any, *, name: str, source: Literal["configuration", "count"], origin: str = ""
+) -> ProfiledModel:
     import transformers
     from transformers.models.auto import modeling_auto
 
-    wanted = [name for name in (getattr(config, "architectures", None) or []) if isinstance(name, str)]
-    # BERT's configuration also builds a decoder, BART's also a masked model: what they were made for comes first.
+    candidates = [name for name in (getattr(config, "architectures", None) or []) if isinstance(name, str)]
+    # BERT's configuration also builds a decoder, and BART's a masked model: the main task comes first.
     first = "sequence-to-sequence" if getattr(config, "is_encoder_decoder", False) is True else "masked"
     last = "causal" if getattr(config, "is_decoder", False) is not True else ""
     for task in sorted(_MAPPINGS, key=lambda task: (task != first, task == last)):
         entry = getattr(modeling_auto, _MAPPINGS[task], {}).get(config.model_type)
-        wanted += [entry] if isinstance(entry, str) else list(entry or [])
-    model_class = next((getattr(transformers, name) for name in wanted if hasattr(transformers, name)), None)
+        candidates += [entry] if isinstance(entry, str) else list(entry or [])
+    model_class = next((getattr(transformers, name) for name in candidates if hasattr(transformers, name)), None)
     if model_class is None:
         raise ProfileError(
-            f"transformers {transformers.__version__} has no model to train for the model type {config.model_type!r}: "
+            f"transformers {transformers.__version__} has no trainable model for the model type {config.model_type!r}: "
             "pass the module itself."
         )
     if config.model_type == "t5" and getattr(config, "decoder_start_token_id", None) is None:
         config = copy.deepcopy(config)
         config.decoder_start_token_id = 0
-    return Subject(
+    return ProfiledModel(
         name=name or model_class.__name__, source=source, origin=origin, config=config, model_class=model_class
     )
 
 
 def _prepare(config: Any, attention: str | None) -> None:
-    """The configuration as training runs it: no cache, and the attention asked for."""
+    """Set the configuration up for training: no cache, and the requested attention."""
     if attention == "eager":
         config._attn_implementation = "eager"
     elif attention == "fused" and getattr(config, "_attn_implementation", None) in {
@@ -230,7 +232,7 @@ def _prepare(config: Any, attention: str | None) -> None:
         "flash_attention_3",
         "flex_attention",
     }:
-        # transformers takes SDPA where the model has it; the trace gives it the kernel that a GPU would choose.
+        # transformers then uses SDPA if the model supports it; the trace substitutes the kernel of a GPU.
         config._attn_implementation = None
     if getattr(config, "use_cache", None) is True:
         config.use_cache = False

@@ -1,4 +1,4 @@
-"""Tensor parallelism of any model by PyTorch's own distributed tensors."""
+"""Tensor parallelism of any model with PyTorch's distributed tensors."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ _STYLES: dict[str, type[ColwiseParallel | RowwiseParallel]] = {"colwise": Colwis
 
 
 def divide(model: nn.Module, paths: Sequence[str], mesh: DeviceMesh, config: Any) -> str:
-    """Divide the products of some blocks over a mesh; what was done, in words.
+    """Divide the matrix products of blocks over a mesh, and return a description.
 
-    By the plan that transformers has for the model, where it has one and the heads can be divided: columns of one
-    product and rows of the next, one all-reduce for both. Otherwise each product by itself, its columns divided and its
-    output gathered, which is right for any model.
+    If transformers has a tensor-parallel plan for the model and the heads are divisible, that plan is used: columns of
+    one product and rows of the next, with one all-reduce for both. Otherwise each product is divided by columns and its
+    output is gathered, which is correct for any model.
     """
-    plan = _own_plan(config, mesh.size())
-    divided = 0
+    plan = _transformers_plan(config, mesh.size())
+    count = 0
     for path in paths:
         block = model.get_submodule(path)
-        names = {name: module for name, module in block.named_modules() if _is_product(module)}
-        styles = {name: style for name in names if (style := _style(f"{path}.{name}", plan))}
-        if plan and _divisible(names, styles, mesh.size()):
-            chosen: dict[str, ParallelStyle] = {name: _STYLES[style]() for name, style in styles.items()}
-            parallelize_module(block, mesh, chosen)
-            divided += len(chosen)
+        products = {name: module for name, module in block.named_modules() if _is_product(module)}
+        styles = {name: style for name in products if (style := _style(f"{path}.{name}", plan))}
+        if plan and _divisible(products, styles, mesh.size()):
+            parallel_styles: dict[str, ParallelStyle] = {name: _STYLES[style]() for name, style in styles.items()}
+            parallelize_module(block, mesh, parallel_styles)
+            count += len(parallel_styles)
             continue
         plan = {}
-        for module in names.values():
-            divided += _columns_gathered(module, mesh)
-    if not divided:
-        return "nothing: no product's columns can be divided"
+        for module in products.values():
+            count += _columns_gathered(module, mesh)
+    if not count:
+        return "nothing: no product has divisible columns"
     if plan:
-        return f"{divided} products, as transformers plans it: columns of one, rows of the next"
-    return f"{divided} products, each by its columns with its output gathered"
+        return f"{count} products by the plan of transformers: columns of one, rows of the next"
+    return f"{count} products by columns, each with its output gathered"
 
 
-def _own_plan(config: Any, degree: int) -> dict[str, str]:
+def _transformers_plan(config: Any, degree: int) -> dict[str, str]:
     plan = getattr(config, "base_model_tp_plan", None) or {}
     heads = [getattr(config, name, 0) for name in ("num_attention_heads", "num_key_value_heads")]
     if any(isinstance(count, int) and count % degree for count in heads):
@@ -60,12 +60,12 @@ def _style(path: str, plan: dict[str, str]) -> str:
     return next((style for pattern, style in plan.items() if fnmatch.fnmatch(path, f"*{pattern}")), "")
 
 
-def _divisible(names: dict[str, nn.Module], styles: dict[str, str], degree: int) -> bool:
-    """Whether the plan's products are plain ones that the degree divides."""
+def _divisible(products: dict[str, nn.Module], styles: dict[str, str], degree: int) -> bool:
+    """Whether the plan's products are linear layers that the degree divides."""
     if not styles:
         return False
     for name, style in styles.items():
-        module = names[name]
+        module = products[name]
         if not isinstance(module, nn.Linear):
             return False
         if (module.out_features if style == "colwise" else module.in_features) % degree:
@@ -78,7 +78,7 @@ def _is_product(module: nn.Module) -> bool:
 
 
 def _is_transposed(module: nn.Module) -> bool:
-    """Whether it is transformers' Conv1D: a product whose weight is stored with the inputs first."""
+    """Whether the module is transformers' Conv1D, a product whose weight has the inputs as first dimension."""
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
@@ -90,8 +90,8 @@ def _columns_gathered(module: nn.Module, mesh: DeviceMesh) -> bool:
 
     def spread(_: str, module: nn.Module, mesh: DeviceMesh) -> None:
         for name, parameter in list(module.named_parameters(recurse=False)):
-            place = Shard(columns if parameter.ndim > 1 else 0)
-            new = nn.Parameter(distribute_tensor(parameter.detach(), mesh, [place]), parameter.requires_grad)
+            placement = Shard(columns if parameter.ndim > 1 else 0)
+            new = nn.Parameter(distribute_tensor(parameter.detach(), mesh, [placement]), parameter.requires_grad)
             module.register_parameter(name, new)
 
     def enter(_: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What a profile says of a model: every figure with the method that produced it."""
+"""The profile of a model: every figure with the method that produced it."""
 
 from __future__ import annotations
 
@@ -10,59 +10,68 @@ from smp_advisor.profiling.polynomial import Polynomial
 if TYPE_CHECKING:
     from smp_advisor.profiling.peak import PeakMemory
 
-__all__ = ["Agreement", "Attending", "BlockProfile", "Method", "Product", "Profile", "Provenance", "Segment"]
+__all__ = [
+    "Agreement",
+    "AttentionProfile",
+    "BlockProfile",
+    "Method",
+    "ProductProfile",
+    "Profile",
+    "Provenance",
+    "Segment",
+]
 
 Method = Literal["counted", "traced", "guided trace", "real steps", "formula"]
-"""``counted`` on the model itself; ``traced`` in full with fake tensors; ``guided trace``: traced with the answers of a
-data-dependent test assumed; ``real steps``: polynomial through real steps of scaled copies; ``formula``: from the
-shape alone."""
+"""``counted``: on the model itself; ``traced``: at full size with fake tensors; ``guided trace``: traced with assumed
+values of data-dependent conditions; ``real steps``: a polynomial fitted to real steps of scaled copies; ``formula``:
+from the shape alone."""
 Confidence = Literal["exact", "high", "low"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provenance:
-    """Where one figure comes from."""
+    """Source of one figure."""
 
     figure: str
     """``parameters``, ``saved bytes``, ``FLOPs``, ``peak memory``, ``inputs``."""
     method: Method
     confidence: Confidence
     note: str = ""
-    """For people: what was assumed."""
+    """Assumptions, as text for the user."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Agreement:
-    """One figure obtained in two ways."""
+    """Comparison of one predicted figure with a measurement."""
 
     figure: str
     predicted: float
     measured: float
     against: str
-    """What it was measured on: ``the full trace``, ``an unseen size``, ``real steps of the copy``, ..."""
+    """Source of the measurement: ``the full trace``, ``an unseen size``, ``real steps of the copy``, ..."""
 
     @property
     def ratio(self) -> float:
-        """Predicted over measured; 1 where both are 0."""
+        """Predicted over measured; 1 if both are 0."""
         if self.measured == 0:
             return 1.0 if self.predicted == 0 else float("inf")
         return self.predicted / self.measured
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Product:
-    """A weight that activations are multiplied with."""
+class ProductProfile:
+    """Matrix product of activations with one weight."""
 
     name: str
     inputs: int
     outputs: int
     experts: int = 1
     flops: Polynomial = field(default_factory=Polynomial)
-    """Of its forward pass."""
+    """Forward FLOPs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Attending:
+class AttentionProfile:
     """One scaled dot-product attention."""
 
     heads: int
@@ -75,44 +84,44 @@ class Attending:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """A stretch of a step's timeline: how live memory moves between its ends."""
+    """One interval of a step's timeline, with the change in live memory."""
 
     phase: Literal["forward", "backward"]
     change_bytes: Polynomial
-    """Live bytes at its end less those at its start."""
+    """Live bytes at the end minus live bytes at the start."""
     rise_bytes: Polynomial
-    """The highest live bytes within it less those at its start."""
+    """Peak live bytes within the interval minus live bytes at the start."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockProfile:
-    """One kind of repeated block; polynomials in (batch, sequence) of one microbatch."""
+    """One kind of repeated block. Polynomials are functions of (batch, sequence) of one microbatch."""
 
     name: str
     """Path of the first block of the kind: ``model.layers.1``."""
     kind: str
-    """Its class."""
+    """Class name."""
     parameters: int
     trainable_parameters: int
     one_dimensional_parameters: int
     """Norm weights and biases among the parameters."""
     hidden: int
-    """Last dimension of the block's input, its channels for images; 0 where unknown."""
+    """Last dimension of the block's input, or its channels for images; 0 if unknown."""
     saved_bytes: Polynomial
-    """Kept by autograd until the block's backward pass."""
+    """Saved by autograd until the block's backward pass."""
     input_bytes: Polynomial
-    """Of the activations that enter it: what checkpointing keeps in place of `saved_bytes`."""
+    """Input activations: saved instead of `saved_bytes` with activation checkpointing."""
     forward_flops: Polynomial
     backward_flops: Polynomial
-    products: tuple[Product, ...] = ()
-    attentions: tuple[Attending, ...] = ()
+    products: tuple[ProductProfile, ...] = ()
+    attentions: tuple[AttentionProfile, ...] = ()
     attention_flops: Polynomial = field(default_factory=Polynomial)
-    """Forward FLOPs of products between activations, full square."""
+    """Forward FLOPs of products between activations, without skipping masked scores."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
-    """A model as measured: parameters, and per block FLOPs and activation bytes as functions of batch and sequence.
+    """Measured properties of a model: parameters, and FLOPs and activation bytes as functions of batch and sequence.
 
     Examples
     --------
@@ -122,69 +131,69 @@ class Profile:
     """
 
     name: str
-    """Class of the model, or what a person calls it."""
+    """Class of the model, or its common name."""
     source: Literal["module", "configuration", "count", "script"]
-    """What was profiled; ``count``: a shape inferred from a parameter count, ``origin`` says how."""
+    """Form of the profiled model. ``count``: a shape inferred from a parameter count; ``origin`` explains how."""
     origin: str = ""
     parameter_count: int
-    """Tied parameters once."""
+    """Tied parameters count once."""
     trainable_parameter_count: int
     buffer_bytes: int = 0
     tied: tuple[tuple[str, ...], ...] = ()
-    """Groups of names that stand for one parameter."""
+    """Groups of names of the same parameter."""
     precision: str
-    """``fp32``, ``amp``, ``bf16`` or ``fp16`` (SMP v1's wrapper, 20 bytes a parameter)."""
+    """``fp32``, ``amp``, ``bf16`` or ``fp16`` (SMP v1's wrapper, 20 bytes per parameter)."""
     attention: str
-    """``fused`` or ``eager``: the kernel that was traced."""
+    """Traced attention kernel: ``fused`` or ``eager``."""
     optimizer: str = "adam"
     batch: int
-    """Samples of the job's microbatch; the polynomials hold for every other."""
+    """Samples per microbatch of the job. The polynomials are valid at any batch."""
     sequence: int
-    """Tokens a sample of the job; 1 where the inputs have no sequence (images)."""
+    """Tokens per sample of the job; 1 if the inputs have no sequence (images)."""
     has_sequence: bool = True
     vocab: int = 0
     outputs: int = 0
-    """Columns of the logits; 0 where there are none."""
+    """Last dimension of the logits; 0 if there are none."""
     inputs: str = ""
-    """What the model was called with, for people, and whether it was given or inferred."""
+    """Inputs of the model as text, and whether they were supplied or inferred."""
     blocks: tuple[BlockProfile, ...] = ()
-    """Every repeated block in the order it runs; equal ones are the same object."""
+    """Every repeated block in execution order; equal blocks are the same object."""
     saved_bytes: Polynomial
-    """Kept by autograd at the end of the forward pass, parameters and buffers left out."""
+    """Saved by autograd at the end of the forward pass, excluding parameters and buffers."""
     checkpointed_bytes: Polynomial | None = None
-    """The same with every block checkpointed; None where blocks cannot be checkpointed alone."""
+    """`saved_bytes` with every block checkpointed; None if single blocks cannot be checkpointed."""
     forward_flops: Polynomial
     backward_flops: Polynomial
     input_bytes: Polynomial = field(default_factory=Polynomial)
-    """Of the tensors that the model is called with."""
+    """Bytes of the model's input tensors."""
     timeline: tuple[Segment, ...] = ()
-    """Of forward and backward pass, in order, gradients freed between steps."""
+    """Forward and backward pass in order, with gradients freed between steps."""
     checkpointed_timeline: tuple[Segment, ...] = ()
     gradient_bytes: int = 0
-    """Of all trainable parameters."""
+    """Gradients of all trainable parameters."""
     optimizer_rise_bytes: int = 0
-    """Temporaries of the optimizer's step beyond what is resident."""
+    """Temporaries of the optimizer step, on top of resident memory."""
     largest_parameter: int = 0
-    """Elements."""
+    """Elements of the largest parameter."""
     provenance: tuple[Provenance, ...] = ()
     agreements: tuple[Agreement, ...] = ()
     warnings: tuple[str, ...] = ()
     operations: int = 0
-    """Of the traced step."""
+    """Operations of the traced steps."""
     seconds: float = 0.0
     versions: tuple[tuple[str, str], ...] = ()
-    """Of torch and transformers."""
+    """Versions of torch and transformers."""
     config_json: str = "{}"
-    """The transformers configuration, where there is one."""
+    """The transformers configuration; ``{}`` if there is none."""
     scaled: Any = None
-    """`ScaledRun`: real steps of the scaled copy, once run."""
+    """`ScaledRun`: real steps of the scaled copy; None if not run."""
     local: Any = None
-    """`LocalRun`: the script's run under the SageMaker contract, once run."""
+    """`LocalRun`: run of the script under the SageMaker contract; None if not run."""
     rehearsal: Any = None
-    """`Rehearsal`: the plan on local processes, once run."""
+    """`Rehearsal`: the plan on local processes; None if not run."""
 
     def activation_bytes(self, batch: int, sequence: int = 1, *, checkpointing: bool = False) -> int:
-        """Bytes autograd keeps of one microbatch at the end of its forward pass, on one GPU without parallelism."""
+        """Bytes saved by autograd for one microbatch at the end of its forward pass, on one GPU without parallelism."""
         if checkpointing and self.checkpointed_bytes is not None:
             return self.checkpointed_bytes(batch, sequence)
         return self.saved_bytes(batch, sequence)
@@ -192,7 +201,7 @@ class Profile:
     def peak_memory(
         self, batch: int, sequence: int = 1, *, checkpointing: bool = False, persistent_gradients: bool = False
     ) -> PeakMemory:
-        """Peak of a steady-state training step on one GPU, composed of its parts."""
+        """Peak memory of a steady-state training step on one GPU, with its parts."""
         from smp_advisor.profiling.peak import peak_memory
 
         return peak_memory(
@@ -200,25 +209,25 @@ class Profile:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
-        from smp_advisor.profiling.plain import profile_as_dict
+        """Convert to plain data, ready for JSON."""
+        from smp_advisor.profiling.serialization import profile_as_dict
 
         return profile_as_dict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Profile:
-        """Profile of `as_dict`; the results of the other stages stay plain data."""
-        from smp_advisor.profiling.plain import profile_from_dict
+        """Inverse of `as_dict`; the results of the other stages stay plain data."""
+        from smp_advisor.profiling.serialization import profile_from_dict
 
         return profile_from_dict(values)
 
     @property
     def is_traced(self) -> bool:
         """Whether activations and FLOPs are known."""
-        return any(one.figure == "saved bytes" for one in self.provenance)
+        return any(source.figure == "saved bytes" for source in self.provenance)
 
     def as_html(self) -> str:
-        """For a notebook."""
+        """HTML form for a notebook."""
         from smp_advisor.profiling.summary import summary_html
 
         return summary_html(self)
@@ -227,7 +236,7 @@ class Profile:
         return self.as_html()
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 (IPython's own form)
-        # What a saved notebook keeps beside the HTML, and what a terminal shows.
+        # Plain text for terminals, and for saved notebooks next to the HTML.
         printer.text("..." if cycle else str(self))
 
     def __str__(self) -> str:

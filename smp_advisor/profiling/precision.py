@@ -1,4 +1,4 @@
-"""Precisions of training: what each keeps a parameter, and in which type it computes."""
+"""Training precisions: bytes of state per parameter, and the compute type."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Literal
 
 from smp_advisor.errors import ProfileError
 
-__all__ = ["RECIPES", "Precision", "Recipe", "recipe"]
+__all__ = ["PRECISIONS", "Precision", "TrainingPrecision", "training_precision"]
 
 Precision = Literal["fp32", "amp", "bf16", "fp16"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
-    """Bytes a parameter at rest, before the optimizer's step, with Adam's two moments."""
+class TrainingPrecision:
+    """Bytes per parameter between steps, and the size of activations."""
 
     precision: Precision
     label: str
-    """For people."""
+    """Text shown to the user."""
     parameter_bytes: int
     gradient_bytes: int
     moment_bytes: int
-    """Of one moment: Adam keeps two, SGD with momentum one."""
+    """Bytes of one moment: Adam has two, SGD with momentum has one."""
     copy_bytes: int
-    """fp32 master parameters and gradients beside the 16-bit ones."""
+    """fp32 master parameters and gradients, in addition to the 16-bit ones."""
     element_bytes: int
-    """Of the activations that are computed in 16 or 32 bits."""
+    """Bytes per element of the activations."""
     autocast: bool = False
-    """Computed under ``torch.autocast``, which keeps 16-bit copies of the weights until the backward pass."""
+    """Whether the model runs under ``torch.autocast``, which saves 16-bit weight copies until the backward pass."""
 
     def state_bytes(self, optimizer: str = "adam") -> int:
-        """Bytes of optimizer state a parameter, master copies included; an optimizer unknown here counts as Adam."""
+        """Bytes of optimizer state per parameter, including master copies; an unlisted optimizer counts as Adam."""
         if optimizer == "adam-8bit":
             return _QUANTIZED_MOMENTS + self.copy_bytes
         return _MOMENTS.get(optimizer, _MOMENTS["adam"]) * self.moment_bytes + self.copy_bytes
@@ -39,13 +39,13 @@ class Recipe:
 
 _MOMENTS = {"adam": 2, "sgd": 1, "lion": 1, "plain-sgd": 0, "adafactor": 0}
 _QUANTIZED_MOMENTS = 2
-"""Two of one byte."""
+"""Bytes: two moments of one byte each."""
 
 
-RECIPES: dict[str, Recipe] = {
-    value.precision: value
-    for value in (
-        Recipe(
+PRECISIONS: dict[str, TrainingPrecision] = {
+    entry.precision: entry
+    for entry in (
+        TrainingPrecision(
             precision="fp32",
             label="fp32",
             parameter_bytes=4,
@@ -54,7 +54,7 @@ RECIPES: dict[str, Recipe] = {
             copy_bytes=0,
             element_bytes=4,
         ),
-        Recipe(
+        TrainingPrecision(
             precision="amp",
             label="mixed precision by torch.autocast",
             parameter_bytes=4,
@@ -64,7 +64,7 @@ RECIPES: dict[str, Recipe] = {
             element_bytes=2,
             autocast=True,
         ),
-        Recipe(
+        TrainingPrecision(
             precision="bf16",
             label="pure bf16",
             parameter_bytes=2,
@@ -73,9 +73,9 @@ RECIPES: dict[str, Recipe] = {
             copy_bytes=0,
             element_bytes=2,
         ),
-        # FP16_Module and FP16_Optimizer, which SMP v1's fp16 switches on: 20 bytes a parameter (SMP documentation,
+        # SMP v1's fp16 enables FP16_Module and FP16_Optimizer: 20 bytes per parameter (SMP documentation,
         # Introduction to model parallelism).
-        Recipe(
+        TrainingPrecision(
             precision="fp16",
             label="fp16 with fp32 master copies, as SMP v1 wraps the model",
             parameter_bytes=2,
@@ -88,8 +88,8 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def recipe(precision: object) -> Recipe:
-    """Recipe by its name."""
-    if not isinstance(precision, str) or precision not in RECIPES:
-        raise ProfileError(f"precision must be one of {', '.join(RECIPES)}, not {precision!r}.")
-    return RECIPES[precision]
+def training_precision(precision: object) -> TrainingPrecision:
+    """TrainingPrecision by name."""
+    if not isinstance(precision, str) or precision not in PRECISIONS:
+        raise ProfileError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}.")
+    return PRECISIONS[precision]

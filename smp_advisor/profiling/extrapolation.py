@@ -1,0 +1,186 @@
+"""Extrapolation of steps of a truncated model at a few sizes to the full model at every size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from smp_advisor.profiling.polynomial import Polynomial
+from smp_advisor.profiling.result import AttentionProfile, BlockProfile, ProductProfile, Segment
+from smp_advisor.profiling.structure import parameter_total
+from smp_advisor.profiling.truncation import remaining_children, source_children
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import nn
+
+    from smp_advisor.profiling.step import StepMeasure
+    from smp_advisor.profiling.step_recorder import BlockMeasure, Interval
+    from smp_advisor.profiling.structure import Stack
+
+    Points = Mapping[tuple[int, int], StepMeasure]
+
+__all__ = ["Extrapolated", "extrapolate", "timeline", "truncated_paths"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extrapolated:
+    """Measurements of the full model, extrapolated from a truncated one."""
+
+    blocks: tuple[BlockProfile, ...]
+    saved_bytes: Polynomial
+    forward_flops: Polynomial
+    backward_flops: Polynomial
+    timeline: tuple[Segment, ...]
+
+
+def truncated_paths(stack: Stack, repeats: int) -> tuple[str, ...]:
+    """Paths of the blocks of a truncated stack, whose children are renumbered."""
+    return tuple(f"{stack.path}.{i}" if stack.path else str(i) for i in range(len(remaining_children(stack, repeats))))
+
+
+def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repeats: int) -> Extrapolated:
+    """Fit every figure over the points and add the repeats that were removed.
+
+    Parameters
+    ----------
+    points
+        Steps of the model truncated to `repeats` repeats of each stack, by (batch, sequence).
+    model
+        The full model, to count the parameters of its blocks.
+    """
+    any_step = next(iter(points.values()))
+    used = [
+        stack
+        for stack in stacks
+        if all(any_step.blocks[p].calls for p in truncated_paths(stack, repeats) if p in any_step.blocks)
+    ]
+    order = {interval.block: i for i, interval in reversed(list(enumerate(any_step.intervals)))}
+    used.sort(key=lambda stack: order.get(truncated_paths(stack, repeats)[0], len(order)))
+    saved = Polynomial.fit_each(points, lambda step: step.saved_bytes)
+    forward = Polynomial.fit_each(points, lambda step: step.forward_flops)
+    backward = Polynomial.fit_each(points, lambda step: step.backward_flops)
+    blocks: list[BlockProfile] = []
+    for stack in used:
+        profiles = _profiles(points, model, stack, repeats)
+        sources = source_children(stack, repeats)
+        blocks += [profiles[i] for i in sources]
+        for i, profile in enumerate(profiles):
+            removed = sources.count(i) - 1
+            saved += profile.saved_bytes * removed
+            forward += profile.forward_flops * removed
+            backward += profile.backward_flops * removed
+    return Extrapolated(
+        blocks=tuple(blocks),
+        saved_bytes=saved,
+        forward_flops=forward,
+        backward_flops=backward,
+        timeline=timeline(points, used, repeats),
+    )
+
+
+def _profiles(points: Points, model: nn.Module, stack: Stack, repeats: int) -> list[BlockProfile]:
+    return [
+        _profile(points, model.get_submodule(stack.paths[i]), path, stack.paths[i])
+        for i, path in zip(remaining_children(stack, repeats), truncated_paths(stack, repeats), strict=True)
+    ]
+
+
+def _profile(points: Points, module: nn.Module, path: str, name: str) -> BlockProfile:
+    measures = {point: step.blocks[path] for point, step in points.items()}
+    sample = next(iter(measures.values()))
+
+    def fit(read: Callable[[BlockMeasure], int]) -> Polynomial:
+        return Polynomial.fit_each(measures, read)
+
+    same_products = len({len(measure.products) for measure in measures.values()}) == 1
+    parameters = list({id(p): p for p in module.parameters()}.values())
+    return BlockProfile(
+        name=name,
+        kind=type(module).__name__,
+        parameters=parameter_total([module]),
+        trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
+        one_dimensional_parameters=sum(p.numel() for p in parameters if p.ndim < 2),
+        hidden=sample.hidden,
+        saved_bytes=fit(lambda measure: measure.saved_bytes),
+        input_bytes=fit(lambda measure: measure.input_bytes),
+        forward_flops=fit(lambda measure: measure.forward_flops),
+        backward_flops=fit(lambda measure: measure.backward_flops),
+        products=tuple(
+            ProductProfile(
+                name=product.name,
+                inputs=product.inputs,
+                outputs=product.outputs,
+                experts=product.experts,
+                flops=fit(partial(_product_flops, i)),
+            )
+            for i, product in enumerate(sample.products)
+        )
+        if same_products
+        else (),
+        attentions=tuple(
+            AttentionProfile(
+                heads=heads,
+                kv_heads=kv_heads,
+                head_dim=head_dim,
+                value_dim=value_dim,
+                causal=causal,
+                dropout=dropout > 0,
+            )
+            for heads, kv_heads, head_dim, value_dim, causal, dropout in sample.attentions
+        ),
+        attention_flops=fit(lambda measure: measure.attention_flops),
+    )
+
+
+def _product_flops(index: int, measure: BlockMeasure) -> int:
+    return measure.products[index].flops
+
+
+def _change(index: int, intervals: Sequence[Interval]) -> int:
+    return intervals[index].change_bytes
+
+
+def _rise(index: int, intervals: Sequence[Interval]) -> int:
+    return intervals[index].rise_bytes
+
+
+def timeline(points: Points, stacks: Sequence[Stack], repeats: int) -> tuple[Segment, ...]:
+    """Live memory over the full model's step; empty if the intervals differ between points."""
+    orders = {tuple((s.phase, s.block) for s in _passes(step)) for step in points.values()}
+    if len(orders) != 1:
+        return ()
+    order = list(next(iter(orders)))
+    passes = {point: _passes(step) for point, step in points.items()}
+    segments = [
+        Segment(
+            phase="forward" if order[i][0] == "forward" else "backward",
+            change_bytes=Polynomial.fit_each(passes, partial(_change, i)),
+            rise_bytes=Polynomial.fit_each(passes, partial(_rise, i)),
+        )
+        for i in range(len(order))
+    ]
+    inserted: dict[int, list[Segment]] = {}
+    for stack in stacks:
+        removed = stack.repeats - min(repeats, stack.repeats)
+        if not removed:
+            continue
+        last = stack.prefix + min(repeats, stack.repeats) * stack.period
+        period = truncated_paths(stack, repeats)[last - stack.period : last]
+        for phase in ("forward", "backward"):
+            indices = [i for i, mark in enumerate(order) if mark[0] == phase and mark[1] in period]
+            if len(indices) != len(period):
+                return ()
+            # In the forward pass, the interval between two blocks belongs to the second one.
+            start = indices[0] - (phase == "forward")
+            inserted[indices[-1]] = segments[start : indices[-1] + 1] * removed
+    result: list[Segment] = []
+    for i, segment in enumerate(segments):
+        result += [segment, *inserted.get(i, ())]
+    return tuple(result)
+
+
+def _passes(step: StepMeasure) -> list[Interval]:
+    return [interval for interval in step.intervals if interval.phase in {"forward", "backward"}]

@@ -1,0 +1,158 @@
+"""Fallback between profiling methods, best first; each figure is labeled with the method that produced it."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from typing import TYPE_CHECKING
+
+from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.result import Provenance
+from smp_advisor.profiling.trace import trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from smp_advisor.profiling.profiled_model import ProfiledModel
+    from smp_advisor.profiling.result import Confidence, Method, Profile
+    from smp_advisor.profiling.trace import Settings, Traced
+
+__all__ = ["profile_with_fallbacks", "reason"]
+
+
+def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profile:
+    """Profile by the first method that works: trace, trace of a model built fake, guided trace, real steps.
+
+    Raises
+    ------
+    ProfileError
+        No method works. The sentence names the first obstacle and what to supply.
+    """
+    attempts: list[tuple[str, BaseException]] = []
+    methods: list[tuple[str, Callable[[ProfiledModel, Settings], Profile]]] = [("trace", _traced)]
+    if profiled.module is None:
+        methods.append(("trace of a model built with fake tensors", _traced_built_fake))
+    methods.append(("guided trace", _guided))
+    if profiled.model_class is not None:
+        methods.append(("real steps", _real_steps))
+    for name, method in methods:
+        try:
+            return _with_attempts(method(profiled, settings), attempts)
+        except ProfileError as error:
+            if name == "trace" and not error.kind:  # an error in the user's input: no other method would succeed
+                raise
+            attempts.append((name, error))
+        except Exception as error:  # noqa: BLE001 - a model may raise anything
+            attempts.append((name, error))
+    first = attempts[0][1]
+    last = f" Real steps failed too: {reason(attempts[-1][1])}." if attempts[-1][0] == "real steps" else ""
+    raise ProfileError(
+        f"{profiled.name} cannot be profiled: {reason(first)}.{last} Pass inputs= that its forward accepts, or its "
+        "transformers configuration; or pass a parameter count or Model.from_shape to advise.",
+        kind="error",
+    )
+
+
+def _traced(profiled: ProfiledModel, settings: Settings) -> Profile:
+    return _labeled(trace(profiled, settings), "traced", "exact")
+
+
+def _traced_built_fake(profiled: ProfiledModel, settings: Settings) -> Profile:
+    return _labeled(trace(profiled, dataclasses.replace(settings, build="fake")), "traced", "exact")
+
+
+def _guided(profiled: ProfiledModel, settings: Settings) -> Profile:
+    """Trace with every data-dependent condition true, then false, and use the trace with more FLOPs.
+
+    One value alone may skip layers (layerdrop), so a single trace is not reliable.
+    """
+    traces: list[Traced] = []
+    failure: Exception | None = None
+    for value in (True, False):
+        try:
+            traces.append(trace(profiled, dataclasses.replace(settings, assumed_condition=value)))
+        except Exception as error:  # noqa: BLE001 - one of the values may raise anything
+            failure = error
+    if not traces:
+        raise failure or ProfileError("no assumed value worked", kind="error")
+    best = max(traces, key=lambda traced: _forward_flops(traced.profile))
+    condition = best.assumed_conditions[0] if best.assumed_conditions else "a condition"
+    note = f"both values of data-dependent conditions were traced ({condition}); the larger result was used"
+    return _labeled(best, "guided trace", "low", note)
+
+
+def _forward_flops(profile: Profile) -> int:
+    return profile.forward_flops(profile.batch, profile.sequence)
+
+
+def _real_steps(profiled: ProfiledModel, settings: Settings) -> Profile:
+    from smp_advisor.profiling.real_steps import profile_by_real_steps
+
+    return profile_by_real_steps(profiled, settings)
+
+
+def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str = "") -> Profile:
+    profile = traced.profile
+    if confidence == "exact" and profile.warnings and any("polynomial" in text for text in profile.warnings):
+        confidence, note = "high", "exact at the traced sizes, estimated in between"
+    if confidence == "exact" and profile.attention == "fused":
+        note = "kernels that a recent GPU would select"
+    inputs = Provenance(
+        figure="inputs",
+        method="counted",
+        confidence="exact" if profile.inputs.endswith("(supplied)") else "high",
+        note=profile.inputs,
+    )
+    return dataclasses.replace(
+        profile,
+        provenance=(
+            Provenance(figure="parameters", method="counted", confidence="exact"),
+            Provenance(figure="saved bytes", method=method, confidence=confidence, note=note),
+            Provenance(figure="FLOPs", method=method, confidence=confidence, note=note),
+            Provenance(
+                figure="peak memory",
+                method=method if profile.timeline else "formula",
+                confidence=confidence if profile.timeline else "low",
+                note=note if profile.timeline else "no timeline could be traced: sum of state and activations",
+            ),
+            inputs,
+        ),
+    )
+
+
+def _with_attempts(profile: Profile, attempts: list[tuple[str, BaseException]]) -> Profile:
+    if not attempts:
+        return profile
+    failures = tuple(f"Method {name!r} failed: {reason(error)}." for name, error in attempts)
+    return dataclasses.replace(profile, warnings=(*profile.warnings, *failures))
+
+
+_MEANINGS = (
+    ("DataDependentOutputException", "its forward pass depends on a tensor's values"),
+    ("DynamicOutputShapeException", "its forward pass creates shapes that depend on values"),
+    ("_local_scalar_dense", "its forward pass depends on a tensor's values"),
+    ("nonzero", "its forward pass creates shapes that depend on values"),
+    (".numpy() is not supported", "its forward pass converts tensors to NumPy"),
+    ("is not supported for tensor subclasses", "its forward pass converts tensors to Python values"),
+)
+
+
+def reason(error: BaseException) -> str:
+    """Meaning of an error, with the line of the model's own code that raised it."""
+    if isinstance(error, ProfileError):
+        return error.sentence.rstrip(".")
+    text = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:160] if str(error).strip() else ''}"
+    meaning = next((meaning for sign, meaning in _MEANINGS if sign in text), text.rstrip(": ."))
+    frame = _own_frame(error)
+    return f"{meaning} ({frame})" if frame else meaning
+
+
+def _own_frame(error: BaseException) -> str:
+    """Innermost frame outside torch and this package: ``modeling.py:41``."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        path = frame.filename.replace("\\", "/")
+        if "/torch/" in path or "/smp_advisor/profiling/" in path or path.startswith("<frozen"):
+            continue
+        return f"{path.rsplit('/', 1)[-1]}:{frame.lineno}"
+    return ""

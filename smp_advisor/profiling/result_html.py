@@ -1,0 +1,42 @@
+"""HTML fragments of a result, in JupyterLab's theme colors; all user text is escaped."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["box", "details", "table"]
+
+_OK = "var(--jp-success-color1, #1b7f3b)"
+_FAILED = "var(--jp-error-color1, #b3261e)"
+
+
+def box(title: str, *parts: str, ok: bool | None = None) -> str:
+    """A bordered result: a title with HTML below it; `ok` sets the border color and adds the outcome as text."""
+    color = "var(--jp-border-color1, #999)" if ok is None else _OK if ok else _FAILED
+    outcome = "" if ok is None else f'<span style="color:{color}">{"Done." if ok else "Failed."}</span> '
+    return (
+        f'<div class="smp-advisor-result" style="border-left:3px solid {color};padding-left:10px;margin:4px 0">'
+        f"<p>{outcome}<strong>{escape(title)}</strong></p>{''.join(parts)}</div>"
+    )
+
+
+def details(title: str, content: str, *, is_open: bool = False) -> str:
+    """A collapsible section."""
+    attribute = " open" if is_open else ""
+    return f'<details{attribute}><summary style="cursor:pointer">{escape(title)}</summary>{content}</details>'
+
+
+def table(rows: Iterable[Sequence[object]], heads: Sequence[str] = ()) -> str:
+    """A table of text; the first cell of each row is its header."""
+    head = "".join(f'<th scope="col" style="text-align:left">{escape(name)}</th>' for name in heads)
+    lines = []
+    for first, *values in rows:
+        cells = "".join(
+            f'<td style="text-align:left;overflow-wrap:anywhere">{escape(str(value))}</td>' for value in values
+        )
+        lines.append(f'<tr><th scope="row" style="text-align:left">{escape(str(first))}</th>{cells}</tr>')
+    return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{''.join(lines)}</tbody></table>"

@@ -1,0 +1,177 @@
+"""Building the scaled copy; runs in the child process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.fake import default_dtype
+from smp_advisor.profiling.gpu_kernels import without_initialization
+from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
+from smp_advisor.profiling.scaled.result import Reduction
+from smp_advisor.profiling.structure import parameter_total, stacks
+from smp_advisor.profiling.truncation import remaining_children, truncated
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from smp_advisor.profiling.profiled_model import ProfiledModel
+
+__all__ = ["Copy", "cast_inputs", "make_copy", "token_count"]
+
+BYTES_PER_PARAMETER = 20
+"""Parameter, gradient and Adam state; upper bound over all precisions."""
+_SHARE_OF_MEMORY = 0.5
+"""The remaining memory is for activations, logits and temporaries."""
+_EXTRA_LAYERS = (0, 1, 2)
+"""Tried in turn: if the first block differs, as in T5, two or three layers contain no repetition."""
+_MOST_PARAMETERS = 60_000_000
+"""A training step of a larger copy takes seconds on one core."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """A scaled copy to train on this machine."""
+
+    model: nn.Module
+    profiled: ProfiledModel
+    """The model with the reduced configuration, if it has one."""
+    how: str
+    reductions: tuple[Reduction, ...]
+    blocks: tuple[str, ...]
+    """Paths of the repeated blocks."""
+
+
+def make_copy(
+    profiled: ProfiledModel, stack: ExitStack, *, memory_bytes: int, dtype: torch.dtype, blocks: int = 2
+) -> Copy:
+    """Build the smallest copy with the same architecture: from a reduced configuration, or else by truncation.
+
+    Parameters
+    ----------
+    profiled
+        A live module is truncated in place, so call this in a child process only.
+    stack
+        Restores the module when it is closed.
+    memory_bytes, dtype
+        Memory available to train the copy, and the dtype of its parameters.
+    blocks
+        Minimum number of remaining repeats.
+
+    Raises
+    ------
+    ProfileError
+        No copy fits in `memory_bytes`.
+    """
+    limit = min(_MOST_PARAMETERS, int(memory_bytes * _SHARE_OF_MEMORY / BYTES_PER_PARAMETER))
+    if profiled.model_class is not None:
+        return _by_configuration(profiled, limit, dtype, blocks)
+    if profiled.module is None:
+        raise ProfileError(f"{profiled.name} has neither a module nor a configuration to copy.")
+    return _by_truncation(profiled, profiled.module, stack, limit, dtype, blocks)
+
+
+def _by_configuration(profiled: ProfiledModel, limit: int, dtype: torch.dtype, blocks: int) -> Copy:
+    config = _configuration(profiled, limit, blocks)
+    scaled = profiled.with_config(config)
+    torch.manual_seed(0)
+    with default_dtype(dtype):
+        model = scaled.build(attention="eager")
+    return Copy(
+        model=model,
+        profiled=scaled,
+        how="from a reduced configuration, randomly initialized",
+        reductions=tuple(reductions_between(profiled.config, config)),
+        blocks=_blocks(model),
+    )
+
+
+def _configuration(profiled: ProfiledModel, limit: int, blocks: int) -> Any:
+    """The first configuration that builds, is small enough and has repeated blocks; else one without them."""
+    smallest, failure, without_blocks = 0, "", None
+    for extra_layers in _EXTRA_LAYERS:
+        for config in reduced(profiled.config, blocks + extra_layers):
+            try:
+                with torch.device("meta"), without_initialization():
+                    shape = profiled.with_config(config).build()
+            except Exception as error:  # noqa: BLE001 (configurations may raise anything)
+                failure = failure or f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                continue
+            count = parameter_total([shape])
+            if count > limit:
+                smallest = min(smallest or count, count)
+            elif stacks(shape):
+                return config
+            else:
+                without_blocks = without_blocks or config
+                break
+    if without_blocks is not None:
+        return without_blocks
+    if smallest:
+        raise ProfileError(
+            f"The smallest copy of {profiled.name} has {smallest / 1e6:,.0f} million parameters, over the limit of "
+            f"{limit / 1e6:,.0f} million for the available memory and time: raise memory_bytes."
+        )
+    raise ProfileError(f"No smaller configuration of {profiled.name} could be built ({failure}).")
+
+
+def _by_truncation(
+    profiled: ProfiledModel, model: nn.Module, stack: ExitStack, limit: int, dtype: torch.dtype, blocks: int
+) -> Copy:
+    repeated = stacks(model)
+    counts_by_path = {row.path: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
+    stack.enter_context(truncated(model, repeated, blocks))
+    count = parameter_total([model])
+    if count > limit:
+        raise ProfileError(
+            f"A few blocks of {profiled.name} at full width have {count / 1e6:,.0f} million parameters, over the limit "
+            f"of {limit / 1e6:,.0f} million for the available memory and time. Without a configuration only the depth "
+            "can be reduced: raise memory_bytes, or pass a narrower module."
+        )
+    if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
+        raise ProfileError(f"{profiled.name} is on a GPU, which the child process cannot access: move it with .cpu().")
+    if any(p.is_meta for p in model.parameters()):
+        model.to_empty(device="cpu")
+        torch.manual_seed(0)
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, std=0.02) if parameter.ndim > 1 else nn.init.ones_(parameter)
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
+        raise ProfileError(f"{profiled.name} has lazy layers: call it once on example inputs before profiling.")
+    reductions = [Reduction(path or "blocks", *sizes) for path, sizes in counts_by_path.items() if sizes[0] != sizes[1]]
+    return Copy(
+        model=model.to(dtype),
+        profiled=profiled,
+        how=f"{'truncated to a few blocks at full width' if reductions else 'full model'}, with its own weights",
+        reductions=tuple(reductions),
+        blocks=_blocks(model),
+    )
+
+
+def _blocks(model: nn.Module) -> tuple[str, ...]:
+    return tuple(path for row in stacks(model) for path in row.paths)
+
+
+def token_count(copy: Copy) -> int:
+    """Number of valid token ids or classes in the copy's inputs and labels."""
+    config = copy.profiled.config
+    for part in (config, getattr(config, "text_config", None)):
+        size = getattr(part, "vocab_size", None)
+        if isinstance(size, int) and size > 0:
+            return size
+    # The first embedding is for tokens; one for positions follows it.
+    table = next((module for module in copy.model.modules() if isinstance(module, nn.Embedding)), None)
+    return table.num_embeddings if table is not None else int(getattr(config, "num_labels", 0) or 2)
+
+
+def cast_inputs(inputs: Any, dtype: torch.dtype) -> Any:
+    """Inputs with floating-point tensors cast to the training dtype."""
+    from torch.utils._pytree import tree_map
+
+    def convert(value: Any) -> Any:
+        return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+    return tree_map(convert, inputs)
