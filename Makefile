@@ -4,9 +4,12 @@ TEST := .venv-test/bin
 LAB_ARGS ?=
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # in a container, root is often the only user
 PYTEST_ARGS ?=
+PYTEST := $(TEST)/python -m pytest --numprocesses=auto --dist=loadgroup --no-loadscope-reorder
+LINT := style types prose front-end
+TOGETHER = +@$(MAKE) --no-print-directory --jobs --keep-going
 BENCHMARKS ?= search_speed cost_speed profile_trace mutations # published_scripts requires a folder of scripts
 
-.PHONY: help lab demo test check explore bench results format clean lint pages pins image lab-environment test-environment
+.PHONY: help lab demo test check tests unit-tests lint $(LINT) explore bench results format clean pages pins image lab-environment test-environment
 
 help:
 	@echo 'make lab      open the quickstart notebook in JupyterLab   (LAB_ARGS=--no-browser)'
@@ -28,26 +31,38 @@ lab: lab-environment
 demo: lab-environment
 	.venv/bin/python scripts/demo.py notebooks/quickstart.ipynb
 
+# The parts run side by side, and each prints its time.
 test: test-environment
 	scripts/chromium.sh
 	scripts/sdk_environments.sh $(TEST)/python
-	$(MAKE) --no-print-directory lint
-	$(TEST)/python -m pytest $(PYTEST_ARGS)
+	$(TOGETHER) tests $(LINT)
 
 check: test-environment
-	$(MAKE) --no-print-directory lint
-	$(TEST)/python -m pytest -m 'not (browser or moto or packaging or slow)' $(PYTEST_ARGS)
+	$(TOGETHER) unit-tests $(LINT)
+
+tests:
+	@$(PYTEST) $(PYTEST_ARGS)
+
+unit-tests:
+	@$(PYTEST) -m 'not (browser or moto or packaging or slow)' $(PYTEST_ARGS)
 
 # No time limit: there are more examples than in other runs, and a failing one is reduced to a simple one.
 explore: test-environment
 	$(TEST)/python -m pytest -m hypothesis --hypothesis-profile=explore --timeout=0 $(PYTEST_ARGS)
 
-lint:
-	$(TEST)/ruff check --quiet
-	$(TEST)/ruff format --quiet --check
-	$(TEST)/mypy
-	$(TEST)/python scripts/prose.py
-	cd js && npm run --silent typecheck && npm run --silent test
+lint: $(LINT)
+
+style:
+	@scripts/part.sh $@ sh -c '$(TEST)/ruff check --quiet && $(TEST)/ruff format --quiet --check'
+
+types:
+	@scripts/part.sh $@ $(TEST)/mypy
+
+prose:
+	@scripts/part.sh $@ $(TEST)/python scripts/prose.py
+
+front-end:
+	@scripts/part.sh $@ sh -c 'cd js && npm run --silent typecheck && npm run --silent test'
 
 bench: test-environment
 	@failed=; for name in $(BENCHMARKS); do echo "== $$name"; $(TEST)/python benchmarks/$$name.py || failed=1; done; [ -z "$$failed" ]

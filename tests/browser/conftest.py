@@ -14,7 +14,6 @@ from .server import Server, serve, write_notebook
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-HERE = Path(__file__).parent
 
 # Long enough for a busy machine: what is there at once is not waited for.
 expect.set_options(timeout=60_000)
@@ -39,10 +38,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("server", ["lab"] if only_lab else ["lab", "notebook"], indirect=True, scope="session")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.browser)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Run the tests of each application in one process: it has one browser and one server."""
+    item.add_marker(pytest.mark.browser)
+    item.add_marker(pytest.mark.xdist_group(f"browser in {item.callspec.params['server']}"))
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -113,86 +112,96 @@ def test_no_script_imports_what_it_does_not_use(tmp_path):
     assert answer.stdout == ""
 
 
-def run(tmp_path, script, *, processes=2, channel=None, environment=None, **options):
-    """Run a script by torchrun, as a job would; what it printed and its summary."""
-    path = tmp_path / "train_smp.py"
-    path.write_text(script)
-    environment = os.environ | {
-        "SM_MODEL_DIR": str(tmp_path),
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        **(environment or {}),
-    }
-    if channel is not None:
-        environment["SM_CHANNEL_TRAIN"] = environment["SM_CHANNEL_VALIDATION"] = str(channel)
-    given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    answer = subprocess.run(
-        [sys.executable, *launcher, path, *given],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
-    assert answer.returncode == 0, answer.stderr[-3000:]
-    return answer.stdout, json.loads((tmp_path / "summary.json").read_text())
+RESUMED = {
+    library: Plan(library=library, batch_size=4, activation_checkpointing="each", gradient_accumulation_steps=2)
+    for library in ("ddp", "fsdp")
+}
+SHARED = Plan(
+    library="smp-v2",
+    hybrid_shard_degree=8,
+    tensor_parallel_degree=2,
+    sharding_strategy="full_shard",
+    activation_checkpointing="each",
+    batch_size=4,
+)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("library", ["ddp", "fsdp"])
-def test_a_job_trains_and_resumes(tmp_path, library):
-    """Two processes over gloo; the second job starts where the first one's last checkpoint ends."""
-    plan = Plan(library=library, batch_size=4, activation_checkpointing="each", gradient_accumulation_steps=2)
-    script = training_script(TASKS["gpt2"], TWO_NODES, job(plan), plan)
-    data = tmp_path / "data"
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory):
+    """Results of the jobs, by name. One child process runs them all, see `run_jobs.py`."""
+    folder, specs = tmp_path_factory.mktemp("jobs"), {}
+
+    def add(name, task, plan, place, *, processes=2, stand_in=None, environment=None, **options):
+        script = folder / f"{name}.py"
+        script.write_text(training_script(TASKS[task], TWO_NODES, job(plan), plan))
+        specs[name] = {
+            "script": str(script),
+            "folder": str(folder / place),
+            "processes": processes,
+            "stand_in": stand_in,
+            "environment": {"SM_MODEL_DIR": str(folder / place), **(environment or {})},
+            "options": [text for key, value in options.items() for text in (f"--{key}", str(value))],
+        }
+
+    data = folder / "data"
     data.mkdir()
     # One sequence over and over: the loss must fall.
     np.save(data / "tokens.npy", np.tile(np.arange(32, dtype=np.uint16), 400))
-    settings = {
-        **estimator_settings(plan),
-        "learning_rate": 0.01,
-        "warmup_steps": 1,
-        "log_every": 2,
-        "checkpoint_every": 2,
-        "checkpoint_directory": tmp_path / "checkpoints",
-        "channel": data,
-    }
-    printed, summary = run(tmp_path, script, **settings | {"max_steps": 4})
-    assert "step 1 loss 4." in printed
-    assert summary["steps"] == 4
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-2", "step-4"]
-    printed, later = run(tmp_path, script, **settings | {"max_steps": 8})
-    assert "step 5 loss" in printed
-    assert "step 1 loss" not in printed
-    assert later["loss"] < summary["loss"] - 0.1
-    assert later["validation_loss"] < 4.5
+    channels = {"SM_CHANNEL_TRAIN": str(data), "SM_CHANNEL_VALIDATION": str(data)}
+    for library, plan in RESUMED.items():
+        settings = {
+            **estimator_settings(plan),
+            "learning_rate": 0.01,
+            "warmup_steps": 1,
+            "log_every": 2,
+            "checkpoint_every": 2,
+            "checkpoint_directory": folder / library / "checkpoints",
+        }
+        add(library, "gpt2", plan, library, environment=channels, **settings | {"max_steps": 4})
+        add(f"{library}, resumed", "gpt2", plan, library, environment=channels, **settings | {"max_steps": 8})
+    stand_in = str(Path(__file__).parent / "fakes_smp_v2" / "stand_in.py")
+    for name, processes, parameters, options in (
+        ("shared", 2, SHARED.parameters, {"max_steps": 2, "checkpoint_every": 0}),
+        ("other parameters", 1, SHARED.parameters | {"tensor_parallel_degree": 1}, {"max_steps": 2}),
+    ):
+        variables = {"SM_HP_MP_PARAMETERS": json.dumps(parameters)}
+        add(name, "llama", SHARED, name, processes=processes, stand_in=stand_in, environment=variables, **options)
+    (folder / "jobs.json").write_text(json.dumps(specs))
+    runner = Path(__file__).with_name("run_jobs.py")
+    subprocess.run(
+        [sys.executable, runner, folder / "jobs.json", folder / "results.json"], check=True, timeout=280, cwd=folder
+    )
+    return json.loads((folder / "results.json").read_text())
+
+
+def succeeded(job):
+    assert job["error"] is None, job["error"][-3000:]
+    return job
 
 
 @pytest.mark.slow
-def test_a_divided_model_is_transformed_and_its_group_shares_batches(tmp_path):
+@pytest.mark.parametrize("library", RESUMED)
+def test_a_job_trains_and_resumes(jobs, library):
+    """Two processes over gloo; the second job starts where the first one's last checkpoint ends."""
+    first, later = succeeded(jobs[library]), succeeded(jobs[f"{library}, resumed"])
+    assert "step 1 loss 4." in first["printed"]
+    assert first["summary"]["steps"] == 4
+    assert first["checkpoints"] == ["step-2", "step-4"]
+    assert "step 5 loss" in later["printed"]
+    assert "step 1 loss" not in later["printed"]
+    assert later["summary"]["loss"] < first["summary"]["loss"] - 0.1
+    assert later["summary"]["validation_loss"] < 4.5
+
+
+@pytest.mark.slow
+def test_a_divided_model_is_transformed_and_its_group_shares_batches(jobs):
     """SMP v2's script, with a stand-in for the library, as a job of one tensor-parallel group."""
-    plan = Plan(
-        library="smp-v2",
-        hybrid_shard_degree=8,
-        tensor_parallel_degree=2,
-        sharding_strategy="full_shard",
-        activation_checkpointing="each",
-        batch_size=4,
-    )
-    script = training_script(TASKS["llama"], TWO_NODES, job(plan), plan)
-    stand_in = {
-        "PYTHONPATH": str(Path(__file__).parent / "fakes_smp_v2"),
-        "SM_HP_MP_PARAMETERS": json.dumps(plan.parameters),
-    }
-    printed, summary = run(tmp_path, script, environment=stand_in, max_steps=2, checkpoint_every=0)
+    done = succeeded(jobs["shared"])
+    printed = done["printed"]
     assert printed.index("library initialized") < printed.index("model transformed") < printed.index("step 1 loss")
-    assert summary["steps"] == 2
+    assert done["summary"]["steps"] == 2
     # A script for other parameters than the job has stops at once.
-    other = stand_in | {"SM_HP_MP_PARAMETERS": json.dumps(plan.parameters | {"tensor_parallel_degree": 1})}
-    with pytest.raises(AssertionError, match="written for other parameters"):
-        run(tmp_path, script, processes=1, environment=other, max_steps=2)
+    assert "written for other parameters" in jobs["other parameters"]["error"]
 
 
 def estimator_settings(plan):

@@ -1,10 +1,14 @@
-"""Plans that the loops are adapted to."""
+"""Plans that the loops are adapted to, and each loop adapted once for all tests."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
+import pytest
+
 from smp_advisor import Plan
+from smp_advisor.scripts.adapt import adapt_script
 
 LOOPS = sorted((Path(__file__).parent / "loops").glob("*.py"))
 
@@ -23,3 +27,14 @@ PLANS = {
     "sharded": Plan(sharded_data_parallel_degree=2, bf16=True, activation_checkpointing="each"),
     "data": Plan(),
 }
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Run all tests in one process, since they share the adapted loops."""
+    item.add_marker(pytest.mark.xdist_group("adapted loops"))
+
+
+@cache
+def adapt(loop: Path, name: str, library: str | None = None):
+    """Adapt a loop to the plan of this name."""
+    return adapt_script(loop, PLANS[name], library=library)

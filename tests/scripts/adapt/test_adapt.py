@@ -6,7 +6,6 @@ import ast
 import io
 import re
 import tokenize
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ pytest.importorskip("libcst")
 from smp_advisor.errors import AdvisorError
 from smp_advisor.scripts import check_script
 from smp_advisor.scripts.adapt import adapt_script
-from tests.scripts.adapt.conftest import LOOPS, PLANS
+from tests.scripts.adapt.conftest import LOOPS, PLANS, adapt
 
 TARGETS = [(name, None) for name in PLANS] + [("data", "smp-v2")]
 CASES = [
@@ -24,11 +23,6 @@ CASES = [
     for loop in LOOPS
     for name, library in TARGETS
 ]
-
-
-@cache
-def adapt(loop, name, library):
-    return adapt_script(loop, PLANS[name], library=library)
 
 
 def loop_text(name):

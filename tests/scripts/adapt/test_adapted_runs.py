@@ -12,8 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from smp_advisor.scripts.adapt import adapt_script
-from tests.scripts.adapt.conftest import LOOPS, PLANS
+from tests.scripts.adapt.conftest import LOOPS, PLANS, adapt
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +28,7 @@ def results(tmp_path_factory):
             plan = PLANS[name]
             size = plan.pipeline_parallel_degree * plan.tensor_parallel_degree
             runs[f"{loop.stem}-{name}"] = {
-                "source": adapt_script(loop, plan).source,
+                "source": adapt(loop, name).source,
                 "world": 2 * size,
                 "rank": 0,
                 "parameters": plan.parameters,

@@ -1,0 +1,83 @@
+"""Child process: runs generated scripts as jobs of several processes over gloo, one job after the other.
+
+usage: run_jobs.py JOBS.json RESULTS.json
+
+Each job names a script, its folder, its options, its environment variables, the number of processes, and optionally a
+`stand_in` program that each process runs first. The launcher is the one of torchrun. Its processes are forks of this
+one, because importing PyTorch and transformers takes longer than a job. The result of a job is its output, its summary,
+its checkpoints at that time and the error that ended it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import traceback
+import uuid
+from pathlib import Path
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+
+import torch.distributed.fsdp  # noqa: F401
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from transformers import GPT2LMHeadModel, LlamaForCausalLM  # noqa: F401
+
+
+def rank(job):
+    """Run the job's script in this fork, with its output in files of the job's folder."""
+    folder = Path(job["folder"])
+    for stream, name in ((1, "output.txt"), (2, "errors.txt")):
+        target = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(target, stream)
+    os.chdir(folder)
+    os.environ |= job["environment"]
+    if job["stand_in"]:
+        runpy.run_path(job["stand_in"])
+    sys.argv = [job["script"], *job["options"]]
+    try:
+        runpy.run_path(job["script"], run_name="__main__")
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def run(job):
+    """Run a job as ``torchrun --standalone`` does."""
+    folder = Path(job["folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("output.txt", "errors.txt", "summary.json"):
+        (folder / name).unlink(missing_ok=True)
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=job["processes"],
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        start_method="fork",
+    )
+    failed = False
+    try:
+        elastic_launch(config, rank)(job)
+    except ChildFailedError:
+        failed = True
+    text = {name: (folder / name).read_text() for name in ("output.txt", "errors.txt")}
+    summary, checkpoints = folder / "summary.json", folder / "checkpoints"
+    return {
+        "printed": text["output.txt"],
+        "error": text["errors.txt"] if failed else None,
+        "summary": json.loads(summary.read_text()) if summary.exists() else None,
+        "checkpoints": sorted(path.name for path in checkpoints.iterdir()) if checkpoints.exists() else [],
+    }
+
+
+if __name__ == "__main__":
+    jobs, answer = map(Path, sys.argv[1:3])
+    answer.write_text(json.dumps({name: run(job) for name, job in json.loads(jobs.read_text()).items()}))
