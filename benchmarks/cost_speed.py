@@ -1,10 +1,10 @@
-"""How many plans the cost model scores a second on one core, beside llm-analysis on the same plans.
+"""Speed of the cost model: plans scored per second on one core, compared with llm-analysis on the same plans.
 
-Run it with ``python benchmarks/cost_speed.py``; it fails when a limit that the project sets itself is missed: 300,000
-plans a second in the array form (memory and time of every plan), 2 ms for one `estimate`, one second for the exhaustive
+Run it with ``python benchmarks/cost_speed.py``; it fails if a limit of the project is missed: 300,000
+plans per second in the array form (memory and time of every plan), 2 ms for one `estimate`, one second for the full
 search of 175 B parameters on 64 nodes and for that of a trillion on 512. llm-analysis is installed from PyPI into an
-environment of its own (``.venv-peers`` beside this folder) when that is not there yet; without a network the comparison
-is left out, and says so.
+environment of its own (``.venv-peers`` next to this folder) if that does not exist yet. Without a network, the
+comparison is skipped with a message.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def main() -> int:
     for what, seconds in searches.items():
         print(f"search, {what:24} {seconds:.2f} s")
 
-    # Plans that llm-analysis can express: without sharded parameters, one batch a microbatch.
+    # Plans that llm-analysis can express: without sharded parameters, one batch per microbatch.
     rows = np.flatnonzero((layout.shard_level <= 1) & (layout.batch_samples % layout.microbatches == 0))
     chosen = rows[:: max(1, len(rows) // PEER_PLANS)][:PEER_PLANS]
     plans = [
@@ -135,7 +135,7 @@ def main() -> int:
     if peer is None:
         print("llm-analysis                     not compared: it could not be installed")
     else:
-        print(f"llm-analysis                     {1 / peer:,.0f} plans a second on {len(plans)} of the same plans")
+        print(f"llm-analysis                     {1 / peer:,.0f} plans per second on {len(plans)} of the same plans")
         print(f"ratio                            {rate * peer:,.0f} in array form, {peer / single:.2f} one by one")
 
     passed = (

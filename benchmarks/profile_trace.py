@@ -66,7 +66,7 @@ def measure(name: str) -> None:
     torch.set_num_threads(2)
     settings = Settings(precision="bf16", attention="fused", sequence=2048)
     small = transformers.LlamaConfig(hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
-    profile_with_fallbacks(read_model(small), settings)  # what PyTorch imports when it is first needed
+    profile_with_fallbacks(read_model(small), settings)  # imports the parts of PyTorch that are loaded on first use
     config_class, keywords, _, _ = MODELS[name]
     config = getattr(transformers, config_class)(**keywords)
     start, cpu = time.perf_counter(), time.process_time()

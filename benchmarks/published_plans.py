@@ -2,8 +2,8 @@
 
     python benchmarks/published_plans.py TABLE.csv
 
-The table has one configuration a row that its publisher says works (columns as in the table of configurations published
-as working: `smp_version`, degrees, `train_batch_size_per_gpu_or_rdp`, ...). Each row goes the way a user's own
+Each row of the table is a configuration that works according to its publisher (columns as in the table of such
+configurations: `smp_version`, degrees, `train_batch_size_per_gpu_or_rdp`, ...). Each row goes the way a user's own
 configuration goes: the library's dictionary and the script's settings are read by `Plan.from_parameters`, checked
 against cluster, model and job, and estimated.
 """
@@ -25,16 +25,16 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import Plan, check_against
 from smp_advisor.workload import Job
 
-__all__ = ["Judgement", "judge", "read_plan"]
+__all__ = ["Judgment", "judge", "read_plan"]
 
 _LIBRARIES = {"1": "smp-v1", "2": "smp-v2"}
 
-_NOT_DESCRIBED = {"dpo": "preference optimisation keeps a second, frozen model, which no job describes"}
+_NOT_DESCRIBED = {"dpo": "preference optimization keeps a second, frozen model, which no job describes"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """What became of a row."""
+class Judgment:
+    """Result of a row."""
 
     row: str
     name: str
@@ -126,31 +126,31 @@ def _precision(row: Row) -> str:
     return "fp16" if stated.startswith("fp16") else "fp32" if stated.startswith("fp32") else "bf16"
 
 
-def judge(table: Path) -> list[Judgement]:
-    """What becomes of every row that names a version of SMP."""
+def judge(table: Path) -> list[Judgment]:
+    """Results of all rows that name a version of SMP."""
     return [_judged(row) for row in read_table(table).rows if row.text("smp_version") in _LIBRARIES]
 
 
-def _judged(row: Row) -> Judgement:
+def _judged(row: Row) -> Judgment:
     about = {"row": row.text("id"), "name": row.text("model")}
     try:
         plan = read_plan(row)
     except AdvisorError as error:
-        return Judgement(**about, outcome="refused", reason=str(error))
+        return Judgment(**about, outcome="refused", reason=str(error))
     if "may be shorter" in row.text("note"):
-        return Judgement(**about, outcome="not judged", plan=plan, reason="the sequence length is an upper bound only")
+        return Judgment(**about, outcome="not judged", plan=plan, reason="the sequence length is an upper bound only")
     unstated = [name for name in ("seq", "train_batch_size_per_gpu_or_rdp") if _whole(row, name) is None]
     if unstated:
-        return Judgement(**about, outcome="not judged", plan=plan, reason=f"{' and '.join(unstated)} not published")
+        return Judgment(**about, outcome="not judged", plan=plan, reason=f"{' and '.join(unstated)} not published")
     if row.text("task") in _NOT_DESCRIBED:
-        return Judgement(**about, outcome="not judged", plan=plan, reason=_NOT_DESCRIBED[row.text("task")])
+        return Judgment(**about, outcome="not judged", plan=plan, reason=_NOT_DESCRIBED[row.text("task")])
     try:
         return _estimated(row, plan, about)
     except (AdvisorError, SkippedError) as error:
-        return Judgement(**about, outcome="refused", plan=plan, reason=str(error))
+        return Judgment(**about, outcome="refused", plan=plan, reason=str(error))
 
 
-def _estimated(row: Row, plan: Plan, about: dict[str, str]) -> Judgement:
+def _estimated(row: Row, plan: Plan, about: dict[str, str]) -> Judgment:
     cluster = instance_cluster_of(row, nodes=_whole(row, "instances") or 1)
     model = model_of(Row({**row.values, "family": _family(row)}))
     flash = row.text("attention").startswith("flash") or plan.library != "smp-v1"
@@ -162,7 +162,7 @@ def _estimated(row: Row, plan: Plan, about: dict[str, str]) -> Judgement:
     )
     check_against(plan, cluster, model, job)
     found = estimate(model, cluster, job, plan)
-    return Judgement(**about, outcome="fits" if found.fits else "does not fit", plan=plan, estimate=found)
+    return Judgment(**about, outcome="fits" if found.fits else "does not fit", plan=plan, estimate=found)
 
 
 _FAMILIES = {"neox": "gpt_neox", "mixtral": "mixtral", "mistral": "mistral", "llama": "llama", "gpt-2": "gpt"}
@@ -174,7 +174,7 @@ def _family(row: Row) -> str:
     return next((family for part, family in _FAMILIES.items() if part in row.text("model")), "")
 
 
-def _report(judgements: list[Judgement]) -> None:
+def _report(judgements: list[Judgment]) -> None:
     for one in judgements:
         memory = ""
         if one.estimate is not None:

@@ -1,4 +1,4 @@
-"""What the script checker says about published training scripts: ``python benchmarks/published_scripts.py FOLDER``.
+"""Findings of the script checker in published training scripts: ``python benchmarks/published_scripts.py FOLDER``.
 
 Every error printed is one to judge by reading the script. No published script is part of this repository; clone
 aws/amazon-sagemaker-examples and name the folder with the model-parallel scripts.

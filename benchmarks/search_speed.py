@@ -38,7 +38,7 @@ def main() -> int:
         f"advise 175B on 64 nodes          {median:.2f} s median of {CALLS} ({min(seconds):.2f} to {max(seconds):.2f})"
     )
     print(f"plans enumerated                 {advice.plans_enumerated:,}")
-    print(f"plans scored                     {advice.plans_scored:,} ({advice.plans_scored / median:,.0f} a second)")
+    print(f"plans scored                     {advice.plans_scored:,} ({advice.plans_scored / median:,.0f} per second)")
     print(f"plans that fit                   {advice.plans_fit:,}")
     passed = median < LIMIT_SECONDS and advice.plans_scored >= LEAST_PLANS
     print("within the limit" if passed else f"OVER THE LIMIT of {LIMIT_SECONDS} s or under {LEAST_PLANS:,} plans")

@@ -88,6 +88,6 @@ def kendall_tau(predicted: Sequence[float], measured: Sequence[float]) -> float 
 
 
 def regret(predicted: Sequence[float], measured: Sequence[float]) -> float:
-    """What choosing the smallest predicted costs: measured of the choice over the smallest measured, less one."""
+    """Relative cost of choosing the smallest prediction: its measured value over the smallest one, minus one."""
     chosen = min(range(len(predicted)), key=predicted.__getitem__)
     return measured[chosen] / min(measured) - 1

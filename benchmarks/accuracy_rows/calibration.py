@@ -31,13 +31,13 @@ _FIGURES = ("step_time_a100_h100", "assumed", "step_time_other")
 _FLOOR = 0.02
 """Errors below this do not matter: published figures are rounded."""
 _PRIOR_WEIGHT = 5e-4
-"""What a deviation of one spread from the prior costs, in mean absolute log error."""
+"""Penalty of a deviation of one spread from the prior, in mean absolute log error."""
 _OTHER_WEIGHT = 0.6
 """Weight of a row whose network is assumed, or of a GPU that large models are not trained on."""
 
 
 _ENOUGH = 40
-"""Rows from which on a 95 % quantile is told from them alone."""
+"""Smallest number of rows that determine a 95 % quantile by themselves."""
 
 
 class Fit:
@@ -169,7 +169,7 @@ def _left_out(rows: Fit, values: Mapping[str, float], fold: np.ndarray) -> np.nd
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fit, print and, if asked, write."""
+    """Fit, print and, if requested, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="+", type=Path, metavar="CSV", help="tables of measured step times")
     parser.add_argument("--write", action="store_true", help="put the values into the table of constants")
@@ -212,7 +212,7 @@ _MEMORY_ERRORS = ("state", "dynamic", "reserve", "context_gib")
 def _memory_errors(scored: Sequence[Scored]) -> dict[str, float]:
     """Error constants of memory, scaled together until 95 % of the rows lie within their intervals.
 
-    Their proportions are judgements: 155 rows of a dozen publications do not tell them apart.
+    Their proportions are an assumption: 155 rows of a dozen publications do not separate them.
     """
     if not scored:
         return {}
@@ -233,7 +233,7 @@ def _intervals(rows: Fit, left_out: np.ndarray) -> dict[str, tuple[float, int]]:
 
 
 def _half_width(absolute: np.ndarray) -> float:
-    """What a further error of the same kind stays below with 95 %.
+    """Limit of 95 % of further errors of the same kind.
 
     The 95 % quantile; of few rows the conformal one (Vovk et al. 2005, section 4.2), which allows for their number.
     """
@@ -250,13 +250,13 @@ def _held(errors: np.ndarray) -> float:
 
 def _in_words(rows: Fit, left_out: np.ndarray, elsewhere: np.ndarray) -> str:
     kinds, outside = np.array(_kinds(rows)), _intervals(rows, elsewhere)
-    lines = ["rows left out of the fit, how many of them intervals hold; elsewhere: the whole library left out:"]
+    lines = ["rows left out of the fit, and the share within their intervals; elsewhere: the full library left out:"]
     for kind, (half, count) in sorted(_intervals(rows, left_out).items()):
         chosen = left_out if kind == "any" else left_out[kinds == kind]
         share = f"{100 * _held(chosen):5.1f} %" if count > 1 else "    -"
         middle = 100 * float(np.median(np.abs(chosen)))
         lines.append(
-            f"  {kind:24s} {count:4d} rows  median {middle:5.1f} %  +-{100 * half:5.1f} %  held {share}"
+            f"  {kind:24s} {count:4d} rows  median {middle:5.1f} %  +-{100 * half:5.1f} %  within {share}"
             f"  elsewhere +-{100 * outside[kind][0]:5.1f} %"
         )
     return "\n".join(lines)
@@ -278,7 +278,7 @@ def _write_intervals(rows: Fit, left_out: np.ndarray, elsewhere: np.ndarray) -> 
         # Few rows make either estimate coarse; elsewhere no less is known.
         text += [f'["{kind}"]', f"half_width = {half:.3f}", f"half_width_elsewhere = {max(half, outside[kind][0]):.3f}"]
         text += [f"rows = {count}", f"median_error = {median:.3f}", f"median_error_elsewhere = {far:.3f}"]
-        text += [f"held = {_held(left_out[chosen]):.3f}", ""]
+        text += [f"within = {_held(left_out[chosen]):.3f}", ""]
     path.write_text("\n".join(text).rstrip() + "\n", "utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What a training library does by habit that a row's other columns do not say."""
+"""Defaults of a training library that the other columns of a row do not describe."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Habits:
     logit_bytes: float | None = None
     """A logit and its loss at the start of the backward pass."""
     accumulates_unsharded: bool = False
-    """Whether gradients of sharded parameters stay whole until the last microbatch."""
+    """Whether gradients of sharded parameters stay unsharded until the last microbatch."""
     default_optimizer: Literal["", "paged-in-backward"] = ""
-    """What stands for an optimizer that the row leaves to the library's recipe."""
+    """Optimizer of the library's recipe, for rows that give none."""
     double_quantization: bool = False
-    """Whether the scales of a 4-bit base are quantised as well."""
+    """Whether the scales of a 4-bit base are quantized as well."""
     root_units: bool = False
     """Whether embedding and head are gathered and freed on their own."""
 

@@ -31,7 +31,7 @@ __all__ = ["Judged", "Scored", "figures", "judge"]
 _CLASSES = {"allocated": "memory_allocated", "reserved": "memory_total", "total": "memory_total"}
 _TWO_SIDED = 1.96
 _UNUSABLE = (SkippedError, AdvisorError, ArithmeticError, ValueError)
-"""What a row that makes no sense raises, here or in the cost model."""
+"""Errors of a row that is inconsistent, raised here or in the cost model."""
 _LIKELY = 0.5
 _SURE = 0.95
 
@@ -47,7 +47,7 @@ class Scored:
     terms: dict[str, float] = field(default_factory=dict)
     """Parts of the prediction."""
     interval: tuple[float, float] | None = None
-    """What the cost model says 95 % of such runs lie between, in the unit of the prediction."""
+    """Interval that contains 95 % of such runs by the cost model, in the unit of the prediction."""
 
     @property
     def held(self) -> bool:
@@ -284,7 +284,7 @@ def _interval_figures(scored: list[Scored]) -> dict[str, Any]:
 
 
 def _left_out(scored: list[Scored], folds: int = 10) -> dict[str, Any]:
-    """How many rows lie within intervals as wide as rows of the other folds ask for."""
+    """Number of rows within intervals whose width comes from the other folds."""
     ratios = np.array([one.half_widths_off for one in scored])
     if len(ratios) < folds:
         return asdict(rate(0, 0))

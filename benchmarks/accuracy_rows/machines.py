@@ -23,7 +23,7 @@ _NODE_GPUS = 8
 
 
 def cluster_of(row: Row) -> Cluster:
-    """Cluster of a measured run: GPUs, GPUs a node, and both links as the row has them."""
+    """Cluster of a measured run: GPUs, GPUs per node, and both links of the row."""
     gpus = row.count("gpus")
     if not gpus:
         raise SkippedError("number of GPUs not given")

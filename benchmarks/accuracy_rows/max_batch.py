@@ -1,4 +1,4 @@
-"""The largest batch a GPU holds, as Training Compiler's table of tested models has it."""
+"""The largest batch per GPU, from Training Compiler's table of tested models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LARGEST = 4096
 
 
 def largest_batch(row: Row) -> int:
-    """Largest batch a GPU that is predicted to fit, with plain data parallelism; 1 where not even one sample does.
+    """Largest batch per GPU that is predicted to fit, with plain data parallelism; 1 if not even one sample fits.
 
     Native PyTorch 1.x under the Hugging Face Trainer: autocast, the model's own attention, no recomputation.
     """

@@ -40,7 +40,7 @@ def model_of(row: Row, *, task: str = "", dropout: bool = True) -> Model:
     """
     shape = tuple((name, row.count(name)) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq"))
     shape = (*shape, ("tied_embeddings", None if (tied := row.number("tied_embeddings")) is None else int(tied > 0)))
-    # A name counts only where columns cannot say it: experts, and checkpoints that a row names instead of describing.
+    # The name is read only for facts without a column: experts, and checkpoints that a row names without their shape.
     model = _model(shape, row.positive("params_b"), row.text("family"), _named(row.text("model")), task)
     return model if dropout or model.family != "gpt2" else _without_dropout(model)
 
@@ -53,7 +53,7 @@ def _without_dropout(model: Model) -> Model:
 
 @dataclasses.dataclass(frozen=True)
 class _Named:
-    """What a name adds; `config` as sorted items, to be hashable."""
+    """Details that follow from a model's name; `config` as sorted items, to be hashable."""
 
     config: tuple[tuple[str, Any], ...]
     overrides: tuple[str, ...]
@@ -135,7 +135,7 @@ def _from_count(known: dict[str, int | None], params_b: float | None) -> Model:
 
 
 def _decoder(known: dict[str, int | None], family: str, params_b: float | None) -> Model:
-    """Decoder of a family; whether the output is tied follows from the number of parameters where no column says it."""
+    """Decoder of a family; if no column states whether the output is tied, it follows from the number of parameters."""
 
     def build(*, tied: bool | None) -> Model:
         wanted: dict[str, Any] = {
@@ -175,7 +175,7 @@ def _likelier(known: dict[str, int | None], params_b: float | None) -> Model:
 
 
 _SPARSE_FROM = 1.4
-"""A row whose number of parameters exceeds its shape's by this factor has several feed-forward layers a block."""
+"""A row whose number of parameters exceeds its shape's by this factor has several feed-forward layers per block."""
 _MANY_EXPERTS = 64
 
 
@@ -206,7 +206,7 @@ def _sparse(known: dict[str, int | None], dense: Model, params_b: float | None) 
 
 
 def _of_family(known: dict[str, int | None], family: str, task: str) -> Model:
-    """Model of a transformers family. A fine-tuned encoder ends in a classifier, unless the table says otherwise."""
+    """Model of a transformers family. A fine-tuned encoder ends in a classifier unless the table differs."""
     facts = families()[family]
     wanted = {
         "layers": known["layers"],

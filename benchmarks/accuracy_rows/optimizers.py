@@ -1,4 +1,4 @@
-"""What the optimizer column says of bytes: the optimizer's state, and how gradients are kept."""
+"""Bytes of optimizer state and gradients, from the optimizer column."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["Keeping", "keeping", "leaves_optimizer_open"]
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What a run keeps beside its parameters."""
+    """State of a run in addition to its parameters."""
 
     optimizer: OptimizerName
     state_bits: int | None
-    """Of a moment, where the column says it."""
+    """Of a moment, if the column states it."""
     gradient_bits: int | None
-    """Of an accumulated gradient, where the column says it."""
+    """Of an accumulated gradient, if the column states it."""
     fp32_beside: bool
-    """Whether fp32 gradients are accumulated beside 16-bit ones."""
+    """Whether fp32 gradients are accumulated in addition to 16-bit ones."""
     master_gradients: bool
-    """Whether fp32 copies of parameters and of gradients are kept (20 bytes a parameter with Adam)."""
+    """Whether fp32 copies of parameters and of gradients are kept (20 bytes per parameter with Adam)."""
     deepspeed: bool
     """Whether DeepSpeed's optimizer runs."""
 

@@ -56,7 +56,7 @@ class Run:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What makes two rows the same configuration, whichever stage or table they are of."""
+        """Key of a configuration: equal for rows of the same one, in any stage or table."""
         columns = tuple(sorted((name, value.item()) for name, value in vars(self.layout).items() if name != "recipe"))
         return self.model, self.cluster, self.job, self.layout.recipe, columns
 
@@ -78,7 +78,7 @@ def degrees_of(row: Row, gpus: int, gpus_per_node: int) -> Degrees:
     """Degrees of a row.
 
     A missing tensor-parallel degree is the part of the model-parallel size that one node holds, and the rest is the
-    pipeline's. A missing microbatch is the replica's whole batch without a pipeline, up to 16 samples. In one it is a
+    pipeline's. A missing microbatch is the replica's full batch without a pipeline, up to 16 samples. In one it is a
     sample, as in Megatron-LM's runs, or with fully sharded stages, which is PyTorch's own pipeline, one of as many as
     stages.
     """
@@ -162,11 +162,11 @@ def _adapter(row: Row) -> Adapter | None:
 
 
 def _recipe(row: Row, job: Job, kept: Keeping, degrees: Degrees) -> Recipe:
-    """Bytes a parameter of the kind of run.
+    """Bytes per parameter of the kind of run.
 
     Without any division of model or state a run is plain PyTorch (autocast); fully sharded it is FSDP, or ZeRO-3 where
-    model parallelism is beside; the rest are Megatron's and DeepSpeed's optimizers over 16-bit parameters. What the
-    optimizer column says of gradients comes first.
+    there is also model parallelism; the rest are Megatron's and DeepSpeed's optimizers over 16-bit parameters. What the
+    optimizer column states about gradients comes first.
     """
     precision, level = row.text("precision_class"), _level(row)
     if precision == "fp32":
@@ -185,14 +185,14 @@ def _recipe(row: Row, job: Job, kept: Keeping, degrees: Degrees) -> Recipe:
 
 
 def _by_habit(row: Row, recipe: Recipe, job: Job) -> Recipe:
-    """What the row's library does beyond that."""
+    """Changes by the row's library."""
     found = habits(row)
     if found.logit_bytes is not None:
         recipe = replace(recipe, logit_bytes=found.logit_bytes)
     if found.default_optimizer == "paged-in-backward" and job.adapter is None and leaves_optimizer_open(row):
         recipe = replace(recipe, gradient_bytes=0, moment_bytes=0)
     recipe = replace(recipe, root_stays_gathered=not found.root_units)
-    # A row that tells one microbatch accumulates nothing.
+    # A row with one microbatch accumulates nothing.
     if found.accumulates_unsharded and row.count("num_microbatches") != 1:
         recipe = replace(recipe, gradients_persist=True)
         if _level(row) == 3:
@@ -206,7 +206,7 @@ def _by_habit(row: Row, recipe: Recipe, job: Job) -> Recipe:
 
 
 def _habitual_recipe(row: Row, job: Job, level: int, *, parallel: bool) -> Recipe:
-    """What the libraries do that divide a model and its state this way, where the optimizer column says nothing."""
+    """Default of the libraries that divide a model and its state this way, if the optimizer column is empty."""
     if level >= 2 and not (parallel and job.precision == "fp16"):
         return fully_sharded(job)
     if level == 0 and not parallel:
@@ -237,7 +237,7 @@ def _modern(row: Row) -> bool:
 def _keeps_gathered(row: Row, degrees: Degrees) -> bool:
     """Whether a fully sharded pipeline stage stays gathered, with its gradients in fp32, until its last microbatch.
 
-    Gathering anew for every microbatch would cost more than the pipeline saves (torchtitan, ``parallelize_llama``).
+    Gathering again for every microbatch would cost more than the pipeline saves (torchtitan, ``parallelize_llama``).
     """
     return _level(row) == 3 and degrees.pipeline > 1
 
@@ -275,7 +275,7 @@ def _columns(row: Row, degrees: Degrees) -> dict[str, int | bool]:
         "selective_recomputation": selective and not fused,
         "offload_activations": "activation" in row.text("offload"),
         "offload_state": level == 3 and _on_host(row.text("offload")),
-        # DeepSpeed's ZeRO-3 partitions them over model parallelism, FSDP2 beside it divides the sequence.
+        # DeepSpeed's ZeRO-3 partitions them over model parallelism, FSDP2 with model parallelism divides the sequence.
         "split_checkpoints": level == 3 and degrees.tensor > 1,
         "offload_running": True,
         "pipeline_outermost": True,

@@ -1,4 +1,4 @@
-"""What the cost model says of a run."""
+"""Predictions of the cost model for a run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def fits(run: Run) -> float:
 
 
 def step_factors(run: Run) -> tuple[float, float]:
-    """Between which factors of the predicted step time 95 % of the measured ones are said to be."""
+    """Factors of the predicted step time between which 95 % of the measured ones are expected."""
     return step_time_factors(str(plan_kinds(run.layout, run.cluster)[0]), published_library=True)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Sweep", "sweeps"]
 
 _LEAST_PLANS = 3
-# What the people who ran a sweep hold fixed. All rows of one sweep do the same work on the same machine.
+# Columns that are constant in a sweep. All rows of one sweep do the same work on the same machine.
 _FIXED = (
     "family", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "gpu", "gpus", "gpus_per_node",
     "intra_node", "inter_node_gbps", "framework", "precision_class", "attention_class", "optimizer", "global_batch",

@@ -15,7 +15,7 @@ __all__ = ["Row", "SkippedError", "Table", "TableError", "TableKind", "read_tabl
 
 TableKind = Literal["throughput", "memory", "known_good", "max_batch"]
 
-# A kind is recognised by columns that only it has; the file's name says nothing.
+# A kind is recognized by columns that only it has; the file's name is not used.
 _SIGNATURES: dict[TableKind, frozenset[str]] = {
     "throughput": frozenset({"step_time_s", "tokens_per_s_per_gpu", "plan_kind"}),
     "memory": frozenset({"rank_or_stage", "memory_gib_per_gpu", "mem_class", "plan_kind"}),
@@ -67,7 +67,7 @@ class Row:
         return round(value) if value is not None and value >= 1 else None
 
     def flag(self, column: str) -> bool | None:
-        """Whether a column says yes; None where it says nothing."""
+        """Whether a column is "yes"; None if it is empty."""
         text = self.text(column)
         if not text:
             return None
@@ -112,5 +112,5 @@ def read_table(path: Path) -> Table:
             return Table(path, kind, rows)
     raise TableError(
         f"{path} is no table of measured runs: it has the columns of none of {', '.join(_SIGNATURES)} "
-        "(see the README beside the published measurements)."
+        "(see the README of the published measurements)."
     )

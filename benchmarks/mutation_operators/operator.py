@@ -1,4 +1,4 @@
-"""What a mutation operator is: a rule of the documentation, and how to break it in a text that keeps it."""
+"""Mutation operators: a rule of the documentation, and a way to break it in a script that follows it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Operator:
     library: str
     """torch, tensorflow, v2 or compiler: the kind of script it applies to."""
     rule: str
-    """What the documentation asks for."""
+    """The rule of the documentation."""
     page: str
     apply: Break
     plan: Mapping[str, Any] = field(default_factory=dict)

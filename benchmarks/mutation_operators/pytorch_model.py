@@ -63,7 +63,7 @@ def strict_arguments(script: Script) -> Iterator[str]:
             yield script.swap((call, strict))
 
 
-@operator("torch", "download on a single process an instance", P, PIPELINE)
+@operator("torch", "download on a single process per instance", P, PIPELINE)
 def download_everywhere(script: Script) -> Iterator[str]:
     for node in ast.walk(script.tree):
         if (

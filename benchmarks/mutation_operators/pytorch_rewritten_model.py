@@ -234,7 +234,7 @@ def clip_without_a_condition(script: Script) -> Iterator[str]:
             yield script.swap((node.test, "True"))
 
 
-@operator("torch", "download on a single process an instance", P, PIPELINE)
+@operator("torch", "download on a single process per instance", P, PIPELINE)
 def download_without_a_rank(script: Script) -> Iterator[str]:
     for call in script.calls("MNIST", "CIFAR10"):
         given = keyword_of(call, "download")
@@ -255,7 +255,7 @@ def strict_arguments_in_a_helper(script: Script) -> Iterator[str]:
 
 @operator(
     "torch",
-    "activation checkpointing is asked for where the plan has it",
+    "activation checkpointing is requested if the plan has it",
     "model-parallel-best-practices",
     {**PIPELINE, "activation_checkpointing": "each"},
 )
@@ -277,7 +277,7 @@ def offloading_without_checkpointing(script: Script) -> Iterator[str]:
             yield script.without(script.statement(call))
 
 
-@operator("torch", "download on a single process an instance, and let the others wait", P, PIPELINE)
+@operator("torch", "download on a single process per instance, and let the others wait", P, PIPELINE)
 def no_barrier_after_the_download(script: Script) -> Iterator[str]:
     for call in script.calls("smp.barrier"):
         before = script.text.encode()[: script.span(call)[0]].decode()[-400:]

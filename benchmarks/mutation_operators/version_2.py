@@ -215,13 +215,13 @@ def backward_passes(script: Script) -> Iterator[tuple[ast.stmt, str]]:
             yield statement, named[0]
 
 
-@operator("v2", "FSDP keeps whole gradients within no_sync", NO_SYNC, {"hybrid_shard_degree": 4})
+@operator("v2", "FSDP keeps unsharded gradients within no_sync", NO_SYNC, {"hybrid_shard_degree": 4})
 def not_reduced(script: Script) -> Iterator[str]:
     for statement, model in backward_passes(script):
         yield script.swap((statement, f"with {model}.no_sync():\n    {script.source(statement)}"))
 
 
-@operator("v2", "FSDP keeps whole gradients within no_sync", NO_SYNC, {"hybrid_shard_degree": 4})
+@operator("v2", "FSDP keeps unsharded gradients within no_sync", NO_SYNC, {"hybrid_shard_degree": 4})
 def not_reduced_by_another_name(script: Script) -> Iterator[str]:
     for statement, model in backward_passes(script):
         yield script.swap((statement, f"waiting = {model}.no_sync\nwith waiting():\n    {script.source(statement)}"))

@@ -1,4 +1,4 @@
-"""What a cell does, without its wording: equal for code that differs in comments, messages and local names only."""
+"""Digest of the code of a cell: equal if only comments, messages and local names differ."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _Stripped(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        """Put one word in place of every sentence."""
+        """Replace every sentence by one word."""
         if isinstance(node.value, str) and _PROSE.search(node.value):
             return ast.Constant("prose")
         return node

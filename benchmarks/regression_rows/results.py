@@ -1,4 +1,4 @@
-"""What the code answers to a request: key figures to read, digests of the rest."""
+"""Results of a request: key figures in full, digests of all others."""
 
 from __future__ import annotations
 

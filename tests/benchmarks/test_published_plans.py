@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accuracy_rows.table import read_table
-from benchmarks.published_plans import Judgement, judge, read_plan
+from benchmarks.published_plans import Judgment, judge, read_plan
 from smp_advisor.libraries import violations
 
 TABLE = Path(__file__).parent / "data" / "published_smp_configurations.csv"
@@ -17,7 +17,7 @@ ROWS = read_table(TABLE).rows
 
 
 @cache
-def judged() -> list[Judgement]:
+def judged() -> list[Judgment]:
     return judge(TABLE)
 
 
