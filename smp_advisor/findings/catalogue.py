@@ -62,8 +62,6 @@ class Example:
     variant: str = ""
     plan: dict[str, Any]
     """Parameters that both are checked with."""
-    also: tuple[str, ...] = ()
-    """Other ids that the bad code also has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -69,18 +69,15 @@ def checks_page() -> str:
 
 def _check(check: Check) -> str:
     wordings = list(check.wordings.values())
-    if len(wordings) == 1:
-        messages = f"*{wordings[0].filled(wordings[0].message)}*\n"
-    else:
-        messages = "".join(f"- {_message(check, wording)}\n" for wording in wordings)
+    alone = f" *{wordings[0].filled(wordings[0].message)}*" if len(wordings) == 1 else " One of:\n"
+    each = "".join(f"- {_message(check, wording)}\n" for wording in wordings) if len(wordings) > 1 else ""
     notes = [f"Needs: {check.needs}."] if check.needs else []
     notes += [f"Fix: {check.fix}."] if check.fix else []
     notes.append(f"Source: [{check.source[0]}]({check.source[1]}).")
     rows = [
         f"### {check.id}: {check.title}\n",
-        f"**{check.severity.capitalize()}.** {check.consequence}\n",
-        f"**Instead:** {check.remedy}\n",
-        messages,
+        f"**{check.severity.capitalize()}.**{alone}\n{each}",
+        f"{check.consequence} **Instead:** {check.remedy}\n",
         *(_code(title, code) for title, code in _example(check)),
         " ".join(notes) + "\n",
     ]

@@ -53,7 +53,7 @@ def _whole_batches(context: Context) -> Iterator[Hit]:
             edits = [add_keyword(call.module, call.node, "drop_last", "True")]
             values = _known_last_batch(context, call)
             if values:
-                yield Hit(call.module, call.node, values, edits, "warning", variant="divisible")
+                yield Hit(call.module, call.node, values, edits, variant="divisible")
             else:
                 yield Hit(call.module, call.node, {}, edits, variant="indivisible")
     for call in context.trace.named("torch.utils.data.BatchSampler"):
