@@ -9,9 +9,8 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from .compare import Comparison, compare
-from .record import ADVICES, PLANS, read, write
-from .requests import advice_requests, plan_requests
-from .results import advice_result, plan_result
+from .kinds import KINDS
+from .record import read, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,19 +28,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N", help="processes at a time")
     options = parser.parse_args(arguments)
     failed = False
-    for kind, path, requests, answer in (
-        ("advice", ADVICES, advice_requests(), advice_result),
-        ("plan", PLANS, plan_requests(), plan_result),
-    ):
+    for name, kind in KINDS.items():
         began = time.perf_counter()
-        results = _answers(share(requests, options.only), answer, options.processes)
+        requests = kind.requests()
+        results = _answers(share(requests, options.only), kind.result, options.processes)
         seconds = time.perf_counter() - began
         if options.record:
-            write(path, requests, results)
-            print(f"{kind}: {len(results):,} recorded in {seconds:.0f} s")
+            write(kind.record, requests, results)
+            print(f"{name}: {len(results):,} recorded in {seconds:.0f} s")
             continue
-        comparison = compare(read(path, requests), results, kind)
-        failed = _report(comparison, kind, seconds) or failed
+        comparison = compare(read(kind.record, requests), results, name)
+        failed = _report(comparison, name, seconds) or failed
     return int(failed)
 
 
@@ -68,7 +65,7 @@ def _report(comparison: Comparison, kind: str, seconds: float) -> bool:
     for reason in dict.fromkeys(reasons):
         print(f"  intended, {reasons.count(reason)}: {reason}")
     for name in comparison.unused:
-        print(f"  {name}: listed in intended.toml, and the same as recorded")
+        print(f"  {name}: listed in intended.toml, but equal to the record")
     for name, differing in list(comparison.different.items())[:_SHOWN]:
         print(f"  {name}")
         for line in differing:

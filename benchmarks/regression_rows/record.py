@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .requests import digest
 
-__all__ = ["ADVICES", "PLANS", "read", "write"]
+if TYPE_CHECKING:
+    from pathlib import Path
 
-_DATA = Path(__file__).parent / "data"
-ADVICES = _DATA / "advices.jsonl"
-PLANS = _DATA / "plans.jsonl"
+__all__ = ["read", "write"]
 
 
 def write(path: Path, requests: dict[str, dict[str, Any]], results: dict[str, dict[str, Any]]) -> None:

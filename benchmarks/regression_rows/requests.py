@@ -15,7 +15,7 @@ from smp_advisor.workload import Adapter
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["advice_requests", "digest", "make_cluster", "make_job", "make_model", "plan_requests"]
+__all__ = ["advice_requests", "cell_requests", "digest", "make_cluster", "make_job", "make_model", "plan_requests"]
 
 Request = dict[str, Any]
 
@@ -53,6 +53,13 @@ def advice_requests() -> dict[str, Request]:
     for number, request in enumerate(_tables()["advice_also"]):
         requests[f"also {number:03d}"] = request
     return requests
+
+
+def cell_requests() -> dict[str, Request]:
+    """The requests for cells: of some of the requests for advice, with options of the job."""
+    table = _tables()["cells"]
+    requests = list(advice_requests().items())[:: table["every"]]
+    return {name: request | {"options": _pick(table["options"], name, "options")} for name, request in requests}
 
 
 def plan_requests() -> dict[str, Request]:

@@ -11,9 +11,11 @@ from .code import code_digest
 from .requests import digest, estimated_model, make_cluster, make_job, make_model
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
 
-__all__ = ["advice_result", "plan_result"]
+__all__ = ["advice_result", "cell_result", "plan_result"]
 
 Result = dict[str, Any]
 
@@ -23,9 +25,7 @@ _DECISIONS = {"used": "+", "not used": "-", "not possible": "/"}
 def advice_result(request: dict[str, Any]) -> Result:
     """The recommendation for a request: its plan, figures, decisions, pitfalls, alternatives and cells."""
     try:
-        model, shape = make_model(request["model"])
-        cluster = make_cluster(request["cluster"])
-        advice = smpa.advise(model, cluster, **shape, **make_job(request["settings"]))
+        advice = _advice(request)
     except Exception as error:  # noqa: BLE001 - whatever is raised is the result
         return {"error": type(error).__name__}
     return {
@@ -43,8 +43,32 @@ def advice_result(request: dict[str, Any]) -> Result:
         "defaults": len(advice.defaults),
         "plans": [advice.plans_enumerated, advice.plans_scored, advice.plans_fit],
         "alternatives": _alternatives(advice.alternatives),
-        "cells": " ".join(_cells(advice)),
+        "cells": " ".join(
+            map(_cell, (lambda: advice.cell(sdk="v2"), lambda: advice.cell(sdk="v3"), advice.script_cell))
+        ),
     }
+
+
+def cell_result(request: dict[str, Any]) -> Result:
+    """Digests of all cells of a recommendation, with options of the job."""
+    try:
+        advice = _advice(request)
+    except Exception as error:  # noqa: BLE001 - whatever is raised is the result
+        return {"error": type(error).__name__}
+    options = request["options"]
+    return {
+        "v2": _cell(lambda: advice.cell(sdk="v2", **options)),
+        "v3": _cell(lambda: advice.cell(sdk="v3", **options)),
+        "local": _cell(advice.local_cell),
+        "monitoring": _cell(advice.monitoring_cell),
+        "permissions": _cell(lambda: advice.permissions_cell(**options)),
+        "quota": _cell(lambda: advice.quota_cell(**options)),
+    }
+
+
+def _advice(request: dict[str, Any]) -> smpa.Advice:
+    model, shape = make_model(request["model"])
+    return smpa.advise(model, make_cluster(request["cluster"]), **shape, **make_job(request["settings"]))
 
 
 def plan_result(request: dict[str, Any]) -> Result:
@@ -61,14 +85,12 @@ def plan_result(request: dict[str, Any]) -> Result:
     return {**_figures(value), "rest": digest([_rest(value), _settings(plan)])}
 
 
-def _cells(advice: smpa.Advice) -> list[str]:
-    digests = []
-    for write in (lambda: advice.cell(sdk="v2"), lambda: advice.cell(sdk="v3"), advice.script_cell):
-        try:
-            digests.append(code_digest(write()) or "none")
-        except smpa.errors.AdvisorError as error:
-            digests.append(type(error).__name__)
-    return digests
+def _cell(write: Callable[[], str]) -> str:
+    """Digest of a cell, or the class of the error that refuses it."""
+    try:
+        return code_digest(write()) or "none"
+    except smpa.errors.AdvisorError as error:
+        return type(error).__name__
 
 
 def _settings(plan: smpa.Plan) -> dict[str, Any]:

@@ -11,30 +11,31 @@ import smp_advisor as smpa
 from benchmarks.regression_rows.code import code_digest
 from benchmarks.regression_rows.command import share
 from benchmarks.regression_rows.compare import Intended, compare, intended
-from benchmarks.regression_rows.record import ADVICES, PLANS, read, write
-from benchmarks.regression_rows.requests import advice_requests, plan_requests
-from benchmarks.regression_rows.results import advice_result, plan_result
+from benchmarks.regression_rows.kinds import KINDS
+from benchmarks.regression_rows.record import read, write
+from benchmarks.regression_rows.requests import plan_requests
 
-KINDS = {
-    "advice": (ADVICES, advice_requests, advice_result, 12),
-    "plan": (PLANS, plan_requests, plan_result, 5),
-}
+EVERY = {"advice": 12, "plan": 5, "cells": 4}
+"""Of so many requests, one runs here."""
 LIBRARIES = ("smp-v1", "smp-v1-tensorflow", "smp-v2", "training-compiler", "ddp", "fsdp")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_results_are_those_recorded_or_differ_as_listed(kind: str) -> None:
-    path, requests, answer, every = KINDS[kind]
-    chosen = share(requests(), every=every)
-    comparison = compare(read(path, requests()), {name: answer(chosen[name]) for name in chosen}, kind)
+def recorded(name: str) -> dict[str, dict]:
+    return read(KINDS[name].record, KINDS[name].requests())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_results_are_those_recorded_or_differ_as_listed(name: str) -> None:
+    requests = share(KINDS[name].requests(), every=EVERY[name])
+    comparison = compare(recorded(name), {key: KINDS[name].result(requests[key]) for key in requests}, name)
     assert not comparison.different
     assert not comparison.unused
-    assert comparison.same + len(comparison.intended) == len(chosen) >= 25
+    assert comparison.same + len(comparison.intended) == len(requests) > 10
 
 
 def test_the_record_has_300_advices_and_1000_plans_of_every_library() -> None:
-    advices, plans = read(ADVICES, advice_requests()), read(PLANS, plan_requests())
-    assert (len(advices), len(plans)) == (300, 1000)
+    advices, plans, cells = map(recorded, ("advice", "plan", "cells"))
+    assert (len(advices), len(plans), len(cells)) == (300, 1000, 50)
     for library in LIBRARIES:
         assert sum(result.get("plan", "").startswith(f"{library} ") for result in advices.values()) >= 10
         results = [result for name, result in plans.items() if name.rsplit(" ", 1)[0] == library]
@@ -51,27 +52,27 @@ def test_the_plans_vary_every_field(library: str) -> None:
             assert len({plan.get(field.name) for plan in settings}) > 1, field.name
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_listed_difference_has_a_reason_and_a_request(kind: str) -> None:
-    requests = KINDS[kind][1]()
-    for entry in intended(kind):
+@pytest.mark.parametrize("name", KINDS)
+def test_every_listed_difference_has_a_reason_and_a_request(name: str) -> None:
+    requests = KINDS[name].requests()
+    for entry in intended(name):
         assert entry.reason.endswith(".")
         assert entry.results.keys() <= requests.keys()
 
 
 def test_a_difference_is_found_and_a_listed_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded = {"a": {"peak_gib": 12.3456789}, "b": {"peak_gib": 1.0}, "c": {"error": "PlanError"}}
-    present = copy.deepcopy(recorded) | {"b": {"peak_gib": 1.001}}
-    found = compare(recorded, present, "plan")
-    assert found.same == 2
-    assert found.different["b"][0] == "peak_gib: 1.0 -> 1.001"
-    new = found.different["b"][1].split('"')[3]
+    before = {"a": {"peak_gib": 12.3456789}, "b": {"peak_gib": 1.0}, "c": {"error": "PlanError"}}
+    present = copy.deepcopy(before) | {"b": {"peak_gib": 1.001}}
+    comparison = compare(before, present, "plan")
+    assert comparison.same == 2
+    assert comparison.different["b"][0] == "peak_gib: 1.0 -> 1.001"
+    new = comparison.different["b"][1].split('"')[3]
     entry = Intended(reason="A constant was corrected.", results={"b": new, "c": new})
     monkeypatch.setattr("benchmarks.regression_rows.compare.intended", lambda _: [entry])
-    listed = compare(recorded, present, "plan")
+    listed = compare(before, present, "plan")
     assert listed.intended == {"b": entry.reason}
     assert listed.unused == ["c"]
-    assert "b" in compare(recorded, present | {"b": {"peak_gib": 2.0}}, "plan").different
+    assert "b" in compare(before, present | {"b": {"peak_gib": 2.0}}, "plan").different
 
 
 def test_a_record_of_other_requests_is_refused(tmp_path) -> None:
