@@ -2,8 +2,8 @@
 
     python benchmarks/calibrate.py THROUGHPUT.csv [--write]
 
-Few constants, each with a physical meaning and a prior, are moved together until the predictions of all rows are as
-near as they get; nothing is fitted per row, model or source. `--write` puts the values into the table of constants.
+A few constants, each with a physical meaning and a prior, are fitted together to all rows. Nothing is fitted per row,
+model or source. `--write` writes the values to the table of constants.
 """
 
 from __future__ import annotations

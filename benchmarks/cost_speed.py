@@ -1,10 +1,10 @@
-"""Speed of the cost model: plans scored per second on one core, compared with llm-analysis on the same plans.
+"""Measure the plans per second of the cost model on one core, and those of llm-analysis on the same plans.
 
-Run it with ``python benchmarks/cost_speed.py``; it fails if a limit of the project is missed: 300,000
-plans per second in the array form (memory and time of every plan), 2 ms for one `estimate`, one second for the full
-search of 175 B parameters on 64 nodes and for that of a trillion on 512. llm-analysis is installed from PyPI into an
-environment of its own (``.venv-peers`` next to this folder) if that does not exist yet. Without a network, the
-comparison is skipped with a message.
+Run it with ``python benchmarks/cost_speed.py``. It fails if the code exceeds a limit of the project: 300,000 plans per
+second in the array form (memory and time of every plan), 2 ms for one `estimate`, one second for the exhaustive search
+of 175 B parameters on 64 nodes and for that of a trillion on 512. llm-analysis is installed from PyPI into a separate
+environment (``.venv-peers`` next to this folder) if it does not exist yet. Without a network the comparison is skipped
+and reported as skipped.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LEAST_PLANS_A_SECOND = 300_000
-MOST_ESTIMATE_SECONDS = 2e-3
-MOST_SEARCH_SECONDS = 1.0
+MIN_PLANS_PER_SECOND = 300_000
+MAX_ESTIMATE_SECONDS = 2e-3
+MAX_SEARCH_SECONDS = 1.0
 REPEATS = 5
 ESTIMATES = 200
 PEER = "llm-analysis==0.2.2"
@@ -38,7 +38,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 
 def median_seconds(call: Callable[[], object], repeats: int) -> float:
-    """Median processor time of a call, the first left out: one thread does the work, whatever else the machine does."""
+    """Median processor time of a call without the first. It does not include other processes of the machine."""
     call()
     seconds = []
     for _ in range(repeats):
@@ -49,11 +49,11 @@ def median_seconds(call: Callable[[], object], repeats: int) -> float:
 
 
 def peer_python() -> Path | None:
-    """Interpreter that has llm-analysis, None where it cannot be installed."""
+    """Interpreter with llm-analysis; None if it cannot be installed."""
     python = PEER_ENVIRONMENT / "bin" / "python"
     if not python.exists():
         venv.create(PEER_ENVIRONMENT, with_pip=True)
-    # Its own dependencies read configurations from the Hub, which the comparison does not need.
+    # Its dependencies read configurations from the Hub. The comparison does not need them.
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     try:
         subprocess.run([*install, "--no-deps", PEER], check=True, capture_output=True, timeout=300)
@@ -63,8 +63,8 @@ def peer_python() -> Path | None:
     return python
 
 
-def peer_seconds_a_plan(plans: list[dict[str, int]], shape: dict[str, int]) -> float | None:
-    """Seconds that llm-analysis takes for one of some plans."""
+def peer_seconds_per_plan(plans: list[dict[str, int]], shape: dict[str, int]) -> float | None:
+    """Mean seconds per plan of llm-analysis."""
     python = peer_python()
     if python is None:
         return None
@@ -72,7 +72,7 @@ def peer_seconds_a_plan(plans: list[dict[str, int]], shape: dict[str, int]) -> f
     done = subprocess.run(
         [str(python), str(HERE / "peer_speed.py")], input=query, capture_output=True, text=True, check=True, timeout=300
     )
-    return float(json.loads(done.stdout.splitlines()[-1])["seconds_a_plan"])
+    return float(json.loads(done.stdout.splitlines()[-1])["seconds_per_plan"])
 
 
 def main() -> int:
@@ -110,12 +110,12 @@ def main() -> int:
         "1 T on 512 nodes": median_seconds(lambda: search(trillion, large, job), REPEATS),
     }
 
-    print(f"plans scored a second            {rate:,.0f} ({len(layout):,} plans, memory and time of each)")
+    print(f"plans scored per second          {rate:,.0f} ({len(layout):,} plans, memory and time of each)")
     print(f"one estimate                     {1e3 * single:.2f} ms")
-    for what, seconds in searches.items():
-        print(f"search, {what:24} {seconds:.2f} s")
+    for name, seconds in searches.items():
+        print(f"search, {name:24} {seconds:.2f} s")
 
-    # Plans that llm-analysis can express: without sharded parameters, one batch per microbatch.
+    # Plans that llm-analysis can express: no sharded parameters, and equal microbatches.
     rows = np.flatnonzero((layout.shard_level <= 1) & (layout.batch_samples % layout.microbatches == 0))
     chosen = rows[:: max(1, len(rows) // PEER_PLANS)][:PEER_PLANS]
     plans = [
@@ -131,7 +131,7 @@ def main() -> int:
         for row in chosen
     ]
     shape = {"layers": model.shape.layers, "hidden": model.shape.hidden, "heads": model.shape.heads}
-    peer = peer_seconds_a_plan(plans, shape | {"vocab": model.shape.vocab, "sequence_length": 2048})
+    peer = peer_seconds_per_plan(plans, shape | {"vocab": model.shape.vocab, "sequence_length": 2048})
     if peer is None:
         print("llm-analysis                     not compared: it could not be installed")
     else:
@@ -139,9 +139,9 @@ def main() -> int:
         print(f"ratio                            {rate * peer:,.0f} in array form, {peer / single:.2f} one by one")
 
     passed = (
-        rate >= LEAST_PLANS_A_SECOND
-        and single < MOST_ESTIMATE_SECONDS
-        and all(seconds < MOST_SEARCH_SECONDS for seconds in searches.values())
+        rate >= MIN_PLANS_PER_SECOND
+        and single < MAX_ESTIMATE_SECONDS
+        and all(seconds < MAX_SEARCH_SECONDS for seconds in searches.values())
     )
     print("within the limits" if passed else "OVER A LIMIT")
     return 0 if passed else 1

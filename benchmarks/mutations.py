@@ -1,9 +1,9 @@
-"""Break working scripts against the documentation, one rule at a time, and count what the checker finds.
+"""Break working scripts, one documented rule at a time, and count the defects that the checker finds.
 
     python benchmarks/mutations.py [FOLDER_OR_FILES...] [--json FILE] [--details]
 
-Without arguments it runs over the scripts in `benchmarks/scripts`. Of a folder, all scripts are read: modules that a
-script imports from its own folder are mutated too. A mutation is caught if the checker reports an id more often than
+Without arguments it mutates the scripts in `benchmarks/scripts`. All files of a folder are read, including modules that
+a script imports from it, and all are mutated. A mutation is caught if the checker has more findings of some id than
 before. The exit status is 1 if fewer than 95 % are caught.
 """
 
@@ -28,7 +28,7 @@ from smp_advisor.scripts import check_script  # noqa: E402
 
 SHARE = 0.95
 SITES = 4
-"""Places of one operator in one file that are tried, at most."""
+"""Maximum number of places per operator and file."""
 
 _LIBRARIES = {
     "torch": "smdistributed.modelparallel.torch",
@@ -45,22 +45,19 @@ def kind_of(text: str) -> str | None:
 
 
 def scripts_in(paths: list[Path]) -> list[Path]:
-    found: list[Path] = []
+    scripts: list[Path] = []
     for path in paths:
-        found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    return found
+        scripts += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    return scripts
 
 
 def different(paths: list[Path]) -> list[Path]:
-    """The paths without those whose text, and that of all files in their folder, came before."""
-    seen, kept = set(), []
+    """The paths without duplicates, which have the same text and the same files in their folder."""
+    by_digest: dict[str, Path] = {}
     for path in paths:
-        beside = sorted(sibling.read_bytes() for sibling in path.parent.glob("*.py"))
-        digest = hashlib.sha256(b"\0".join([path.read_bytes(), *beside])).hexdigest()
-        if digest not in seen:
-            seen.add(digest)
-            kept.append(path)
-    return kept
+        siblings = sorted(sibling.read_bytes() for sibling in path.parent.glob("*.py"))
+        by_digest.setdefault(hashlib.sha256(b"\0".join([path.read_bytes(), *siblings])).hexdigest(), path)
+    return list(by_digest.values())
 
 
 def findings(path: Path, operator: Operator | None, kind: str) -> Counter[str]:
@@ -70,7 +67,7 @@ def findings(path: Path, operator: Operator | None, kind: str) -> Counter[str]:
 
 
 def roots(folder: list[Path], kind: str) -> list[Path]:
-    """Files of a folder that are checked: those that no other imports, and that start something."""
+    """Files of a folder to check: scripts that no other file imports."""
     texts = {path: path.read_text(errors="replace") for path in folder}
     imported = {
         name.split(".")[0] for path, text in texts.items() for name in _imports(text) if path.stem != name.split(".")[0]
@@ -84,23 +81,23 @@ def _imports(text: str) -> set[str]:
         tree = ast.parse(text)
     except SyntaxError:
         return set()
-    found = set()
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
+            names.add(node.module)
+    return names
 
 
 def run(path: Path, operators: list[Operator]) -> list[dict[str, object]]:
-    """Every mutation of one file, with what the checker made of it."""
+    """Every mutation of one file, with the checker's new findings."""
     text = path.read_text()
     kind = kind_of(text)
     if kind is None:
         return []
     results = []
-    whole: dict[tuple[Path, str], Counter[str]] = {}
+    unchanged: dict[tuple[Path, str], Counter[str]] = {}
     siblings = sorted(path.parent.glob("*.py"))
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
@@ -120,9 +117,9 @@ def run(path: Path, operators: list[Operator]) -> list[dict[str, object]]:
                     continue  # the operator does not fit this script's layout
                 new = Counter[str]()
                 for root in checked:
-                    before = whole.get((root, str(operator.plan)))
+                    before = unchanged.get((root, str(operator.plan)))
                     if before is None:
-                        before = whole[root, str(operator.plan)] = findings(root, operator, kind)
+                        before = unchanged[root, str(operator.plan)] = findings(root, operator, kind)
                     (work / path.name).write_text(mutated)
                     new += findings(root, operator, kind) - before
                     (work / path.name).write_text(text)
@@ -150,27 +147,27 @@ def _parses(text: str) -> bool:
 
 
 def _uses(siblings: list[Path], root: Path, path: Path) -> bool:
-    """Whether `root` imports `path`, straight or through others of the folder."""
-    seen, todo = set(), [root]
+    """Whether `root` imports `path`, directly or through other files of the folder."""
+    visited, todo = set(), [root]
     while todo:
         here = todo.pop()
-        if here in seen:
+        if here in visited:
             continue
-        seen.add(here)
+        visited.add(here)
         names = {name.split(".")[0] for name in _imports(here.read_text(errors="replace"))}
         todo += [sibling for sibling in siblings if sibling.stem in names]
-    return path in seen
+    return path in visited
 
 
 def _changed(before: str, after: str) -> str:
     """First line that the mutation wrote."""
     old = Counter(before.splitlines())
-    return next((line.strip() for line in after.splitlines() if not old[line]), "(a line less)")
+    return next((line.strip() for line in after.splitlines() if not old[line]), "(one line removed)")
 
 
 def unmutated(paths: list[Path]) -> list[dict[str, object]]:
-    """Errors on the scripts as they are: false, unless the script is wrong."""
-    found = []
+    """Errors in unchanged scripts. They are false unless the script is wrong."""
+    errors = []
     for path in paths:
         kind = kind_of(path.read_text(errors="replace"))
         if kind is None:
@@ -178,20 +175,20 @@ def unmutated(paths: list[Path]) -> list[dict[str, object]]:
         try:
             report = check_script(path, library=_CHECKED_AS[kind])
         except AdvisorError as error:
-            found.append({"script": str(path), "id": "unreadable", "line": 0, "text": "", "message": str(error)})
+            errors.append({"script": str(path), "id": "unreadable", "line": 0, "text": "", "message": str(error)})
             continue
-        found += [
+        errors += [
             {"script": str(path), "id": f.id, "line": f.line, "text": f.text.strip(), "message": f.message}
             for f in report.of("error")
         ]
-    return found
+    return errors
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("paths", nargs="*", type=Path, default=[Path(__file__).parent / "scripts"])
-    parser.add_argument("--json", type=Path, help="write every mutation and finding there")
-    parser.add_argument("--details", action="store_true", help="list what was missed")
+    parser.add_argument("--json", type=Path, help="write every mutation and finding to this file")
+    parser.add_argument("--details", action="store_true", help="list missed mutations")
     args = parser.parse_args()
 
     paths = different(scripts_in(args.paths))
@@ -207,9 +204,10 @@ def main() -> int:
         applied[str(result["operator"])].append(bool(result["caught"]))
     width = max((len(operator.name) for operator in OPERATORS), default=10)
     for operator in OPERATORS:
-        tried = applied.get(operator.name, [])
-        mark = "" if all(tried) else "  <- missed"
-        print(f"{operator.name:{width}}  {sum(tried):4} of {len(tried):4}{mark if tried else '  (not applicable)'}")
+        caught_sites = applied.get(operator.name, [])
+        mark = "" if all(caught_sites) else "  <- missed"
+        result_text = f"{sum(caught_sites):4} of {len(caught_sites):4}{mark if caught_sites else '  (not applicable)'}"
+        print(f"{operator.name:{width}}  {result_text}")
     caught, total = sum(bool(r["caught"]) for r in results), len(results)
     share = caught / total if total else 0.0
     print(f"\n{caught} of {total} mutations caught ({share:.1%}), {len(paths)} files")
@@ -217,7 +215,7 @@ def main() -> int:
         for result in results:
             if not result["caught"]:
                 print(f"missed {result['operator']}: {result['script']}: {result['changed']}")
-    print(f"{len(errors)} errors on the scripts as they are")
+    print(f"{len(errors)} errors in unchanged scripts")
     for error in errors:
         print(f"  {error['script']}:{error['line']} {error['id']} {error['message']}")
     if args.json:

@@ -1,4 +1,4 @@
-"""Seconds that llm-analysis takes for a plan; run by `cost_speed.py` with the interpreter that has it.
+"""Measure the seconds per plan of llm-analysis. `cost_speed.py` runs this file with an interpreter that has it.
 
 Reads plans and a shape as JSON from standard input and prints one JSON object.
 """
@@ -47,9 +47,9 @@ def main() -> None:
                 ds_zero=DSZeRO.STAGE_1 if plan["zero"] else DSZeRO.NONE,
             )
         except AssertionError:
-            continue  # degrees that it does not take, such as those that do not divide the layers
+            continue  # unsupported degrees, such as those that do not divide the layers
         seconds.append(time.process_time() - start)
-    print(json.dumps({"seconds_a_plan": statistics.mean(seconds), "plans": len(seconds)}))
+    print(json.dumps({"seconds_per_plan": statistics.mean(seconds), "plans": len(seconds)}))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""How long the full profile trace of a model takes, in how much memory, and how exact it is.
+"""Measure time, memory and exactness of the full profile trace of a model.
 
-Run it with ``python benchmarks/profile_trace.py``. Each model is profiled in a process of its own, imports left out of
-the time: all sampled batches and sequences, the full model once, a size that was not sampled, and activation
-checkpointing. It fails when a figure is off by more than 0.01 %, or a time or the memory exceeds what the project sets
-itself.
+Run it with ``python benchmarks/profile_trace.py``. Each model is profiled in its own process: all sampled batches and
+sequences, the full model once, a size that was not sampled, and activation checkpointing. The time does not include
+imports. It fails if a figure is off by more than 0.01 %, or if time or memory exceed the limits of the project.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ MODELS = {
     ),
 }
 SLACK = 1.5
-"""A shared machine is that much slower at times."""
+"""Factor by which a shared machine may be slower."""
 LIMIT_GIB = 1.0
 TOLERANCE = 1e-4
 
 
 def measure(name: str) -> None:
-    """In a process of its own."""
+    """Profile one model in this process."""
     import resource
 
     import torch
@@ -66,7 +65,7 @@ def measure(name: str) -> None:
     torch.set_num_threads(2)
     settings = Settings(precision="bf16", attention="fused", sequence=2048)
     small = transformers.LlamaConfig(hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
-    profile_with_fallbacks(read_model(small), settings)  # imports the parts of PyTorch that are loaded on first use
+    profile_with_fallbacks(read_model(small), settings)  # includes the deferred imports of PyTorch
     config_class, keywords, _, _ = MODELS[name]
     config = getattr(transformers, config_class)(**keywords)
     start, cpu = time.perf_counter(), time.process_time()
@@ -79,7 +78,7 @@ def measure(name: str) -> None:
                 "gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
                 "parameters": profile.parameter_count,
                 "checks": len(profile.agreements),
-                "worst": max(abs(one.ratio - 1) for one in profile.agreements),
+                "worst": max(abs(agreement.ratio - 1) for agreement in profile.agreements),
                 "operations": profile.operations,
             }
         )
@@ -95,17 +94,19 @@ def main() -> int:
             print(f"{name:12} failed: {done.stderr.strip().splitlines()[-1]}")
             passed = False
             continue
-        found = json.loads(done.stdout.splitlines()[-1])
-        # CPU time is compared: what others run on the machine is none of it.
+        figures = json.loads(done.stdout.splitlines()[-1])
+        # The limit is on CPU time, which does not include other processes.
         good = (
-            found["parameters"] == parameters
-            and found["worst"] <= TOLERANCE
-            and found["gib"] < LIMIT_GIB
-            and found["cpu_seconds"] < SLACK * limit
+            figures["parameters"] == parameters
+            and figures["worst"] <= TOLERANCE
+            and figures["gib"] < LIMIT_GIB
+            and figures["cpu_seconds"] < SLACK * limit
         )
         passed &= good
-        times = f"{found['seconds']:9.1f} {found['cpu_seconds']:8.1f} {found['gib']:7.2f} {found['operations']:12,}"
-        checks = f"{100 * found['worst']:.4f} % of {found['checks']}{'' if good else '  OVER THE LIMIT'}"
+        times = (
+            f"{figures['seconds']:9.1f} {figures['cpu_seconds']:8.1f} {figures['gib']:7.2f} {figures['operations']:12,}"
+        )
+        checks = f"{100 * figures['worst']:.4f} % of {figures['checks']}{'' if good else '  OVER THE LIMIT'}"
         print(f"{name:12} {times}   {checks}")
     return 0 if passed else 1
 

@@ -1,7 +1,7 @@
-"""How many of AWS's published notebooks and recipes read into plans, and why the others do not.
+"""Count AWS's published notebooks and recipes that can be read as plans, with the reasons for the others.
 
-``python benchmarks/published_estimators.py FOLDER [FOLDER ...]`` reads every notebook (.ipynb) and recipe (.yaml) below
-the folders and prints a table, as docs/estimators_corpus.md holds it.
+``python benchmarks/published_estimators.py FOLDER [FOLDER ...]`` reads every notebook (.ipynb) and recipe (.yaml) in
+the folders and prints the tables of docs/estimators_corpus.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIBRARIES = {
 
 
 def main(folders: list[str]) -> None:
-    """Print what was read."""
+    """Read the files and print the tables."""
     read: Counter[str] = Counter()
     jobs: Counter[str] = Counter()
     plans: Counter[str] = Counter()
@@ -47,7 +47,7 @@ def main(folders: list[str]) -> None:
             plans[library] += reading.plan is not None
             for why in reading.open if reading.plan is None else ():
                 reasons[why] += 1
-        findings.update({(one.id, one.message) for one in report})
+        findings.update({(finding.id, finding.message) for finding in report})
     print(f"{len(paths)} files, {sum(read.values())} of them configure a job.\n")
     print("| library | jobs | read into a plan |\n| --- | --- | --- |")
     for library in LIBRARIES.values():

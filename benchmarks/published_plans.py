@@ -1,11 +1,11 @@
-"""Read published configurations of SMP as plans, and judge whether the cost model lets them fit.
+"""Read published configurations of SMP as plans, and predict whether they fit.
 
     python benchmarks/published_plans.py TABLE.csv
 
-Each row of the table is a configuration that works according to its publisher (columns as in the table of such
-configurations: `smp_version`, degrees, `train_batch_size_per_gpu_or_rdp`, ...). Each row goes the way a user's own
-configuration goes: the library's dictionary and the script's settings are read by `Plan.from_parameters`, checked
-against cluster, model and job, and estimated.
+Each row of the table is a configuration that works according to its publisher (columns `smp_version`, degrees,
+`train_batch_size_per_gpu_or_rdp`, ...). Each row is processed like a user's own configuration: `Plan.from_parameters`
+reads the library's dictionary and the script's settings, then the plan is checked against cluster, model and job, and
+estimated.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["Judgment", "judge", "read_plan"]
 
 _LIBRARIES = {"1": "smp-v1", "2": "smp-v2"}
 
-_NOT_DESCRIBED = {"dpo": "preference optimization keeps a second, frozen model, which no job describes"}
+_NOT_DESCRIBED = {"dpo": "preference optimization has a second, frozen model, which no job can describe"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgment:
-    """Result of a row."""
+    """Result of one row."""
 
     row: str
     name: str
@@ -105,12 +105,12 @@ def _smp_v2(row: Row, settings: dict[str, Any]) -> dict[str, Any]:
         value = _whole(row, name)
         if value is not None:
             parameters[name] = value
-    batch, whole = settings.get("batch_size"), _whole(row, "global_batch")
+    batch, global_batch = settings.get("batch_size"), _whole(row, "global_batch")
     ranks = (_whole(row, "gpus") or 1) // (
         (_whole(row, "tensor_parallel_degree") or 1) * (_whole(row, "context_parallel_degree") or 1)
     )
-    if batch and whole:
-        settings["gradient_accumulation_steps"] = max(1, round(whole / (ranks * batch)))
+    if batch and global_batch:
+        settings["gradient_accumulation_steps"] = max(1, round(global_batch / (ranks * batch)))
     return parameters
 
 
@@ -120,14 +120,14 @@ def _whole(row: Row, column: str) -> int | None:
 
 
 def _precision(row: Row) -> str:
-    stated = row.text("precision")
-    if not stated:  # AWS's samples train in bf16 with sharded data parallelism, in fp16 without
+    precision = row.text("precision")
+    if not precision:  # AWS's samples train in bf16 with sharded data parallelism, in fp16 without
         return "bf16" if (_whole(row, "sharded_data_parallel_degree") or 1) > 1 else "fp16"
-    return "fp16" if stated.startswith("fp16") else "fp32" if stated.startswith("fp32") else "bf16"
+    return "fp16" if precision.startswith("fp16") else "fp32" if precision.startswith("fp32") else "bf16"
 
 
 def judge(table: Path) -> list[Judgment]:
-    """Results of all rows that name a version of SMP."""
+    """Results of all rows with a version of SMP."""
     return [_judged(row) for row in read_table(table).rows if row.text("smp_version") in _LIBRARIES]
 
 
@@ -139,9 +139,9 @@ def _judged(row: Row) -> Judgment:
         return Judgment(**about, outcome="refused", reason=str(error))
     if "may be shorter" in row.text("note"):
         return Judgment(**about, outcome="not judged", plan=plan, reason="the sequence length is an upper bound only")
-    unstated = [name for name in ("seq", "train_batch_size_per_gpu_or_rdp") if _whole(row, name) is None]
-    if unstated:
-        return Judgment(**about, outcome="not judged", plan=plan, reason=f"{' and '.join(unstated)} not published")
+    missing = [name for name in ("seq", "train_batch_size_per_gpu_or_rdp") if _whole(row, name) is None]
+    if missing:
+        return Judgment(**about, outcome="not judged", plan=plan, reason=f"{' and '.join(missing)} not published")
     if row.text("task") in _NOT_DESCRIBED:
         return Judgment(**about, outcome="not judged", plan=plan, reason=_NOT_DESCRIBED[row.text("task")])
     try:
@@ -161,31 +161,31 @@ def _estimated(row: Row, plan: Plan, about: dict[str, str]) -> Judgment:
         attention="fused" if flash else "eager",
     )
     check_against(plan, cluster, model, job)
-    found = estimate(model, cluster, job, plan)
-    return Judgment(**about, outcome="fits" if found.fits else "does not fit", plan=plan, estimate=found)
+    costs = estimate(model, cluster, job, plan)
+    return Judgment(**about, outcome="fits" if costs.fits else "does not fit", plan=plan, estimate=costs)
 
 
 _FAMILIES = {"neox": "gpt_neox", "mixtral": "mixtral", "mistral": "mistral", "llama": "llama", "gpt-2": "gpt"}
-"""Part of a published name to its family. A GPT-2 is given by its shape, and gets the fused activation function of the
-library's own layers rather than that of the checkpoints of its name."""
+"""Family by part of a published name. A GPT-2 is built from its shape, with the fused activation function of the
+library's own layers instead of that of GPT-2's checkpoints."""
 
 
 def _family(row: Row) -> str:
     return next((family for part, family in _FAMILIES.items() if part in row.text("model")), "")
 
 
-def _report(judgements: list[Judgment]) -> None:
-    for one in judgements:
+def _report(judgments: list[Judgment]) -> None:
+    for judgment in judgments:
         memory = ""
-        if one.estimate is not None:
-            usable = one.estimate.usable_gpu_memory_gib
-            memory = f"needs {one.estimate.needed_gib:6.1f} of {usable:.1f} GiB"
-        print(f"{one.row:<12} {one.name[:40]:<40} {one.outcome:<13} {memory} {one.reason}".rstrip())
-    judged = [one for one in judgements if one.outcome in {"fits", "does not fit"}]
-    fit = sum(one.outcome == "fits" for one in judged)
-    read = sum(one.plan is not None for one in judgements)
+        if judgment.estimate is not None:
+            usable = judgment.estimate.usable_gpu_memory_gib
+            memory = f"needs {judgment.estimate.needed_gib:6.1f} of {usable:.1f} GiB"
+        print(f"{judgment.row:<12} {judgment.name[:40]:<40} {judgment.outcome:<13} {memory} {judgment.reason}".rstrip())
+    judged = [judgment for judgment in judgments if judgment.outcome in {"fits", "does not fit"}]
+    fit = sum(judgment.outcome == "fits" for judgment in judged)
+    read = sum(judgment.plan is not None for judgment in judgments)
     share = 100 * fit / max(len(judged), 1)
-    print(f"\n{len(judgements)} rows, {read} read as plans; {fit} of {len(judged)} judged to fit ({share:.1f} %)")
+    print(f"\n{len(judgments)} rows, {read} read as plans; {fit} of {len(judged)} judged to fit ({share:.1f} %)")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Findings of the script checker in published training scripts: ``python benchmarks/published_scripts.py FOLDER``.
+"""Check published training scripts: ``python benchmarks/published_scripts.py FOLDER``.
 
-Every error printed is one to judge by reading the script. No published script is part of this repository; clone
-aws/amazon-sagemaker-examples and name the folder with the model-parallel scripts.
+Read the script to judge each printed error. This repository contains no published script: clone
+aws/amazon-sagemaker-examples and pass the folder with the model-parallel scripts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from smp_advisor.errors import AdvisorError
 from smp_advisor.scripts import check_script
 
-# Of the published notebooks: (part of the path, their estimator's parameters).
+# (part of the path, parameters of the estimator in the published notebook).
 PLANS = (
     ("/mnist/", {"microbatches": 4, "partitions": 2, "ddp": True}),
     ("/bert/", {"microbatches": 12, "partitions": 2, "ddp": True}),
@@ -71,21 +71,21 @@ PLANS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--warnings", action="store_true", help="print warnings and notes too")
+    parser.add_argument("--warnings", action="store_true", help="also print warnings and notes")
     options = parser.parse_args()
-    seen: set[str] = set()
+    digests: set[str] = set()
     counts: Counter[str] = Counter()
     slowest = 0.0
     for path in sorted([*options.folder.rglob("*.py"), *options.folder.rglob("*.ipynb")]):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        if digest in seen:
+        if digest in digests:
             continue
-        seen.add(digest)
-        plan = next((parameters for part, parameters in PLANS if part in path.as_posix()), None)
-        for given in (None, plan):
+        digests.add(digest)
+        plan = next((settings for part, settings in PLANS if part in path.as_posix()), None)
+        for parameters in (None, plan):
             started = time.perf_counter()
             try:
-                report = check_script(path, given)
+                report = check_script(path, parameters)
             except AdvisorError as error:
                 counts["unreadable"] += 1
                 print(f"unreadable: {error}")
@@ -96,7 +96,7 @@ def main() -> None:
                 if finding.severity == "error" or options.warnings:
                     where = f"{finding.path}:{finding.line}"
                     print(f"{finding.severity} {finding.id} {where}: {finding.message} | {finding.text.strip()}")
-    print(f"{len(seen)} different files, slowest {slowest:.2f} s")
+    print(f"{len(digests)} different files, slowest {slowest:.2f} s")
     for name, count in sorted(counts.items()):
         print(f"{count:5d} {name}")
 

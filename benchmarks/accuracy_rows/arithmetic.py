@@ -16,19 +16,19 @@ _Z95 = 1.959963984540054
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Errors of some predictions, as natural logarithms of predicted over measured."""
+    """Errors of predictions, as natural logarithms of predicted over measured."""
 
     rows: int
     median: float | None
-    """Of the absolute error."""
+    """Median of the absolute error."""
     p90: float | None
     bias: float | None
-    """Median of the signed error: above zero, predictions are too large."""
+    """Median of the signed error. Above zero, predictions are too large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A share of some cases and its 95 % Wilson interval."""
+    """A share of cases with its 95 % Wilson interval."""
 
     cases: int
     share: float | None
@@ -59,7 +59,7 @@ def errors(logarithms: Sequence[float]) -> Errors:
 
 
 def rate(hits: int, cases: int) -> Rate:
-    """Share of hits with its Wilson interval (Wilson 1927), which holds for few cases and shares near 0 and 1."""
+    """Share of hits with its Wilson interval (Wilson 1927), valid for few cases and for shares near 0 and 1."""
     if not cases:
         return Rate(0, None, None, None)
     share = hits / cases
@@ -69,18 +69,18 @@ def rate(hits: int, cases: int) -> Rate:
 
 
 def kendall_tau(predicted: Sequence[float], measured: Sequence[float]) -> float | None:
-    """Kendall's tau-b; None where one of the two does not differ between any cases."""
+    """Kendall's tau-b; None if all predicted or all measured values are equal."""
     concordant = discordant = ties_predicted = ties_measured = 0
     for i in range(len(predicted)):
         for j in range(i):
-            one, other = predicted[i] - predicted[j], measured[i] - measured[j]
-            if one == 0:
+            by_prediction, by_measurement = predicted[i] - predicted[j], measured[i] - measured[j]
+            if by_prediction == 0:
                 ties_predicted += 1
-            if other == 0:
+            if by_measurement == 0:
                 ties_measured += 1
-            if one * other > 0:
+            if by_prediction * by_measurement > 0:
                 concordant += 1
-            elif one * other < 0:
+            elif by_prediction * by_measurement < 0:
                 discordant += 1
     pairs = len(predicted) * (len(predicted) - 1) // 2
     scale = math.sqrt((pairs - ties_predicted) * (pairs - ties_measured))
@@ -88,6 +88,6 @@ def kendall_tau(predicted: Sequence[float], measured: Sequence[float]) -> float 
 
 
 def regret(predicted: Sequence[float], measured: Sequence[float]) -> float:
-    """Relative cost of choosing the smallest prediction: its measured value over the smallest one, minus one."""
+    """Relative loss of the choice with the smallest prediction: its measured value over the smallest one, less one."""
     chosen = min(range(len(predicted)), key=predicted.__getitem__)
     return measured[chosen] / min(measured) - 1

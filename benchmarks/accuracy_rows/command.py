@@ -21,11 +21,11 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Score tables of measured runs; 2 where a file is none."""
+    """Score tables of measured runs. The exit status is 2 if a file is not such a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="+", type=Path, metavar="CSV", help="tables of measured runs, of any kind")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    parser.add_argument("--page", type=Path, metavar="MD", help="also write the scores as a page of the documentation")
+    parser.add_argument("--page", type=Path, metavar="MD", help="also write the scores as a documentation page")
     parser.add_argument("--residuals", type=Path, metavar="CSV", help="also write every scored row with its prediction")
     chosen = parser.parse_args(arguments)
     try:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.residuals is not None:
         write_residuals(judged, chosen.residuals)
     result = figures(judged)
-    # How much of the memory's error hangs on knowing the library.
+    # Error of memory without the name of the library.
     unread = figures(judge([without_column(table, "framework") for table in tables if table.kind != "throughput"]))
     for name in ("memory_allocated", "memory_total"):
         result["extra"][f"{name}_framework_unread"] = unread[name]

@@ -1,4 +1,4 @@
-"""Defaults of a training library that the other columns of a row do not describe."""
+"""Habits of a training library that the other columns of a row do not describe."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["Habits", "habits"]
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """Habits of one library; the defaults are those of one that is not listed."""
+    """Habits of one library. The defaults are those of an unlisted library."""
 
     logit_bytes: float | None = None
-    """A logit and its loss at the start of the backward pass."""
+    """Bytes of a logit and its loss at the start of the backward pass."""
     accumulates_unsharded: bool = False
-    """Whether gradients of sharded parameters stay unsharded until the last microbatch."""
+    """Whether gradients of sharded parameters stay undivided until the last microbatch."""
     default_optimizer: Literal["", "paged-in-backward"] = ""
-    """Optimizer of the library's recipe, for rows that give none."""
+    """Optimizer of the library's recipe, for rows that refer to it."""
     double_quantization: bool = False
     """Whether the scales of a 4-bit base are quantized as well."""
     root_units: bool = False
-    """Whether embedding and head are gathered and freed on their own."""
+    """Whether embedding and head are gathered and freed separately."""
 
 
 @cache
@@ -43,6 +43,6 @@ def _entries() -> tuple[tuple[str, Habits], ...]:
 
 
 def habits(row: Row) -> Habits:
-    """Habits of the library that a row names."""
+    """Habits of the library in a row."""
     name = row.text("framework")
-    return next((found for pattern, found in _entries() if pattern in name), Habits())
+    return next((entry for pattern, entry in _entries() if pattern in name), Habits())

@@ -1,4 +1,4 @@
-"""Every table's rows against the predictions, and what comes of them in figures."""
+"""Comparison of all rows with their predictions, and the resulting figures."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ __all__ = ["Judged", "Scored", "figures", "judge"]
 _CLASSES = {"allocated": "memory_allocated", "reserved": "memory_total", "total": "memory_total"}
 _TWO_SIDED = 1.96
 _UNUSABLE = (SkippedError, AdvisorError, ArithmeticError, ValueError)
-"""Errors of a row that is inconsistent, raised here or in the cost model."""
+"""Errors that an inconsistent row raises, here or in the cost model."""
 _LIKELY = 0.5
-_SURE = 0.95
+_CERTAIN = 0.95
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Scored:
     terms: dict[str, float] = field(default_factory=dict)
     """Parts of the prediction."""
     interval: tuple[float, float] | None = None
-    """Interval that contains 95 % of such runs by the cost model, in the unit of the prediction."""
+    """95 % interval of the cost model, in the unit of the prediction."""
 
     @property
-    def held(self) -> bool:
+    def is_covered(self) -> bool:
         """Whether the measured value is within the interval."""
         return self.interval is not None and self.interval[0] <= self.measured <= self.interval[1]
 
@@ -68,7 +68,7 @@ class Scored:
 
     @property
     def parallelism(self) -> str:
-        """Kind of parallelism: what divides the model, and what divides its state."""
+        """Kind of parallelism that divides the model and its state."""
         if self.run is None:
             return "none"
         layout = self.run.layout
@@ -95,7 +95,7 @@ class Scored:
 
 @dataclass
 class Judged:
-    """Everything that was scored."""
+    """All scored rows."""
 
     scored: dict[str, list[Scored]] = field(default_factory=lambda: defaultdict(list))
     """Rows by figure: ``memory_allocated``, ``memory_total``, ``step_time_a100_h100``, ``step_time_other``,
@@ -103,14 +103,14 @@ class Judged:
     skipped: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """Reasons by figure."""
     ran: dict[tuple[object, ...], tuple[Row, float]] = field(default_factory=dict)
-    """Configurations that ran and the probability that they fit, each once."""
+    """Configurations that ran, with their fit probability, each once."""
     ran_out: dict[tuple[object, ...], tuple[Row, float]] = field(default_factory=dict)
     """Configurations that ran out of memory, each once."""
     sweeps: list[Sweep] = field(default_factory=list)
 
 
 def judge(tables: Iterable[Table]) -> Judged:
-    """Score some tables."""
+    """Score the rows of the tables."""
     judged = Judged()
     by_kind: dict[str, Callable[[Judged, Row], None]] = {
         "memory": _memory_row,
@@ -123,7 +123,9 @@ def judge(tables: Iterable[Table]) -> Judged:
             if row.judged:
                 by_kind[table.kind](judged, row)
     timed = [*judged.scored["step_time_a100_h100"], *judged.scored["step_time_other"], *judged.scored["assumed"]]
-    judged.sweeps = sweeps((one.row, one.run, one.predicted, one.measured) for one in timed if one.run is not None)
+    judged.sweeps = sweeps(
+        (entry.row, entry.run, entry.predicted, entry.measured) for entry in timed if entry.run is not None
+    )
     return judged
 
 
@@ -147,7 +149,7 @@ def _memory_row(judged: Judged, row: Row) -> None:
             interval = (predicted - half, predicted + half)
             judged.scored[figure].append(Scored(row, run, predicted, measured, prediction.terms, interval))
     except _UNUSABLE as reason:
-        # A row whose memory is not scored was to be judged for its fit all the same.
+        # A row without scored memory is still judged for its fit.
         judged.skipped[figure or "fit"][str(reason)] += 1
 
 
@@ -193,9 +195,9 @@ def _measured_seconds(row: Row, run: Run) -> float:
 
 def _fit(judged: Judged, row: Row, run: Run) -> None:
     outcome = row.text("outcome")
-    found = judged.ran_out if outcome == "oom" else judged.ran
-    if run.identity not in found:
-        found[run.identity] = (row, predict.fits(run))
+    configurations = judged.ran_out if outcome == "oom" else judged.ran
+    if run.identity not in configurations:
+        configurations[run.identity] = (row, predict.fits(run))
 
 
 def _known_good_row(judged: Judged, row: Row) -> None:
@@ -216,7 +218,7 @@ def _max_batch_row(judged: Judged, row: Row) -> None:
 
 
 def figures(judged: Judged) -> dict[str, Any]:
-    """The scores as plain data; errors are fractions (natural logarithms of predicted over measured)."""
+    """The scores as plain data. Errors are natural logarithms of predicted over measured."""
     result: dict[str, Any] = {}
     for name in ("memory_allocated", "memory_total", "step_time_a100_h100", "step_time_other"):
         result[name] = _error_figures(judged, name)
@@ -229,8 +231,8 @@ def figures(judged: Judged) -> dict[str, Any]:
         "missed_oom_rate": missed["share"],
         "false_oom": false,
         "missed_oom": missed,
-        "false_oom_at_search_margin": _rate(ran, fits=False, threshold=_SURE),
-        "missed_oom_at_search_margin": _rate(out, fits=True, threshold=_SURE),
+        "false_oom_at_search_margin": _rate(ran, fits=False, threshold=_CERTAIN),
+        "missed_oom_at_search_margin": _rate(out, fits=True, threshold=_CERTAIN),
         "skipped": sum(judged.skipped["fit"].values()),
         "skipped_by_reason": dict(judged.skipped["fit"]),
     }
@@ -241,24 +243,25 @@ def figures(judged: Judged) -> dict[str, Any]:
         "kendall_tau_median": quantile(taus, 0.5) if taus else None,
         "regret_median": quantile(regrets, 0.5) if regrets else None,
         "each": [
-            {"plans": one.plans, "kendall_tau": one.kendall_tau, "regret": one.regret, "fixed": one.fixed}
-            for one in judged.sweeps
+            {"plans": sweep.plans, "kendall_tau": sweep.kendall_tau, "regret": sweep.regret, "fixed": sweep.fixed}
+            for sweep in judged.sweeps
         ],
     }
-    factors = [max(one.predicted / one.measured, one.measured / one.predicted) for one in judged.scored["max_batch"]]
+    batches = judged.scored["max_batch"]
+    factors = [max(row.predicted / row.measured, row.measured / row.predicted) for row in batches]
     result["max_batch"] = {
         "rows": len(factors),
         "skipped": sum(judged.skipped["max_batch"].values()),
         "median_factor": quantile(factors, 0.5) if factors else None,
         "p90_factor": quantile(factors, 0.9) if factors else None,
-        "bias": errors([one.error for one in judged.scored["max_batch"]]).bias,
+        "bias": errors([row.error for row in batches]).bias,
         "skipped_by_reason": dict(judged.skipped["max_batch"]),
-        "by_gpu": _by(judged.scored["max_batch"], lambda one: one.row.text("gpu")),
-        "by_model": _by(judged.scored["max_batch"], lambda one: one.row.text("model")),
+        "by_gpu": _by(batches, lambda scored: scored.row.text("gpu")),
+        "by_model": _by(batches, lambda scored: scored.row.text("model")),
     }
-    remembered = [*judged.scored["memory_allocated"], *judged.scored["memory_total"]]
+    with_memory = [*judged.scored["memory_allocated"], *judged.scored["memory_total"]]
     result["intervals"] = {
-        "memory": _interval_figures(remembered) | {"left_out": _left_out(remembered)},
+        "memory": _interval_figures(with_memory) | {"left_out": _left_out(with_memory)},
         "step_time": _interval_figures(
             [*judged.scored["step_time_a100_h100"], *judged.scored["step_time_other"], *judged.scored["assumed"]]
         ),
@@ -277,38 +280,38 @@ def _rate(cases: list[tuple[Row, float]], *, fits: bool, threshold: float = _LIK
 
 
 def _interval_figures(scored: list[Scored]) -> dict[str, Any]:
-    """How many rows lie within the interval the cost model gives with a nominal 95 %, and how wide that is."""
-    held = asdict(rate(sum(one.held for one in scored), len(scored)))
-    widths = [(one.interval[1] - one.interval[0]) / 2 / one.predicted for one in scored if one.interval is not None]
-    return {**held, "nominal": 0.95, "median_half_width": quantile(widths, 0.5) if widths else None}
+    """Share of rows within the nominal 95 % interval of the cost model, and its half width."""
+    coverage = asdict(rate(sum(row.is_covered for row in scored), len(scored)))
+    widths = [(row.interval[1] - row.interval[0]) / 2 / row.predicted for row in scored if row.interval is not None]
+    return {**coverage, "nominal": 0.95, "median_half_width": quantile(widths, 0.5) if widths else None}
 
 
 def _left_out(scored: list[Scored], folds: int = 10) -> dict[str, Any]:
-    """Number of rows within intervals whose width comes from the other folds."""
-    ratios = np.array([one.half_widths_off for one in scored])
+    """Share of rows within intervals with the width of rows in other folds."""
+    ratios = np.array([row.half_widths_off for row in scored])
     if len(ratios) < folds:
         return asdict(rate(0, 0))
     fold = np.random.default_rng(0).permutation(len(ratios)) % folds
-    held = sum(int((ratios[fold == k] <= np.quantile(ratios[fold != k], 0.95)).sum()) for k in range(folds))
-    return asdict(rate(held, len(ratios)))
+    covered = sum(int((ratios[fold == k] <= np.quantile(ratios[fold != k], 0.95)).sum()) for k in range(folds))
+    return asdict(rate(covered, len(ratios)))
 
 
 def _error_figures(judged: Judged, name: str) -> dict[str, Any]:
     scored, skipped = judged.scored[name], judged.skipped[name]
     return {
-        **asdict(errors([one.error for one in scored])),
+        **asdict(errors([row.error for row in scored])),
         "skipped": sum(skipped.values()),
         "skipped_by_reason": dict(skipped),
-        "by_gpu": _by(scored, lambda one: one.row.text("gpu")),
-        "by_parallelism": _by(scored, lambda one: one.parallelism),
-        "by_quality": _by(scored, lambda one: one.row.text("quality")),
-        "by_network_known": _by(scored, lambda one: one.row.text("network_known") or "not given"),
-        "by_precision": _by(scored, lambda one: one.row.text("precision_class") or "not given"),
+        "by_gpu": _by(scored, lambda row: row.row.text("gpu")),
+        "by_parallelism": _by(scored, lambda row: row.parallelism),
+        "by_quality": _by(scored, lambda row: row.row.text("quality")),
+        "by_network_known": _by(scored, lambda row: row.row.text("network_known") or "not given"),
+        "by_precision": _by(scored, lambda row: row.row.text("precision_class") or "not given"),
     }
 
 
 def _by(scored: list[Scored], key: Callable[[Scored], str]) -> dict[str, Any]:
     groups: dict[str, list[float]] = defaultdict(list)
-    for one in scored:
-        groups[key(one)].append(one.error)
+    for row in scored:
+        groups[key(row)].append(row.error)
     return {name: asdict(errors(values)) for name, values in sorted(groups.items())}

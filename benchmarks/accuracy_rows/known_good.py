@@ -1,4 +1,4 @@
-"""Configurations published as working on SageMaker: they must be predicted to fit."""
+"""Configurations published as working on SageMaker. The cost model must predict that they fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from smp_advisor.workload import Adapter, Job
 
 from .machines import instance_cluster_of
 from .models import model_of
-from .optimizers import keeping
+from .optimizers import optimizer_column
 from .plans import PREFETCHED_UNITS, Run
 from .table import SkippedError
 
@@ -37,8 +37,8 @@ def known_good_run(row: Row) -> Run:
             sequence_length=sequence,
             precision="fp16" if precision.startswith("fp16") else "fp32" if precision.startswith("fp32") else "bf16",
             fp8=precision.startswith("fp8"),
-            optimizer=keeping(row).optimizer,
-            # PyTorch 1.x, on which SMP v1 runs, has no fused attention unless the script brings it.
+            optimizer=optimizer_column(row).optimizer,
+            # PyTorch 1.x, the base of SMP v1, has no fused attention unless the script adds it.
             attention="fused" if row.text("attention").startswith("flash") or not first else "eager",
             adapter=_adapter(row),
         )
@@ -64,12 +64,12 @@ def _recipe(row: Row, job: Job, *, first: bool) -> Recipe:
         return smp_v1(job)
     if _level(row) == 3:
         return fully_sharded(job)
-    # NeMo's distributed Adam keeps gradients in the type in which it reduces them.
+    # NeMo's distributed Adam stores gradients in the type of their reduction.
     return replace(megatron(job), gradient_bytes=2, reduced_bytes=2)
 
 
 def _level(row: Row) -> int:
-    """Sharding: the degree of sharded data parallelism is of everything unless the optimizer's state is named."""
+    """Sharding level. Sharded data parallelism divides all state, unless the row has sharded optimizer state."""
     if row.flag("shard_optimizer_state"):
         return 1
     if (row.count("sharded_data_parallel_degree") or 0) > 1:
@@ -86,19 +86,18 @@ def _columns(row: Row, gpus: int, *, first: bool) -> dict[str, int | bool]:
         raise SkippedError("parallel degrees do not divide the number of GPUs")
     replicas = gpus // (tensor * pipeline * context)
     group, degree = replicas * context, row.count("sharded_data_parallel_degree") or 0
-    batch, whole = row.count("train_batch_size_per_gpu_or_rdp"), row.count("global_batch")
-    if batch is None and not whole:
+    batch, global_batch = row.count("train_batch_size_per_gpu_or_rdp"), row.count("global_batch")
+    if batch is None and not global_batch:
         raise SkippedError("batch not given")
     microbatches = row.count("microbatches") or 1
     if batch is None:
-        microbatches = batch = max(1, round((whole or 0) / replicas))
+        microbatches = batch = max(1, round((global_batch or 0) / replicas))
     elif first:
-        # Unscaled, every rank of a tensor-parallel group brings a batch and the group processes them together.
-        together = tensor if row.flag("prescaled_batch") is False else 1
-        batch *= together
+        # Without prescaled_batch, the ranks of a tensor-parallel group process their batches together.
+        batch *= tensor if row.flag("prescaled_batch") is False else 1
     else:
-        # The batch is that of one microbatch; what the global batch has more is accumulated.
-        microbatches = max(microbatches, round(whole / (replicas * batch))) if whole else microbatches
+        # The batch is that of one microbatch. The global batch is accumulated from several.
+        microbatches = max(microbatches, round(global_batch / (replicas * batch))) if global_batch else microbatches
         batch *= microbatches
     level = _level(row)
     active = row.count("active_microbatches") or min(pipeline + 2, microbatches)

@@ -1,4 +1,4 @@
-"""From a row's hardware columns to a `Cluster`."""
+"""A `Cluster` from the hardware columns of a row."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 __all__ = ["cluster_of", "instance_cluster_of"]
 
 _RDMA_GBPS = 200
-"""Networks from this rate on are InfiniBand, RoCE or EFA, which write into GPU memory without the host."""
+"""Networks of at least this rate are InfiniBand, RoCE or EFA, which write to GPU memory without the host."""
 _NODE_GPUS = 8
 
 
 def cluster_of(row: Row) -> Cluster:
-    """Cluster of a measured run: GPUs, GPUs per node, and both links of the row."""
+    """Cluster of a measured run, with the GPUs, GPUs per node and links of the row."""
     gpus = row.count("gpus")
     if not gpus:
         raise SkippedError("number of GPUs not given")
@@ -31,14 +31,14 @@ def cluster_of(row: Row) -> Cluster:
     per_node = row.count("gpus_per_node") or (gpus // nodes if nodes else min(gpus, _NODE_GPUS))
     per_node = min(per_node, gpus)
     if gpus % per_node:
-        raise SkippedError("GPUs are no whole number of nodes")
+        raise SkippedError("number of GPUs is not a multiple of the GPUs per node")
     return _custom(
         _board(row), gpus, per_node, row.text("intra_node") or "nvlink", row.number("inter_node_gbps") or 0.0
     )
 
 
 def instance_cluster_of(row: Row, *, nodes: int = 1) -> Cluster:
-    """Cluster of a row that names an instance type; of another machine, by its GPU."""
+    """Cluster of a row with an instance type, or of another machine by its GPU."""
     first = row.text("instance_type").split(" ")[0]
     first = first if first.startswith("ml.") else f"ml.{first}"
     if first in {machine.name for machine in instances()}:

@@ -1,4 +1,4 @@
-"""The largest batch per GPU, from Training Compiler's table of tested models."""
+"""The largest batch per GPU, for Training Compiler's table of tested models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LARGEST = 4096
 
 
 def largest_batch(row: Row) -> int:
-    """Largest batch per GPU that is predicted to fit, with plain data parallelism; 1 if not even one sample fits.
+    """Predicted largest batch per GPU with plain data parallelism; 1 if not even one sample fits.
 
     Native PyTorch 1.x under the Hugging Face Trainer: autocast, the model's own attention, no recomputation.
     """
@@ -38,5 +38,5 @@ def largest_batch(row: Row) -> int:
     layout = Layout.of_columns(amp(job), rows=len(batches), batch_samples=batches)
     model = model_of(row, task="language-model" if "lm" in row.text("task") else "")
     fitting = memory_columns(model, cluster, job, layout).margin >= 0
-    # The first that does not fit ends the search, as trying larger and larger batches would.
+    # The first batch that does not fit ends the search, as in a measurement with increasing batches.
     return _LARGEST if fitting.all() else max(1, int(np.argmin(fitting)))

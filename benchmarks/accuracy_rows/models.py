@@ -1,4 +1,4 @@
-"""From a row's shape columns to a `Model`."""
+"""A `Model` from the shape columns of a row."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["model_of"]
 
 _HEAD_DIM = 128
-"""Width of a head where a row does not give the number of heads."""
+"""Width of a head in rows without the number of heads."""
 _VOCABULARY = {"gpt2": 50257, "llama": 32000}
 _GATED_BELOW = 4.0
-"""Ratio of feed-forward to hidden width; every gated published model but those with grouped queries lies below."""
+"""Ratio of feed-forward to hidden width. Gated published models without grouped queries are below."""
 
 
 def model_of(row: Row, *, task: str = "", dropout: bool = True) -> Model:
@@ -34,14 +34,14 @@ def model_of(row: Row, *, task: str = "", dropout: bool = True) -> Model:
     Parameters
     ----------
     task
-        ``language-model`` or ``classification``, where the table's kind of run settles the head of an encoder.
+        ``language-model`` or ``classification``, if the kind of table determines the head of an encoder.
     dropout
         Whether a GPT trains with dropout.
     """
     shape = tuple((name, row.count(name)) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq"))
     shape = (*shape, ("tied_embeddings", None if (tied := row.number("tied_embeddings")) is None else int(tied > 0)))
-    # The name is read only for facts without a column: experts, and checkpoints that a row names without their shape.
-    model = _model(shape, row.positive("params_b"), row.text("family"), _named(row.text("model")), task)
+    # A name counts only for data without a column: experts, and checkpoints in rows without a shape.
+    model = _model(shape, row.positive("params_b"), row.text("family"), _by_name(row.text("model")), task)
     return model if dropout or model.family != "gpt2" else _without_dropout(model)
 
 
@@ -52,8 +52,8 @@ def _without_dropout(model: Model) -> Model:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Named:
-    """Details that follow from a model's name; `config` as sorted items, to be hashable."""
+class _NamedModel:
+    """Data of a model's name. `config` has sorted items, to be hashable."""
 
     config: tuple[tuple[str, Any], ...]
     overrides: tuple[str, ...]
@@ -63,17 +63,17 @@ class _Named:
 
 
 @cache
-def _patterns() -> tuple[tuple[str, _Named], ...]:
+def _patterns() -> tuple[tuple[str, _NamedModel], ...]:
     text = (Path(__file__).parent / "data" / "named_models.toml").read_text(encoding="utf-8")
 
     def frozen(value: Any) -> Any:
-        return tuple(frozen(one) for one in value) if isinstance(value, list) else value
+        return tuple(frozen(item) for item in value) if isinstance(value, list) else value
 
     entries = tomllib.loads(text)["model"]
-    found = [
+    patterns = [
         (
             str(entry["pattern"]),
-            _Named(
+            _NamedModel(
                 config=tuple((key, frozen(value)) for key, value in sorted(entry["config"].items())),
                 overrides=tuple(entry.get("overrides", ())),
                 shared_blocks=bool(entry.get("shared_blocks")),
@@ -83,12 +83,12 @@ def _patterns() -> tuple[tuple[str, _Named], ...]:
         )
         for entry in entries
     ]
-    return tuple(sorted(found, key=lambda one: -len(one[0])))
+    return tuple(sorted(patterns, key=lambda pattern: -len(pattern[0])))
 
 
-def _named(name: str) -> _Named | None:
-    # At the start of a word: "albert-base" is no "bert-base".
-    return next((named for pattern, named in _patterns() if re.search(rf"(?<![a-z]){re.escape(pattern)}", name)), None)
+def _by_name(name: str) -> _NamedModel | None:
+    # At the start of a word: "albert-base" is not "bert-base".
+    return next((entry for pattern, entry in _patterns() if re.search(rf"(?<![a-z]){re.escape(pattern)}", name)), None)
 
 
 @lru_cache(maxsize=4096)
@@ -96,65 +96,67 @@ def _model(
     shape: tuple[tuple[str, int | None], ...],
     params_b: float | None,
     family: str,
-    named: _Named | None,
+    checkpoint: _NamedModel | None,
     task: str,
 ) -> Model:
-    known = dict(shape)
+    columns = dict(shape)
     try:
-        if named is not None and (not family or not known["hidden"] or dict(named.config)["model_type"] == "mixtral"):
-            return _from_name(known, named)
-        if not known["layers"] or not known["hidden"]:
-            return _from_count(known, params_b)
+        if checkpoint is not None and (
+            not family or not columns["hidden"] or dict(checkpoint.config)["model_type"] == "mixtral"
+        ):
+            return _from_name(columns, checkpoint)
+        if not columns["layers"] or not columns["hidden"]:
+            return _from_count(columns, params_b)
         if family == "bert" or family in families():
-            return _of_family(known, family, task)
+            return _of_family(columns, family, task)
         if family == "gpt":
-            return _decoder(known, "falcon" if _grouped(known) else "gpt2", params_b)
-        model = _decoder(known, "llama", params_b) if family == "llama" else _likelier(known, params_b)
-        return _sparse(known, model, params_b) or model
+            return _decoder(columns, "falcon" if _grouped(columns) else "gpt2", params_b)
+        model = _decoder(columns, "llama", params_b) if family == "llama" else _likelier(columns, params_b)
+        return _sparse(columns, model, params_b) or model
     except ModelError as error:
         raise SkippedError(f"model that cannot be expressed: {error}") from error
 
 
-def _grouped(known: dict[str, int | None]) -> bool:
-    return bool(known["kv_heads"] and known["heads"] and known["kv_heads"] < known["heads"])
+def _grouped(columns: dict[str, int | None]) -> bool:
+    return bool(columns["kv_heads"] and columns["heads"] and columns["kv_heads"] < columns["heads"])
 
 
-def _heads(known: dict[str, int | None]) -> int:
-    """Heads of the row, or as many as have the usual width."""
-    hidden = known["hidden"] or 0
-    if known["heads"]:
-        return known["heads"]
-    wanted = max(1, round(hidden / _HEAD_DIM))
-    return min((n for n in range(1, hidden + 1) if hidden % n == 0), key=lambda n: abs(n - wanted))
+def _heads(columns: dict[str, int | None]) -> int:
+    """Heads of the row, or the number with the usual width."""
+    hidden = columns["hidden"] or 0
+    if columns["heads"]:
+        return columns["heads"]
+    usual = max(1, round(hidden / _HEAD_DIM))
+    return min((n for n in range(1, hidden + 1) if hidden % n == 0), key=lambda n: abs(n - usual))
 
 
-def _from_count(known: dict[str, int | None], params_b: float | None) -> Model:
+def _from_count(columns: dict[str, int | None], params_b: float | None) -> Model:
     if not params_b:
         raise SkippedError("neither a shape nor a number of parameters")
-    return Model.from_parameters(params_b * 1e9, family="gpt2", vocab=known["vocab"], sequence_length=known["seq"])
+    return Model.from_parameters(params_b * 1e9, family="gpt2", vocab=columns["vocab"], sequence_length=columns["seq"])
 
 
-def _decoder(known: dict[str, int | None], family: str, params_b: float | None) -> Model:
-    """Decoder of a family; if no column states whether the output is tied, it follows from the number of parameters."""
+def _decoder(columns: dict[str, int | None], family: str, params_b: float | None) -> Model:
+    """Decoder of a family. Without a column for it, the number of parameters determines whether the output is tied."""
 
     def build(*, tied: bool | None) -> Model:
-        wanted: dict[str, Any] = {
-            "layers": known["layers"],
-            "hidden": known["hidden"],
-            "heads": _heads(known),
-            "vocab": known["vocab"] or _VOCABULARY.get(family),
-            "ffn": known["ffn"],
+        shape: dict[str, Any] = {
+            "layers": columns["layers"],
+            "hidden": columns["hidden"],
+            "heads": _heads(columns),
+            "vocab": columns["vocab"] or _VOCABULARY.get(family),
+            "ffn": columns["ffn"],
             "tied": tied,
             "family": family,
         }
-        if family == "gpt2" and known["seq"]:
-            wanted["max_positions"] = known["seq"]
+        if family == "gpt2" and columns["seq"]:
+            shape["max_positions"] = columns["seq"]
         if family in {"llama", "falcon"}:
-            wanted["kv_heads"] = known["kv_heads"]
-        return Model.from_shape(**wanted)
+            shape["kv_heads"] = columns["kv_heads"]
+        return Model.from_shape(**shape)
 
-    if known["tied_embeddings"] is not None:
-        return build(tied=bool(known["tied_embeddings"]))
+    if columns["tied_embeddings"] is not None:
+        return build(tied=bool(columns["tied_embeddings"]))
     if not params_b:
         return build(tied=None)
     return min((build(tied=tied) for tied in (False, True)), key=lambda model: _distance(model, params_b))
@@ -164,27 +166,27 @@ def _distance(model: Model, params_b: float) -> float:
     return abs(model.parameter_count / (params_b * 1e9) - 1)
 
 
-def _likelier(known: dict[str, int | None], params_b: float | None) -> Model:
-    """Decoder whose family no column names (rows of adapters): the form of block that has the number of parameters."""
+def _likelier(columns: dict[str, int | None], params_b: float | None) -> Model:
+    """Decoder without a family in the columns (rows of adapters): the form of block with the right parameter count."""
     if not params_b:
-        ratio = (known["ffn"] or 0) / (known["hidden"] or 1)
-        gated = 0 < ratio < _GATED_BELOW or (_grouped(known) and ratio != _GATED_BELOW)
-        return _decoder(known, "llama" if gated else "gpt2", params_b)
-    forms = ("llama", "falcon") if _grouped(known) else ("llama", "gpt2")
-    return min((_decoder(known, form, params_b) for form in forms), key=lambda model: _distance(model, params_b))
+        ratio = (columns["ffn"] or 0) / (columns["hidden"] or 1)
+        gated = 0 < ratio < _GATED_BELOW or (_grouped(columns) and ratio != _GATED_BELOW)
+        return _decoder(columns, "llama" if gated else "gpt2", params_b)
+    forms = ("llama", "falcon") if _grouped(columns) else ("llama", "gpt2")
+    return min((_decoder(columns, form, params_b) for form in forms), key=lambda model: _distance(model, params_b))
 
 
 _SPARSE_FROM = 1.4
-"""A row whose number of parameters exceeds its shape's by this factor has several feed-forward layers per block."""
+"""A row with more parameters than this factor times its shape's has several feed-forward layers per block."""
 _MANY_EXPERTS = 64
 
 
-def _sparse(known: dict[str, int | None], dense: Model, params_b: float | None) -> Model | None:
-    """Mixture of as many experts as the number of parameters takes; None for a dense model.
+def _sparse(columns: dict[str, int | None], dense: Model, params_b: float | None) -> Model | None:
+    """Mixture of experts whose number follows from the parameter count; None for a dense model.
 
-    A token passes two of a few experts (Mixtral), eight and a shared one of many (DeepSeek, Qwen).
+    A token uses two of a few experts (Mixtral), or eight and a shared one of many (DeepSeek, Qwen).
     """
-    ffn, layers, hidden = known["ffn"], known["layers"], known["hidden"]
+    ffn, layers, hidden = columns["ffn"], columns["layers"], columns["hidden"]
     if dense.family != "llama" or not (params_b and ffn and layers and hidden):
         return None
     if params_b * 1e9 < _SPARSE_FROM * dense.parameter_count:
@@ -195,63 +197,64 @@ def _sparse(known: dict[str, int | None], dense: Model, params_b: float | None) 
         family="mixtral",
         layers=layers,
         hidden=hidden,
-        heads=_heads(known),
-        kv_heads=known["kv_heads"],
+        heads=_heads(columns),
+        kv_heads=columns["kv_heads"],
         ffn=ffn,
-        vocab=known["vocab"],
-        tied=None if known["tied_embeddings"] is None else bool(known["tied_embeddings"]),
+        vocab=columns["vocab"],
+        tied=None if columns["tied_embeddings"] is None else bool(columns["tied_embeddings"]),
         experts=experts,
         experts_per_token=9 if experts >= _MANY_EXPERTS else 2,
     )
 
 
-def _of_family(known: dict[str, int | None], family: str, task: str) -> Model:
-    """Model of a transformers family. A fine-tuned encoder ends in a classifier unless the table differs."""
+def _of_family(columns: dict[str, int | None], family: str, task: str) -> Model:
+    """Model of a transformers family. A fine-tuned encoder has a classifier unless the table specifies a head."""
     facts = families()[family]
-    wanted = {
-        "layers": known["layers"],
-        "hidden": known["hidden"],
-        "heads": _heads(known),
-        "kv_heads": known["kv_heads"],
-        "ffn": known["ffn"],
-        "vocab": known["vocab"],
-        "tied": None if known["tied_embeddings"] is None else bool(known["tied_embeddings"]),
+    shape = {
+        "layers": columns["layers"],
+        "hidden": columns["hidden"],
+        "heads": _heads(columns),
+        "kv_heads": columns["kv_heads"],
+        "ffn": columns["ffn"],
+        "vocab": columns["vocab"],
+        "tied": None if columns["tied_embeddings"] is None else bool(columns["tied_embeddings"]),
     }
     config: dict[str, Any] = {"model_type": family}
-    config |= {facts.shape_keys[key]: value for key, value in wanted.items() if value and key in facts.shape_keys}
+    config |= {facts.shape_keys[key]: value for key, value in shape.items() if value and key in facts.shape_keys}
     if family in {"bert", "roberta"} and task != "language-model":
         config["architectures"] = [f"{facts.config_class.removesuffix('Config')}ForSequenceClassification"]
     return Model.from_config(config)
 
 
-def _from_name(known: dict[str, int | None], named: _Named) -> Model:
-    config = dict(named.config)
+def _from_name(columns: dict[str, int | None], checkpoint: _NamedModel) -> Model:
+    config = dict(checkpoint.config)
     keys = families()[config["model_type"]].shape_keys
     for field in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"):
-        value, key = known[field], keys.get(field)
-        if value and key and key not in named.overrides:
+        value, key = columns[field], keys.get(field)
+        if value and key and key not in checkpoint.overrides:
             config[key] = value
     config["attention_types"] = config.get("attention_types") or None
     if config["attention_types"] is None:
         del config["attention_types"]
     model = Model.from_config({key: _thawed(value) for key, value in config.items()})
-    if named.score_matrices > 1:
+    if checkpoint.score_matrices > 1:
         groups = tuple(
             dataclasses.replace(
-                group, block=dataclasses.replace(group.block, attentions=group.block.attentions * named.score_matrices)
+                group,
+                block=dataclasses.replace(group.block, attentions=group.block.attentions * checkpoint.score_matrices),
             )
             for group in model.groups
         )
         model = dataclasses.replace(model, groups=groups)
-    return _sharing(model, named.token_width) if named.shared_blocks else model
+    return _sharing(model, checkpoint.token_width) if checkpoint.shared_blocks else model
 
 
 def _thawed(value: Any) -> Any:
-    return [_thawed(one) for one in value] if isinstance(value, tuple) else value
+    return [_thawed(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _sharing(model: Model, token_width: int) -> Model:
-    """Model whose blocks have one set of weights between them, over a narrow token table."""
+    """Model with one set of weights for all blocks and a narrow token table."""
     (group,) = model.groups
     empty = dataclasses.replace(group.block, parameters=0, replicated_parameters=0)
     narrow = model.shape.vocab * token_width

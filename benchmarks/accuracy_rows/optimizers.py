@@ -1,4 +1,4 @@
-"""Bytes of optimizer state and gradients, from the optimizer column."""
+"""The optimizer column of a row: optimizer state, and storage of gradients."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ if TYPE_CHECKING:
 
     from .table import Row
 
-__all__ = ["Keeping", "keeping", "leaves_optimizer_open"]
+__all__ = ["OptimizerColumn", "leaves_optimizer_open", "optimizer_column"]
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
-    """State of a run in addition to its parameters."""
+class OptimizerColumn:
+    """Optimizer and gradients of a run."""
 
     optimizer: OptimizerName
     state_bits: int | None
-    """Of a moment, if the column states it."""
+    """Bits per moment; None if not in the column."""
     gradient_bits: int | None
-    """Of an accumulated gradient, if the column states it."""
-    fp32_beside: bool
+    """Bits per accumulated gradient; None if not in the column."""
+    fp32_accumulation: bool
     """Whether fp32 gradients are accumulated in addition to 16-bit ones."""
     master_gradients: bool
-    """Whether fp32 copies of parameters and of gradients are kept (20 bytes per parameter with Adam)."""
+    """Whether there are fp32 copies of parameters and gradients (20 bytes per parameter with Adam)."""
     deepspeed: bool
     """Whether DeepSpeed's optimizer runs."""
 
 
-def keeping(row: Row) -> Keeping:
-    """Read the optimizer column; an empty one means Adam."""
+def optimizer_column(row: Row) -> OptimizerColumn:
+    """Read the optimizer column. The default is Adam."""
     text = row.text("optimizer")
-    return Keeping(
+    return OptimizerColumn(
         optimizer=_optimizer(text),
         state_bits=_bits(text, r"states?"),
         gradient_bits=_bits(text, r"grad(?:ient)?s?"),
-        fp32_beside="bf16_optimizer" in text or "+4 b/param" in text,
+        fp32_accumulation="bf16_optimizer" in text or "+4 b/param" in text,
         master_gradients="20 b/param" in text or "main grad" in text,
         deepspeed="deepspeed" in text,
     )
 
 
 def leaves_optimizer_open(row: Row) -> bool:
-    """Whether the column leaves the optimizer to the library's own recipe."""
+    """Whether the column refers to the optimizer of the library's recipe."""
     return "per recipe" in row.text("optimizer") or "variant" in row.text("optimizer")
 
 
@@ -62,5 +62,5 @@ def _optimizer(text: str) -> OptimizerName:
 
 
 def _bits(text: str, of: str) -> int | None:
-    found = re.search(rf"(bf16|fp16|fp32)\s+{of}\b", text)
-    return None if found is None else (32 if found.group(1) == "fp32" else 16)
+    match = re.search(rf"(bf16|fp16|fp32)\s+{of}\b", text)
+    return None if match is None else (32 if match.group(1) == "fp32" else 16)

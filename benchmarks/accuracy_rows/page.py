@@ -106,8 +106,8 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
     for name, (title, _) in _TABLES.items():
         yield from _breakdown(title, result[name])
         if unread := result["extra"].get(f"{name}_framework_unread"):
-            found = f"median {_percent(unread['median'])}, p90 {_percent(unread['p90'])}"
-            yield f"Without the name of the training library: {found}."
+            figures = f"median {_percent(unread['median'])}, p90 {_percent(unread['p90'])}"
+            yield f"Without the name of the training library: {figures}."
             yield ""
     yield from _step_intervals()
     yield _METHOD
@@ -149,10 +149,10 @@ def _constants() -> Iterator[str]:
     yield ""
     yield "| constant | prior | fitted | meaning |"
     yield "|---|---:|---:|---|"
-    for name, one in constants().items():
+    for name, constant in constants().items():
         # A GPU without a measured run has a value that is assumed.
-        if one.prior is not None and not one.assumed:
-            yield f"| `{name}` | {one.prior:g} | {one.value:g} | {one.source} |"
+        if constant.prior is not None and not constant.assumed:
+            yield f"| `{name}` | {constant.prior:g} | {constant.value:g} | {constant.source} |"
 
 
 def _cells(errors: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""From a measured run's columns to what the cost model evaluates: model, cluster, job and layout."""
+"""Model, cluster, job and layout from the columns of a measured run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from smp_advisor.workload import Adapter, Job
 from .frameworks import habits
 from .machines import cluster_of
 from .models import model_of
-from .optimizers import keeping, leaves_optimizer_open
+from .optimizers import leaves_optimizer_open, optimizer_column
 from .table import SkippedError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.state_bytes import Recipe
     from smp_advisor.workload import Model
 
-    from .optimizers import Keeping
+    from .optimizers import OptimizerColumn
     from .table import Row
 
 __all__ = ["Degrees", "Run", "degrees_of", "run_of"]
@@ -40,30 +40,30 @@ _LEVELS = {"": 0, "none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "hybrid": 3}
 _RECOMPUTE = {"": 0, "none": 0, "full": 1, "selective-attention": 0}
 _MOST_SAMPLES = 16
 PREFETCHED_UNITS = 2
-"""FSDP's and ZeRO-3's habit: the running unit and the next one are gathered."""
+"""Gathered units in FSDP and ZeRO-3: the running one and the next."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One configuration, ready to be evaluated."""
+    """One configuration as input of the cost model."""
 
     model: Model
     cluster: Cluster
     job: Job
     layout: Layout
     stage: int | None = None
-    """The pipeline stage whose memory was measured, None for the largest."""
+    """The pipeline stage with measured memory; None for the largest."""
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Key of a configuration: equal for rows of the same one, in any stage or table."""
+        """Key of the configuration, equal for rows of other stages or tables with the same configuration."""
         columns = tuple(sorted((name, value.item()) for name, value in vars(self.layout).items() if name != "recipe"))
         return self.model, self.cluster, self.job, self.layout.recipe, columns
 
 
 @dataclass(frozen=True)
 class Degrees:
-    """Parallel degrees and batches of a row, what is missing inferred from the rest."""
+    """Parallel degrees and batches of a row. Missing ones are inferred from the others."""
 
     tensor: int
     pipeline: int
@@ -77,10 +77,10 @@ class Degrees:
 def degrees_of(row: Row, gpus: int, gpus_per_node: int) -> Degrees:
     """Degrees of a row.
 
-    A missing tensor-parallel degree is the part of the model-parallel size that one node holds, and the rest is the
-    pipeline's. A missing microbatch is the replica's full batch without a pipeline, up to 16 samples. In one it is a
-    sample, as in Megatron-LM's runs, or with fully sharded stages, which is PyTorch's own pipeline, one of as many as
-    stages.
+    A missing tensor-parallel degree is the part of the model-parallel size that fits in one node; the pipeline has the
+    remaining factor. Without a pipeline, a missing microbatch is the replica's full batch, up to 16 samples. With a
+    pipeline, it is one sample, as in Megatron-LM's runs, or with fully sharded stages (PyTorch's own pipeline) the
+    batch divided by the number of stages.
     """
     context, replicas = row.count("cp") or 1, row.count("dp")
     tensor, pipeline = row.count("tp"), row.count("pp")
@@ -92,17 +92,17 @@ def degrees_of(row: Row, gpus: int, gpus_per_node: int) -> Degrees:
         pipeline = pipeline or size // max(tensor, 1)
     replicas = replicas or gpus // (tensor * pipeline * context)
     if tensor * pipeline * context * replicas != gpus:
-        raise SkippedError("parallel degrees do not make the number of GPUs")
-    micro, count, whole = row.count("micro_batch"), row.count("num_microbatches"), row.count("global_batch")
-    each = whole / replicas if whole else None
+        raise SkippedError("product of the parallel degrees is not the number of GPUs")
+    micro, count, total = row.count("micro_batch"), row.count("num_microbatches"), row.count("global_batch")
+    per_replica = total / replicas if total else None
     if micro is None:
-        if each is None:
+        if per_replica is None:
             raise SkippedError("batch not given")
         if count is None and pipeline > 1:
-            count = pipeline if _level(row) == 3 else max(1, round(each))
-        micro = min(max(1, round(each / (count or 1))), _MOST_SAMPLES)
+            count = pipeline if _level(row) == 3 else max(1, round(per_replica))
+        micro = min(max(1, round(per_replica / (count or 1))), _MOST_SAMPLES)
     if count is None:
-        count = max(1, round(each / micro)) if each else 1
+        count = max(1, round(per_replica / micro)) if per_replica else 1
     return Degrees(tensor, pipeline, context, replicas, micro, count, row.count("vpp") or 1)
 
 
@@ -110,12 +110,12 @@ def run_of(row: Row) -> Run:
     """Configuration of a row of the tables of throughput and of memory."""
     cluster = cluster_of(row)
     degrees = degrees_of(row, cluster.gpus, cluster.gpus_per_node)
-    kept = keeping(row)
-    job = _job(row, kept)
+    column = optimizer_column(row)
+    job = _job(row, column)
     try:
-        recipe = over_frozen(_recipe(row, job, kept, degrees), job)
+        recipe = over_frozen(_recipe(row, job, column, degrees), job)
         if row.text("attention_class") == "flash":
-            # Who trains with FlashAttention's kernels has the other fused ones as well.
+            # Runs with FlashAttention also use other fused kernels.
             pure = row.text("precision_class").endswith("pure") or job.adapter is not None
             recipe = replace(recipe, logit_bytes=PURE_LOGIT_BYTES if pure else COMPILED_LOGIT_BYTES, fused_kernels=True)
         recipe = _by_habit(row, recipe, job)
@@ -131,7 +131,7 @@ def run_of(row: Row) -> Run:
     return Run(model, cluster, job, layout, stage)
 
 
-def _job(row: Row, kept: Keeping) -> Job:
+def _job(row: Row, column: OptimizerColumn) -> Job:
     precision = row.text("precision_class") or row.text("precision")
     sequence = row.count("seq")
     if not sequence:
@@ -141,7 +141,7 @@ def _job(row: Row, kept: Keeping) -> Job:
             sequence_length=sequence,
             precision="fp32" if precision.startswith("fp32") else "fp16" if precision.startswith("fp16") else "bf16",
             fp8=precision.startswith("fp8"),
-            optimizer=kept.optimizer,
+            optimizer=column.optimizer,
             attention="eager" if row.text("attention_class").startswith("eager") else "fused",
             adapter=_adapter(row),
         )
@@ -161,52 +161,52 @@ def _adapter(row: Row) -> Adapter | None:
     return Adapter(base_bits=bits, double_quantization=bits == 4 and doubly)
 
 
-def _recipe(row: Row, job: Job, kept: Keeping, degrees: Degrees) -> Recipe:
+def _recipe(row: Row, job: Job, column: OptimizerColumn, degrees: Degrees) -> Recipe:
     """Bytes per parameter of the kind of run.
 
-    Without any division of model or state a run is plain PyTorch (autocast); fully sharded it is FSDP, or ZeRO-3 where
-    there is also model parallelism; the rest are Megatron's and DeepSpeed's optimizers over 16-bit parameters. What the
-    optimizer column states about gradients comes first.
+    A run that divides neither model nor state is plain PyTorch (autocast). A fully sharded run is FSDP, or ZeRO-3 if it
+    also has model parallelism. Other runs have Megatron's or DeepSpeed's optimizers over 16-bit parameters. Gradients
+    in the optimizer column have priority.
     """
     precision, level = row.text("precision_class"), _level(row)
     if precision == "fp32":
         return amp(job)
     if precision.endswith("pure") or job.adapter is not None:
-        return pure(job, fp32_state=kept.state_bits == 32)
-    if kept.master_gradients:
+        return pure(job, fp32_state=column.state_bits == 32)
+    if column.master_gradients:
         return megatron_fp16(job)
-    if kept.fp32_beside:
+    if column.fp32_accumulation:
         return deepspeed(job, fp32_accumulation=True)
-    if kept.gradient_bits == 32:
+    if column.gradient_bits == 32:
         return megatron(job)
-    if kept.gradient_bits == 16 or kept.deepspeed:
+    if column.gradient_bits == 16 or column.deepspeed:
         return deepspeed(job, zero=level > 0)
     return _habitual_recipe(row, job, level, parallel=degrees.tensor > 1 or degrees.pipeline > 1)
 
 
 def _by_habit(row: Row, recipe: Recipe, job: Job) -> Recipe:
-    """Changes by the row's library."""
-    found = habits(row)
-    if found.logit_bytes is not None:
-        recipe = replace(recipe, logit_bytes=found.logit_bytes)
-    if found.default_optimizer == "paged-in-backward" and job.adapter is None and leaves_optimizer_open(row):
+    """State bytes with the habits of the row's library."""
+    library = habits(row)
+    if library.logit_bytes is not None:
+        recipe = replace(recipe, logit_bytes=library.logit_bytes)
+    if library.default_optimizer == "paged-in-backward" and job.adapter is None and leaves_optimizer_open(row):
         recipe = replace(recipe, gradient_bytes=0, moment_bytes=0)
-    recipe = replace(recipe, root_stays_gathered=not found.root_units)
-    # A row with one microbatch accumulates nothing.
-    if found.accumulates_unsharded and row.count("num_microbatches") != 1:
+    recipe = replace(recipe, root_stays_gathered=not library.root_units)
+    # A row with one microbatch accumulates no gradients.
+    if library.accumulates_unsharded and row.count("num_microbatches") != 1:
         recipe = replace(recipe, gradients_persist=True)
         if _level(row) == 3:
-            whole = float(recipe.compute_bytes)
+            undivided = float(recipe.compute_bytes)
             recipe = replace(
                 recipe,
-                extra_gradient_bytes=whole,
-                frozen_gradient_bytes=whole if job.adapter is not None else 0.0,
+                extra_gradient_bytes=undivided,
+                frozen_gradient_bytes=undivided if job.adapter is not None else 0.0,
             )
     return recipe
 
 
 def _habitual_recipe(row: Row, job: Job, level: int, *, parallel: bool) -> Recipe:
-    """Default of the libraries that divide a model and its state this way, if the optimizer column is empty."""
+    """State bytes of libraries with this division of model and state, if the optimizer column does not have them."""
     if level >= 2 and not (parallel and job.precision == "fp16"):
         return fully_sharded(job)
     if level == 0 and not parallel:
@@ -215,7 +215,7 @@ def _habitual_recipe(row: Row, job: Job, level: int, *, parallel: bool) -> Recip
         return megatron(job)
     if not level:
         return megatron_fp16(job)
-    # Its BF16_Optimizer goes with Megatron-DeepSpeed's model parallelism; ZeRO alone reduces 16-bit gradients.
+    # Megatron-DeepSpeed's model parallelism uses BF16_Optimizer. ZeRO alone reduces 16-bit gradients.
     return deepspeed(job, fp32_accumulation=parallel and job.precision == "bf16")
 
 
@@ -227,9 +227,9 @@ def _level(row: Row) -> int:
 
 
 def _modern(row: Row) -> bool:
-    """Whether the run is of the time (from 2022 on) of FlashAttention and selective recomputation.
+    """Whether the run is from 2022 or later, with FlashAttention or selective recomputation.
 
-    Sequence parallelism came into Megatron-LM with them, and dropout went out of pre-training.
+    Since then Megatron-LM has sequence parallelism, and pre-training does not use dropout.
     """
     return row.text("attention_class").startswith("flash") or row.text("recompute_class") == "selective-attention"
 
@@ -237,7 +237,7 @@ def _modern(row: Row) -> bool:
 def _keeps_gathered(row: Row, degrees: Degrees) -> bool:
     """Whether a fully sharded pipeline stage stays gathered, with its gradients in fp32, until its last microbatch.
 
-    Gathering again for every microbatch would cost more than the pipeline saves (torchtitan, ``parallelize_llama``).
+    Repeated gathers for every microbatch would cost more than the pipeline saves (torchtitan, ``parallelize_llama``).
     """
     return _level(row) == 3 and degrees.pipeline > 1
 
@@ -269,13 +269,13 @@ def _columns(row: Row, degrees: Degrees) -> dict[str, int | bool]:
         "microbatches": degrees.microbatches,
         "active_microbatches": degrees.microbatches,
         "depth_bounds_activations": True,
-        # A fused attention keeps no scores to recompute: there, "selective" is PyTorch's every other block.
+        # Fused attention saves no scores. There, "selective" is PyTorch's checkpointing of every other block.
         "checkpoint_layers": 1 if selective and fused else _RECOMPUTE[recompute],
         "checkpoint_period": 2 if selective and fused else 1,
         "selective_recomputation": selective and not fused,
         "offload_activations": "activation" in row.text("offload"),
         "offload_state": level == 3 and _on_host(row.text("offload")),
-        # DeepSpeed's ZeRO-3 partitions them over model parallelism, FSDP2 with model parallelism divides the sequence.
+        # DeepSpeed's ZeRO-3 partitions them over model parallelism. With FSDP2, the sequence is divided.
         "split_checkpoints": level == 3 and degrees.tensor > 1,
         "offload_running": True,
         "pipeline_outermost": True,
@@ -283,12 +283,12 @@ def _columns(row: Row, degrees: Degrees) -> dict[str, int | bool]:
 
 
 def _on_host(offload: str) -> bool:
-    """Whether parameters and gradients, and so the optimizer's state, are kept on the CPU."""
+    """Whether parameters and gradients, and so the optimizer's state, are on the CPU."""
     return "param" in offload and ("cpu" in offload or "host" in offload)
 
 
 def _stage(row: Row, stages: int) -> int | None:
-    """Stage of ``pp stage 3 of 8 (...)``; None where the row is of all of them."""
+    """Stage of ``pp stage 3 of 8 (...)``; None if the row covers all stages."""
     words = row.text("rank_or_stage").split()
     if words[:2] != ["pp", "stage"] or len(words) < 5:
         return None

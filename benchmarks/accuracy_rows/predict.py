@@ -26,7 +26,7 @@ _NOT_ALLOCATED = ("allocator_reserve", "context")
 
 @dataclass(frozen=True)
 class MemoryPrediction:
-    """Peak memory of one GPU of a stage, GiB."""
+    """Peak memory per GPU of a stage, GiB."""
 
     allocated_gib: float
     reserved_gib: float
@@ -36,23 +36,23 @@ class MemoryPrediction:
     terms: dict[str, float]
 
     def of_class(self, name: str) -> float:
-        """Figure that a `mem_class` stands for."""
+        """Figure of a `mem_class`."""
         return {"allocated": self.allocated_gib, "reserved": self.reserved_gib, "total": self.total_gib}[name]
 
 
 def memory(run: Run) -> MemoryPrediction:
-    """Memory of the run's measured stage, or of the one that needs the most."""
+    """Memory of the run's measured stage, or of the largest stage."""
     model = run.model if run.job.adapter is None else run.job.adapter.applied_to(run.model)
     world = World.of(model, run.cluster, run.job, run.layout)
     saved = tuple(block_saved_bytes(g.block, run.layout, world, run.job) for g in model.groups)
     every = stages(model, int(run.layout.pipeline_parallel_degree[0]))
-    wanted = every if run.stage is None else (every[run.stage],)
+    measured = every if run.stage is None else (every[run.stage],)
     shards = vocabulary_shards(model, run.layout)
-    found = [
+    predictions = [
         _prediction(stage_bytes(model, run.layout, world, stage, saved), shards, model.activation_band)
-        for stage in wanted
+        for stage in measured
     ]
-    return max(found, key=lambda one: one.total_gib)
+    return max(predictions, key=lambda prediction: prediction.total_gib)
 
 
 def _prediction(by_category: dict[str, np.ndarray], shards: np.ndarray, activation_band: float) -> MemoryPrediction:
@@ -71,11 +71,11 @@ def fits(run: Run) -> float:
 
 
 def step_factors(run: Run) -> tuple[float, float]:
-    """Factors of the predicted step time between which 95 % of the measured ones are expected."""
+    """Factors of the predicted step time between which the cost model expects 95 % of the measured ones."""
     return step_time_factors(str(plan_kinds(run.layout, run.cluster)[0]), published_library=True)
 
 
 def step_seconds(run: Run) -> dict[str, float]:
-    """Parts of the step time."""
+    """Seconds per step by part."""
     columns = seconds_columns(run.model, run.cluster, run.job, run.layout)
     return {name: float(values[0]) for name, values in columns.items()}

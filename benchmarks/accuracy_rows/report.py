@@ -66,12 +66,12 @@ def _skipped(entry: dict[str, Any]) -> Iterator[str]:
 def _intervals(intervals: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield "Intervals of nominally 95 %"
-    for name, found in intervals.items():
-        if found["cases"]:
+    for name, entry in intervals.items():
+        if entry["cases"]:
             yield (
-                f"  {name.replace('_', ' '):12} {_percent(found['share'])} of {found['cases']} rows within, "
-                f"(95 % interval {_percent(found['low'])} to {_percent(found['high'])}), "
-                f"median half width {_percent(found['median_half_width'])}"
+                f"  {name.replace('_', ' '):12} {_percent(entry['share'])} of {entry['cases']} rows within, "
+                f"(95 % interval {_percent(entry['low'])} to {_percent(entry['high'])}), "
+                f"median half width {_percent(entry['median_half_width'])}"
             )
 
 
@@ -84,11 +84,11 @@ def _fit(fit: dict[str, Any]) -> Iterator[str]:
         ("false_oom_at_search_margin", "ran, less than 95 % sure to fit"),
         ("missed_oom_at_search_margin", "ran out of memory, 95 % sure to fit"),
     ):
-        found = fit[name]
+        entry = fit[name]
         interval = (
-            "" if found["share"] is None else f" (95 % interval {_percent(found['low'])} to {_percent(found['high'])})"
+            "" if entry["share"] is None else f" (95 % interval {_percent(entry['low'])} to {_percent(entry['high'])})"
         )
-        yield f"  {words:40}{_percent(found['share']):>9} of {found['cases']}{interval}"
+        yield f"  {words:40}{_percent(entry['share']):>9} of {entry['cases']}{interval}"
     if fit["skipped"]:
         yield f"  skipped {fit['skipped']}"
         for reason, count in fit["skipped_by_reason"].items():
@@ -101,11 +101,11 @@ def _ranking(ranking: dict[str, Any]) -> Iterator[str]:
     tau = ranking["kendall_tau_median"]
     middle = "-" if tau is None else f"{tau:.2f}"
     yield f"  median Kendall's tau {middle}, median regret {_percent(ranking['regret_median'])}"
-    for one in ranking["each"]:
-        fixed = one["fixed"]
-        tau = "   -" if one["kendall_tau"] is None else f"{one['kendall_tau']:+.2f}"
-        what = f"{fixed['layers']} x {fixed['hidden']}, {fixed['seq']} tokens, batch {fixed['global_batch']}"
-        yield f"  tau {tau}  regret {_percent(one['regret']):>7}  {one['plans']:>3} plans  {what}, {_where(fixed)}"
+    for sweep in ranking["each"]:
+        fixed = sweep["fixed"]
+        tau = "   -" if sweep["kendall_tau"] is None else f"{sweep['kendall_tau']:+.2f}"
+        work = f"{fixed['layers']} x {fixed['hidden']}, {fixed['seq']} tokens, batch {fixed['global_batch']}"
+        yield f"  tau {tau}  regret {_percent(sweep['regret']):>7}  {sweep['plans']:>3} plans  {work}, {_where(fixed)}"
 
 
 def _where(fixed: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Every scored row with its prediction, as a table for looking into."""
+"""A table of all scored rows with their predictions, for analysis."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _COLUMNS = (
 
 def write_residuals(judged: Judged, path: Path) -> None:
     """Write rows of (figure, predicted, measured, error, columns of the row, terms of the prediction)."""
-    terms = sorted({name for rows in judged.scored.values() for one in rows for name in one.terms})
+    terms = sorted({name for rows in judged.scored.values() for scored in rows for name in scored.terms})
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["figure", "predicted", "measured", "error", "parallelism", *_COLUMNS, *terms])
         for figure, rows in judged.scored.items():
-            for one in rows:
+            for scored in rows:
                 writer.writerow(
                     [
                         figure,
-                        f"{one.predicted:.4g}",
-                        f"{one.measured:.4g}",
-                        f"{one.error:+.4f}",
-                        one.parallelism,
-                        *(one.row.values.get(column, "") for column in _COLUMNS),
-                        *(f"{one.terms[name]:.4g}" if name in one.terms else "" for name in terms),
+                        f"{scored.predicted:.4g}",
+                        f"{scored.measured:.4g}",
+                        f"{scored.error:+.4f}",
+                        scored.parallelism,
+                        *(scored.row.values.get(column, "") for column in _COLUMNS),
+                        *(f"{scored.terms[name]:.4g}" if name in scored.terms else "" for name in terms),
                     ]
                 )

@@ -1,4 +1,4 @@
-"""Sweeps: the same training measured under several plans."""
+"""Sweeps: the same training run measured with several plans."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Sweep", "sweeps"]
 
 _LEAST_PLANS = 3
-# Columns that are constant in a sweep. All rows of one sweep do the same work on the same machine.
+# Columns that are equal in a sweep. All its rows do the same work on the same machine.
 _FIXED = (
     "family", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "gpu", "gpus", "gpus_per_node",
     "intra_node", "inter_node_gbps", "framework", "precision_class", "attention_class", "optimizer", "global_batch",
@@ -27,19 +27,19 @@ _FIXED = (
 
 @dataclass(frozen=True)
 class Sweep:
-    """One sweep and how well its plans are ranked."""
+    """One sweep with the ranking quality of its plans."""
 
     fixed: dict[str, str]
     plans: int
     kendall_tau: float | None
-    """None where all measured or all predicted times are equal."""
+    """None if all measured or all predicted times are equal."""
     regret: float
 
 
 def sweeps(timed: Iterable[tuple[Row, Run, float, float]]) -> list[Sweep]:
-    """Sweeps of at least three plans among rows of (row, run, predicted seconds, measured seconds) a step.
+    """Sweeps of at least three plans from tuples (row, run, predicted seconds, measured seconds) per step.
 
-    Of a plan that was measured more than once the median counts.
+    A plan with several measurements counts with their median.
     """
     groups: dict[tuple[str, ...], dict[tuple[object, ...], list[tuple[float, float]]]] = defaultdict(
         lambda: defaultdict(list)
@@ -47,12 +47,12 @@ def sweeps(timed: Iterable[tuple[Row, Run, float, float]]) -> list[Sweep]:
     for row, run, predicted, measured in timed:
         key = tuple(row.text(column) for column in _FIXED)
         groups[key][run.identity].append((predicted, measured))
-    found = []
+    result = []
     for key, plans in groups.items():
         if len(plans) < _LEAST_PLANS:
             continue
         predictions = [pairs[0][0] for pairs in plans.values()]
         medians = [median(pair[1] for pair in pairs) for pairs in plans.values()]
         fixed = dict(zip(_FIXED, key, strict=True))
-        found.append(Sweep(fixed, len(plans), kendall_tau(predictions, medians), regret(predictions, medians)))
-    return found
+        result.append(Sweep(fixed, len(plans), kendall_tau(predictions, medians), regret(predictions, medians)))
+    return result

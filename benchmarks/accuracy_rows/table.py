@@ -1,4 +1,4 @@
-"""Tables of measured runs: which kind a file is, its rows, and which of them are scored."""
+"""Tables of measured runs: kind of file, rows, and selection of scored rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Row", "SkippedError", "Table", "TableError", "TableKind", "read_tabl
 
 TableKind = Literal["throughput", "memory", "known_good", "max_batch"]
 
-# A kind is recognized by columns that only it has; the file's name is not used.
+# Columns that only one kind of table has. The name of a file does not matter.
 _SIGNATURES: dict[TableKind, frozenset[str]] = {
     "throughput": frozenset({"step_time_s", "tokens_per_s_per_gpu", "plan_kind"}),
     "memory": frozenset({"rank_or_stage", "memory_gib_per_gpu", "mem_class", "plan_kind"}),
@@ -31,17 +31,17 @@ class TableError(Exception):
 
 
 class SkippedError(Exception):
-    """A row that cannot be expressed; the message is the reason it is counted under."""
+    """A row that cannot be expressed. The message is the reason in the count."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table, its columns read by type. What is empty or absent is None."""
+    """One row of a table, with typed access to its columns. Empty and missing values are None."""
 
     values: Mapping[str, str]
 
     def text(self, column: str) -> str:
-        """Text of a column in lower case; empty where there is none."""
+        """Text of a column in lower case; empty without a value."""
         value = (self.values.get(column) or "").strip()
         return "" if value.lower() in _EMPTY else value.lower()
 
@@ -57,17 +57,17 @@ class Row:
         return value if math.isfinite(value) else None
 
     def positive(self, column: str) -> float | None:
-        """Number of a column; None where it is not above zero."""
+        """Positive number of a column, else None."""
         value = self.number(column)
         return value if value is not None and value > 0 else None
 
     def count(self, column: str) -> int | None:
-        """Whole number of a column that counts something; None below 1."""
+        """Whole number of a column; None below 1."""
         value = self.number(column)
         return round(value) if value is not None and value >= 1 else None
 
     def flag(self, column: str) -> bool | None:
-        """Whether a column is "yes"; None if it is empty."""
+        """Boolean of a column; None without a value."""
         text = self.text(column)
         if not text:
             return None
@@ -75,12 +75,12 @@ class Row:
 
     @property
     def scorable(self) -> bool:
-        """Whether the row is judged and has one plan for all stages."""
+        """Whether the row is judged and all stages have the same plan."""
         return self.judged and self.text("plan_kind") in {"", "uniform"}
 
     @property
     def judged(self) -> bool:
-        """Whether the row is verified and complete but for one small inference at most."""
+        """Whether the row is verified and complete, with at most one small inference."""
         return self.text("verified") == "yes" and self.text("quality") in {"a", "b"}
 
 
@@ -94,12 +94,12 @@ class Table:
 
 
 def without_column(table: Table, column: str) -> Table:
-    """The table with a column empty."""
+    """The table without the values of a column."""
     return replace(table, rows=tuple(Row({**row.values, column: ""}) for row in table.rows))
 
 
 def read_table(path: Path) -> Table:
-    """Read one file; its kind follows from its columns."""
+    """Read one file. Its columns determine its kind."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
@@ -111,6 +111,6 @@ def read_table(path: Path) -> Table:
         if signature <= columns:
             return Table(path, kind, rows)
     raise TableError(
-        f"{path} is no table of measured runs: it has the columns of none of {', '.join(_SIGNATURES)} "
-        "(see the README of the published measurements)."
+        f"{path} is not a table of measured runs: it has the columns of none of {', '.join(_SIGNATURES)} "
+        "(see the README next to the published measurements)."
     )

@@ -13,7 +13,7 @@ from benchmarks.accuracy_rows.command import main
 from benchmarks.accuracy_rows.judge import figures
 from benchmarks.accuracy_rows.known_good import known_good_run
 from benchmarks.accuracy_rows.models import model_of
-from benchmarks.accuracy_rows.optimizers import keeping
+from benchmarks.accuracy_rows.optimizers import optimizer_column
 from benchmarks.accuracy_rows.plans import run_of
 from benchmarks.accuracy_rows.table import Row, SkippedError, TableError, read_table
 from tests.benchmarks.rows import GPT, MEASURED, TIMED, row, score, table
@@ -70,7 +70,7 @@ def test_a_file_s_kind_follows_from_its_columns(tmp_path):
 
 def test_another_file_is_refused(tmp_path, capsys):
     path = table(tmp_path, "c.csv", [{"a": 1}])
-    with pytest.raises(TableError, match="no table of measured runs"):
+    with pytest.raises(TableError, match="is not a table of measured runs"):
         read_table(path)
     assert main([str(path)]) == 2
     assert "c.csv" in capsys.readouterr().err
@@ -228,7 +228,7 @@ def test_bytes_a_parameter(changes, total):
     ],
 )
 def test_optimizers_by_their_text(text, optimizer):
-    assert keeping(row(optimizer=text)).optimizer == optimizer
+    assert optimizer_column(row(optimizer=text)).optimizer == optimizer
 
 
 def test_adapters_over_a_base_whose_family_no_column_names():
