@@ -29,6 +29,8 @@ _STRING = r'"""(?s:.*?)"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\''
 _PYTHON = re.compile(_STRING + r"|#[^\n]*")
 _TYPESCRIPT = re.compile(_STRING + r"|`(?:[^`\\]|\\.)*`|//[^\n]*|/\*(?s:.*?)\*/")
 _TOML_KEY = re.compile(r"[\w.-]+ *= *(?=[\"'\[{\dtf])")
+_BLOCK = re.compile(r"(?ms)^```.*?^```")
+_ABBREVIATION = re.compile(r"\b[A-Z]{2,6}\b")
 _UNRELEASED = re.compile(r"(?s)## \[Unreleased\].*?(?=\n## |\Z)")
 
 
@@ -81,6 +83,14 @@ def files(only: tuple[str, ...] = ()) -> Iterator[Path]:
                 and not name.startswith(skipped)
             ):
                 yield path
+
+
+@cache
+def defined_abbreviations() -> frozenset[str]:
+    """Abbreviations that pages may use: general ones, and those of the glossary."""
+    glossary = tomllib.loads((ROOT / "smp_advisor" / "notebook" / "data" / "glossary.toml").read_text("utf-8"))
+    terms = {entry.get("short", entry["term"]) for entry in glossary["term"]}
+    return frozenset(terms.union(rules()["common_abbreviations"]))
 
 
 def texts(path: Path, source: str) -> Iterator[tuple[int, str]]:
@@ -156,11 +166,26 @@ def matches(path: Path, source: str) -> Iterator[Match]:
             for match in phrase.pattern.finditer(plain):
                 line = began + plain[: match.start()].count("\n")
                 yield Match(
-                    path=str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path),
+                    path=_shown(path),
                     line=line,
                     phrase=" ".join(match[0].split()),
                     instead=phrase.instead,
                 )
+        if path.suffix in {".md", ".ipynb"}:
+            yield from _undefined_abbreviations(path, began, plain)
+
+
+def _undefined_abbreviations(path: Path, began: int, text: str) -> Iterator[Match]:
+    """Abbreviations of a page that neither the glossary nor the page defines."""
+    prose = _BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
+    for match in _ABBREVIATION.finditer(prose):
+        if match[0] not in defined_abbreviations() and f"({match[0]})" not in prose:
+            line = began + prose[: match.start()].count("\n")
+            yield Match(path=_shown(path), line=line, phrase=match[0], instead="it out, or define it in the glossary")
+
+
+def _shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.as_posix()
 
 
 def empty_names() -> int:

@@ -1,3 +1,3 @@
-"""The version of the package; `js/package.json` says the same."""
+"""The version of the package; equal to the version in `js/package.json`."""
 
 __version__ = "0.1.0"

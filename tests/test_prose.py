@@ -49,6 +49,12 @@ def test_templates_data_pages_notebooks_and_front_end_are_read() -> None:
     assert lines("start.ipynb", json.dumps({"cells": cells})) == [(1, "says"), (2, "told")]
 
 
+def test_an_abbreviation_of_a_page_is_in_the_glossary_or_spelled_out() -> None:
+    page = "MFU per GPU, and QLX.\n\n```text\nQQX\n```\n`QZX` and the quality index (QI): QI\n"
+    assert lines("page.md", page) == [(1, "QLX")]
+    assert lines("module.py", '"""QLX."""\n') == []
+
+
 def test_the_texts_of_the_project_use_none_of_the_phrases() -> None:
     places = [match for path in prose.files() for match in prose.matches(path, path.read_text("utf-8"))]
     assert not places, "\n".join(map(str, places))

@@ -25,7 +25,8 @@ def page() -> str:
 def section(term: Term) -> Iterator[str]:
     yield f"## {term.term}\n"
     yield f"{term.text}\n"
-    details = [", ".join(f"`{name}`" for name in term.settings)]
+    details = [f"Short: {term.short}"] if term.short else []
+    details += [", ".join(f"`{name}`" for name in term.settings)]
     details += [f"[{term.source_title}]({term.source_url})"] if term.source_url else []
     if any(details):
         yield f"{' · '.join(filter(None, details))}\n"

@@ -16,6 +16,8 @@ class Term:
 
     term: str
     text: str
+    short: str = ""
+    """Abbreviation in tables."""
     settings: tuple[str, ...] = ()
     """Plan fields, controls and figures that the term explains."""
     source_title: str = ""
@@ -31,14 +33,12 @@ class Term:
 def glossary() -> tuple[Term, ...]:
     """All terms, in alphabetical order."""
     data = tomllib.loads((files("smp_advisor.notebook") / "data" / "glossary.toml").read_text(encoding="utf-8"))
-    terms = []
-    for entry in data["term"]:
-        title, url = entry.get("source", ("", ""))
-        settings = tuple(entry["settings"])
-        terms.append(
-            Term(term=entry["term"], text=entry["text"], settings=settings, source_title=title, source_url=url)
-        )
-    return tuple(terms)
+    return tuple(_term(**entry) for entry in data["term"])
+
+
+def _term(term: str, text: str, settings: list[str], source: tuple[str, str] = ("", ""), short: str = "") -> Term:
+    title, url = source
+    return Term(term=term, text=text, short=short, settings=tuple(settings), source_title=title, source_url=url)
 
 
 def term_for(setting: str) -> Term | None:
