@@ -97,12 +97,12 @@ def test_the_kind_of_link_is_assumed_from_its_bandwidth(gb_per_s, nvlink):
 
 
 @pytest.mark.parametrize(
-    ("gpu", "memory", "tflops", "known"),
+    ("gpu", "memory", "tflops", "similar"),
     [("NVIDIA H100 NVL", 93.0, 835.0, "H100"), ("T4", 14.5, 65.0, "T4"), ("RTX 6000 Ada", 47.0, 364.0, "L40S")],
 )
-def test_what_is_missing_comes_from_the_nearest_gpu(gpu, memory, tflops, known):
+def test_what_is_missing_comes_from_the_nearest_gpu(gpu, memory, tflops, similar):
     figures = HARDWARE | {"gpu": gpu, "usable_gpu_memory_gib": memory, "peak_tflops": tflops}
-    assert known in Cluster.custom(**figures).instance.source
+    assert similar in Cluster.custom(**figures).instance.source
 
 
 def test_one_gpu_needs_no_links():

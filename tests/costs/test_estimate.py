@@ -173,8 +173,13 @@ def test_money_and_days() -> None:
         intra_node_gb_per_s=600,
         inter_node_gbps=400,
     )
-    other = estimate(model, unpriced, Job(sequence_length=512), plan)
-    assert (other.usd_per_hour, other.usd_total, other.usd_per_million_tokens, other.days) == (None,) * 4
+    without_price = estimate(model, unpriced, Job(sequence_length=512), plan)
+    assert (
+        without_price.usd_per_hour,
+        without_price.usd_total,
+        without_price.usd_per_million_tokens,
+        without_price.days,
+    ) == (None,) * 4
 
 
 def test_a_plan_for_another_cluster_is_refused_in_one_sentence() -> None:

@@ -67,13 +67,13 @@ def test_the_step_of_sharded_data_parallelism_casts_gradients() -> None:
 def test_tensor_parallelism_divides_layers_and_leaves_norms() -> None:
     model, cluster, job, plan = row_30b()
     stage = estimate(model, cluster, job, plan).memory.stages[0]
-    held = stage.parameters_gib * GIB / 2
+    parameters = stage.parameters_gib * GIB / 2
     block = model.groups[0].block
     positions = model.embedding_parameters - model.token_embedding_parameters
     replicated = 48 * block.replicated_parameters + positions + model.final_parameters
-    assert held == pytest.approx((model.parameter_count - replicated) / 8 + replicated)
+    assert parameters == pytest.approx((model.parameter_count - replicated) / 8 + replicated)
     # The 16 shardable bytes are divided over the 16 replicas.
-    assert stage.optimizer_state_gib + stage.fp32_copies_gib == pytest.approx(16 / 16 * held / GIB)
+    assert stage.optimizer_state_gib + stage.fp32_copies_gib == pytest.approx(16 / 16 * parameters / GIB)
 
 
 @given(st.integers(1, 6), st.sampled_from([1, 2, 4, 8]), st.sampled_from([128, 512, 1024]))
@@ -92,27 +92,27 @@ def test_fused_attention_keeps_no_scores() -> None:
     model = gpt(layers=4, hidden=1024, heads=16)
     plan = Plan(batch_size=2, fp16=True)
     job = Job(sequence_length=1024, attention="fused")
-    kept = estimate(model, Cluster(P4D, 1), job, plan).memory.stages[0].activations_gib * GIB
+    activations = estimate(model, Cluster(P4D, 1), job, plan).memory.stages[0].activations_gib * GIB
     tokens = 2 * 1024
-    assert kept == pytest.approx(tokens * (4 * (34 * 1024 + 4 * 16) + 5 * 1024))
+    assert activations == pytest.approx(tokens * (4 * (34 * 1024 + 4 * 16) + 5 * 1024))
 
 
 def test_checkpointing_keeps_inputs_and_one_unit() -> None:
     model, cluster, job, plan = row_30b()
     tokens, h = 32 * 512, 7168
-    each = estimate(model, cluster, job, plan).memory.stages[0]
-    one = tokens * h * (10 + 24 / 8 + 5 * 64 * 512 / (h * 8))
-    assert each.activations_gib * GIB == pytest.approx(48 * 2 * tokens * h + 5 * tokens * h)
+    by_block = estimate(model, cluster, job, plan).memory.stages[0]
+    block_bytes = tokens * h * (10 + 24 / 8 + 5 * 64 * 512 / (h * 8))
+    assert by_block.activations_gib * GIB == pytest.approx(48 * 2 * tokens * h + 5 * tokens * h)
     # The loss is gone when the first block is recomputed: what the block needs beyond the logits counts.
     logits = (12 * tokens + 2 * h) * 50_000 / 8  # and the output weight's gradient before it is accumulated
-    assert each.logits_gib * GIB == pytest.approx(logits)
-    assert each.recomputation_gib * GIB == pytest.approx(one - logits)
+    assert by_block.logits_gib * GIB == pytest.approx(logits)
+    assert by_block.recomputation_gib * GIB == pytest.approx(block_bytes - logits)
     grouped = estimate(model, cluster, job, replace(plan, activation_checkpointing="group_4")).memory.stages[0]
     assert grouped.activations_gib * GIB == pytest.approx(12 * 2 * tokens * h + 5 * tokens * h)
-    assert grouped.recomputation_gib * GIB == pytest.approx(4 * one - logits)
-    whole = estimate(model, cluster, job, replace(plan, activation_checkpointing="contiguous")).memory.stages[0]
-    assert whole.activations_gib * GIB == pytest.approx(2 * tokens * h + 5 * tokens * h)
-    assert whole.recomputation_gib * GIB == pytest.approx(48 * one - logits)
+    assert grouped.recomputation_gib * GIB == pytest.approx(4 * block_bytes - logits)
+    contiguous = estimate(model, cluster, job, replace(plan, activation_checkpointing="contiguous")).memory.stages[0]
+    assert contiguous.activations_gib * GIB == pytest.approx(2 * tokens * h + 5 * tokens * h)
+    assert contiguous.recomputation_gib * GIB == pytest.approx(48 * block_bytes - logits)
 
 
 def test_optimize_memory_divides_the_checkpointed_inputs() -> None:
@@ -133,11 +133,11 @@ def test_a_batch_per_rank_is_processed_by_the_whole_group() -> None:
 def test_logits_divide_only_where_the_vocabulary_does() -> None:
     model, cluster, job, plan = row_30b()
     split = estimate(model, cluster, job, plan)
-    whole = estimate(gpt(vocab=50_257), cluster, job, plan)
+    undivided = estimate(gpt(vocab=50_257), cluster, job, plan)
     tokens = 32 * 512
     assert split.memory.stages[0].logits_gib * GIB == pytest.approx((12 * tokens + 2 * 7168) * 50_000 / 8)
-    assert whole.memory.stages[0].logits_gib * GIB == pytest.approx((12 * tokens + 2 * 7168) * 50_257)
-    assert any("50,257 is not divisible" in sentence for sentence in whole.assumptions)
+    assert undivided.memory.stages[0].logits_gib * GIB == pytest.approx((12 * tokens + 2 * 7168) * 50_257)
+    assert any("50,257 is not divisible" in sentence for sentence in undivided.assumptions)
     assert not any("not divisible" in sentence for sentence in split.assumptions)
 
 
@@ -145,12 +145,12 @@ def test_a_simple_pipeline_keeps_the_logits_of_every_microbatch() -> None:
     model = gpt(layers=8, hidden=1024, heads=16)
     plan = Plan(pipeline_parallel_degree=2, microbatches=4, active_microbatches=4, batch_size=8, fp16=True)
     cluster, job = Cluster(P4D, 1), Job(sequence_length=512)
-    one = 2 * 512 * 50_000
+    logits = 2 * 512 * 50_000
     interleaved = estimate(model, cluster, job, plan).memory.stages[-1].logits_gib
     simple = estimate(model, cluster, job, replace(plan, pipeline="simple")).memory.stages[-1].logits_gib
     weight = 2 * 1024 * 50_000
-    assert interleaved * GIB == pytest.approx(12 * one + weight)
-    assert simple * GIB == pytest.approx((4 * 4 + 8) * one + weight)
+    assert interleaved * GIB == pytest.approx(12 * logits + weight)
+    assert simple * GIB == pytest.approx((4 * 4 + 8) * logits + weight)
 
 
 def test_one_replica_has_nobody_to_share_optimizer_state_with() -> None:
@@ -166,8 +166,8 @@ def test_sizes_of_sharded_data_parallelism_take_memory() -> None:
     model = gpt(vocab=1_000)
     plan = Plan(sharded_data_parallel_degree=32, batch_size=1, fp16=True, activation_checkpointing="each")
     usual, large, small = (
-        estimate(model, cluster, job, one).memory.peak.communication_gib
-        for one in (
+        estimate(model, cluster, job, variant).memory.peak.communication_gib
+        for variant in (
             plan,
             replace(plan, sdp_max_live_parameters=int(8e9)),
             replace(plan, sdp_max_live_parameters=int(1e8), sdp_reduce_bucket_size=int(1e8)),
@@ -179,9 +179,9 @@ def test_sizes_of_sharded_data_parallelism_take_memory() -> None:
 
 def test_an_inferred_shape_widens_the_error() -> None:
     _, cluster, job, plan = row_30b()
-    given = gpt()
-    inferred = replace(given, origin="inferred", activation_band=0.25, note="inferred")
-    sure, unsure = estimate(given, cluster, job, plan), estimate(inferred, cluster, job, plan)
+    exact = gpt()
+    inferred = replace(exact, origin="inferred", activation_band=0.25, note="inferred")
+    sure, unsure = estimate(exact, cluster, job, plan), estimate(inferred, cluster, job, plan)
     assert sure.memory == unsure.memory
     assert unsure.memory_error_gib > 1.1 * sure.memory_error_gib
     assert unsure.fit_probability < sure.fit_probability
@@ -193,8 +193,8 @@ def test_stages_hold_every_parameter_and_the_tied_embedding_twice() -> None:
     value = estimate(model, Cluster(P4D, 1), Job(sequence_length=128), plan)
     # The head computes as much as four blocks, so the stage that holds it has the fewest.
     assert [stage.layers for stage in value.memory.stages] == [3, 3, 3, 1]
-    held = sum(stage.parameters_gib for stage in value.memory.stages) * GIB / 2
-    assert held == pytest.approx(model.parameter_count + model.token_embedding_parameters)
+    parameters = sum(stage.parameters_gib for stage in value.memory.stages) * GIB / 2
+    assert parameters == pytest.approx(model.parameter_count + model.token_embedding_parameters)
     assert [stage.logits_gib > 0 for stage in value.memory.stages] == [False, False, False, True]
 
 
@@ -203,14 +203,14 @@ def test_offloading_moves_inputs_of_waiting_microbatches_to_the_host() -> None:
     settings = {"pipeline_parallel_degree": 2, "microbatches": 8, "active_microbatches": 4, "batch_size": 32}
     plan = Plan(**settings, fp16=True, activation_checkpointing="each")
     cluster, job = Cluster(P4D, 1), Job(sequence_length=1024)
-    kept = estimate(model, cluster, job, plan)
+    on_gpu = estimate(model, cluster, job, plan)
     moved = estimate(model, cluster, job, replace(plan, offload_activations=True, activation_loading_horizon=2))
     one_input = 2 * 4 * 1024 * 2048 / GIB
-    gone = kept.memory.stages[0].activations_gib - moved.memory.stages[0].activations_gib
+    gone = on_gpu.memory.stages[0].activations_gib - moved.memory.stages[0].activations_gib
     # 4 microbatches of 4 layers' inputs; the running one stays and 2 inputs are back.
     assert gone == pytest.approx((16 - 4 - 2) * one_input)
     assert moved.host_memory_gib_per_node == pytest.approx(8 * gone)
-    assert kept.host_memory_gib_per_node == 0
+    assert on_gpu.host_memory_gib_per_node == 0
 
 
 def test_at_the_loss_sharded_data_parallelism_has_gathered_the_head_alone() -> None:

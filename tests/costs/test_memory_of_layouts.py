@@ -34,35 +34,39 @@ def peak_gib(recipe: Recipe, *, samples: int = 1, nodes: int = 1, **columns: Any
     layout = Layout.of_columns(recipe, batch_samples=samples, **columns)
     world = World.of(model, cluster, job, layout)
     saved = tuple(block_saved_bytes(group.block, layout, world, job) for group in model.groups)
-    found = stage_bytes(model, layout, world, stages(model, 1)[0], saved)
-    return {name: float(values[0]) / GIB for name, values in found.items()}
+    by_category = stage_bytes(model, layout, world, stages(model, 1)[0], saved)
+    return {name: float(values[0]) / GIB for name, values in by_category.items()}
 
 
 def test_a_fresh_step_has_gradients_or_activations_at_its_peak() -> None:
     fresh = pure(Job(precision="bf16"))
     keeping = replace(fresh, gradients_persist=True)
     # One sample leaves little: the end of the backward pass is the peak, when no activations are left.
-    kept, end = peak_gib(keeping), peak_gib(fresh)
-    assert kept["gradients"] > kept["activations"] + kept["logits"] > 0
-    assert (end["gradients"], end["activations"], end["logits"]) == (kept["gradients"], 0, 0)
+    persistent, end = peak_gib(keeping), peak_gib(fresh)
+    assert persistent["gradients"] > persistent["activations"] + persistent["logits"] > 0
+    assert (end["gradients"], end["activations"], end["logits"]) == (persistent["gradients"], 0, 0)
     # The unit that is recomputed last stands beside all gradients, however much larger the logits were.
     end = peak_gib(fresh, checkpoint_layers=1)
-    assert end["gradients"] == kept["gradients"]
-    assert end["recomputation"] == pytest.approx(kept["activations"] / 24, rel=0.1)
+    assert end["gradients"] == persistent["gradients"]
+    assert end["recomputation"] == pytest.approx(persistent["activations"] / 24, rel=0.1)
     # With many samples its start is, when there are no gradients yet.
-    kept, start = peak_gib(keeping, samples=16), peak_gib(fresh, samples=16)
-    assert kept["activations"] + kept["logits"] > kept["gradients"]
-    assert (start["gradients"], start["activations"], start["logits"]) == (0, kept["activations"], kept["logits"])
+    persistent, start = peak_gib(keeping, samples=16), peak_gib(fresh, samples=16)
+    assert persistent["activations"] + persistent["logits"] > persistent["gradients"]
+    assert (start["gradients"], start["activations"], start["logits"]) == (
+        0,
+        persistent["activations"],
+        persistent["logits"],
+    )
 
 
 @given(st.integers(1, 32), st.booleans())
 def test_gradients_that_do_not_persist_never_cost_more(samples: int, checkpointing: bool) -> None:
     fresh = pure(Job(precision="bf16"))
     columns = {"samples": samples, "checkpoint_layers": int(checkpointing)}
-    one, other = (
+    fresh_gib, persistent_gib = (
         sum(peak_gib(recipe, **columns).values()) for recipe in (fresh, replace(fresh, gradients_persist=True))
     )
-    assert one <= other * (1 + 1e-12)
+    assert fresh_gib <= persistent_gib * (1 + 1e-12)
 
 
 def test_with_accumulation_the_second_microbatch_finds_gradients() -> None:
@@ -145,9 +149,9 @@ def test_attention_without_a_fused_form_is_eager_whatever_is_asked_for(config: d
     )
     assert fused.memory == eager.memory
     assert fused.step_seconds == pytest.approx(eager.step_seconds)
-    said = "Attention is counted as eager"
-    assert any(said in sentence for sentence in fused.assumptions)
-    assert not any(said in sentence for sentence in eager.assumptions)
+    sentence_start = "Attention is counted as eager"
+    assert any(sentence_start in sentence for sentence in fused.assumptions)
+    assert not any(sentence_start in sentence for sentence in eager.assumptions)
 
 
 def test_the_librarys_own_layers_have_a_fused_form_of_it() -> None:
@@ -188,15 +192,15 @@ def test_a_loss_in_16_bits_keeps_no_fp32_copies() -> None:
 def test_quantised_weights_are_gathered_as_they_are_stored() -> None:
     model = Model.from_parameters("7B", family="llama")
     plan = Plan(library="fsdp", precision="bf16", sharding_strategy="shard_grad_op", activation_checkpointing="each")
-    held = {}
+    gathered = {}
     for bits in (16, 4):
         adapter = Adapter(base_bits=bits)
         job = Job(sequence_length=128, precision="bf16", attention="fused", adapter=adapter)
-        held[bits] = estimate(model, Cluster(P4D, 1), job, plan).memory.stages[0].communication_gib * GIB
+        gathered[bits] = estimate(model, Cluster(P4D, 1), job, plan).memory.stages[0].communication_gib * GIB
     frozen = model.parameter_count * 7 / 8
     # All blocks stay gathered: 2 bytes a weight, or half a byte and its scale; and the largest product, unpacked.
-    assert held[16] == pytest.approx(2 * frozen, rel=0.02)
-    assert held[4] == pytest.approx((0.5 + 1 / 16) * frozen + 2 * 4096 * 22016, rel=0.03)
+    assert gathered[16] == pytest.approx(2 * frozen, rel=0.02)
+    assert gathered[4] == pytest.approx((0.5 + 1 / 16) * frozen + 2 * 4096 * 22016, rel=0.03)
 
 
 @given(st.sampled_from([1, 8]), st.sampled_from([False, "each"]), st.sampled_from(["adam", "adafactor"]))

@@ -44,7 +44,7 @@ def _like_a_gpu():
 
 def saved_bytes(build, inputs, dtype):
     """Bytes autograd keeps, parameters and buffers left out, of a forward pass of what `build` makes on `inputs()`."""
-    kept = {}
+    storages = {}
     with FakeTensorMode():
         model = _built(build, dtype)
         own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
@@ -52,13 +52,13 @@ def saved_bytes(build, inputs, dtype):
         def pack(tensor):
             storage = tensor.untyped_storage()
             if storage._cdata not in own:
-                kept[storage._cdata] = storage  # held, so that no other storage takes its place in memory
+                storages[storage._cdata] = storage  # held, so that no other storage takes its place in memory
             return tensor
 
         with _like_a_gpu(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             output = model(**inputs())
         del output
-        return sum(storage.nbytes() for storage in kept.values())
+        return sum(storage.nbytes() for storage in storages.values())
 
 
 def _built(build, dtype):

@@ -50,8 +50,8 @@ def test_the_model_itself_stays_as_it_is():
 @given(rank=st.sampled_from([1, 8, 64]), targets=st.sampled_from(["query-value", "attention", "all-linear"]))
 def test_more_targets_train_and_keep_more(rank, targets):
     def saved(adapter):
-        kept = adapter.applied_to(LLAMA_8B).groups[0].block.saved
-        return kept.split_elements + kept.replicated_elements
+        activations = adapter.applied_to(LLAMA_8B).groups[0].block.saved
+        return activations.split_elements + activations.replicated_elements
 
     adapter = Adapter(rank=rank, targets=targets)
     fewest, most = Adapter(rank=rank), Adapter(rank=rank, targets="all-linear")

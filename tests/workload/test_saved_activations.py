@@ -147,7 +147,7 @@ def test_under_autocast_a_block_keeps_what_autograd_keeps(name, attention):
     class_name, keywords, depth, _ = CASES[name]
     cls = getattr(transformers, class_name)
 
-    def kept(layers, length):
+    def traced_bytes(layers, length):
         config = cls.config_class(**keywords, **{depth: layers}, use_cache=False)
         config._attn_implementation = "eager" if attention == "eager" else "sdpa"
         with FakeTensorMode(), patch.object(transformers.PreTrainedModel, "initialize_weights", lambda _: None):
@@ -157,7 +157,7 @@ def test_under_autocast_a_block_keeps_what_autograd_keeps(name, attention):
     # The casts of the weights, what grows with the length, and the scores.
     lengths = (128, 256, 512)
     _, per_token, per_pair = np.polynomial.polynomial.polyfit(
-        lengths, [(kept(2, length) - kept(1, length)) / BATCH for length in lengths], 2
+        lengths, [(traced_bytes(2, length) - traced_bytes(1, length)) / BATCH for length in lengths], 2
     )
     block = Model.from_config(cls.config_class(**keywords, **{depth: 1})).groups[0].block
     saved = block.saved
@@ -232,13 +232,13 @@ def test_eager_attention_keeps_of_a_score_what_autograd_keeps(name, dtype):
     class_name, keywords, depth = EAGER[name]
     cls = getattr(transformers, class_name)
 
-    def kept(layers, length):
+    def traced_bytes(layers, length):
         config = cls.config_class(**keywords, **{depth: layers}, use_cache=False)
         config._attn_implementation = "eager"
         return saved_bytes(lambda: cls(config), lambda: text(length), dtype)
 
     lengths = (128, 256, 512)
-    growth = [(kept(3, length) - kept(2, length)) / BATCH for length in lengths]
+    growth = [(traced_bytes(3, length) - traced_bytes(2, length)) / BATCH for length in lengths]
     _, _, per_pair = np.polynomial.polynomial.polyfit(lengths, growth, 2)
     attention = Model.from_config(cls.config_class(**keywords, **{depth: 1})).groups[0].block.attentions[0]
     expected = attention.heads * attention.eager_score_bytes(dtype.itemsize)
