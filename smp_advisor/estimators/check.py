@@ -15,7 +15,7 @@ from smp_advisor.estimators.readback import read_back
 from smp_advisor.estimators.report import EstimatorReport, Reading
 from smp_advisor.estimators.sources import configuration_of_recipe, configurations_of_cell
 from smp_advisor.estimators.sources.recipe import yaml_table
-from smp_advisor.findings.catalogue import catalogue
+from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.finding import Finding, Fix, Unresolved
 from smp_advisor.libraries.registry import require_library
 from smp_advisor.reading.edits import parses
@@ -191,7 +191,7 @@ def _findings(document: Document, found: list[tuple[Case, Hit]]) -> tuple[Findin
         start = hit.span.start if hit.span is not None else 0
         line, column = _place(document.source, start)
         path, located = document.source.locate(line)
-        finding = catalogue()[hit.id].finding(
+        finding = catalog()[hit.id].finding(
             hit.values,
             variant=hit.variant,
             library=case.configuration.library,
@@ -222,7 +222,7 @@ def _place(source: Source, offset: int) -> tuple[int, int]:
 
 
 def _fix(document: Document, case: Case, hit: Hit) -> Fix | None:
-    description = catalogue()[hit.id].fix
+    description = catalog()[hit.id].fix
     if not hit.changes or not description or not document.correctable:
         return None
     changed = corrected_text(document.source.text, document.dialect, case.configuration, hit.changes)
@@ -294,7 +294,7 @@ def _defects(cases: list[Case]) -> list[tuple[Case, Hit]]:
 
 def _weight(found: list[tuple[Case, Hit]]) -> tuple[int, ...]:
     """Names count before types and types before combinations: what they hide shows only once they are right."""
-    errors = sum(catalogue()[hit.id].wordings[hit.variant].severity == "error" for _, hit in found)
+    errors = sum(catalog()[hit.id].wordings[hit.variant].severity == "error" for _, hit in found)
     names = sum(hit.rule in ("unknown", "version") for _, hit in found)
     return names, sum(hit.id == "EST501" for _, hit in found), errors, len(found)
 

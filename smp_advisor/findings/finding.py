@@ -1,4 +1,4 @@
-"""What the script checker reports: one finding a defect, with its place, its consequence and its fix."""
+"""A finding: one defect at one place, with its consequence and its fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Severity = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fix:
-    """A safe change: the whole file's new text and the diff that leads there; of a notebook, its JSON."""
+    """A safe change: the new text of the file (of a notebook, its JSON) and the diff to it."""
 
     description: str
     diff: str
@@ -25,28 +25,28 @@ class Fix:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One thing that will fail, hang, train wrongly or waste money on the cluster."""
+    """A defect that makes the job fail, hang, train incorrectly or waste money."""
 
     id: str
-    """Of the check: ``SMP109``."""
+    """Id of the check: ``SMP109``."""
     severity: Severity
     path: str
-    """File the finding is in; ``<cell>`` or ``<source>`` for text."""
+    """File of the finding; ``<cell>`` or ``<source>`` for text."""
     line: int
     """From 1."""
     column: int
     """From 1."""
     text: str
-    """The line itself."""
+    """The line of code."""
     message: str
-    """What is wrong here, one sentence."""
+    """The defect, in one sentence."""
     consequence: str
-    """What happens on the cluster."""
+    """The effect on the cluster."""
     remedy: str
-    """What to do instead."""
+    """The correction."""
     source_title: str
     source_url: str
     fix: Fix | None = None
-    """Where a change is safe."""
+    """The automatic fix, if a change is safe."""
     unfixed: str = ""
-    """Why there is none here, where the check has one in general."""
+    """Reason why there is no fix here, if the check has one in general."""

@@ -1,4 +1,4 @@
-"""Findings in the notebook: by severity, each foldable; everything from the script escaped."""
+"""Findings as HTML for a notebook: grouped by severity, collapsible, with all text from the script escaped."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["as_html"]
 
 _GROUPS: tuple[tuple[Severity, str, str], ...] = (
-    ("error", "Will fail, hang or train wrongly", "var(--jp-error-color1, #b3261e)"),
+    ("error", "Fails, hangs or trains incorrectly", "var(--jp-error-color1, #b3261e)"),
     ("warning", "Wastes memory, time or money", "var(--jp-warn-color1, #8a5300)"),
-    ("info", "Worth knowing", "var(--jp-info-color1, #00618a)"),
+    ("info", "Information", "var(--jp-info-color1, #00618a)"),
 )
 _CODE = "font-family:var(--jp-code-font-family, monospace);font-size:var(--jp-code-font-size, 13px)"
 _CODE_BOX = (
@@ -31,10 +31,10 @@ _HIDDEN = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inse
 
 
 def as_html(report: Report) -> str:
-    """The whole report; inline styles from JupyterLab's variables, with fall-backs.
+    """The report as HTML, with inline styles from JupyterLab's variables and fallbacks for them.
 
-    Where the page runs scripts, buttons copy a finding's place, its advice and its diff; elsewhere a click on one of
-    them selects it whole.
+    Where the page runs scripts, buttons copy a finding's place, its advice and its diff; elsewhere a click
+    selects each of these texts.
     """
     identity = f"smp-{token_hex(6)}"
     parts = [
@@ -42,20 +42,20 @@ def as_html(report: Report) -> str:
         *_paragraphs(report.introduction),
         f"<p><strong>{escape(counts(report))}</strong></p>",
     ]
-    for severity, title, colour in _GROUPS:
-        found = report.of(severity)
-        if found:
-            rows = "".join(_finding(finding, opened=severity == "error") for finding in found)
+    for severity, title, color in _GROUPS:
+        findings = report.of(severity)
+        if findings:
+            rows = "".join(_finding(finding, opened=severity == "error") for finding in findings)
             parts.append(
-                f'<details open><summary style="cursor:pointer;color:{colour}"><strong>{title}</strong>'
-                f" ({len(found)})</summary>{rows}</details>"
+                f'<details open><summary style="cursor:pointer;color:{color}"><strong>{title}</strong>'
+                f" ({len(findings)})</summary>{rows}</details>"
             )
     if report.unresolved:
         rows = "".join(
             f"<li><code>{escape(note.path)}:{note.line}</code> {escape(note.what)}</li>" for note in report.unresolved
         )
         parts.append(
-            '<details><summary style="cursor:pointer">Not followed, and therefore not judged'
+            '<details><summary style="cursor:pointer">Not checked, because it could not be followed'
             f" ({len(report.unresolved)})</summary><ul>{rows}</ul></details>"
         )
     if report.diff:
@@ -78,7 +78,7 @@ def _script(identity: str) -> str:
 
 
 def _slot(what: str, place: str) -> str:
-    """Where the page's script puts the button that copies the text called `what`."""
+    """Place for the button that copies the text named `what`."""
     return f'<span data-smp-copy="{what}" data-smp-of="{place}"></span>'
 
 
@@ -103,7 +103,7 @@ def _buttons(place: str) -> str:
 
 
 def _fix(finding: Finding, place: str) -> str:
-    """The diff, foldable; or why there is none."""
+    """The diff, collapsible, or the reason why there is none."""
     if finding.fix is not None:
         style = f"{_CODE_BOX};user-select:all"
         return (

@@ -11,12 +11,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.findings.catalogue import sections
+from smp_advisor.findings.catalog import sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from smp_advisor.findings.catalogue import Check, Wording
+    from smp_advisor.findings.catalog import Check, Wording
 
 __all__ = ["checks_page"]
 
@@ -70,13 +70,13 @@ def checks_page() -> str:
 def _check(check: Check) -> str:
     wordings = list(check.wordings.values())
     alone = f" *{wordings[0].filled(wordings[0].message)}*" if len(wordings) == 1 else " One of:\n"
-    each = "".join(f"- {_message(check, wording)}\n" for wording in wordings) if len(wordings) > 1 else ""
+    several = "".join(f"- {_message(check, wording)}\n" for wording in wordings) if len(wordings) > 1 else ""
     notes = [f"Needs: {check.needs}."] if check.needs else []
     notes += [f"Fix: {check.fix}."] if check.fix else []
     notes.append(f"Source: [{check.source[0]}]({check.source[1]}).")
     rows = [
         f"### {check.id}: {check.title}\n",
-        f"**{check.severity.capitalize()}.**{alone}\n{each}",
+        f"**{check.severity.capitalize()}.**{alone}\n{several}",
         f"{check.consequence} **Instead:** {check.remedy}\n",
         *(_code(title, code) for title, code in _example(check)),
         " ".join(notes) + "\n",

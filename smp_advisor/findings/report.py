@@ -1,4 +1,4 @@
-"""The list of findings, as a reader meets it: text, notebook, JSON, SARIF."""
+"""A list of findings, shown as text, HTML, JSON or SARIF."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Report"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Sequence["Finding"]):
-    """Findings in the order of the file; what could not be followed is in `unresolved`."""
+    """Findings in the order of the file, and the code that could not be followed (`unresolved`)."""
 
     findings: tuple[Finding, ...]
     unresolved: tuple[Unresolved, ...]
@@ -33,17 +33,17 @@ class Report(Sequence["Finding"]):
 
     @property
     def introduction(self) -> list[str]:
-        """Lines above the findings: what was read."""
+        """Lines above the findings: the configuration that was read."""
         return []
 
     @property
     def diff(self) -> str:
-        """Unified diff from the text to the corrected text; empty where nothing changes."""
+        """Unified diff from the text to the corrected text; empty if nothing changes."""
         return ""
 
     @property
     def outcome(self) -> list[str]:
-        """Lines below the diff: what the corrected text amounts to."""
+        """Lines below the diff: the configuration in the corrected text."""
         return []
 
     def of(self, severity: Severity) -> list[Finding]:
@@ -64,7 +64,7 @@ class Report(Sequence["Finding"]):
         return as_html(self)
 
     def to_json(self) -> str:
-        """The findings and what is unresolved, as JSON."""
+        """The findings and the unresolved code as JSON."""
         data: dict[str, Any] = {
             "path": self.path,
             "findings": [asdict(finding) for finding in self.findings],
@@ -72,11 +72,11 @@ class Report(Sequence["Finding"]):
         }
         for finding in data["findings"]:
             if finding["fix"] is not None:
-                del finding["fix"]["source"]  # the whole file again
+                del finding["fix"]["source"]  # the full text of the file
         return json.dumps(data, indent=2, ensure_ascii=False)
 
     def to_sarif(self) -> str:
-        """The findings in SARIF 2.1.0, which code hosts and editors read."""
+        """The findings in SARIF 2.1.0, for code hosts and editors."""
         from smp_advisor.findings.sarif import as_sarif
 
         return json.dumps(as_sarif(self), indent=2, ensure_ascii=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from smp_advisor._version import __version__
-from smp_advisor.findings.catalogue import catalogue
+from smp_advisor.findings.catalog import catalog
 
 if TYPE_CHECKING:
     from smp_advisor.findings.finding import Finding
@@ -54,7 +54,7 @@ def as_sarif(report: Report) -> dict[str, Any]:
 
 
 def _rule(identifier: str) -> dict[str, Any]:
-    text = catalogue()[identifier]
+    text = catalog()[identifier]
     title, url = text.source
     return {
         "id": identifier,

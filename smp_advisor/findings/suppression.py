@@ -1,4 +1,4 @@
-"""``# smp: ignore[SMP109] reason``: what the reader has decided about."""
+"""``# smp: ignore[SMP109] reason``: comments that suppress findings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COMMENT = re.compile(r"#\s*smp:\s*ignore\[\s*(?P<ids>[A-Za-z0-9,\s]*)\]\s*(?P<r
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """Findings that a comment silences on its line; on the next line of code where it stands alone."""
+    """Findings that a comment suppresses on its line, or on the next line of code if it is on its own line."""
 
     ids: tuple[str, ...]
     reason: str
@@ -23,11 +23,11 @@ class Suppression:
 
 
 def suppressions(text: str) -> list[Suppression]:
-    """The comments of `text` that silence findings."""
+    """The comments of `text` that suppress findings."""
     if "smp:" not in text:
         return []
     lines = text.split("\n")
-    found = []
+    comments = []
     for number, column, comment in _comments(text):
         match = _COMMENT.search(comment)
         if match is None:
@@ -35,8 +35,8 @@ def suppressions(text: str) -> list[Suppression]:
         ids = tuple(part.strip().upper() for part in match["ids"].split(",") if part.strip())
         alone = not lines[number - 1][:column].strip()
         line = _next_code(lines, number) if alone else number
-        found.append(Suppression(ids, match["reason"].strip(" -:\r"), number, line))
-    return found
+        comments.append(Suppression(ids, match["reason"].strip(" -:\r"), number, line))
+    return comments
 
 
 def _comments(text: str) -> list[tuple[int, int, str]]:

@@ -1,4 +1,4 @@
-"""Findings as plain text: each with its line, a caret, and what to do."""
+"""Findings as plain text: each with its line, a caret, and the correction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def as_text(report: Report) -> str:
     parts += [_finding(finding) for finding in report.findings]
     if report.unresolved:
         notes = [f"  {note.path}:{note.line}: {_plain(note.what)}" for note in report.unresolved]
-        parts.append("\n".join(["Not followed, and therefore not judged:", *notes]))
+        parts.append("\n".join(["Not checked, because it could not be followed:", *notes]))
     parts.append(counts(report))
     if report.diff:
         parts.append("\n".join([f"Corrected:\n{report.diff}", *report.outcome]))
@@ -30,9 +30,9 @@ def as_text(report: Report) -> str:
 
 
 def counts(report: Report) -> str:
-    """One line: how many of each."""
+    """The number of findings of each severity, in one line."""
     if not report.findings:
-        return f"{_plain(report.path)}: nothing found."
+        return f"{_plain(report.path)}: no findings."
     numbers = [
         (len(report.of("error")), "error"),
         (len(report.of("warning")), "warning"),
@@ -60,7 +60,7 @@ def _finding(finding: Finding) -> str:
 
 
 def _shown(finding: Finding) -> tuple[str, int]:
-    """The line as printed and the caret's column on the screen."""
+    """The printed line, and the column of its caret."""
     line = _plain(finding.text.replace("\t", " "))
     start = 0
     if len(line) > _LONGEST_LINE:
@@ -76,5 +76,5 @@ def _wrapped(label: str, text: str) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Without control characters, which a terminal would obey."""
+    """The text without control characters, which a terminal would execute."""
     return "".join(letter if letter.isprintable() or letter == " " else "�" for letter in text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from smp_advisor.findings.catalogue import catalogue
+from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.finding import Fix
 from smp_advisor.findings.report import Report
 from smp_advisor.reading.edits import changed, complete, diff
@@ -86,7 +86,7 @@ def check_source(
     budget = _FIXED_CHARACTERS
     findings = []
     for found, hit in judge(context):
-        description = catalogue()[found.id].fix
+        description = catalog()[found.id].fix
         if not description:
             findings.append(found)
         elif budget <= 0:

@@ -30,7 +30,7 @@ class Hit:
     values: dict[str, object] = field(default_factory=dict)
     edits: Iterable[Edit | None] = ()
     severity: Severity | None = None
-    """If other than that of the catalogue: a defect that may not affect this job."""
+    """If other than that of the catalog: a defect that may not affect this job."""
     variant: str = ""
     """Which of the check's messages."""
     needed: str = ""

@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from smp_advisor.findings.catalogue import catalogue
+from smp_advisor.findings.catalog import catalog
 from smp_advisor.reading.edits import changed, complete, whole_diff
 from smp_advisor.reading.source import read, with_text
 from smp_advisor.scripts.following import follow
@@ -155,7 +155,7 @@ def _round(context: Context, wanted: set[str] | None) -> list[tuple[Module, str,
     modules = {id(module): module for module in context.trace.modules}
     for finding, hit in judge(context):
         changes = complete(hit.edits)
-        if not changes or not catalogue()[finding.id].fix or (wanted is not None and finding.id not in wanted):
+        if not changes or not catalog()[finding.id].fix or (wanted is not None and finding.id not in wanted):
             continue
         made = by_module.setdefault(id(hit.module), [])
         if all(_apart(change, other) for change in changes for _, others in made for other in others):

@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from smp_advisor.findings.catalogue import catalogue
+from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.suppression import suppressions
 from smp_advisor.scripts.context import CHECKS, Context, Hit
 from smp_advisor.scripts.reaching import Reaching
@@ -57,7 +57,7 @@ def _finding(identifier: str, hit: Hit) -> Finding:
     path, line = hit.module.source.locate(hit.node.lineno)
     text = hit.module.source.line(hit.node.lineno)
     before = text.encode()[: hit.node.col_offset].decode(errors="ignore")
-    return catalogue()[identifier].finding(
+    return catalog()[identifier].finding(
         hit.values,
         variant=hit.variant,
         severity=hit.severity,

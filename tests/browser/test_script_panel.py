@@ -20,7 +20,7 @@ def test_the_panel_lists_what_is_wrong_with_a_script(advised, server, screenshot
     path.press("Enter")
     expect(panel.get_by_role("status")).to_contain_text("1 error")
     group = panel.locator(".smp-group")
-    expect(group.locator("summary").first).to_have_text("Will fail, hang or train wrongly (1)")
+    expect(group.locator("summary").first).to_have_text("Fails, hangs or trains incorrectly (1)")
     finding = group.locator("details").first
     expect(finding).to_contain_text("train.py:3")
     finding.locator("summary").first.click()

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from smp_advisor import check_estimator
-from smp_advisor.findings.catalogue import sections
+from smp_advisor.findings.catalog import sections
 from tests.estimators import cells
 from tests.estimators.cases import CASES, WITH_MODEL, Case
 

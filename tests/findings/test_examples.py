@@ -7,10 +7,10 @@ import re
 import pytest
 
 from smp_advisor import check_estimator, check_script
-from smp_advisor.findings.catalogue import Check, Example, catalogue
+from smp_advisor.findings.catalog import Check, Example, catalog
 from smp_advisor.findings.report import Report
 
-EXAMPLES = [(check, example) for check in catalogue().values() for example in check.examples]
+EXAMPLES = [(check, example) for check in catalog().values() for example in check.examples]
 IDS = [f"{check.id} {example.variant}".strip() for check, example in EXAMPLES]
 UNUSUAL = {("EST508", "host memory")}
 """Variants that take a very deep and narrow model, which is no example of anything."""
@@ -27,7 +27,7 @@ def pattern(check: Check, variant: str) -> str:
 
 def test_every_check_and_every_variant_has_an_example() -> None:
     shown = {(check.id, example.variant) for check, example in EXAMPLES}
-    assert {(check.id, name) for check in catalogue().values() for name in check.wordings} - shown == UNUSUAL
+    assert {(check.id, name) for check in catalog().values() for name in check.wordings} - shown == UNUSUAL
 
 
 @pytest.mark.parametrize(("check", "example"), EXAMPLES, ids=IDS)

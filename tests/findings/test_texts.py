@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import smp_advisor
-from smp_advisor.findings.catalogue import Check, Wording, catalogue
+from smp_advisor.findings.catalog import Check, Wording, catalog
 from smp_advisor.findings.finding import Finding
 from smp_advisor.findings.page import checks_page
 from smp_advisor.findings.report import Report
 from smp_advisor.findings.sarif import as_sarif
 
-CHECKS = list(catalogue().values())
+CHECKS = list(catalog().values())
 WORDINGS = [(check, name, wording) for check in CHECKS for name, wording in check.wordings.items()]
 PLACE = {"path": "train.py", "line": 1, "column": 1, "text": "x"}
 CODE = re.compile(r"```.*?```", re.DOTALL)
@@ -51,7 +51,7 @@ def test_sarif_rules_and_results_have_no_placeholder() -> None:
     findings = tuple(finding(*row) for row in WORDINGS)
     (run,) = as_sarif(Report(findings, (), "train.py"))["runs"]
     rules = run["tool"]["driver"]["rules"]
-    assert {rule["id"] for rule in rules} == set(catalogue())
+    assert {rule["id"] for rule in rules} == set(catalog())
     for text in [rule[key]["text"] for rule in rules for key in ("shortDescription", "fullDescription", "help")]:
         assert not re.search(r"[{}…]", text), text
     for result in run["results"]:

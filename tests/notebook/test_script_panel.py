@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
+from smp_advisor import Plan
 from smp_advisor.notebook.script_panel import checked, fixed
 
 SCRIPT = """\
@@ -17,7 +16,7 @@ parser = argparse.ArgumentParser()
 args = parser.parse_args()
 print(smp.rank())
 """
-PLAN = SimpleNamespace(library="smp-v1", parameters={})
+PLAN = Plan(library="smp-v1")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from smp_advisor.findings.catalogue import sections
+from smp_advisor.findings.catalog import sections
 from smp_advisor.reading.source import Source
 from smp_advisor.scripts import check_script
 from smp_advisor.scripts.check import check_source

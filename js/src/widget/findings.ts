@@ -10,9 +10,9 @@ export interface Fixing {
 }
 
 const GROUPS = [
-  ['error', 'Will fail, hang or train wrongly'],
+  ['error', 'Fails, hangs or trains incorrectly'],
   ['warning', 'Wastes memory, time or money'],
-  ['info', 'Worth knowing']
+  ['info', 'Information']
 ] as const;
 
 /**
@@ -61,7 +61,7 @@ export function fixDetails(title: string, of: string, { diff, apply }: Fixing): 
     'smp-section smp-fix',
     [title],
     preformatted(diff),
-    element('p', '', 'Write to a copy beside the file, or to the file itself, which is kept as a backup (.bak).'),
+    element('p', '', 'Write a copy next to the file, or change the file and keep a backup (.bak).'),
     element(
       'div',
       'smp-check-row',
@@ -86,7 +86,7 @@ function copies(of: string, texts: Record<string, string>): HTMLElement {
   for (const [what, text] of Object.entries(texts)) {
     const made = button('smp-button smp-small', `Copy ${what}`, () => {
       void copy(text).then(done => {
-        setText(status, done ? `Copied the ${what}.` : 'The browser gives no clipboard here: select this text.');
+        setText(status, done ? `Copied the ${what}.` : 'The clipboard is not available: select this text.');
         row.querySelector('pre')?.remove();
         if (!done) row.append(selected(text));
       });

@@ -50,7 +50,7 @@
         button.focus();
         if (!done) select(source);
         say(done ? 'Copied the ' + slot.dataset.smpCopy + ' of ' + slot.dataset.smpOf + '.'
-          : 'The browser gives no clipboard here: the text is selected, press Ctrl+C or Cmd+C.');
+          : 'The clipboard is not available. The text is selected: press Ctrl+C or Cmd+C.');
       });
     });
     slot.appendChild(button);

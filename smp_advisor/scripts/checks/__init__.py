@@ -1,4 +1,4 @@
-"""The checks, by what they look at; importing this registers them."""
+"""The checks by subject. Importing this package registers them."""
 
 from smp_advisor.scripts.checks import (
     checkpoints,

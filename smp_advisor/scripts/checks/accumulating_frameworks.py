@@ -1,4 +1,4 @@
-"""Frameworks that accumulate batches without reducing their gradients: Fabric, Accelerate, Hugging Face's Trainer."""
+"""Frameworks that accumulate batches without reducing gradients: Fabric, Accelerate and Hugging Face Trainer."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ __all__ = ["by_accelerate", "by_fabric", "by_trainer"]
 
 
 def by_fabric(context: Context) -> Iterator[Delay]:
-    """``no_backward_sync`` of a Fabric whose strategy is FSDP's."""
+    """``no_backward_sync`` of a Fabric with an FSDP strategy."""
     runs = running(context)
-    made = [call for call in context.trace.calls if runs(call) and _is_fabric(call)]
+    fabrics = [call for call in context.trace.calls if runs(call) and _is_fabric(call)]
     launches = context.trace.methods("launch")
-    # Functions that `launch` calls are called by nothing else here.
+    # No other code calls the functions that `launch` calls.
     launched = any(call.arguments and isinstance(call.arguments[0], Function) for call in launches)
-    for call in context.trace.methods("no_backward_sync") if made else ():
-        found = origins(call.receiver) if call.receiver is not None else []
-        known = runs(call) and any(isinstance(one, Result) and one.call in made for one in found)
-        handed = launched and not call.reached and any(isinstance(one, Unknown) for one in found)
+    for call in context.trace.methods("no_backward_sync") if fabrics else ():
+        owners = origins(call.receiver) if call.receiver is not None else []
+        of_fabric = runs(call) and any(isinstance(owner, Result) and owner.call in fabrics for owner in owners)
+        handed = launched and not call.reached and any(isinstance(owner, Unknown) for owner in owners)
         enabled = call.argument("enabled", 1)
         off = enabled is not None and Conditions(context.settings).truth(enabled) is False
-        if (known or handed) and not off and not elsewhere(call) and not _is_light(context):
+        if (of_fabric or handed) and not off and not elsewhere(call) and not _is_light(context):
             yield Delay(call, {"call": "no_backward_sync()"})
 
 
 def _is_fabric(call: Call) -> bool:
-    given = call.argument("strategy", 1) if call.name.endswith(".Fabric") else None
-    return given is not None and any(_is_sharded_strategy(one) for one in options(given))
+    strategy = call.argument("strategy", 1) if call.name.endswith(".Fabric") else None
+    return strategy is not None and any(_is_sharded_strategy(option) for option in options(strategy))
 
 
 def _is_sharded_strategy(value: Value) -> bool:
@@ -50,63 +50,67 @@ def _is_sharded_strategy(value: Value) -> bool:
 
 
 def _is_light(context: Context) -> bool:
-    """Whether only an adapter has gradients, apart from what is frozen: whole ones weigh little."""
+    """Whether only adapters have gradients, apart from frozen parameters: their unsharded gradients are small."""
     strategies = [call for call in context.trace.calls if call.name.endswith(STRATEGY)]
     return bool(adapters(context)) and not any(mixes(context, strategy) for strategy in strategies)
 
 
 def by_accelerate(context: Context) -> Iterator[Delay]:
-    """Accelerate under FSDP: ``accumulate`` with more than one batch, and ``no_sync`` itself."""
+    """Accelerate with FSDP: ``accumulate`` with more than one batch, and ``no_sync`` itself."""
     runs = running(context)
-    for made in context.trace.named("accelerate.Accelerator", "accelerate.accelerator.Accelerator"):
-        if not runs(made) or not _accelerates_fsdp(context, made) or _trains_adapter(context):
+    for accelerator in context.trace.named("accelerate.Accelerator", "accelerate.accelerator.Accelerator"):
+        if not runs(accelerator) or not _accelerates_fsdp(context, accelerator) or _trains_adapter(context):
             continue
-        element_bytes = 2 if constant(made.argument("mixed_precision")) in ("bf16", "fp16") else None
-        count = _unsynced_batches(context, made)
-        if count and any(runs(call) and _is_of(call, made) for call in context.trace.methods("accumulate")):
-            yield Delay(made, {"framework": "Accelerate", **count}, element_bytes)
+        element_bytes = 2 if constant(accelerator.argument("mixed_precision")) in ("bf16", "fp16") else None
+        count = _unsynced_batches(context, accelerator)
+        if count and any(runs(call) and _is_of(call, accelerator) for call in context.trace.methods("accumulate")):
+            yield Delay(accelerator, {"framework": "Accelerate", **count}, element_bytes)
         for call in calls_of(context, "no_sync"):
-            if runs(call) and _is_of(call, made) and not elsewhere(call) and around_backward(context, call):
+            if runs(call) and _is_of(call, accelerator) and not elsewhere(call) and around_backward(context, call):
                 yield Delay(call, {"call": "no_sync()"}, element_bytes)
 
 
-def _is_of(call: Call, made: Call) -> bool:
-    found = origins(call.receiver) if call.receiver is not None else []
-    return any(isinstance(one, Result) and one.call is made for one in found)
+def _is_of(call: Call, accelerator: Call) -> bool:
+    owners = origins(call.receiver) if call.receiver is not None else []
+    return any(isinstance(owner, Result) and owner.call is accelerator for owner in owners)
 
 
-def _accelerates_fsdp(context: Context, made: Call) -> bool:
-    """Whether an Accelerator shards: it is given FSDP's plugin, or that is what the script is checked for."""
-    if made.argument("deepspeed_plugin") is not None:
+def _accelerates_fsdp(context: Context, accelerator: Call) -> bool:
+    """Whether an Accelerator shards: it has the FSDP plugin, or the script is checked for a library that shards."""
+    if accelerator.argument("deepspeed_plugin") is not None:
         return False
-    given = made.argument("fsdp_plugin")
-    plugins = [one for one in origins(given) if not isinstance(one, Constant)] if given is not None else []
+    plugin = accelerator.argument("fsdp_plugin")
+    plugins = [origin for origin in origins(plugin) if not isinstance(origin, Constant)] if plugin is not None else []
     if not plugins:
         return context.libraries.fsdp or context.libraries.smp_v2
-    return any(not isinstance(one, Result) or _leaves_it_open(one) for one in plugins)
+    return any(not isinstance(origin, Result) or _leaves_it_open(origin) for origin in plugins)
 
 
 def _leaves_it_open(sharding: Result) -> bool:
-    """Whether gradients are sharded, and may be reduced with every batch: not where parameters are offloaded."""
+    """Whether gradients are sharded and may be reduced with every batch. They may not if parameters are offloaded."""
     call = sharding.call
     return not is_whole(call.argument("sharding_strategy")) and not may_offload(call.argument("cpu_offload"))
 
 
-def _unsynced_batches(context: Context, made: Call) -> dict[str, object]:
-    """Batches that an Accelerator makes a step of without reducing each; empty where it reduces them, or has one."""
-    plugin = made.argument("gradient_accumulation_plugin")
+def _unsynced_batches(context: Context, accelerator: Call) -> dict[str, object]:
+    """Batches per step that an Accelerator does not reduce one by one; empty if it reduces each, or has one."""
+    plugin = accelerator.argument("gradient_accumulation_plugin")
     if plugin is None:
-        return batches(context, made.argument("gradient_accumulation_steps"))
-    for one in origins(plugin):
-        if isinstance(one, Result) and one.call.name.endswith("GradientAccumulationPlugin") and not one.call.unpacks:
-            each = one.call.argument("sync_each_batch", 3)
-            if each is None or Conditions(context.settings, defaults=True).truth(each) is False:
-                return batches(context, one.call.argument("num_steps", 0))
+        return batches(context, accelerator.argument("gradient_accumulation_steps"))
+    for origin in origins(plugin):
+        if (
+            isinstance(origin, Result)
+            and origin.call.name.endswith("GradientAccumulationPlugin")
+            and not origin.call.unpacks
+        ):
+            every_batch = origin.call.argument("sync_each_batch", 3)
+            if every_batch is None or Conditions(context.settings, defaults=True).truth(every_batch) is False:
+                return batches(context, origin.call.argument("num_steps", 0))
     return {}
 
 
 def by_trainer(context: Context) -> Iterator[Delay]:
-    """TrainingArguments with FSDP and more than one batch, written out in the script or passed by the job."""
+    """TrainingArguments with FSDP and several batches per step, written in the script or passed by the job."""
     runs = running(context)
     for call in context.trace.calls if not _trains_adapter(context) else ():
         if not runs(call) or call.unpacks or not call.name.startswith(("transformers.", "trl.")):
@@ -122,31 +126,33 @@ def by_trainer(context: Context) -> Iterator[Delay]:
 
 
 def _of_arguments(context: Context, call: Call) -> dict[str, object]:
-    """Batches a step of TrainingArguments whose values stand in the script."""
+    """Batches per step of TrainingArguments with literal values."""
     sharding, config, fsdp_config = (call.argument(name) for name in ("fsdp", "accelerator_config", "fsdp_config"))
     shards = _shards(context, sharding) if sharding is not None else context.libraries.fsdp
-    settings = [one for one in options(fsdp_config) if isinstance(one, Mapping)] if fsdp_config is not None else []
-    other = any({"xla", "cpu_offload"} & set(one.entries) for one in settings)
+    settings = (
+        [option for option in options(fsdp_config) if isinstance(option, Mapping)] if fsdp_config is not None else []
+    )
+    excluded = any({"xla", "cpu_offload"} & set(table.entries) for table in settings)
     reduces = config is not None and not _leaves_accumulation(config)
-    if not shards or other or reduces or call.argument("deepspeed") is not None:
+    if not shards or excluded or reduces or call.argument("deepspeed") is not None:
         return {}
     return batches(context, call.argument("gradient_accumulation_steps"))
 
 
 def _shards(context: Context, sharding: Value) -> bool:
-    """Whether TrainingArguments' ``fsdp`` is set: ``"full_shard auto_wrap"``, a list of such words, True."""
-    words = [Conditions(context.settings, defaults=True).known(one) for one in options(sharding)]
-    words += [constant(item) for one in options(sharding) for item in getattr(one, "items", ())]
+    """Whether ``fsdp`` of TrainingArguments is set: ``"full_shard auto_wrap"``, a list of such words, or True."""
+    words = [Conditions(context.settings, defaults=True).known(option) for option in options(sharding)]
+    words += [constant(item) for option in options(sharding) for item in getattr(option, "items", ())]
     return any(word is True or (isinstance(word, str) and _names_sharding(word)) for word in words)
 
 
 def _names_sharding(words: str) -> bool:
-    """Whether ``fsdp`` of TrainingArguments shards gradients and leaves them on the GPU: ``"full_shard auto_wrap"``."""
+    """Whether ``fsdp`` shards gradients and keeps them on the GPU: ``"full_shard auto_wrap"``."""
     return "shard" in words and "no_shard" not in words and "offload" not in words
 
 
 def _leaves_accumulation(config: Value) -> bool:
-    """Whether an ``accelerator_config`` surely does not ask for reduction with each batch."""
+    """Whether an ``accelerator_config`` certainly does not reduce gradients with each batch."""
     inner: Value | None
     if isinstance(config, Result) and config.call.name.endswith("AcceleratorConfig") and not config.call.unpacks:
         inner = config.call.argument("gradient_accumulation_kwargs")
@@ -160,7 +166,7 @@ def _leaves_accumulation(config: Value) -> bool:
 
 
 def _of_job(context: Context) -> dict[str, object]:
-    """Batches a step of a job whose hyperparameters become the script's TrainingArguments."""
+    """Batches per step of a job whose hyperparameters become the script's TrainingArguments."""
     passed = context.settings.hyperparameters
     sharding, steps = str(passed.get("fsdp") or ""), str(passed.get("gradient_accumulation_steps") or "")
     reduces = "sync_each_batch" in str(passed.get("accelerator_config") or "") or passed.get("deepspeed")
@@ -170,6 +176,6 @@ def _of_job(context: Context) -> dict[str, object]:
 
 
 def _trains_adapter(context: Context) -> bool:
-    """Whether PEFT is in use: Trainer then wraps adapters apart, and whole gradients of these weigh little."""
+    """Whether the script uses PEFT: Trainer then wraps adapters separately, and their unsharded gradients are small."""
     runs = running(context)
     return any(call.name.startswith("peft.") and runs(call) for call in context.trace.calls)

@@ -1,4 +1,4 @@
-"""Saving: by the right ranks, and only what can be saved."""
+"""Checkpoints: which ranks save them, and which state can be saved."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _saving_ranks(context: Context) -> Iterator[Hit]:
     settings = context.settings
     if not context.libraries.smp_torch or not (settings.tensor_parallel or settings.pipelined):
         return
-    seen: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     for call in [*context.trace.named(*_SAVES), *_states(context)]:
         conditions = rank_conditions(call)
         if settings.tensor_parallel and "smp.dp_rank" in conditions and not conditions & {"smp.rank", "smp.rdp_rank"}:
             guard = _guard_node(call, "dp_rank")
             place = guard or call.node
-            if place not in seen:
-                seen.add(place)
+            if place not in reported:
+                reported.add(place)
                 yield Hit(call.module, place, _values(call, "smp.dp_rank()"), _reduced(call, guard))
             continue
         wrong = sorted(conditions & (_ONE_PROCESS if _gathers(call) else _ONE_PROCESS | _ONE_PART))
@@ -40,12 +40,12 @@ def _saving_ranks(context: Context) -> Iterator[Hit]:
 
 
 def _is_full(call: Call) -> bool:
-    """Whether what is written was gathered before: one process writes it."""
+    """Whether the state was gathered before, so that one process writes it."""
     return constant(call.argument("partial", 2)) is False or (call.name == "smp.save" and not _partial_states(call))
 
 
 def _partial_states(call: Call) -> bool:
-    """Whether ``smp.save`` writes this rank's part: it says so, or takes a local state."""
+    """Whether ``smp.save`` writes only this rank's part: ``partial=True``, or a local state."""
     partial = call.argument("partial", 2)
     return constant(partial) is True or "local_state_dict" in call.module.text(call.node)
 
@@ -59,7 +59,7 @@ def _states(context: Context) -> list[Call]:
 
 
 def _gathers(call: Call) -> bool:
-    """Whether all ranks of a replica have to take part at once."""
+    """Whether all ranks of a replica must take part."""
     return call.method == "state_dict"
 
 
@@ -96,11 +96,11 @@ def _optimizer_state(context: Context) -> Iterator[Hit]:
             edits = [replace(call.module, call.node.func, text)]
         yield Hit(call.module, call.node, {"technique": technique}, edits, variant="state dict")
     for call in context.trace.named("smp.save_checkpoint"):
-        given = call.argument("optimizer", 4)
-        if constant(call.argument("partial", 2)) is False and given is not None and is_wrapped_optimizer(given):
+        optimizer = call.argument("optimizer", 4)
+        if constant(call.argument("partial", 2)) is False and optimizer is not None and is_wrapped_optimizer(optimizer):
             yield Hit(call.module, call.node, {"technique": technique}, variant="checkpoint")
 
 
 def _for_other_jobs(call: Call) -> bool:
-    """Whether the branch is the one without sharding or tensor parallelism."""
+    """Whether the call is in the branch without sharding and tensor parallelism."""
     return bool(guarded_by(call, "shard", "tp_size", "tensor_parallel"))

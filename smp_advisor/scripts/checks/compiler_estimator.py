@@ -1,4 +1,4 @@
-"""Training Compiler: how the job is launched, where the notebook or script shows it."""
+"""Training Compiler: how a notebook or script launches the job."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from smp_advisor.reading.trace import Call
 
 _FAMILIES = ("ml.p3.", "ml.p3dn.", "ml.g4dn.", "ml.p4d.", "ml.g5.")
-"""As the SageMaker Python SDK checks them."""
+"""The families that the SageMaker Python SDK accepts."""
 _BATCHES = ("batch_size", "per_device_train_batch_size", "train_batch_size", "per_gpu_train_batch_size")
 _RATES = ("learning_rate", "lr")
 
 
 def _estimators(context: Context) -> list[tuple[Call, Call]]:
-    """Estimators with the compiler on: their calls and those of ``TrainingCompilerConfig``."""
-    found = []
+    """Estimators with the compiler: the call of each, and that of its ``TrainingCompilerConfig``."""
+    estimators = []
     for call in context.trace.calls:
-        given = call.argument("compiler_config")
-        found += [
-            (call, one.call)
-            for one in (origins(given) if given is not None else [])
-            if isinstance(one, Result) and one.call.name.endswith("TrainingCompilerConfig")
+        configuration = call.argument("compiler_config")
+        estimators += [
+            (call, origin.call)
+            for origin in (origins(configuration) if configuration is not None else [])
+            if isinstance(origin, Result) and origin.call.name.endswith("TrainingCompilerConfig")
         ]
-    return found
+    return estimators
 
 
 def _gpus(call: Call) -> int | None:
-    """GPUs of one instance, where the type is a literal that the table knows."""
+    """GPUs per instance, if the type is a literal in the instance table."""
     kind = constant(call.argument("instance_type"))
     return next((instance.gpus for instance in instances() if instance.name == kind), None)
 
@@ -57,16 +57,21 @@ def _launched_on_several(context: Context) -> Iterator[Hit]:
             tensorflow = "tensorflow" in call.name.lower() or call.argument("tensorflow_version") is not None
             if not tensorflow:
                 yield Hit(call.module, call.node, {"gpus": gpus * count}, variant="no distribution")
-        named = distribution.entries.keys() if isinstance(distribution, Mapping) and distribution.complete else ()
-        if named and "torch" in call.name.lower() and not {"pytorchxla", "smdistributed"} & set(named):
-            yield Hit(call.module, call.node, {"launchers": ", ".join(named)}, variant="other launcher")
+        launchers = distribution.entries.keys() if isinstance(distribution, Mapping) and distribution.complete else ()
+        if launchers and "torch" in call.name.lower() and not {"pytorchxla", "smdistributed"} & set(launchers):
+            yield Hit(call.module, call.node, {"launchers": ", ".join(launchers)}, variant="other launcher")
     yield from _without_worker_function(context)
 
 
 def _launcher_script(call: Call) -> bool:
-    """Whether an older image starts the workers through a script of its own."""
-    given = call.argument("hyperparameters")
-    return given is None or not isinstance(given, Mapping) or not given.complete or "training_script" in given.entries
+    """Whether an older image starts the workers with its own script."""
+    hyperparameters = call.argument("hyperparameters")
+    return (
+        hyperparameters is None
+        or not isinstance(hyperparameters, Mapping)
+        or not hyperparameters.complete
+        or "training_script" in hyperparameters.entries
+    )
 
 
 def _without_worker_function(context: Context) -> Iterator[Hit]:
@@ -78,7 +83,8 @@ def _without_worker_function(context: Context) -> Iterator[Hit]:
     for call in context.trace.named("torch.utils.data.DistributedSampler"):
         rank = call.argument("rank", 2)
         by_worker = any(
-            isinstance(one, Result) and one.call.name == "xm.get_ordinal" for one in origins(rank or Constant(None))
+            isinstance(origin, Result) and origin.call.name == "xm.get_ordinal"
+            for origin in origins(rank or Constant(None))
         )
         if by_worker and call.reached and not call.guards:
             yield Hit(call.module, call.node, variant="no worker function")
@@ -97,25 +103,25 @@ def _learning_rate(context: Context) -> Iterator[Hit]:
     ]
     for call, _ in with_compiler:
         ours = _hyperparameters(call)
-        for other in native:
-            theirs = _hyperparameters(other)
+        for uncompiled in native:
+            theirs = _hyperparameters(uncompiled)
             for batch in _BATCHES:
-                one, before = ours.get(batch), theirs.get(batch)
+                after, before = ours.get(batch), theirs.get(batch)
                 for rate in _RATES:
                     same = rate in ours and rate in theirs and ours[rate] == theirs[rate]
-                    if isinstance(one, int) and isinstance(before, int) and one > before > 0 and same:
+                    if isinstance(after, int) and isinstance(before, int) and after > before > 0 and same:
                         yield Hit(
-                            call.module, call.node, {"rate": rate, "factor": f"{one / before:.3g}", "batch": batch}
+                            call.module, call.node, {"rate": rate, "factor": f"{after / before:.3g}", "batch": batch}
                         )
 
 
 def _hyperparameters(call: Call) -> dict[str, object]:
-    given = call.argument("hyperparameters")
-    found: dict[str, object] = {}
-    for option in options(given) if given is not None else ():
+    argument = call.argument("hyperparameters")
+    settings: dict[str, object] = {}
+    for option in options(argument) if argument is not None else ():
         if isinstance(option, Mapping):
-            found |= {key: constant(value) for key, value in option.entries.items() if isinstance(value, Constant)}
-    return found
+            settings |= {key: constant(value) for key, value in option.entries.items() if isinstance(value, Constant)}
+    return settings
 
 
 @check("STC411")
@@ -143,7 +149,7 @@ def _options(value: Value | None) -> tuple[Value, ...]:
 def _debugging(context: Context) -> Iterator[Hit]:
     for _, config in _estimators(context):
         if constant(config.argument("debug", 1)) is True:
-            keyword = any(given.arg == "debug" for given in config.node.keywords)
+            keyword = any(argument.arg == "debug" for argument in config.node.keywords)
             edits = [add_keyword(config.module, config.node, "debug", "False")] if keyword else []
             yield Hit(config.module, config.node, {}, edits)
 
@@ -153,6 +159,8 @@ def _one_large_instance(context: Context) -> Iterator[Hit]:
     for call, _ in _estimators(context):
         gpus, count = _gpus(call), _count(call)
         if gpus == 1 and count is not None and count > 1:
-            kind = next((given.value for given in call.node.keywords if given.arg == "instance_type"), call.node)
+            kind = next(
+                (argument.value for argument in call.node.keywords if argument.arg == "instance_type"), call.node
+            )
             place: ast.expr = kind
             yield Hit(call.module, place, {"count": count, "instance": constant(call.argument("instance_type"))})

@@ -1,4 +1,4 @@
-"""Training Compiler: the training loop and the data that goes into it."""
+"""Training Compiler: the training loop and its data."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ _SYNCS = ("xm.reduce_gradients", "xm.all_reduce", "xm.optimizer_step")
 _SHOWING = ("print", "float", "xm.master_print", "tqdm.tqdm.write")
 _LOGGING = ("info", "debug", "warning", "error", "add_scalar", "set_postfix", "set_description", "log")
 _OFTEN = 10
-"""Steps: logging or saving at least this rarely is not worth a word."""
+"""Steps. Logging or saving less often than this is not reported."""
 
 
 def _xm(call: Call) -> bool:
-    found = call.module.scope.find("xm")
-    return isinstance(found, External) and found.path == "xm"
+    module = call.module.scope.find("xm")
+    return isinstance(module, External) and module.path == "xm"
 
 
 def _elsewhere(context: Context, call: Call) -> bool:
-    """Whether the call is for a run without XLA: a branch that says so, or whose other side uses it."""
+    """Whether the call runs without XLA: its branch excludes XLA, or the other branch uses it."""
     if any(mentions(guard.test, "xla", "tpu", "trcomp", "compiler", "cuda.is_available") for guard in call.guards):
         return True
-    return any(exclusive(call, other) for other in context.trace.each("xm."))
+    return any(exclusive(call, xla_call) for xla_call in context.trace.each("xm."))
 
 
 def _training_loops(context: Context) -> set[ast.AST]:
-    """Innermost loops with a backward pass in them."""
+    """Innermost loops with a backward pass."""
     return {call.loops[-1] for call in context.trace.methods("backward") if call.loops}
 
 
 def _now_and_then(call: Call) -> bool:
-    """Whether a condition with a remainder lets the call run only every so many steps."""
+    """Whether a condition with a modulo lets the call run only once per several steps."""
     return any(
         any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(guard.test))
         or mentions(guard.test, "log", "freq", "interval", "every", "verbose", "debug")
@@ -57,16 +57,16 @@ def _static_padding(context: Context) -> Iterator[Hit]:
     if not context.libraries.xla:
         return
     for call in context.trace.calls:
-        given = call.argument("padding")
-        known = [constant(option) for option in options(given)] if given is not None else []
-        dynamic = next((value for value in known if value is True or value == "longest"), None)
+        padding = call.argument("padding")
+        constants = [constant(option) for option in options(padding)] if padding is not None else []
+        dynamic = next((value for value in constants if value is True or value == "longest"), None)
         if dynamic is not None and _tokenizes(call):
-            edits = [add_keyword(call.module, call.node, "padding", '"max_length"')] if len(known) == 1 else []
+            edits = [add_keyword(call.module, call.node, "padding", '"max_length"')] if len(constants) == 1 else []
             yield Hit(call.module, call.node, {"padding": repr(dynamic)}, edits)
 
 
 def _tokenizes(call: Call) -> bool:
-    """Whether the call pads text: of a tokenizer, by its name or by what else it is told."""
+    """Whether the call pads text: a tokenizer, by its name or its arguments."""
     text = call.module.text(call.node.func).lower()
     return "token" in text or bool({"truncation", "max_length", "return_tensors"} & call.keywords.keys())
 
@@ -112,10 +112,10 @@ def _device(context: Context) -> Iterator[Hit]:
             continue
         moved = call.method == "cuda" and not call.name and call.receiver is not None
         places = [value for value in (*call.arguments[:1], call.keywords.get("device")) if value is not None]
-        named = any(_is_cuda(option) for value in places for option in options(value))
+        names_cuda = any(_is_cuda(option) for value in places for option in options(value))
         if moved:
             yield Hit(call.module, call.node, {"text": call.module.text(call.node)})
-        elif named and (call.name == "torch.device" or call.method == "to" or "device" in call.keywords):
+        elif names_cuda and (call.name == "torch.device" or call.method == "to" or "device" in call.keywords):
             edits = (
                 [replace(call.module, call.node, "xm.xla_device()")]
                 if call.name == "torch.device" and _xm(call)
@@ -125,7 +125,7 @@ def _device(context: Context) -> Iterator[Hit]:
 
 
 def _is_cuda(value: Value) -> bool:
-    """``"cuda"``, ``"cuda:0"`` or a text that begins so."""
+    """``"cuda"``, ``"cuda:0"``, or a string that starts with one of them."""
     if isinstance(value, Operation) and value.operator == "format" and value.operands:
         value = value.operands[0]
     text = constant(value)
@@ -155,13 +155,13 @@ def _marked_steps(context: Context) -> Iterator[Hit]:
 
 def _updates(context: Context) -> list[Call]:
     """Calls that apply gradients."""
-    found = [call for call in context.trace.methods("step") if _steps_optimizer(call)]
-    return sorted([*context.trace.named("xm.optimizer_step"), *found], key=lambda call: call.order)
+    steps = [call for call in context.trace.methods("step") if _steps_optimizer(call)]
+    return sorted([*context.trace.named("xm.optimizer_step"), *steps], key=lambda call: call.order)
 
 
 def _steps_optimizer(call: Call) -> bool:
-    for one in origins(call.receiver) if call.receiver is not None else []:
-        if isinstance(one, Result) and (is_optimizer(one.call.name) or one.call.name.endswith("GradScaler")):
+    for origin in origins(call.receiver) if call.receiver is not None else []:
+        if isinstance(origin, Result) and (is_optimizer(origin.call.name) or origin.call.name.endswith("GradScaler")):
             return True
     return False
 
@@ -175,8 +175,8 @@ def _saved_by_xla(context: Context) -> Iterator[Hit]:
         states = saved is not None and any(
             isinstance(part, ast.Attribute) and part.attr == "state_dict" for part in ast.walk(saved)
         )
-        named = isinstance(saved, ast.Name) and "model" in saved.id.lower()
-        if (states or named or _is_state(call)) and not _elsewhere(context, call):
+        is_model = isinstance(saved, ast.Name) and "model" in saved.id.lower()
+        if (states or is_model or _is_state(call)) and not _elsewhere(context, call):
             yield Hit(
                 call.module, call.node, {}, [replace(call.module, call.node.func, "xm.save")] if _xm(call) else []
             )
@@ -184,9 +184,9 @@ def _saved_by_xla(context: Context) -> Iterator[Hit]:
 
 def _is_state(call: Call) -> bool:
     return any(
-        isinstance(one, Result) and one.call.method == "state_dict"
+        isinstance(option, Result) and option.call.method == "state_dict"
         for argument in call.arguments[:1]
-        for one in options(argument)
+        for option in options(argument)
     )
 
 
@@ -208,8 +208,8 @@ def _gathered_gradients(context: Context) -> Iterator[Hit]:
         if not _steps_optimizer(call) or _elsewhere(context, call):
             continue
         scaler = any(
-            isinstance(one, Result) and one.call.name.endswith("GradScaler")
-            for one in origins(call.receiver or Constant(None))
+            isinstance(origin, Result) and origin.call.name.endswith("GradScaler")
+            for origin in origins(call.receiver or Constant(None))
         )
         if not any(sync.loops[-1:] == call.loops[-1:] and not exclusive(sync, call) for sync in syncs):
             edits: list[Edit] = []
@@ -221,7 +221,7 @@ def _gathered_gradients(context: Context) -> Iterator[Hit]:
 
 
 def _order_with_scaler(context: Context) -> Iterator[Hit]:
-    """With automatic mixed precision: gather, unscale, clip, step."""
+    """The order under automatic mixed precision: reduce, unscale, clip, step."""
     gathers = context.trace.named("xm.reduce_gradients", "xm.all_reduce")
     clips = context.trace.named("torch.nn.utils.clip_grad_norm_")
     for unscale in context.trace.methods("unscale_"):
@@ -233,8 +233,8 @@ def _order_with_scaler(context: Context) -> Iterator[Hit]:
                 yield Hit(clip.module, clip.node, variant="clipped first")
 
 
-def _same_loop(one: Call, other: Call) -> bool:
-    return one.module is other.module and one.loops[-1:] == other.loops[-1:]
+def _same_loop(first: Call, second: Call) -> bool:
+    return first.module is second.module and first.loops[-1:] == second.loops[-1:]
 
 
 @check("STC409")
@@ -246,7 +246,7 @@ def _rare_interruptions(context: Context) -> Iterator[Hit]:
             for name in ("logging_steps", "save_steps", "eval_steps"):
                 every = constant(call.keywords.get(name))
                 if isinstance(every, int) and 0 < every < _OFTEN:
-                    node = next((given.value for given in call.node.keywords if given.arg == name), call.node)
+                    node = next((argument.value for argument in call.node.keywords if argument.arg == name), call.node)
                     yield Hit(call.module, node, {"name": name, "steps": every}, variant="interval")
     loops = _training_loops(context)
     for call in context.trace.named("xm.save", "torch.save"):
@@ -292,12 +292,12 @@ def _whole_batches(context: Context) -> Iterator[Hit]:
     if not context.libraries.xla or context.libraries.smp_v1:
         return
     for call in loaders(context):
-        given = call.argument("drop_last", 8)
+        drop_last = call.argument("drop_last", 8)
         sampled = call.argument("batch_sampler", 4) is not None
-        if (given is None and not call.unpacks and not sampled) or constant(given) is False:
+        if (drop_last is None and not call.unpacks and not sampled) or constant(drop_last) is False:
             yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, "drop_last", "True")])
     for call in context.trace.calls:
-        asked = call.argument("dataloader_drop_last")
-        if asked is not None and constant(asked) is False and call.name.endswith("TrainingArguments"):
+        option = call.argument("dataloader_drop_last")
+        if option is not None and constant(option) is False and call.name.endswith("TrainingArguments"):
             name = "dataloader_drop_last"
             yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, name, "True")])

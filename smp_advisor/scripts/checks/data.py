@@ -1,4 +1,4 @@
-"""Batches: whole ones only, and of a size that divides into microbatches."""
+"""Batches: partial batches, and sizes that microbatches do not divide."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _SHARDED = ("SplitDataset", "split_dataset_by_node", "Subset", "random_split", "
 
 
 def loaders(context: Context) -> list[Call]:
-    """Calls that make a data loader, of a subclass in the script as well."""
+    """Calls that create a data loader, including subclasses in the script."""
     return context.trace.named(*LOADERS)
 
 
 def batch_size(call: Call) -> Value:
-    """The loader's batch size."""
+    """The batch size of the loader."""
     return call.argument("batch_size", 1) or Constant(1)
 
 
@@ -41,15 +41,15 @@ def _whole_batches(context: Context) -> Iterator[Hit]:
         batches = call.argument("batch_sampler", 4)
         if batches is not None and constant(batches) is None and not isinstance(batches, Constant):
             continue
-        given = call.argument("drop_last", 8)
-        if given is None and call.unpacks:
+        drop_last = call.argument("drop_last", 8)
+        if drop_last is None and call.unpacks:
             context.leave_open(
-                call.module, call.node, "drop_last of this DataLoader may be in what is unpacked (SMP109)."
+                call.module, call.node, "drop_last of this DataLoader may be among the unpacked arguments (SMP109)."
             )
             continue
         if isinstance(call.argument("batch_size", 1), Constant) and constant(batch_size(call)) is None:
             continue
-        if not _outside_steps(context, call) and _drops(context, call, given) is False:
+        if not _outside_steps(context, call) and _drops(context, call, drop_last) is False:
             edits = [add_keyword(call.module, call.node, "drop_last", "True")]
             values = _known_last_batch(context, call)
             if values:
@@ -57,8 +57,8 @@ def _whole_batches(context: Context) -> Iterator[Hit]:
             else:
                 yield Hit(call.module, call.node, {}, edits, variant="indivisible")
     for call in context.trace.named("torch.utils.data.BatchSampler"):
-        given = call.argument("drop_last", 2)
-        if constant(given) is False and not isinstance(given, Argument):
+        drop_last = call.argument("drop_last", 2)
+        if constant(drop_last) is False and not isinstance(drop_last, Argument):
             edits = [add_keyword(call.module, call.node, "drop_last", "True")] if "drop_last" in call.keywords else []
             yield Hit(call.module, call.node, {}, edits, variant="indivisible")
 
@@ -77,25 +77,25 @@ def _known_last_batch(context: Context, call: Call) -> dict[str, object]:
 
 
 def _is_given(value: Value | None) -> bool:
-    """Whether an argument is more than None."""
+    """Whether an argument is passed and is not None."""
     return value is not None and not (isinstance(value, Constant) and value.value is None)
 
 
-def _drops(context: Context, call: Call, given: Value | None) -> bool | None:
-    """Whether the last, partial batch is dropped; None where that depends on something unseen."""
-    if given is None:
+def _drops(context: Context, call: Call, drop_last: Value | None) -> bool | None:
+    """Whether the last, partial batch is dropped; None if that is not visible."""
+    if drop_last is None:
         return False
-    found = [constant(option) if isinstance(option, Constant) else None for option in options(given)]
-    if all(value is not None and not value for value in found):
+    constants = [constant(option) if isinstance(option, Constant) else None for option in options(drop_last)]
+    if all(value is not None and not value for value in constants):
         return False
-    if any(value is None for value in found):
+    if any(value is None for value in constants):
         context.leave_open(call.module, call.node, "drop_last of this DataLoader is not a literal (SMP109).")
         return None
-    return bool(all(found))
+    return bool(all(constants))
 
 
 def _skips_by_hand(context: Context) -> bool:
-    """Whether some loop leaves out batches that the microbatches don't divide."""
+    """Whether a loop skips batches whose size microbatches does not divide."""
     return any(
         any(isinstance(inner, (ast.Continue, ast.Break)) for inner in node.body)
         and any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(node.test))
@@ -106,14 +106,14 @@ def _skips_by_hand(context: Context) -> bool:
 
 
 def _outside_steps(context: Context, loader: Call) -> bool:
-    """Whether the loader is only seen to feed loops that call no step."""
+    """Whether all visible loops over the loader call no step."""
     fed = [
         iteration
         for iteration in context.trace.iterations
         if any(_comes_from(option, loader) for option in options(iteration.over))
     ]
-    handed_on = (ast.Yield, ast.YieldFrom)  # to whoever iterates over the generator
-    if not fed or any(isinstance(part, handed_on) for one in fed for part in ast.walk(one.node)):
+    handed_on = (ast.Yield, ast.YieldFrom)  # values go to the caller of the generator
+    if not fed or any(isinstance(part, handed_on) for iteration in fed for part in ast.walk(iteration.node)):
         return False
     return not any(
         call.function is not None
@@ -146,8 +146,8 @@ def _divisible(context: Context) -> Iterator[Hit]:
     for call, size in calls:
         if not isinstance(call.argument("batch_size", 1), Constant) and call.unpacks:
             continue
-        for given in options(size):
-            option = given
+        for alternative in options(size):
+            option = alternative
             if isinstance(option, Argument) and option.name in context.settings.hyperparameters:
                 option = Constant(Conditions(context.settings).known(option))
             default = option.default if isinstance(option, Argument) else None
@@ -155,12 +155,12 @@ def _divisible(context: Context) -> Iterator[Hit]:
                 context.leave_open(
                     call.module,
                     call.node,
-                    f"The batch size is the option --{option.name}, {constant(default)} if the job does not set it:"
-                    f" pass a multiple of microbatches ({microbatches}) (SMP110).",
+                    f"The batch size is the option --{option.name}, with the default {constant(default)}."
+                    f" Pass a multiple of microbatches ({microbatches}) (SMP110).",
                 )
             value = constant(option)
-            whole = isinstance(value, int) and not isinstance(value, bool) and value > 0
-            if whole and value % microbatches and not _outside_steps(context, call):
+            is_size = isinstance(value, int) and not isinstance(value, bool) and value > 0
+            if is_size and value % microbatches and not _outside_steps(context, call):
                 yield Hit(call.module, call.node, {"size": value, "microbatches": microbatches})
 
 
@@ -169,30 +169,30 @@ def _distributed_sampler(context: Context) -> Iterator[Hit]:
     if not context.libraries.smp_torch or not context.settings.tensor_parallel:
         return
     for call in loaders(context):
-        given = [call.argument("sampler", 3), call.argument("batch_sampler", 4)]
-        if call.unpacks or any(value is not None and constant(value) is not None for value in given):
+        samplers = [call.argument("sampler", 3), call.argument("batch_sampler", 4)]
+        if call.unpacks or any(value is not None and constant(value) is not None for value in samplers):
             continue
-        sampled = [value for value in given if value is not None and not isinstance(value, Constant)]
+        sampled = [value for value in samplers if value is not None and not isinstance(value, Constant)]
         if sampled or _outside_steps(context, call) or _is_sharded(call.argument("dataset", 0)):
             continue
-        if any(exclusive(call, other) and other.argument("sampler", 3) is not None for other in loaders(context)):
-            continue  # the ranks that read get a sampler, the others a stand-in
+        if any(exclusive(call, loader) and loader.argument("sampler", 3) is not None for loader in loaders(context)):
+            continue  # the ranks that read get a sampler, the others a placeholder
         yield Hit(call.module, call.node)
 
 
 def _is_sharded(dataset: Value | None) -> bool:
-    """Whether the dataset is cut up, or may be, before it comes to the loader."""
-    for one in origins(dataset) if dataset is not None else []:
-        if isinstance(one, Result):
-            call = one.call
-            made = call.name.endswith(_SHARDED) or call.method in ("shard", "select", "split", "map", "filter")
-            seen = any(ranks(value) for value in (*call.arguments, *call.keywords.values()))
-            if made or seen:
+    """Whether the dataset is, or may be, divided before the loader."""
+    for origin in origins(dataset) if dataset is not None else []:
+        if isinstance(origin, Result):
+            call = origin.call
+            divided = call.name.endswith(_SHARDED) or call.method in ("shard", "select", "split", "map", "filter")
+            by_rank = any(ranks(value) for value in (*call.arguments, *call.keywords.values()))
+            if divided or by_rank:
                 return True
-        elif isinstance(one, Instance):
-            given = (*one.call.arguments, *one.call.keywords.values())
-            if any(path.endswith("IterableDataset") for path in one.cls.ancestors()) or any(map(ranks, given)):
+        elif isinstance(origin, Instance):
+            arguments = (*origin.call.arguments, *origin.call.keywords.values())
+            if any(path.endswith("IterableDataset") for path in origin.cls.ancestors()) or any(map(ranks, arguments)):
                 return True
-        elif not isinstance(one, External):
-            return True  # unseen
+        elif not isinstance(origin, External):
+            return True  # not visible
     return False

@@ -1,4 +1,4 @@
-"""Which rank decides what a process reads and how it is seeded."""
+"""Ranks that select the data of a process and seed it."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def _data_by_rank(context: Context) -> Iterator[Hit]:
 
 
 def _seeds(call: Call) -> list[tuple[str, Value]]:
-    given = (*call.arguments[:1], *(call.keywords[key] for key in ("seed", "a", "x") if key in call.keywords))
-    return [("seed", value) for value in given]
+    seeds = (*call.arguments[:1], *(call.keywords[key] for key in ("seed", "a", "x") if key in call.keywords))
+    return [("seed", value) for value in seeds]
 
 
 def _shards(call: Call) -> list[tuple[str, Value]]:
-    """Arguments that choose a part of the data."""
+    """Arguments that select a part of the data."""
     if call.method == "shard" and call.receiver is not None:
         index = call.argument("index", 1)
         return [("shard", index)] if index is not None else []
@@ -88,13 +88,13 @@ def _shards(call: Call) -> list[tuple[str, Value]]:
 
 def _counts(value: Value) -> bool:
     """Whether `value` is a number of processes."""
-    return any(isinstance(one, Result) and one.call.name in _SIZES for one in origins(value))
+    return any(isinstance(origin, Result) and origin.call.name in _SIZES for origin in origins(value))
 
 
 def _sampler(context: Context, call: Call) -> Iterator[Hit]:
     rank = call.argument("rank", 2)
     if rank is None:
-        # It takes torch.distributed's own rank, which counts the pipeline stages of one replica as readers.
+        # The default is the rank of torch.distributed, which counts the pipeline stages of one replica as readers.
         if (not call.unpacks and context.settings.pipelined) or (
             not call.unpacks and context.settings.prescaled_batch and context.settings.tensor_parallel
         ):
@@ -106,15 +106,17 @@ def _sampler(context: Context, call: Call) -> Iterator[Hit]:
 
 
 def _replicas(context: Context, call: Call, rank: Value) -> Iterator[Hit]:
-    """The number of readers must be counted like the rank that reads."""
+    """The number of readers must be that of the ranks that read."""
     count = call.argument("num_replicas", 1)
-    for one in origins(count) if count is not None else []:
-        size = one.call.name if isinstance(one, Result) else ""
+    for origin in origins(count) if count is not None else []:
+        size = origin.call.name if isinstance(origin, Result) else ""
         counted = ranks(rank)
         alone = context.settings.pipeline_parallel_degree == 1 and size in _WORLD_SIZES and "smp.dp_rank" in counted
         own = {name.replace("_rank", "_size").replace(".rank", ".size") for name in counted}
         if size in _SIZES and counted and counted <= _GOOD and size not in own and not alone:
-            place = next((given.value for given in call.node.keywords if given.arg == "num_replicas"), call.node)
+            place = next(
+                (argument.value for argument in call.node.keywords if argument.arg == "num_replicas"), call.node
+            )
             right = min(own)
             values: dict[str, object] = {"rank": f"{size}()", "right": f"{right}()"}
             renamed = isinstance(place, ast.Call) and place is not call.node and len(own) == 1
@@ -149,37 +151,37 @@ def _right(context: Context) -> str:
 
 
 def _wrong(context: Context, value: Value, *, sharding: bool) -> str | None:
-    """The rank function that must not decide here; None where all is well or unseen."""
+    """The rank function that must not be used here; None if the rank is correct or not visible."""
     settings = context.settings
-    found = ranks(value)
+    names = ranks(value)
     never = _NEVER | ({"smp.tp_rank"} if sharding else set())
-    for name in sorted(found & never):
+    for name in sorted(names & never):
         return name
-    # Without pipeline stages the world's ranks are the data-parallel ones.
+    # Without pipeline stages, the global ranks are the data-parallel ranks.
     alone = settings.pipeline_parallel_degree == 1
-    for name in sorted(found & _WORLD):
+    for name in sorted(names & _WORLD):
         if not alone or (sharding and settings.prescaled_batch and settings.tensor_parallel):
             return name
-    if not sharding or not settings.tensor_parallel or {"smp.dp_rank", "smp.rdp_rank"} <= found:
+    if not sharding or not settings.tensor_parallel or {"smp.dp_rank", "smp.rdp_rank"} <= names:
         return None
-    if "smp.dp_rank" in found and settings.prescaled_batch:
+    if "smp.dp_rank" in names and settings.prescaled_batch:
         return "smp.dp_rank"
-    if "smp.rdp_rank" in found and settings.prescaled_batch is False:
+    if "smp.rdp_rank" in names and settings.prescaled_batch is False:
         return "smp.rdp_rank"
     return None
 
 
 def _rank_node(call: Call, rank: str) -> ast.expr | None:
-    """The call of the rank function among the arguments, where it stands there itself."""
+    """The call of the rank function, if it is among the arguments."""
     name = rank.rpartition(".")[2]
-    found = [
+    nodes = [
         node
         for argument in (*call.node.args, *(keyword.value for keyword in call.node.keywords))
         for node in ast.walk(argument)
         if isinstance(node, ast.Call)
         and ((isinstance(node.func, ast.Attribute) and node.func.attr == name) or getattr(node.func, "id", "") == name)
     ]
-    return found[0] if len(found) == 1 else None
+    return nodes[0] if len(nodes) == 1 else None
 
 
 def _slices(context: Context) -> Iterator[Hit]:
@@ -190,13 +192,13 @@ def _slices(context: Context) -> Iterator[Hit]:
             continue
         rank = _wrong(context, selection.by, sharding=True)
         if rank is not None and not _prepares(selection):
-            # No fix: the count beside it has to be of the same ranks.
+            # No fix: the size next to it must be of the same ranks.
             values: dict[str, object] = {"rank": _spoken(rank), "right": _right(context)}
             yield Hit(selection.module, selection.node, values, variant="shard")
 
 
 def _prepares(selection: Selection) -> bool:
-    """Whether it divides work that is done once, such as writing files, and not what the model is fed."""
+    """Whether it divides work that is done once, such as writing files, and not the model's data."""
     names = [getattr(function.node, "name", "").lower() for function in selection.functions[-1:]]
     return any(word in name for name in names for word in _PREPARING)
 

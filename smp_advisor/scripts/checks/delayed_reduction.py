@@ -1,4 +1,4 @@
-"""What puts off the reduction of gradients while batches accumulate, and whether a job gets to it."""
+"""Calls that delay the reduction of gradients while batches accumulate, and conditions for them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 __all__ = ["Delay", "around_backward", "batches", "calls_of", "elsewhere", "option_of_batches"]
 
 _COUNT = re.compile(r"accum|grad_acc|acc_steps")
-"""Options that say how many batches make a step: ``gradient_accumulation_steps``, ``accum_iter``."""
+"""Options for the number of batches per step: ``gradient_accumulation_steps``, ``accum_iter``."""
 _OURS = ("fsdp", "fullysharded", "fully_shard")
 _OTHERS = ("ddp", "distributeddataparallel", "deepspeed")
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Something that puts off the reduction of gradients that FSDP shards."""
+    """A call that delays the reduction of gradients that FSDP shards."""
 
     call: Call
     values: dict[str, object]
     """Fields of the message: `call`, or `framework` with its `batches` or the `option` that sets them."""
     element_bytes: int | None = None
-    """Of a gradient that waits, where the script tells."""
+    """Bytes per element of a delayed gradient, if known."""
 
 
 def option_of_batches(context: Context) -> tuple[bool, str]:
-    """Whether the job's options surely make a step of one batch; and the option that does unless the job sets it."""
+    """Whether the job's options make a step of one batch, and the option that does so by default."""
     planned, default = Conditions(context.settings), Conditions(context.settings, defaults=True)
     for name, declared in context.trace.options.items():
         if not _COUNT.search(name):
@@ -55,51 +55,56 @@ def _is_one(number: object) -> bool:
 
 def batches(context: Context, count: Value | None) -> dict[str, object]:
     """The `batches` of a step, or the `option` that sets them; empty if it is one batch or unknown."""
-    for one in options(count) if count is not None else ():
-        number = Conditions(context.settings, defaults=True).known(one)
+    for option in options(count) if count is not None else ():
+        number = Conditions(context.settings, defaults=True).known(option)
         if isinstance(number, int) and number > 1:
             return {"batches": f"{number} batches"}
-        if isinstance(one, Argument) and _is_one(number) and not _is_one(Conditions(context.settings).known(one)):
-            return {"option": one.name}
+        if isinstance(option, Argument) and _is_one(number) and not _is_one(Conditions(context.settings).known(option)):
+            return {"option": option.name}
     return {}
 
 
 def calls_of(context: Context, name: str) -> list[Call]:
     """Calls of a method by its name, also through a variable: ``sync = model.no_sync if more else nullcontext``."""
-    held = [
+    through_variables = [
         call
         for call in context.trace.calls
         if not call.method
         and call.receiver is not None
-        and any(isinstance(one, Member) and one.name == name and one.owner is call.receiver for one in call.candidates)
+        and any(
+            isinstance(candidate, Member) and candidate.name == name and candidate.owner is call.receiver
+            for candidate in call.candidates
+        )
     ]
-    return [*context.trace.methods(name), *held]
+    return [*context.trace.methods(name), *through_variables]
 
 
 def around_backward(context: Context, call: Call) -> bool:
-    """Whether gradients are made under it: surely not where other backward passes are seen and none in its block."""
+    """Whether gradients are computed in its block. They are not if all visible backward passes are outside."""
     inside = [
-        other
-        for other in context.trace.calls
-        if any(isinstance(one, Result) and one.call is call for held in other.contexts for one in options(held))
+        inner
+        for inner in context.trace.calls
+        if any(
+            isinstance(option, Result) and option.call is call for block in inner.contexts for option in options(block)
+        )
     ]
-    seen = any(other.reached for other in context.trace.methods("backward"))
-    return not inside or not seen or any(other.method == "backward" for other in inside)
+    trains = any(inner.reached for inner in context.trace.methods("backward"))
+    return not inside or not trains or any(inner.method == "backward" for inner in inside)
 
 
 def elsewhere(call: Call) -> bool:
-    """Whether a condition keeps the call to models that something else wraps: ``if isinstance(model, DDP)``."""
+    """Whether a condition limits the call to models with another wrapper: ``if isinstance(model, DDP)``."""
     return any(_excludes(guard.test, holds=guard.holds) for guard in call.guards)
 
 
 def _excludes(test: ast.expr, *, holds: bool) -> bool:
-    """Whether `test` rules FSDP out where it `holds`, or where it does not."""
+    """Whether `test` excludes FSDP if its value is `holds`."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return _excludes(test.operand, holds=not holds)
     if isinstance(test, ast.BoolOp):
-        found = [_excludes(part, holds=holds) for part in test.values]
+        parts = [_excludes(part, holds=holds) for part in test.values]
         all_hold_or_none = isinstance(test.op, ast.And) is holds
-        return any(found) if all_hold_or_none else all(found)
+        return any(parts) if all_hold_or_none else all(parts)
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.NotEq, ast.IsNot, ast.NotIn)):
         holds = not holds
     if mentions(test, *_OURS):

@@ -1,4 +1,4 @@
-"""Gradients that accumulate under FSDP: reduced with every batch, or kept whole on every GPU until the last."""
+"""Gradient accumulation under FSDP: reduced with every batch, or unsharded on every GPU until the last one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _LATER = "set_requires_gradient_sync"
 _REPLICATE = ("torch.distributed._composable.replicate", "torch.distributed._composable.replicate.replicate")
-"""DDP that changes a model in place, which has a method of the same name."""
+"""DDP that changes a model in place. It has a method of the same name."""
 _SIZES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
 _GIB = 1 << 30
 
@@ -40,7 +40,7 @@ def _whole_gradients(context: Context) -> Iterator[Hit]:
     if never:
         return
     delays = (_of_models, _in_place, by_fabric, by_accelerate, by_trainer)
-    for delay in (found for ways in delays for found in ways(context)):
+    for delay in (delay for ways in delays for delay in ways(context)):
         values: dict[str, object] = {"figure": _figure(context, delay.element_bytes), **delay.values}
         variant = "framework" if "framework" in values else "call"
         if option or "option" in values:
@@ -73,22 +73,22 @@ def _of_models(context: Context) -> Iterator[Delay]:
 
 
 def _in_place(context: Context) -> Iterator[Delay]:
-    """What a model that ``fully_shard`` has changed has in place of ``no_sync``."""
+    """The counterpart of ``no_sync`` for a model that ``fully_shard`` has changed."""
     wraps, runs = [wrap for wrap in sharding_calls(context) if in_place(wrap)], running(context)
-    others = context.trace.named(*_REPLICATE)
+    replicating = context.trace.named(*_REPLICATE)
     for call in calls_of(context, _LATER) if wraps else ():
-        given = call.argument("requires_gradient_sync", 0)
+        argument = call.argument("requires_gradient_sync", 0)
         wrap = wrap_of(call.receiver, wraps) if call.receiver is not None else None
-        if given is None or not runs(call) or elsewhere(call) or (others and wrap is None):
+        if argument is None or not runs(call) or elsewhere(call) or (replicating and wrap is None):
             continue
-        reduces = Conditions(context.settings).truth(given) is True
-        apart = all(exclusive(call, one) for one in wraps)
+        reduces = Conditions(context.settings).truth(argument) is True
+        apart = all(exclusive(call, sharding) for sharding in wraps)
         if not reduces and not apart and not _is_light(context, wraps[-1], adapters(context)):
             yield Delay(call, {"call": f"{_LATER}()"}, _element_bytes(wrap or wraps[-1]))
 
 
 def _is_light(context: Context, wrap: Call, makers: list[Call]) -> bool:
-    """Whether only adapters have gradients there, of which whole ones weigh little."""
+    """Whether only adapters have gradients: their unsharded gradients are small."""
     if not makers:
         return False
     reaching = Reaching(context)
@@ -98,12 +98,12 @@ def _is_light(context: Context, wrap: Call, makers: list[Call]) -> bool:
 
 
 def _element_bytes(wrap: Call) -> int | None:
-    """Bytes of an undivided gradient: of the type FSDP computes in; FSDP2 keeps it in the one that it reduces in."""
-    given = wrap.argument("mp_policy") if in_place(wrap) else wrap.argument("mixed_precision", 6)
-    for one in origins(given) if given is not None else ():
-        if isinstance(one, Result) and one.call.name.endswith(("MixedPrecision", "MixedPrecisionPolicy")):
-            computed = _size(one.call.argument("param_dtype", 0))
-            reduced = _size(one.call.argument("reduce_dtype", 1)) if in_place(wrap) else None
+    """Bytes per element of an unsharded gradient: FSDP's compute type; for FSDP2, the type it reduces in."""
+    precision = wrap.argument("mp_policy") if in_place(wrap) else wrap.argument("mixed_precision", 6)
+    for origin in origins(precision) if precision is not None else ():
+        if isinstance(origin, Result) and origin.call.name.endswith(("MixedPrecision", "MixedPrecisionPolicy")):
+            computed = _size(origin.call.argument("param_dtype", 0))
+            reduced = _size(origin.call.argument("reduce_dtype", 1)) if in_place(wrap) else None
             return reduced or computed
     return None
 

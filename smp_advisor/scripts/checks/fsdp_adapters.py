@@ -1,4 +1,4 @@
-"""Adapters under FSDP: units in which trained parameters stand beside frozen ones."""
+"""Adapters under FSDP: units with both trained and frozen parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import Class, Collection, External, Partial, Result, Value, options
-from smp_advisor.scripts.checks.sharding import given_model, in_place, inside, running, same, sharding_calls
+from smp_advisor.scripts.checks.sharding import in_place, inside, running, same, sharded_model, sharding_calls
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import mentions
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["STRATEGY", "adapters", "mixes"]
 
 STRATEGY = ".FSDPStrategy"
-"""Lightning's way to FSDP1, with ``use_orig_params=True`` unless it is told otherwise."""
+"""Lightning's strategy for FSDP1, with ``use_orig_params=True`` by default."""
 
 _MAKERS = ("peft.get_peft_model", "peft.mapping.get_peft_model", "peft.mapping_func.get_peft_model")
 _INTO = ("peft.inject_adapter_in_model", "peft.mapping.inject_adapter_in_model")
@@ -38,7 +38,7 @@ def _adapters_beside_frozen(context: Context) -> Iterator[Hit]:
     for wrap in (*sharding_calls(context), *strategies):
         makers = adapters(context, None if wrap in strategies else wrap)
         places = [Hit(maker.module, maker.node) for maker in makers if mixes(context, wrap)]
-        place = next((one for one in places if not reaching.never(one)), None)
+        place = next((candidate for candidate in places if not reaching.never(candidate)), None)
         if place is None:
             continue
         variant = "blocks" if wrap.gives("auto_wrap_policy", 4) else "model"
@@ -46,18 +46,18 @@ def _adapters_beside_frozen(context: Context) -> Iterator[Hit]:
 
 
 def adapters(context: Context, wrap: Call | None = None) -> list[Call]:
-    """Calls that leave only an adapter of a model to be trained; where `wrap` is given, of the model it shards."""
+    """Calls that leave only an adapter to be trained; with `wrap`, only for the model that it shards."""
     runs = running(context)
-    found = [call for call in _candidates(context) if runs(call)]
+    calls = [call for call in _candidates(context) if runs(call)]
     if wrap is None:
-        return found
-    given = given_model(wrap)
+        return calls
+    sharded = sharded_model(wrap)
     return [
         call
-        for call in found
+        for call in calls
         if call.order < wrap.order
         and not exclusive(call, wrap)
-        and any(same(one, other) for one in given for other in _adapted(call))
+        and any(same(model, adapted) for model in sharded for adapted in _adapted(call))
     ]
 
 
@@ -73,16 +73,16 @@ def _candidates(context: Context) -> Iterator[Call]:
 
 
 def _configures(call: Call) -> bool:
-    """Whether one of the arguments is a configuration of PEFT's."""
+    """Whether one of the arguments is a PEFT configuration."""
     return any(
-        isinstance(one, Result) and one.call.name.startswith("peft.")
+        isinstance(option, Result) and option.call.name.startswith("peft.")
         for value in (*call.arguments, *call.keywords.values())
-        for one in options(value)
+        for option in options(value)
     )
 
 
 def _freezes(loop: ast.For) -> bool:
-    """Whether the loop over named parameters decides by an adapter's name which of them are trained."""
+    """Whether the loop over named parameters selects the trained ones by an adapter's name."""
     sets = any(
         isinstance(node, ast.Attribute)
         and ((node.attr == "requires_grad" and isinstance(node.ctx, ast.Store)) or node.attr == "requires_grad_")
@@ -92,33 +92,37 @@ def _freezes(loop: ast.For) -> bool:
 
 
 def _adapted(call: Call) -> list[Value]:
-    """The model that a call adapts: what PEFT returns, or what was changed in place."""
+    """The model that a call adapts: PEFT's result, or the model changed in place."""
     if call.name in _MAKERS:
         return [Result(call)]
     if call.name in _INTO:
-        given = call.argument("model", 1)
+        model = call.argument("model", 1)
     else:
-        given = call.receiver if call.method in ("add_adapter", "named_parameters") else call.argument("model", 0)
-    return inside(given) if given is not None else []
+        model = call.receiver if call.method in ("add_adapter", "named_parameters") else call.argument("model", 0)
+    return inside(model) if model is not None else []
 
 
 def mixes(context: Context, wrap: Call) -> bool:
-    """Whether a call of FSDP surely makes units of whole blocks that keep trained and frozen parameters together."""
+    """Whether an FSDP call certainly makes units of blocks that combine trained and frozen parameters."""
     strategy = wrap.name.endswith(STRATEGY)
     if in_place(wrap) or wrap.unpacks or wrap.gives("ignored_modules") or wrap.gives("ignored_states"):
         return False
-    kept = wrap.argument("use_orig_params")
-    if not (strategy if kept is None else Conditions(context.settings, defaults=True).truth(kept)):
+    original_parameters = wrap.argument("use_orig_params")
+    if not (
+        strategy
+        if original_parameters is None
+        else Conditions(context.settings, defaults=True).truth(original_parameters)
+    ):
         return False
     policy = wrap.argument("auto_wrap_policy", None if strategy else 4)
     if policy is None:
-        # The model is one unit, unless the script shards parts of it by itself.
+        # The model is one unit, unless the script itself shards parts of it.
         return not strategy and not wrap.loops and len({call.node for call in sharding_calls(context)}) == 1
-    return all(_takes_blocks(one) for one in options(policy))
+    return all(_takes_blocks(option) for option in options(policy))
 
 
 def _takes_blocks(policy: Value) -> bool:
-    """Whether the policy names classes of blocks, and neither adapters nor the layers that these are made of."""
+    """Whether the policy lists block classes, and neither adapters nor layers of them."""
     classes: Value | None = None
     if isinstance(policy, Partial) and isinstance(policy.of, External):
         if policy.of.path.endswith(".transformer_auto_wrap_policy"):
@@ -126,9 +130,9 @@ def _takes_blocks(policy: Value) -> bool:
     elif isinstance(policy, Result) and policy.call.name.endswith(".ModuleWrapPolicy"):
         classes = policy.call.argument("module_classes", 0)
     elif isinstance(policy, Collection):
-        classes = policy  # as Lightning takes them
-    named = classes.items if isinstance(classes, Collection) else ()
-    return bool(named) and all(_is_block(one) for one in named)
+        classes = policy  # the form that Lightning accepts
+    members = classes.items if isinstance(classes, Collection) else ()
+    return bool(members) and all(_is_block(member) for member in members)
 
 
 def _is_block(cls: Value) -> bool:

@@ -1,4 +1,4 @@
-"""What keeps the model within memory: checkpointing, offloading, delayed initialization."""
+"""Memory of the model: checkpointing, offloading, delayed initialization."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _NATIVE = ("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential")
 _PATCHES = "smp.patches.checkpoint"
 _LARGE_PARAMETERS = 100e9
-"""From there on the developer guide asks for delayed initialization."""
+"""The developer guide recommends delayed initialization from this size."""
 
 
 def checkpointing(context: Context) -> list[Call]:
-    """Calls that turn the library's activation checkpointing on."""
+    """Calls that turn on the library's activation checkpointing."""
     names = ("smp.set_activation_checkpointing", f"{_PATCHES}.checkpoint", f"{_PATCHES}.checkpoint_sequential")
     return [*context.trace.named(*names), *context.trace.named("smp.checkpoint", "smp.checkpoint_sequential")]
 
@@ -35,7 +35,7 @@ def _native_checkpointing(context: Context) -> Iterator[Hit]:
         if not without_library(call):
             name = call.name.rpartition(".")[2]
             edits = _library_checkpoint(call, name)
-            # In a function that nothing here calls it does no harm as yet.
+            # It has no effect in a function that the script does not call.
             yield Hit(call.module, call.node, {"call": call.name}, edits, None if call.reached else "warning")
     for call in context.trace.methods("gradient_checkpointing_enable"):
         if call.reached and not without_library(call) and context.wrappings:
@@ -43,7 +43,7 @@ def _native_checkpointing(context: Context) -> Iterator[Hit]:
 
 
 def _library_checkpoint(call: Call, name: str) -> list[Edit]:
-    """The library's function by its full name, where a module of the model is what is checkpointed."""
+    """The library's function by its full name, if a module of the model is checkpointed."""
     first = call.node.args[0] if call.node.args else None
     is_module = isinstance(first, ast.Attribute) and isinstance(first.value, ast.Name) and first.value.id == "self"
     smp = call.module.scope.find("smp")

@@ -1,4 +1,4 @@
-"""What a model may not do under the library."""
+"""Model code that the library does not support."""
 
 from __future__ import annotations
 
@@ -56,10 +56,12 @@ def _original_forward(context: Context) -> Iterator[Hit]:
 
 
 def _base_forward(node: ast.Call, bases: set[str]) -> bool:
-    """``Base.forward(self, x)``, where the class derives from it."""
+    """``Base.forward(self, x)`` in a class that derives from ``Base``."""
     function = node.func
-    named = isinstance(function, ast.Attribute) and function.attr == "forward" and ast.unparse(function.value) in bases
-    return named and bool(node.args) and getattr(node.args[0], "id", "") == "self"
+    of_base = (
+        isinstance(function, ast.Attribute) and function.attr == "forward" and ast.unparse(function.value) in bases
+    )
+    return of_base and bool(node.args) and getattr(node.args[0], "id", "") == "self"
 
 
 def _super_of_forward(node: ast.AST) -> ast.expr | None:
@@ -79,22 +81,22 @@ def _unsupported(context: Context) -> Iterator[Hit]:
     wrappings, scalers = context.wrappings, context.trace.named("smp.amp.GradScaler")
     for call in context.trace.named(*_UNSUPPORTED):
         feature = _UNSUPPORTED[call.name]
-        other = without_library(call) or (bool(wrappings) and all(exclusive(call, mine) for mine in wrappings))
-        other = other or ("GradScaler" in feature and any(exclusive(call, mine) for mine in scalers))
+        excluded = without_library(call) or (bool(wrappings) and all(exclusive(call, mine) for mine in wrappings))
+        excluded = excluded or ("GradScaler" in feature and any(exclusive(call, mine) for mine in scalers))
         if call.name.startswith("torch.jit.") and not _of_model(context, call):
             continue
-        if not other:
+        if not excluded:
             yield Hit(
                 call.module, call.node, {"feature": feature}, _own_scaler(call) if "GradScaler" in feature else []
             )
 
 
 def _of_model(context: Context, call: Call) -> bool:
-    """Whether what is compiled is wrapped later: scripted helper functions are nobody's concern."""
+    """Whether the compiled module is wrapped later. Compiled helper functions are not reported."""
     return any(
         wrapping.order > call.order
         and any(argument is not None for argument in wrapping.arguments)
-        and any(getattr(one, "call", None) is call for one in wrapping.arguments)
+        and any(getattr(argument, "call", None) is call for argument in wrapping.arguments)
         for wrapping in context.wrappings
     )
 

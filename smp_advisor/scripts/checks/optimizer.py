@@ -1,4 +1,4 @@
-"""The optimizer: wrapped, built from the right parameters, each of them once."""
+"""The optimizer: wrapped, created from the right parameters, each once."""
 
 from __future__ import annotations
 
@@ -28,43 +28,48 @@ def _optimizer_wrapped(context: Context) -> Iterator[Hit]:
         return
     if not (context.wrappings or context.trace.named("smp.init")):
         return
-    seen: set[ast.Call] = set()
+    reported: set[ast.Call] = set()
     wrapped = {step.node for step, stepped in updates(context.trace) if is_wrapped_optimizer(stepped)}
     for step, stepped in updates(context.trace):
         if not step.reached or not is_optimizer_call(stepped):
             continue
-        made = [one.call for one in origins(stepped) if isinstance(one, Result)]
-        for call in made:
-            others = _wrappings(context)
-            elsewhere = bool(others) and all(exclusive(step, other) for other in others)
-            # Where it may be the wrapped one, too, the plain one is for runs without the library.
-            if call.node not in seen and not elsewhere and step.node not in wrapped:
-                seen.add(call.node)
+        calls = [origin.call for origin in origins(stepped) if isinstance(origin, Result)]
+        for call in calls:
+            wrappings = _wrappings(context)
+            elsewhere = bool(wrappings) and all(exclusive(step, wrapping) for wrapping in wrappings)
+            # If the step also gets the wrapped optimizer, the plain one is for runs without the library.
+            if call.node not in reported and not elsewhere and step.node not in wrapped:
+                reported.add(call.node)
                 yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]}, _wrap(context, call))
-    if not seen and not any(_is_optimizer(stepped) for _, stepped in updates(context.trace)):
+    if not reported and not any(_is_optimizer(stepped) for _, stepped in updates(context.trace)):
         for call in _handed_on(context):
             yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]}, _wrap(context, call))
 
 
 def _is_optimizer(value: Value) -> bool:
-    """Whether `value` may be an optimizer, as opposed to a schedule; what is unseen may be one."""
-    found = [one for one in origins(value) if not isinstance(one, Instance)]
-    return any(not isinstance(one, Result) or is_optimizer(one.call.name) or is_wrapped_optimizer(one) for one in found)
+    """Whether `value` may be an optimizer instead of a scheduler. A value that is not visible may be one."""
+    candidates = [origin for origin in origins(value) if not isinstance(origin, Instance)]
+    return any(
+        not isinstance(candidate, Result) or is_optimizer(candidate.call.name) or is_wrapped_optimizer(candidate)
+        for candidate in candidates
+    )
 
 
 def _handed_on(context: Context) -> list[Call]:
-    """Optimizers of the wrapped model that the script hands to a class of its own, which steps them out of sight."""
-    given = [
-        one
+    """Optimizers of the wrapped model that the script passes to its own class, which steps them."""
+    passed = [
+        option
         for call in context.trace.calls
         if call.function is not None and call.reached
         for value in call.bound.values()
-        for one in options(value)
+        for option in options(value)
     ]
-    if any(is_wrapped_optimizer(one) for one in given):
+    if any(is_wrapped_optimizer(value) for value in passed):
         return []
-    made = [call for call in context.trace.calls if is_optimizer(call.name) and call.reached and context.wrappings]
-    return [call for call in made if any(isinstance(one, Result) and one.call is call for one in given)]
+    optimizers = [
+        call for call in context.trace.calls if is_optimizer(call.name) and call.reached and context.wrappings
+    ]
+    return [call for call in optimizers if any(isinstance(value, Result) and value.call is call for value in passed)]
 
 
 def _wrappings(context: Context) -> list[Call]:
@@ -74,7 +79,7 @@ def _wrappings(context: Context) -> list[Call]:
 def _wrap(context: Context, call: Call) -> list[Edit | None]:
     statement = call.module.statement(call.node)
     if context.settings.fp16 is not False and context.settings.fp16 is not None:
-        return []  # the wrapper needs a loss scale then, which is the reader's to choose
+        return []  # the wrapper then needs a loss scale, which the user must choose
     scope = call.functions[-1].scope if call.functions else call.module.scope
     smp = scope.find("smp")
     if (
@@ -98,21 +103,21 @@ def _optimizer_after_model(context: Context) -> Iterator[Hit]:
     wrappings = context.wrappings
     if not wrappings:
         return
-    plain = [one for wrapping in wrappings for given in wrapping.arguments[:1] for one in origins(given)]
+    plain = [origin for wrapping in wrappings for model in wrapping.arguments[:1] for origin in origins(model)]
     for call in context.trace.calls:
-        if not is_optimizer(call.name) or not call.reached or any(exclusive(call, one) for one in wrappings):
+        if not is_optimizer(call.name) or not call.reached or any(exclusive(call, wrapping) for wrapping in wrappings):
             continue
         early = call.order < wrappings[0].order
-        if early or (call.arguments and _parameters_of(call.arguments[0]) & {id(one) for one in plain}):
+        if early or (call.arguments and _parameters_of(call.arguments[0]) & {id(model) for model in plain}):
             yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]})
 
 
 def _parameters_of(value: Value, depth: int = 0) -> set[int]:
-    """The models whose ``parameters()`` are surely in `value`, by identity."""
-    found: set[int] = set()
+    """The models whose ``parameters()`` are certainly in `value`, by identity."""
+    models: set[int] = set()
     if isinstance(value, Result) and value.call.method in _PARAMETERS and value.call.receiver is not None:
         owners = origins(value.call.receiver)
-        return {id(owners[0])} if len(owners) == 1 else found
+        return {id(owners[0])} if len(owners) == 1 else models
     parts: tuple[Value, ...] = ()
     if isinstance(value, Operation):
         parts = value.operands
@@ -125,8 +130,8 @@ def _parameters_of(value: Value, depth: int = 0) -> set[int]:
     elif isinstance(value, Result) and value.call.name in ("list", "tuple", "iter", "filter", "itertools.chain"):
         parts = value.call.arguments
     for part in parts if depth < 6 else ():
-        found |= _parameters_of(part, depth + 1)
-    return found
+        models |= _parameters_of(part, depth + 1)
+    return models
 
 
 @check("SMP128")
@@ -136,37 +141,37 @@ def _parameters_once(context: Context) -> Iterator[Hit]:
     if not context.trace.methods(*_CHECKPOINTING):
         return
     for call in context.trace.calls:
-        given = call.node.args[0] if call.node.args else None
-        if is_optimizer(call.name) and given is not None:
-            source = _definition(call, given)
-            if _repeats(source) or _gathered_twice(call, given):
+        parameters = call.node.args[0] if call.node.args else None
+        if is_optimizer(call.name) and parameters is not None:
+            source = _definition(call, parameters)
+            if _repeats(source) or _gathered_twice(call, parameters):
                 yield Hit(call.module, call.node, {})
 
 
-def _definition(call: Call, given: ast.expr) -> ast.expr:
-    """The expression that a name was assigned last before the call, in the same function."""
-    if not isinstance(given, ast.Name):
-        return given
+def _definition(call: Call, name: ast.expr) -> ast.expr:
+    """The last expression assigned to the name before the call, in the same function."""
+    if not isinstance(name, ast.Name):
+        return name
     around: ast.AST = call.functions[-1].node if call.functions else call.module.tree
     assigned = [
         node
         for node in ast.walk(around)
         if isinstance(node, ast.Assign)
-        and node.lineno < given.lineno
-        and any(isinstance(target, ast.Name) and target.id == given.id for target in node.targets)
+        and node.lineno < name.lineno
+        and any(isinstance(target, ast.Name) and target.id == name.id for target in node.targets)
     ]
-    return max(assigned, key=lambda node: node.lineno).value if assigned else given
+    return max(assigned, key=lambda node: node.lineno).value if assigned else name
 
 
-def _gathered_twice(call: Call, given: ast.expr) -> bool:
-    """Whether a loop over all modules adds the parameters of each, which a parent's already hold."""
+def _gathered_twice(call: Call, parameters: ast.expr) -> bool:
+    """Whether a loop over all modules adds each module's parameters, which its parent already has."""
     around: ast.AST = call.functions[-1].node if call.functions else call.module.tree
-    if not isinstance(given, ast.Name):
+    if not isinstance(parameters, ast.Name):
         return False
     for loop in ast.walk(around):
         if isinstance(loop, ast.For) and _calls(loop.iter, "modules", "named_modules"):
             body = ast.Module(loop.body, [])
-            adds = any(_adds_to(part, given.id) for part in ast.walk(body))
+            adds = any(_adds_to(part, parameters.id) for part in ast.walk(body))
             if adds and not _recurses_not(body) and not any(isinstance(part, ast.If) for part in ast.walk(body)):
                 return True
     return False
@@ -183,11 +188,11 @@ def _adds_to(node: ast.AST, name: str) -> bool:
 
 
 def _repeats(node: ast.expr) -> bool:
-    """Whether the list surely holds shared parameters more than once."""
+    """Whether the list certainly contains shared parameters more than once."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _repeats(node.left) or _repeats(node.right) or _overlap(_owners(node.left) + _owners(node.right))
     if isinstance(node, ast.Call):
-        named = isinstance(node.func, ast.Name) and node.func.id in ("list", "iter", "tuple")
+        is_list = isinstance(node.func, ast.Name) and node.func.id in ("list", "iter", "tuple")
         duplicates = any(
             keyword.arg == "remove_duplicate" and isinstance(keyword.value, ast.Constant) and not keyword.value.value
             for keyword in node.keywords
@@ -197,7 +202,7 @@ def _repeats(node: ast.expr) -> bool:
         )
         if chained and _overlap([owner for argument in node.args for owner in _owners(argument)]):
             return True
-        return duplicates or (named and bool(node.args) and _repeats(node.args[0]))
+        return duplicates or (is_list and bool(node.args) and _repeats(node.args[0]))
     if isinstance(node, (ast.List, ast.Tuple)):
         return _overlap(_owners(node))
     if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
@@ -210,7 +215,7 @@ def _repeats(node: ast.expr) -> bool:
 
 
 def _owners(node: ast.expr) -> list[str]:
-    """What ``parameters()`` is called on, in a list or a sum of lists: ``model`` and ``model.head``."""
+    """Objects whose ``parameters()`` are in a list or a sum of lists: ``model`` and ``model.head``."""
     return [
         ast.unparse(part.func.value)
         for part in ast.walk(node)
@@ -219,7 +224,7 @@ def _owners(node: ast.expr) -> list[str]:
 
 
 def _overlap(owners: list[str]) -> bool:
-    """Whether one of them is, or lies inside of, another."""
+    """Whether one of them equals or contains another."""
     ordered = sorted(owners)
     return any(second == first or second.startswith(f"{first}.") for first, second in itertools.pairwise(ordered))
 

@@ -1,4 +1,4 @@
-"""Manual partitioning, and the groups that ranks belong to."""
+"""Manual partitioning, and the groups of ranks."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def _shared_parameters(context: Context) -> Iterator[Hit]:
 def _tie(module: Module, node: ast.Assign, target: ast.Attribute, places: dict[str, int]) -> Iterator[Hit]:
     if not isinstance(node.value, ast.Attribute):
         return
-    one, other = _place(target.value, places), _place(node.value.value, places)
-    if one is not None and other is not None and one[1] != other[1]:
+    first, second = _place(target.value, places), _place(node.value.value, places)
+    if first is not None and second is not None and first[1] != second[1]:
         yield Hit(
             module,
             node,
-            {"first_module": one[0], "first": one[1], "second_module": other[0], "second": other[1]},
+            {"first_module": first[0], "first": first[1], "second_module": second[0], "second": second[1]},
         )
 
 
 def _place(node: ast.expr, places: dict[str, int]) -> tuple[str, int] | None:
-    """The module that holds the parameter, and its partition; that of the module around it counts too."""
+    """The module of the parameter and its partition, which may be that of an enclosing module."""
     path = _path(node)
     parts = path.split(".")
     for length in range(len(parts), 0, -1):
@@ -66,13 +66,13 @@ def _path(node: ast.expr) -> str:
 
 def _by_context(context: Context) -> dict[str, int]:
     """Modules assigned inside ``with smp.partition(i)``, by name."""
-    found: dict[str, int] = {}
+    stages: dict[str, int] = {}
     for store in context.trace.stores:
         for value in store.contexts:
             stage = _stage(value)
             if stage is not None:
-                found[_path(store.node)] = stage
-    return found
+                stages[_path(store.node)] = stage
+    return stages
 
 
 def _stage(value: Value) -> int | None:
@@ -84,13 +84,13 @@ def _stage(value: Value) -> int | None:
 
 
 def _by_call(context: Context) -> dict[str, int]:
-    """Modules placed by ``smp.set_partition(module, i)``, by name."""
-    found: dict[str, int] = {}
+    """Modules placed with ``smp.set_partition(module, i)``, by name."""
+    stages: dict[str, int] = {}
     for call in context.trace.named("smp.set_partition"):
         number = constant(call.argument("i", 1))
         if call.node.args and isinstance(number, int):
-            found[_path(call.node.args[0])] = number
-    return found
+            stages[_path(call.node.args[0])] = number
+    return stages
 
 
 @check("SMP131")
@@ -108,7 +108,7 @@ def _pipeline_group(context: Context) -> Iterator[Hit]:
 
 
 def _for_reporting(call: Call) -> bool:
-    """Whether the number only goes into a text, or names one rank of many: a message, a file's name, a log."""
+    """Whether the number only goes into a text, such as a message or a file name, or selects one rank."""
     node: ast.AST | None = call.node
     around = call.module.parent(call.node)
     if isinstance(around, ast.BinOp) and not isinstance(around.left, ast.Constant):
@@ -124,7 +124,7 @@ def _for_reporting(call: Call) -> bool:
             if name in ("print", "format", "str", "info", "debug", "warning", "log"):
                 return True
         node = call.module.parent(node)
-    # `if smp.mp_rank() == 0:` names the first rank of every replica, which is often meant.
+    # `if smp.mp_rank() == 0:` selects the first rank of every replica, which is often intended.
     return isinstance(node, ast.If) and _is_zero_test(node.test, call.node)
 
 

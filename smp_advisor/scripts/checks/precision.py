@@ -34,34 +34,36 @@ def _half_precision(context: Context) -> Iterator[Hit]:
         yield Hit(call.module, call.node, variant="dtype")
     for call in context.trace.named("smp.DistributedOptimizer"):
         if not any(call.gives(name, position) for position, name in enumerate(_SCALES, 1)) or _scales_by_one(call):
-            given = {keyword.arg for keyword in call.node.keywords} & set(_SCALES)
+            scales = {keyword.arg for keyword in call.node.keywords} & set(_SCALES)
             text = "None, dynamic_loss_scale=True"
-            edits = [] if given else [add_keyword(call.module, call.node, "static_loss_scale", text)]
+            edits = [] if scales else [add_keyword(call.module, call.node, "static_loss_scale", text)]
             yield Hit(call.module, call.node, {}, edits, variant="loss scale")
 
 
 def _full_precision(dtype: Value | None) -> bool:
-    """Whether the model is surely created in another type than half precision."""
-    named = [one.path for one in options(dtype) if isinstance(one, External)] if dtype is not None else []
-    return bool(named) and all(path in ("torch.float32", "torch.float", "torch.bfloat16") for path in named)
+    """Whether the model is certainly created in a type other than half precision."""
+    dtypes = [option.path for option in options(dtype) if isinstance(option, External)] if dtype is not None else []
+    return bool(dtypes) and all(path in ("torch.float32", "torch.float", "torch.bfloat16") for path in dtypes)
 
 
 def _scales_by_one(call: Call) -> bool:
-    """Whether the loss scales that are given amount to none."""
+    """Whether the loss scales are equivalent to none."""
     static, dynamic = call.argument("static_loss_scale", 1), call.argument("dynamic_loss_scale", 2)
-    one = isinstance(static, Constant) and static.value in (1, 1.0)
+    is_one = isinstance(static, Constant) and static.value in (1, 1.0)
     off = dynamic is None or (isinstance(dynamic, Constant) and dynamic.value is False)
-    return not call.unpacks and off and (one or (static is None and dynamic is not None))
+    return not call.unpacks and off and (is_one or (static is None and dynamic is not None))
 
 
 def _own_half_precision(context: Context) -> bool:
-    """Whether the script casts and scales by classes of its own, as scripts did before the library could."""
+    """Whether the script casts and scales with its own classes, as scripts for early versions do."""
     for call in (*context.wrappings, *context.trace.named("smp.DistributedOptimizer")):
-        for one in (inner for given in call.arguments[:1] for inner in origins(given)):
-            made = getattr(one.cls.node, "name", "") if isinstance(one, Instance) else ""
-            made = made or (one.call.name.rpartition(".")[2] if isinstance(one, Result) else "")
-            if "fp16" in made.lower() or "half" in made.lower():
-                context.leave_open(call.module, call.node, f"{made} is the script's own half precision (SMP118).")
+        for source in (inner for argument in call.arguments[:1] for inner in origins(argument)):
+            class_name = getattr(source.cls.node, "name", "") if isinstance(source, Instance) else ""
+            class_name = class_name or (source.call.name.rpartition(".")[2] if isinstance(source, Result) else "")
+            if "fp16" in class_name.lower() or "half" in class_name.lower():
+                context.leave_open(
+                    call.module, call.node, f"{class_name} is the script's own form of half precision (SMP118)."
+                )
                 return True
     return False
 
@@ -72,8 +74,8 @@ def _inner_optimizer(context: Context) -> Iterator[Hit]:
         return
     for call in context.trace.calls:
         if is_scheduler(call.name):
-            given = call.argument("optimizer", 0)
-            if given is not None and all(is_wrapped_optimizer(option) for option in options(given)):
+            optimizer = call.argument("optimizer", 0)
+            if optimizer is not None and all(is_wrapped_optimizer(option) for option in options(optimizer)):
                 place = _given(call, "optimizer")
                 edits = [replace(call.module, place, f"{call.module.text(place)}.optimizer")] if place else []
                 yield Hit(call.module, call.node, {}, edits, variant="scheduler")
@@ -82,24 +84,26 @@ def _inner_optimizer(context: Context) -> Iterator[Hit]:
 
 
 def _given(call: Call, keyword: str) -> ast.expr | None:
-    found = [given.value for given in call.node.keywords if given.arg == keyword] + list(call.node.args[:1])
-    return found[0] if found and isinstance(found[0], (ast.Name, ast.Attribute)) else None
+    arguments = [argument.value for argument in call.node.keywords if argument.arg == keyword] + list(
+        call.node.args[:1]
+    )
+    return arguments[0] if arguments and isinstance(arguments[0], (ast.Name, ast.Attribute)) else None
 
 
 def _for_other_precision(context: Context, call: Call) -> bool:
-    """Whether the call stands in the branch that another precision takes."""
+    """Whether the call is in the branch for another precision."""
     for guard in call.guards:
         half = mentions(guard.test, "fp16", "half")
-        # `if fp16 and bf16: raise` says nothing of either alone.
+        # `if fp16 and bf16: raise` is no condition on either of them.
         if half and not guard.holds and not isinstance(guard.test, ast.BoolOp):
             return True
         if not half and guard.holds and mentions(guard.test, "bf16", "amp"):
             return True
-    return any(exclusive(call, other) for other in context.trace.methods("clip_master_grads"))
+    return any(exclusive(call, clip) for clip in context.trace.methods("clip_master_grads"))
 
 
 def _clip_masters(context: Context, call: Call) -> list[Edit]:
-    """The statement's call becomes ``optimizer.clip_master_grads(norm)``, by the name that the wrapper has there."""
+    """The change to ``optimizer.clip_master_grads(norm)``, with the local name of the wrapper."""
     norm = next((keyword.value for keyword in call.node.keywords if keyword.arg == "max_norm"), None)
     if norm is None and len(call.node.args) > 1:
         norm = call.node.args[1]
@@ -142,19 +146,19 @@ def _accumulation_under_sharding(context: Context) -> Iterator[Hit]:
     if not context.libraries.smp_torch or not context.settings.sharded or not _accumulates(context):
         return
     for call in context.wrappings:
-        given = call.argument("backward_passes_per_step", 4)
-        if (given is None and not call.unpacks) or (isinstance(given, Constant) and constant(given) == 1):
+        passes = call.argument("backward_passes_per_step", 4)
+        if (passes is None and not call.unpacks) or (isinstance(passes, Constant) and constant(passes) == 1):
             yield Hit(call.module, call.node, {})
 
 
 def _accumulates(context: Context) -> bool:
-    """Whether the optimizer steps only every so many batches."""
+    """Whether the optimizer steps once per several batches."""
     backwards = [call for call in context.trace.methods("backward") if call.reached and call.loops]
     for call, optimizer in updates(context.trace):
         if not is_wrapped_optimizer(optimizer) or not call.loops:
             continue
         depth = len(call.loops)
-        if any(len(other.loops) > depth and other.loops[:depth] == call.loops for other in backwards):
+        if any(len(backward.loops) > depth and backward.loops[:depth] == call.loops for backward in backwards):
             return True
         for guard in call.guards:
             counts = any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(guard.test))

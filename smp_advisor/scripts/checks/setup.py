@@ -1,4 +1,4 @@
-"""Starting up: initialization, devices, wrapping the model, the job's own options, downloads."""
+"""Startup: initialization, devices, the wrapped model, options of the job, downloads."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _initialized(context: Context) -> Iterator[Hit]:
 
 
 def _alias(call: Call) -> str:
-    """How the library is called where `call` stands: ``smp`` in ``smp.rank()``."""
+    """The local name of the library at `call`: ``smp`` in ``smp.rank()``."""
     function = call.node.func
     return function.value.id if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) else ""
 
@@ -98,15 +98,15 @@ def _model_wrapped(context: Context) -> Iterator[Hit]:
 
 
 def _both_run(earlier: Call, second: Call) -> bool:
-    """Whether the earlier call has run wherever the second one runs."""
+    """Whether the earlier call runs whenever the second one runs."""
     return not exclusive(earlier, second) and all(
-        any(guard.test is other.test and guard.holds == other.holds for other in second.guards)
+        any(guard.test is condition.test and guard.holds == condition.holds for condition in second.guards)
         for guard in earlier.guards
     )
 
 
 def _unwrapped_in_steps(context: Context) -> Iterator[Call]:
-    """Forward or backward calls of plain models in steps that call no wrapped one: a loss may be a plain module too."""
+    """Forward and backward calls of plain models in steps without a wrapped model: a loss may be a plain module too."""
     proper = {
         call.step.node
         for call in context.trace.calls
@@ -125,16 +125,18 @@ def _plain_candidate(value: Value) -> bool:
 
 
 def _outermost(call: Call) -> bool:
-    """Whether the model is called by the step itself, not by another module's forward."""
+    """Whether the step itself calls the model, not the forward of another module."""
     return bool(call.functions) and (call.functions[-1].home is None or call.functions[-1].step is not None)
 
 
 def _never(context: Context) -> Iterator[Hit]:
     for call in context.trace.named("smp.DistributedOptimizer", "smp.init"):
-        known = not any(
-            isinstance(one, External) for made in context.trace.methods("parameters") for one in _owners(made)
+        visible = not any(
+            isinstance(owner, External)
+            for parameters in context.trace.methods("parameters")
+            for owner in _owners(parameters)
         )
-        if call.reached and known and context.trains and context.trace.named("smp.DistributedOptimizer"):
+        if call.reached and visible and context.trains and context.trace.named("smp.DistributedOptimizer"):
             yield Hit(call.module, call.node, variant="none")
             return
 
@@ -144,7 +146,7 @@ def _owners(call: Call) -> list[object]:
 
 
 def _keras_models(context: Context) -> Iterator[Call]:
-    """Calls in steps of TensorFlow models that do not derive from the library's."""
+    """Calls in steps of TensorFlow models that do not derive from smp.DistributedModel."""
     for call in context.trace.calls:
         if call.step is None or call.method or not isinstance(call.receiver, Instance):
             continue
@@ -175,25 +177,25 @@ def _device_set(context: Context) -> Iterator[Hit]:
             continue
         if device is not None and (wrong or isinstance(device, Constant)):
             edits = [replace(call.module, call.node.args[0], "smp.local_rank()")] if call.node.args else []
-            known = call.module.scope.find("smp")
+            smp = call.module.scope.find("smp")
             yield Hit(
                 call.module,
                 call.node,
                 {},
-                edits if isinstance(known, External) and known.path == "smp" else [],
+                edits if isinstance(smp, External) and smp.path == "smp" else [],
                 variant="other",
             )
 
 
 def _by_node(device: Value | None) -> bool:
-    """``smp.rank() % torch.cuda.device_count()``: what the local rank is, as processes are numbered node by node."""
-    found = options(device) if device is not None else ()
-    return all(isinstance(one, Operation) and one.operator == "Mod" for one in found)
+    """``smp.rank() % torch.cuda.device_count()`` is the local rank, because processes are numbered node by node."""
+    alternatives = options(device) if device is not None else ()
+    return all(isinstance(alternative, Operation) and alternative.operator == "Mod" for alternative in alternatives)
 
 
 @check("SMP133")
 def _job_options(context: Context) -> Iterator[Hit]:
-    # By its imports: a script that prepares data for the job is no entry point of it.
+    # Only by its imports: a script that prepares data for the job is not the job's entry point.
     used = context.trace.imported("smdistributed.modelparallel", "torch.sagemaker")
     if not used or "mp_parameters" in context.trace.options:
         return
@@ -201,9 +203,9 @@ def _job_options(context: Context) -> Iterator[Hit]:
         if call.keywords or call.unpacks or call.receiver is None or not _reads_the_command_line(call):
             continue
         parsers = origins(call.receiver)
-        if parsers and all(_is_parser(one) for one in parsers) and isinstance(call.node.func, ast.Attribute):
-            receiver, given = call.module.text(call.node.func.value), "".join(map(call.module.text, call.node.args))
-            text = f"{receiver}.parse_known_args({given})[0]"
+        if parsers and all(_is_parser(parser) for parser in parsers) and isinstance(call.node.func, ast.Attribute):
+            receiver, arguments = call.module.text(call.node.func.value), "".join(map(call.module.text, call.node.args))
+            text = f"{receiver}.parse_known_args({arguments})[0]"
             yield Hit(call.module, call.node, {"call": "parse_args"}, [replace(call.module, call.node, text)])
     for call in context.trace.methods("parse_args_into_dataclasses"):
         if not call.gives("return_remaining_strings") and call.reached and _all_here(call):
@@ -211,16 +213,18 @@ def _job_options(context: Context) -> Iterator[Hit]:
 
 
 def _reads_the_command_line(call: Call) -> bool:
-    """Whether the arguments are those of the process: none given, or ``sys.argv[1:]``."""
-    given = call.arguments
-    return not given or (len(given) == 1 and call.module.text(call.node.args[0]).replace(" ", "") == "sys.argv[1:]")
+    """Whether it parses the arguments of the process: none passed, or ``sys.argv[1:]``."""
+    arguments = call.arguments
+    return not arguments or (
+        len(arguments) == 1 and call.module.text(call.node.args[0]).replace(" ", "") == "sys.argv[1:]"
+    )
 
 
 def _all_here(call: Call) -> bool:
-    """Whether all dataclasses that are filled are the script's own, and none has the job's option."""
-    made = call.receiver.call if isinstance(call.receiver, Result) else None
-    given = made.argument("dataclass_types", 0) if made is not None else None
-    classes = given.items if isinstance(given, Collection) else (given,)
+    """Whether all dataclasses are the script's own and none has the job's option."""
+    parser = call.receiver.call if isinstance(call.receiver, Result) else None
+    dataclasses = parser.argument("dataclass_types", 0) if parser is not None else None
+    classes = dataclasses.items if isinstance(dataclasses, Collection) else (dataclasses,)
     return all(
         isinstance(cls, Class) and not any(cls.ancestors()) and cls.find("mp_parameters") is None for cls in classes
     )
@@ -244,15 +248,23 @@ def _downloads(context: Context) -> Iterator[Hit]:
         if not any(mentions(guard.test, *words) for guard in call.guards):
             yield Hit(call.module, call.node, {"name": name}, variant="every process")
             continue
-        for other in context.trace.named(call.name):
-            if other.reached and other.order > call.order and not _fetches(other) and not _waits(context, call, other):
-                yield Hit(other.module, other.node, {"name": name}, variant="no barrier")
+        for reader in context.trace.named(call.name):
+            if (
+                reader.reached
+                and reader.order > call.order
+                and not _fetches(reader)
+                and not _waits(context, call, reader)
+            ):
+                yield Hit(reader.module, reader.node, {"name": name}, variant="no barrier")
                 break
 
 
 def _one_goes_first(value: Value) -> bool:
     """``with training_args.main_process_first():``."""
-    return any(isinstance(one, Result) and "first" in f"{one.call.name}.{one.call.method}" for one in options(value))
+    return any(
+        isinstance(option, Result) and "first" in f"{option.call.name}.{option.call.method}"
+        for option in options(value)
+    )
 
 
 def _fetches(call: Call) -> bool:
@@ -261,7 +273,7 @@ def _fetches(call: Call) -> bool:
 
 
 def _waits(context: Context, first: Call, last: Call) -> bool:
-    """Whether something between the two may make the processes wait for each other."""
+    """Whether a call between the two may synchronize the processes."""
     return any(
         first.order < call.order < last.order
         and any(word in f"{call.name}.{call.method}".lower() for word in ("barrier", "wait", "sync", "rendezvous"))

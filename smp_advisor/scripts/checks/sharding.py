@@ -1,4 +1,4 @@
-"""What PyTorch's FSDP shards: the calls that wrap a model, and the values that stand for what they return."""
+"""Models that PyTorch FSDP shards: the calls that wrap them, and the values that they return."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FSDP",
-    "given_model",
     "in_place",
     "inside",
     "is_whole",
     "may_offload",
     "running",
     "same",
+    "sharded_model",
     "sharding_calls",
     "wrap_of",
 ]
@@ -33,11 +33,11 @@ FSDP = (
     "torch.distributed._composable.fsdp.fully_shard",
 )
 _PASSING = ("offload_wrapper", "checkpoint_wrapper", "torch.compile", "tsm.transform", "tsm.transform.transform")
-"""What returns the model that it is given, changed or wrapped once more."""
+"""Functions that return the model they get, changed or wrapped."""
 
 
 def sharding_calls(context: Context) -> list[Call]:
-    """Calls that shard a model; not where every GPU is to hold a replica."""
+    """Calls that shard a model, except where every GPU keeps a replica."""
     if context.libraries.smp_v2 and context.settings.hybrid_shard_degree == 1:
         return []
     runs = running(context)
@@ -49,9 +49,9 @@ def sharding_calls(context: Context) -> list[Call]:
 
 
 def running(context: Context) -> Callable[[Call], bool]:
-    """Whether a call is one that counts: running the file reaches it, or reaches no training at all.
+    """Whether a call counts: running the file reaches it, or reaches no training at all.
 
-    A file that only defines functions is run by a command line of its own, or imported.
+    A file that only defines functions is imported, or run by its own command line.
     """
     trained = any(call.reached for call in context.trace.methods("backward")) or any(
         call.reached for name, calls in context.trace.by_name.items() if name.endswith("Trainer") for call in calls
@@ -60,57 +60,60 @@ def running(context: Context) -> Callable[[Call], bool]:
 
 
 def in_place(call: Call) -> bool:
-    """Whether it is FSDP2's ``fully_shard``, which changes the model and returns no other."""
+    """Whether it is FSDP2's ``fully_shard``, which changes the model in place."""
     return call.name.endswith("fully_shard")
 
 
 def is_whole(strategy: Value | None) -> bool:
-    """Whether a sharding strategy surely leaves gradients whole on every GPU: ``NO_SHARD``."""
-    found = options(strategy) if strategy is not None else ()
-    names = [one.path if isinstance(one, External) else str(constant(one)) for one in found]
+    """Whether a sharding strategy certainly does not shard gradients: ``NO_SHARD``."""
+    alternatives = options(strategy) if strategy is not None else ()
+    names = [
+        alternative.path if isinstance(alternative, External) else str(constant(alternative))
+        for alternative in alternatives
+    ]
     return bool(names) and all(name.rpartition(".")[2].upper() == "NO_SHARD" for name in names)
 
 
-def may_offload(given: Value | None) -> bool:
-    """Whether ``cpu_offload`` may move parameters to host memory: FSDP1 then needs ``no_sync`` to accumulate."""
+def may_offload(cpu_offload: Value | None) -> bool:
+    """Whether ``cpu_offload`` may move parameters to host memory. FSDP1 then needs ``no_sync`` to accumulate."""
     return any(
-        may_offload(one.call.argument("offload_params", 0))
-        if isinstance(one, Result) and one.call.name.endswith("CPUOffload")
-        else not isinstance(one, Constant) or bool(one.value)
-        for one in (options(given) if given is not None else ())
+        may_offload(option.call.argument("offload_params", 0))
+        if isinstance(option, Result) and option.call.name.endswith("CPUOffload")
+        else not isinstance(option, Constant) or bool(option.value)
+        for option in (options(cpu_offload) if cpu_offload is not None else ())
     )
 
 
-def given_model(call: Call) -> list[Value]:
-    """What a sharding call may be given to shard."""
-    given = call.argument("module", 0)
-    return inside(given) if given is not None else []
+def sharded_model(call: Call) -> list[Value]:
+    """Models that a sharding call may shard."""
+    module = call.argument("module", 0)
+    return inside(module) if module is not None else []
 
 
 def inside(value: Value) -> list[Value]:
-    """What `value` may be, without the wrappers that leave the model as it is."""
-    found: list[Value] = []
+    """Models that `value` may be, without wrappers that keep the model."""
+    models: list[Value] = []
     pending = origins(value)
-    while pending and len(found) < 20:
-        one = pending.pop()
-        if isinstance(one, Result) and one.call.name.endswith(_PASSING) and one.call.arguments:
-            pending += origins(one.call.arguments[0])
+    while pending and len(models) < 20:
+        model = pending.pop()
+        if isinstance(model, Result) and model.call.name.endswith(_PASSING) and model.call.arguments:
+            pending += origins(model.call.arguments[0])
         else:
-            found.append(one)
-    return found
+            models.append(model)
+    return models
 
 
-def same(one: Value, other: Value) -> bool:
-    """Whether two values are one object, as far as reading tells."""
-    return one is other or (isinstance(one, Result) and isinstance(other, Result) and one.call is other.call)
+def same(first: Value, second: Value) -> bool:
+    """Whether two values are certainly the same object."""
+    return first is second or (isinstance(first, Result) and isinstance(second, Result) and first.call is second.call)
 
 
 def wrap_of(value: Value, wraps: list[Call]) -> Call | None:
-    """The call among `wraps` that sharded what `value` stands for; None where none surely did."""
-    for one in inside(value):
+    """The call among `wraps` that sharded `value`; None if none certainly did."""
+    for model in inside(value):
         for wrap in wraps:
-            if isinstance(one, Result) and one.call is wrap:
+            if isinstance(model, Result) and model.call is wrap:
                 return wrap
-            if in_place(wrap) and any(same(one, given) for given in given_model(wrap)):
+            if in_place(wrap) and any(same(model, sharded) for sharded in sharded_model(wrap)):
                 return wrap
     return None

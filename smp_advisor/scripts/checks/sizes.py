@@ -1,4 +1,4 @@
-"""How many samples a data set has, where the script or its name tells."""
+"""The number of samples of a dataset, from the script or the dataset's name."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["samples"]
 _TORCHVISION = "torchvision.datasets."
 _FILLED = ("torch.randn", "torch.rand", "torch.zeros", "torch.ones", "torch.empty")
 _FAKE_SIZE = 1000
-"""Of torchvision's FakeData, unless it is told otherwise."""
+"""Default size of torchvision's FakeData."""
 
 
 def samples(dataset: Value | None) -> list[int | None]:
-    """Number of samples for each thing that `dataset` may be; None where it cannot be told."""
-    return [_samples(one) for one in origins(dataset)] if dataset is not None else [None]
+    """Number of samples for each possible value of `dataset`; None if unknown."""
+    return [_samples(origin) for origin in origins(dataset)] if dataset is not None else [None]
 
 
 def _samples(value: Value) -> int | None:
@@ -34,7 +34,7 @@ def _samples(value: Value) -> int | None:
     if call.name.startswith(_TORCHVISION):
         return _of_torchvision(value)
     if call.name == "torch.utils.data.TensorDataset" and call.arguments:
-        return next((_first_dimension(one) for one in origins(call.arguments[0])), None)
+        return next((_first_dimension(origin) for origin in origins(call.arguments[0])), None)
     if call.name == "range" and len(call.arguments) == 1:
         return _whole(constant(call.arguments[0]))
     return None
@@ -44,21 +44,21 @@ def _of_torchvision(value: Result) -> int | None:
     call = value.call
     name = call.name.removeprefix(_TORCHVISION)
     if name == "FakeData":
-        given = call.argument("size", 0)
-        return _FAKE_SIZE if given is None else _whole(constant(given))
-    known = _sizes()
-    if name in known["train_or_test"]:
-        given = call.argument("train", 1)
-        train = True if given is None else constant(given)
-        return int(known["train_or_test"][name][0 if train else 1]) if isinstance(train, bool) else None
-    if name in known["by_split"]:
+        argument = call.argument("size", 0)
+        return _FAKE_SIZE if argument is None else _whole(constant(argument))
+    sizes = _sizes()
+    if name in sizes["train_or_test"]:
+        argument = call.argument("train", 1)
+        train = True if argument is None else constant(argument)
+        return int(sizes["train_or_test"][name][0 if train else 1]) if isinstance(train, bool) else None
+    if name in sizes["by_split"]:
         split = call.argument("split", 1)
-        return known["by_split"][name].get("train" if split is None else constant(split))  # type: ignore[no-any-return]
+        return sizes["by_split"][name].get("train" if split is None else constant(split))  # type: ignore[no-any-return]
     return None
 
 
 def _of_class(instance: Instance) -> int | None:
-    """A literal that ``__len__`` returns."""
+    """The literal that ``__len__`` returns."""
     length = instance.cls.find("__len__")
     if not isinstance(length, Function) or not isinstance(length.node.body, list) or len(length.node.body) != 1:
         return None

@@ -1,4 +1,4 @@
-"""The step function: what runs inside of it, and what it is given."""
+"""The step function: the calls inside it, and its arguments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def _sides_of_the_step(context: Context) -> Iterator[Hit]:
     degree = context.settings.pipeline_parallel_degree
     has_step = any(function.step is not None for function in context.trace.functions)
     partitioned = bool(context.trace.named("smp.partition", "smp.set_partition"))
-    cut = has_step or partitioned or context.libraries.smp_tensorflow  # there it does nothing else
+    cut = (
+        has_step or partitioned or context.libraries.smp_tensorflow
+    )  # TensorFlow scripts use the library for nothing else
     if degree == 1 or (degree is None and not cut):
         return
     for call in (*context.models(), *_tensorflow_models(context)):
@@ -56,7 +58,7 @@ def _sides_of_the_step(context: Context) -> Iterator[Hit]:
 
 
 def _updates_inside(context: Context) -> Iterator[Hit]:
-    """The weights may change only when every microbatch's gradients are there."""
+    """Weights may change only after the gradients of all microbatches are complete."""
     for call, optimizer in updates(context.trace):
         if call.step is not None and (is_wrapped_optimizer(optimizer) or is_optimizer_call(optimizer)):
             yield Hit(call.module, call.node, variant="update")
@@ -83,7 +85,7 @@ def _backward_of_model(context: Context) -> Iterator[Hit]:
     for call in context.trace.methods("backward"):
         if call.step is None or _is_models(call) or call.name:
             continue
-        if any(other.step is not None and _without_library(call, other) for other in proper):
+        if any(backward.step is not None and _without_library(call, backward) for backward in proper):
             continue
         yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, _through_model(call))
     for call in context.trace.named("torch.autograd.backward"):
@@ -91,9 +93,13 @@ def _backward_of_model(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, {"call": "torch.autograd.backward(...)"})
 
 
-def _without_library(call: Call, other: Call) -> bool:
-    """Whether `call` is for runs without the library, and `other` for those with it; not for another precision."""
-    if not call.functions or not other.functions or call.functions[-1].node is not other.functions[-1].node:
+def _without_library(call: Call, with_library: Call) -> bool:
+    """Whether `call` is for runs without the library and `with_library` for runs with it, in the same precision."""
+    if (
+        not call.functions
+        or not with_library.functions
+        or call.functions[-1].node is not with_library.functions[-1].node
+    ):
         return False
     first, last = call.functions[-1].node.lineno, call.functions[-1].node.end_lineno or 0
     guards = [
@@ -102,22 +108,22 @@ def _without_library(call: Call, other: Call) -> bool:
         if first <= guard.test.lineno <= last
         and not mentions(guard.test, "fp16", "bf16", "amp", "half", "precision", "scale")
     ]
-    return exclusive(dataclasses.replace(call, guards=tuple(guards)), other)
+    return exclusive(dataclasses.replace(call, guards=tuple(guards)), with_library)
 
 
 def _without_wrapping(context: Context, call: Call) -> bool:
-    """Whether the call is for runs in which no model is wrapped."""
+    """Whether the call is for runs that wrap no model."""
     return bool(context.wrappings) and all(exclusive(call, wrapping) for wrapping in context.wrappings)
 
 
 def _is_models(call: Call) -> bool:
-    """``model.backward(loss)``, as opposed to ``loss.backward()``."""
+    """``model.backward(loss)`` instead of ``loss.backward()``."""
     if call.receiver is not None and is_wrapped_model(call.receiver):
         return True
     if not call.arguments or "gradient" in call.keywords:
         return False
-    made = origins(call.receiver) if call.receiver is not None else []
-    return not any(isinstance(one, Result) and one.call.receiver is not None for one in made)
+    sources = origins(call.receiver) if call.receiver is not None else []
+    return not any(isinstance(source, Result) and source.call.receiver is not None for source in sources)
 
 
 def _through_model(call: Call) -> list[Edit]:
@@ -180,18 +186,18 @@ def _unbatched(context: Context, *, tensorflow: bool) -> Iterator[Hit]:
 
 
 def _fixed_length(context: Context, value: Value) -> str:
-    """A filled vector of a literal length that is no batch size of the script's: one weight a class, for example."""
+    """A filled vector whose literal length is not a batch size in the script: one weight per class, for example."""
     sizes = [call.argument("batch_size", 1) for call in context.trace.by_name.get("torch.utils.data.DataLoader", [])]
     sizes += [call.arguments[0] for call in context.trace.methods("batch") if call.arguments]
-    known = [constant(size) for size in sizes]
-    if not known or not all(isinstance(size, int) for size in known):
+    constants = [constant(size) for size in sizes]
+    if not constants or not all(isinstance(size, int) for size in constants):
         return ""
-    for one in origins(value):
-        shape = one.call.arguments if isinstance(one, Result) and one.call.name in _FILLED else ()
+    for origin in origins(value):
+        shape = origin.call.arguments if isinstance(origin, Result) and origin.call.name in _FILLED else ()
         if len(shape) == 1 and isinstance(shape[0], Collection):
             shape = shape[0].items
         length = constant(shape[0]) if len(shape) == 1 else None
-        if not isinstance(length, int) or length in known:
+        if not isinstance(length, int) or length in constants:
             return ""
     return "a vector of fixed length"
 
@@ -211,9 +217,9 @@ def _argument_node(call: Call, name: str) -> ast.expr | None:
 
 
 def _without_batch(value: Value) -> str:
-    """What makes it sure that the tensor has no batch dimension; empty where it may have one."""
-    found = [_unbatched_tensor(one) for one in origins(value)]
-    return found[0] if found and all(found) else ""
+    """The reason why the tensor certainly has no batch dimension; empty if it may have one."""
+    reasons = [_unbatched_tensor(origin) for origin in origins(value)]
+    return reasons[0] if reasons and all(reasons) else ""
 
 
 def _unbatched_tensor(value: Value) -> str:
@@ -224,14 +230,14 @@ def _unbatched_tensor(value: Value) -> str:
     if function in _UNBATCHED.get(library, ()):
         return f"{call.name}(...)"
     if call.name in _LITERALS and call.arguments:
-        given = call.arguments[0]
-        number = isinstance(constant(given), (int, float))
-        listed = isinstance(given, Collection) and all(
-            isinstance(item, Constant) and isinstance(item.value, (int, float)) for item in given.items
+        content = call.arguments[0]
+        number = isinstance(constant(content), (int, float))
+        listed = isinstance(content, Collection) and all(
+            isinstance(item, Constant) and isinstance(item.value, (int, float)) for item in content.items
         )
-        if number or (listed and isinstance(given, Collection) and given.items):
+        if number or (listed and isinstance(content, Collection) and content.items):
             return f"{call.name}({'a number' if number else 'a list of numbers'})"
-    if call.name in _TRIANGLES and call.arguments and any(_is_square(one) for one in origins(call.arguments[0])):
+    if call.name in _TRIANGLES and call.arguments and any(_is_square(origin) for origin in origins(call.arguments[0])):
         return f"{call.name}(...)"
     if _is_square(value):
         return f"{call.name}(n, n)"
@@ -254,8 +260,12 @@ def _name_it(function: Function, call: Call, name: str) -> list[Edit]:
     mark = function.step
     if mark is None or mark.non_split_inputs is None:
         return []
-    unnamed = [other for other, value in call.bound.items() if other in mark.non_split_inputs or _without_batch(value)]
-    text = "[" + ", ".join(f'"{other}"' for other in unnamed or [name]) + "]"
+    unnamed = [
+        parameter
+        for parameter, value in call.bound.items()
+        if parameter in mark.non_split_inputs or _without_batch(value)
+    ]
+    text = "[" + ", ".join(f'"{parameter}"' for parameter in unnamed or [name]) + "]"
     decorator = mark.decorator
     if not isinstance(decorator, ast.Call):
         if decorator not in getattr(function.node, "decorator_list", []):

@@ -1,4 +1,4 @@
-"""What a step returns: one value a microbatch, and what the model returns to it."""
+"""The output of a step, with one value per microbatch, and the outputs of the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FLAGS = {"output_hidden_states": "hidden_states", "output_attentions": "attenti
 @check("SMP107")
 def _reduced(context: Context) -> Iterator[Hit]:
     for use in context.trace.uses:
-        if not all(_is_number(one) for one in options(use.output.of)):
+        if not all(_is_number(option) for option in options(use.output.of)):
             yield Hit(
                 use.module,
                 use.node,
@@ -34,7 +34,7 @@ def _reduced(context: Context) -> Iterator[Hit]:
 
 
 def _is_number(value: Value) -> bool:
-    """Whether the step returns a Python number, of which the library makes a plain list."""
+    """Whether the step returns a Python number, which the library returns as a plain list."""
     if isinstance(value, Constant):
         return True
     if isinstance(value, Result):
@@ -47,7 +47,7 @@ def _step_name(call: Call) -> str:
 
 
 def _reduce_at_call(use: Use) -> list[Edit]:
-    """``loss = step(...)`` becomes ``loss = step(...).reduce_mean()`` where the step returns nothing but the loss."""
+    """``loss = step(...)`` becomes ``loss = step(...).reduce_mean()`` if the step returns only the loss."""
     call = use.output.call
     statement = call.module.statement(call.node)
     if (
@@ -73,7 +73,7 @@ def _returns_loss(function: Function) -> bool:
 
 
 def _reduces(module: Module, statement: ast.stmt, name: str) -> bool:
-    """Whether the function already treats `name` as one value a microbatch somewhere."""
+    """Whether the function uses `name` as one value per microbatch elsewhere."""
     around: ast.AST | None = statement
     while around is not None and not isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
         around = module.parent(around)
@@ -94,8 +94,8 @@ def _unused_outputs(context: Context) -> Iterator[Hit]:
         for call in context.trace.calls:
             value = call.argument(flag)
             model = call.receiver is not None and is_wrapped_model(call.receiver)
-            made = call.name.startswith("transformers.")
-            if constant(value) is True and (model or made) and not _read(context, call.module, attribute):
+            is_configuration = call.name.startswith("transformers.")
+            if constant(value) is True and (model or is_configuration) and not _read(context, call.module, attribute):
                 node = next((keyword.value for keyword in call.node.keywords if keyword.arg == flag), call.node)
                 yield Hit(call.module, node, {"flag": flag, "output": attribute}, variant="flag")
         for store in context.trace.stores:
@@ -109,7 +109,7 @@ def _unused_outputs(context: Context) -> Iterator[Hit]:
 
 
 def _read(context: Context, here: Module, attribute: str) -> bool:
-    """Whether the file that asks, or the script itself, reads what the flag asks for; models' own files all do."""
+    """Whether the file with the flag, or the script itself, reads the output. The files of models always do."""
     return any(
         any(node.attr == attribute for node in module.all(ast.Attribute))
         or any(node.value == attribute for node in module.all(ast.Constant))
@@ -120,7 +120,7 @@ def _read(context: Context, here: Module, attribute: str) -> bool:
 
 def _thrown_away(context: Context) -> Iterator[Hit]:
     for call in context.models():
-        returned = max((_returned_values(one) for one in _wrapped_modules(call.receiver)), default=0)
+        returned = max((_returned_values(module) for module in _wrapped_modules(call.receiver)), default=0)
         if returned < 2:
             continue
         parent = call.module.parent(call.node)
@@ -134,12 +134,14 @@ def _thrown_away(context: Context) -> Iterator[Hit]:
 
 
 def _wrapped_modules(value: Value | None) -> list[Instance]:
-    found: list[Instance] = []
-    for one in origins(value) if value is not None else []:
-        if isinstance(one, Result) and one.call.name == "smp.DistributedModel":
-            inner = one.call.argument("module", 0)
-            found += [option for option in origins(inner) if isinstance(option, Instance)] if inner is not None else []
-    return found
+    modules: list[Instance] = []
+    for origin in origins(value) if value is not None else []:
+        if isinstance(origin, Result) and origin.call.name == "smp.DistributedModel":
+            inner = origin.call.argument("module", 0)
+            modules += (
+                [option for option in origins(inner) if isinstance(option, Instance)] if inner is not None else []
+            )
+    return modules
 
 
 def _returned_values(instance: Instance) -> int:

@@ -1,4 +1,4 @@
-"""Tensor parallelism: which modules it covers, and where their weights come from."""
+"""Tensor parallelism: the modules that it covers, and the source of their weights."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def _parallel_modules(context: Context) -> Iterator[Hit]:
         call = marks[0] if marks else context.wrappings[0]
         yield Hit(call.module, call.node, values)
     elif not any(call.name == "smp.set_tensor_parallelism" for call in on):
-        # The script knows how, and one of the ways to a model leaves it out.
-        for made in _models(context):
-            if not any(_may_turn_on(value) for value in made.contexts):
-                yield Hit(made.module, made.node, values)
+        # The script marks models for tensor parallelism, except in this branch.
+        for model in _models(context):
+            if not any(_may_turn_on(value) for value in model.contexts):
+                yield Hit(model.module, model.node, values)
 
 
 def _models(context: Context) -> list[Call]:
-    """Calls that make a model which is wrapped later."""
-    wrapped = [one for call in context.wrappings for given in call.arguments[:1] for one in origins(given)]
-    return [one.call for one in wrapped if isinstance(one, (Instance, Result)) and is_plain_model(one)]
+    """Calls that create a model that is wrapped later."""
+    wrapped = [origin for call in context.wrappings for argument in call.arguments[:1] for origin in origins(argument)]
+    return [model.call for model in wrapped if isinstance(model, (Instance, Result)) and is_plain_model(model)]
 
 
 def _may_turn_on(value: Value) -> bool:
-    """Whether a context may be one of tensor parallelism; unless it is seen to be another, it may."""
+    """Whether a context may be one of tensor parallelism. A context that is not visible may be one."""
     for option in options(value):
         if not isinstance(option, Result):
             return True
@@ -57,11 +57,11 @@ def _may_turn_on(value: Value) -> bool:
 
 def _turns_on(call: Call) -> bool:
     if call.name == "smp.model_creation":
-        given = call.argument("tensor_parallelism", 0)
-        return call.unpacks or (given is not None and not _is_false(given))
+        enabled = call.argument("tensor_parallelism", 0)
+        return call.unpacks or (enabled is not None and not _is_false(enabled))
     position = 1 if call.name == "smp.set_tensor_parallelism" else 0
-    given = call.argument("enabled", position)
-    return given is None or not _is_false(given)
+    enabled = call.argument("enabled", position)
+    return enabled is None or not _is_false(enabled)
 
 
 def _is_false(value: object) -> bool:
@@ -73,31 +73,33 @@ def _weights_after_wrapping(context: Context) -> Iterator[Hit]:
     if not context.libraries.smp_torch or not context.settings.tensor_parallel or not context.wrappings:
         return
     wrapping = context.wrappings[0]
-    wrapped = [one for argument in wrapping.arguments for one in origins(argument)]
+    wrapped = [origin for argument in wrapping.arguments for origin in origins(argument)]
     later = [call for call in context.trace.methods(*_LATER_LOADS) if call.order > wrapping.order and call.reached]
     for call in context.trace.methods("load_state_dict"):
         early = call.reached and call.order < wrapping.order and not exclusive(call, wrapping)
-        same = call.receiver is not None and any(one is model for one in origins(call.receiver) for model in wrapped)
+        same = call.receiver is not None and any(
+            origin is model for origin in origins(call.receiver) for model in wrapped
+        )
         if early and same:
             yield Hit(call.module, call.node, variant="state dict")
     if any(_loads_model(call) for call in later):
         return
-    for one in wrapped:
+    for source in wrapped:
         if (
-            isinstance(one, Result)
-            and one.call.method == "from_pretrained"
-            and one.call.name.startswith("transformers.")
+            isinstance(source, Result)
+            and source.call.method == "from_pretrained"
+            and source.call.name.startswith("transformers.")
         ):
             parallel = any(
                 isinstance(option, Result) and option.call.name in _CONTEXTS and _turns_on(option.call)
-                for value in one.call.contexts
+                for value in source.call.contexts
                 for option in options(value)
             )
-            if parallel and constant(one.call.argument("state_dict")) is None:
-                yield Hit(one.call.module, one.call.node, variant="pretrained")
+            if parallel and constant(source.call.argument("state_dict")) is None:
+                yield Hit(source.call.module, source.call.node, variant="pretrained")
 
 
 def _loads_model(call: Call) -> bool:
-    """Whether the call may load the model's weights: not the optimizer's, nor the scheduler's."""
+    """Whether the call may load the model's weights, not those of the optimizer or scheduler."""
     text = call.module.text(call.node.func).lower()
     return not any(word in text for word in ("optim", "sched", "scaler"))

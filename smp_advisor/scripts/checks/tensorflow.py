@@ -1,4 +1,4 @@
-"""SMP v1 with TensorFlow: the data pipeline and what the model returns."""
+"""SMP v1 with TensorFlow: the data pipeline and the outputs of the model."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _GATHERED = ("sorted", "natsort.natsorted", "len", "any", "set")
 
 
 def is_dataset(value: Value | None, depth: int = 0) -> bool:
-    """Whether `value` is surely a ``tf.data.Dataset``."""
+    """Whether `value` is certainly a ``tf.data.Dataset``."""
     if value is None or depth > 20:
         return False
-    found = options(value)
-    return bool(found) and all(
+    alternatives = options(value)
+    return bool(alternatives) and all(
         isinstance(option, Result)
         and (
             option.call.name.startswith("tensorflow.data.")
             or (option.call.receiver is not None and is_dataset(option.call.receiver, depth + 1))
         )
-        for option in found
+        for option in alternatives
     )
 
 
@@ -50,8 +50,8 @@ def _whole_batches(context: Context) -> Iterator[Hit]:
     for call in context.trace.methods("batch", "padded_batch"):
         if not is_dataset(call.receiver):
             continue
-        given = call.argument("drop_remainder", 1 if call.method == "batch" else 3)
-        if (given is None and not call.unpacks) or constant(given) is False:
+        drop_remainder = call.argument("drop_remainder", 1 if call.method == "batch" else 3)
+        if (drop_remainder is None and not call.unpacks) or constant(drop_remainder) is False:
             yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, "drop_remainder", "True")])
 
 
@@ -69,8 +69,8 @@ def _order_by_rank(context: Context) -> Iterator[Hit]:
         if wrong or unseeded or fixed:
             variant = "unseeded" if unseeded else "shuffle"
             edits = [add_keyword(call.module, call.node, "seed", "smp.dp_rank()")]
-            known = getattr(call.module.scope.find("smp"), "path", "") == "smptf" and len(call.node.args) < 2
-            yield Hit(call.module, call.node, {}, edits if known else [], variant=variant)
+            fixable = getattr(call.module.scope.find("smp"), "path", "") == "smptf" and len(call.node.args) < 2
+            yield Hit(call.module, call.node, {}, edits if fixable else [], variant=variant)
     for call in context.trace.methods("shard"):
         if not is_dataset(call.receiver):
             continue
@@ -89,7 +89,7 @@ def _order_by_rank(context: Context) -> Iterator[Hit]:
 
 
 def _sharded(value: Value | None, depth: int = 0) -> bool:
-    """Whether the pipeline so far was cut by rank."""
+    """Whether the pipeline is already sharded by rank."""
     for option in options(value) if value is not None and depth < 20 else ():
         if isinstance(option, Result):
             call = option.call
@@ -146,7 +146,7 @@ def _sorted_files(context: Context) -> Iterator[Hit]:
 
 
 def _paths(context: Context) -> list[Call]:
-    """Listings by ``pathlib``."""
+    """Listings with ``pathlib``."""
     return [
         call
         for call in context.trace.methods("glob", "rglob", "iterdir")
@@ -155,7 +155,7 @@ def _paths(context: Context) -> list[Call]:
 
 
 def _in_order(call: Call) -> bool:
-    """Whether the listing is sorted where it stands, or by a later ``.sort()``."""
+    """Whether the listing is sorted immediately, or by a later ``.sort()``."""
     node = call.module.parent(call.node)
     while node is not None and not isinstance(node, ast.stmt):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _GATHERED:

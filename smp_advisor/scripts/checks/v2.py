@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _V1_PARAMETERS = ("microbatches", "partitions", "pipeline_parallel_degree", "prescaled_batch", "active_microbatches")
 _REPLICATING = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.DataParallel")
 _SWITCHES = ("smp", "tsm", "parallel", "degree", "tp_", "transform", "sagemaker")
-"""Words of conditions that decide whether a script uses the library at all, or which process does what."""
+"""Words in conditions that decide whether a script uses the library, or what a process does."""
 _ANY_TIME = ("tsm.init", "tsm.logger", "tsm.utils", "tsm.distributed.fsdp.checkpoint")
 """Parts of the library that need no initialization."""
 
@@ -74,17 +74,17 @@ def _transformed(context: Context) -> Iterator[Hit]:
 
 
 def _untransformed(wrap: Call) -> bool:
-    """Whether the model that FSDP is given is surely one that nothing has transformed."""
-    given = wrap.argument("module", 0)
-    found = [inner for one in origins(given) for inner in _inside_wrappers(one)] if given is not None else []
-    return bool(found) and all(is_plain_model(one) for one in found)
+    """Whether the model that FSDP wraps is certainly not transformed."""
+    module = wrap.argument("module", 0)
+    models = [inner for origin in origins(module) for inner in _inside_wrappers(origin)] if module is not None else []
+    return bool(models) and all(is_plain_model(model) for model in models)
 
 
 def _branches_without(context: Context, transforms: list[Call]) -> Iterator[Hit]:
-    """The other side of a condition under which the model is transformed, unless it turns the library off."""
+    """The other branch of a condition that transforms the model, unless it turns the library off."""
     for module in context.trace.modules:
         inside: set[ast.AST] = {call.node for call in transforms if call.module is module}
-        if inside:  # and calls of the script's own functions that transform
+        if inside:  # also calls of the script's own functions that transform
             ways = {function.node for call in transforms for function in call.functions}
             inside |= {call.node for call in context.trace.calls if call.function and call.function.node in ways}
         for node in module.all(ast.If) if inside else ():
@@ -128,31 +128,31 @@ def _sharded_before_optimizer(context: Context) -> Iterator[Hit]:
 
 
 def _left_behind(forward: Call, wraps: list[Call]) -> bool:
-    """Whether the model that is called is what FSDP was given; ``fully_shard`` changes it in place."""
-    given = [
-        one
+    """Whether the called model is the one passed to FSDP. ``fully_shard`` changes it in place."""
+    sharded = [
+        origin
         for wrap in wraps
         if not wrap.name.endswith("fully_shard") and wrap.order < forward.order
         for value in wrap.arguments[:1]
-        for one in origins(value)
+        for origin in origins(value)
     ]
-    called = [inner for one in origins(forward.receiver or Unknown()) for inner in _inside_wrappers(one)]
-    return bool(called) and all(any(one is other for other in given) for one in called)
+    called = [inner for origin in origins(forward.receiver or Unknown()) for inner in _inside_wrappers(origin)]
+    return bool(called) and all(any(model is original for original in sharded) for model in called)
 
 
 def _is_plain(call: Call) -> bool:
     receiver = call.receiver
     if receiver is None:
         return False
-    found = [inner for one in origins(receiver) for inner in _inside_wrappers(one)]
-    transformed = bool(found) and all(
-        isinstance(one, Result) and one.call.name.startswith("tsm.transform") for one in found
+    models = [inner for origin in origins(receiver) for inner in _inside_wrappers(origin)]
+    transformed = bool(models) and all(
+        isinstance(model, Result) and model.call.name.startswith("tsm.transform") for model in models
     )
-    return transformed or (bool(found) and all(is_plain_model(one) for one in found))
+    return transformed or (bool(models) and all(is_plain_model(model) for model in models))
 
 
 def _inside_wrappers(value: Value) -> list[Value]:
-    """What ``offload_wrapper`` and ``checkpoint_wrapper`` were given."""
+    """The models inside ``offload_wrapper`` and ``checkpoint_wrapper``."""
     if isinstance(value, Result) and value.call.name.endswith(("offload_wrapper", "checkpoint_wrapper")):
         return [inner for argument in value.call.arguments[:1] for inner in origins(argument)]
     return [value]
@@ -164,8 +164,10 @@ def _backend(context: Context) -> Iterator[Hit]:
     if not context.libraries.smp_v2 or not settings.tensor_parallel or settings.hybrid_shard_degree != 1:
         return
     for call in context.trace.named("torch.distributed.init_process_group"):
-        given = call.argument("backend", 0)
-        chosen = given.default if isinstance(given, Argument) else given  # what the job gets unless it says otherwise
+        backend = call.argument("backend", 0)
+        chosen = (
+            backend.default if isinstance(backend, Argument) else backend
+        )  # the value unless the job sets the option
         if constant(chosen) == "smddp":
             nodes = [keyword.value for keyword in call.node.keywords if keyword.arg == "backend"] + call.node.args[:1]
             edits = [replace(call.module, nodes[0], '"nccl"')] if nodes and isinstance(nodes[0], ast.Constant) else []
@@ -185,8 +187,8 @@ def _names_of_v1(context: Context) -> Iterator[Hit]:
 
 def _initial_parameters(context: Context) -> Iterator[tuple[Call, str, object]]:
     for call in context.trace.named("tsm.init"):
-        given = call.argument("config", 0)
-        for option in options(given) if given is not None else ():
+        config = call.argument("config", 0)
+        for option in options(config) if config is not None else ():
             if isinstance(option, Mapping):
                 for name, value in option.entries.items():
                     yield call, name, constant(value)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.findings.finding import Severity
 
-__all__ = ["Check", "Example", "Field", "Section", "Wording", "catalogue", "sections"]
+__all__ = ["Check", "Example", "Field", "Section", "Wording", "catalog", "sections"]
 
 _SECTIONS = (
     "every_script",
@@ -42,7 +42,7 @@ class Wording:
     """Texts of a check, or of one of its variants, with the fields in braces."""
 
     message: str
-    """What is wrong, one sentence."""
+    """The defect, in one sentence."""
     consequence: str
     remedy: str
     severity: Severity
@@ -73,9 +73,9 @@ class Check:
     title: str
     """The defect in a few words."""
     consequence: str
-    """What happens on the cluster, without fields."""
+    """The effect on the cluster, without fields."""
     remedy: str
-    """What to do instead, without fields."""
+    """The correction, without fields."""
     wordings: dict[str, Wording]
     """By variant; of a check without variants, one under the empty name."""
     examples: tuple[Example, ...]
@@ -84,7 +84,7 @@ class Check:
     source_for: dict[str, tuple[str, str]]
     """Pages by library, if another library's documentation applies."""
     fix: str = ""
-    """What the automatic fix does; empty if there is none."""
+    """The change of the automatic fix; empty if there is none."""
     needs: str = ""
     """Settings that must be known for the check to run."""
 
@@ -143,7 +143,7 @@ def sections() -> tuple[Section, ...]:
 
 
 @lru_cache(maxsize=1)
-def catalogue() -> dict[str, Check]:
+def catalog() -> dict[str, Check]:
     """Every check by its id."""
     return {check.id: check for section in sections() for check in section.checks}
 
