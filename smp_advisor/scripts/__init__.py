@@ -1,4 +1,4 @@
-"""Read a training script and say what will break on the cluster, before the cluster is paid for."""
+"""Check a training script for defects before you pay for a cluster."""
 
 from smp_advisor.findings.finding import Finding, Fix, Severity, Unresolved
 from smp_advisor.findings.report import Report

@@ -1,4 +1,4 @@
-"""``python -m smp_advisor.scripts train.py``: the checker for the command line, CI and pre-commit."""
+"""``python -m smp_advisor.scripts train.py``: the script checker for the command line, CI and pre-commit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SWITCHES = ("fp16", "bf16", "prescaled_batch", "shard_optimizer_state", "offloa
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check the scripts; 0 where nothing is wrong, 1 where something is, 2 where a script cannot be checked."""
+    """Check the scripts. Exit status: 0 without errors, 1 with errors, 2 if a script cannot be checked."""
     options = _parser().parse_args(arguments)
     try:
         plan = _plan(options)
@@ -56,8 +56,8 @@ def _shown(reports: list[Report], form: str) -> str:
     if form == "text":
         return "\n\n".join(str(report) for report in reports)
     if form == "json":
-        found = [json.loads(report.to_json()) for report in reports]
-        return json.dumps(found[0] if len(found) == 1 else found, indent=2, ensure_ascii=False)
+        documents = [json.loads(report.to_json()) for report in reports]
+        return json.dumps(documents[0] if len(documents) == 1 else documents, indent=2, ensure_ascii=False)
     log = as_sarif(Report((), (), ""))
     log["runs"] = [run for report in reports for run in as_sarif(report)["runs"]] or log["runs"]
     return json.dumps(log, indent=2, ensure_ascii=False)
@@ -71,21 +71,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("scripts", nargs="+", metavar="script", help="a .py file or a notebook")
     parser.add_argument("--plan", type=Path, help="JSON file with the estimator's parameters (mp_parameters)")
-    parser.add_argument("--hyperparameters", type=Path, help="JSON file with what the job passes to the script")
-    parser.add_argument("--library", choices=LIBRARIES, help="where neither imports nor plan tell")
+    parser.add_argument(
+        "--hyperparameters", type=Path, help="JSON file with the options that the job passes to the script"
+    )
+    parser.add_argument(
+        "--library", choices=LIBRARIES, help="library to check for, if neither the imports nor the plan determine it"
+    )
     for name in _NUMBERS:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help="wins over the plan's")
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help="replaces the value in the plan")
     for name in _SWITCHES:
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             action=argparse.BooleanOptionalAction,
             default=None,
-            help="wins over the plan's",
+            help="replaces the value in the plan",
         )
     parser.add_argument("--format", choices=("text", "json", "sarif"), default="text")
     parser.add_argument("--strict", action="store_true", help="exit with 1 on warnings as well")
     parser.add_argument(
-        "--fix", action="store_true", help="apply safe fixes first, in imported modules too; each file is kept as .bak"
+        "--fix",
+        action="store_true",
+        help="first apply safe fixes, also in imported modules; each file is backed up as .bak",
     )
     return parser
 
@@ -93,9 +99,9 @@ def _parser() -> argparse.ArgumentParser:
 def _plan(options: argparse.Namespace) -> dict[str, Any] | None:
     plan: dict[str, Any] = {}
     if options.plan is not None:
-        found = _object(options.plan)
-        inner = found.get("parameters", found)  # the value of "modelparallel" in a distribution, too
-        plan |= inner if isinstance(inner, dict) else found
+        parameters = _object(options.plan)
+        inner = parameters.get("parameters", parameters)  # also accepts the value of "modelparallel" in a distribution
+        plan |= inner if isinstance(inner, dict) else parameters
     for name in (*_NUMBERS, *_SWITCHES):
         value = getattr(options, name)
         if value is not None:
@@ -106,12 +112,12 @@ def _plan(options: argparse.Namespace) -> dict[str, Any] | None:
 def _object(path: Path) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise AdvisorError(f"{path} cannot be read as JSON: {error}.") from None
-    if not isinstance(found, dict):
-        raise AdvisorError(f"{path} must hold a JSON object: names and their values.")
-    return found
+    if not isinstance(content, dict):
+        raise AdvisorError(f"{path} must contain a JSON object: names and their values.")
+    return content
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Whether a condition of the script holds: by the job's settings, and by the defaults of its own options."""
+"""Truth of a condition in the script: by the settings of the job and the defaults of the script's options."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ _UNSEEN = object()
 
 @dataclass(slots=True)
 class Conditions:
-    """What is taken for granted when a condition is judged."""
+    """Assumptions for the truth of conditions."""
 
     settings: Settings
     defaults: bool = False
-    """Whether an option that nothing else tells has its default."""
+    """Whether an option without another value has its default."""
     granted: dict[str, bool] = field(default_factory=dict)
-    """Conditions without which the script does not train, by the text of their tests."""
+    """Conditions that training requires, by the text of their tests."""
 
     def off(self, call: Call) -> list[Guard]:
-        """The conditions around `call` that surely keep it from running."""
+        """Conditions around `call` that certainly prevent it from running."""
         return [guard for guard in call.guards if self.truth_of(guard) is (not guard.holds)]
 
     def truth_of(self, guard: Guard) -> bool | None:
-        """Whether the test of `guard` is true; None where nothing tells."""
-        known = self.granted.get(ast.dump(guard.test)) if self.granted else None
-        return known if known is not None else self.truth(guard.value)
+        """Whether the test of `guard` is true; None if unknown."""
+        granted = self.granted.get(ast.dump(guard.test)) if self.granted else None
+        return granted if granted is not None else self.truth(guard.value)
 
     def truth(self, value: Value) -> bool | None:
-        """Whether `value` is true; None where nothing tells."""
+        """Whether `value` is true; None if unknown."""
         if isinstance(value, Choice):
             return _agreed(self.truth(option) for option in value.alternatives)
         if isinstance(value, Operation):
@@ -69,20 +69,20 @@ class Conditions:
             if compare is None or len(value.operands) != 2:
                 return None
             return self._compared(compare, value.operands[0], value.operands[1])
-        found = self.known(value)
-        return None if found is _UNSEEN else bool(found)
+        constant = self.known(value)
+        return None if constant is _UNSEEN else bool(constant)
 
     def _compared(self, compare: Callable[[Any, Any], bool], left: Value, right: Value) -> bool | None:
-        one, other = self.known(left), self.known(right)
-        if one is _UNSEEN or other is _UNSEEN:
+        first, second = self.known(left), self.known(right)
+        if first is _UNSEEN or second is _UNSEEN:
             return None
         try:
-            return bool(compare(one, other))
+            return bool(compare(first, second))
         except TypeError:
             return None
 
     def known(self, value: Value) -> Any:
-        """The number or text that `value` is, `_UNSEEN` where nothing tells."""
+        """The number or text in `value`; `_UNSEEN` if unknown."""
         if isinstance(value, Constant):
             return value.value
         if isinstance(value, Argument):
@@ -100,21 +100,21 @@ class Conditions:
         return _UNSEEN
 
     def _setting(self, name: str) -> Any:
-        found = getattr(self.settings, name, None)
-        return _UNSEEN if found is None else found
+        value = getattr(self.settings, name, None)
+        return _UNSEEN if value is None else value
 
     def _option(self, option: Argument) -> Any:
-        """The option's value: the job's, the plan's where it is named like a parameter of the library, its default."""
+        """Value of the option: that of the job, of the plan's parameter with this name, or the default."""
         if option.name in self.settings.hyperparameters:
             return _read(self.settings.hyperparameters[option.name])
-        found = self._setting(option.name)
-        if found is not _UNSEEN or not self.defaults:
-            return found
+        planned = self._setting(option.name)
+        if planned is not _UNSEEN or not self.defaults:
+            return planned
         return option.default.value if isinstance(option.default, Constant) else _UNSEEN
 
 
 def _read(value: Any) -> Any:
-    """A hyperparameter as the script's parser reads it: jobs pass text."""
+    """A hyperparameter as the script's parser reads it, because jobs pass text."""
     try:
         return ast.literal_eval(value) if isinstance(value, str) else value
     except (ValueError, SyntaxError):
@@ -133,14 +133,14 @@ def arguments_of(value: Value, depth: int = 0) -> set[str]:
     return {name for part in parts for name in arguments_of(part, depth + 1)}
 
 
-def _agreed(found: Iterable[bool | None]) -> bool | None:
-    """What all of them say; None where they differ or one does not tell."""
-    distinct = set(found)
+def _agreed(truths: Iterable[bool | None]) -> bool | None:
+    """The common truth of all; None if they differ or one is unknown."""
+    distinct = set(truths)
     return distinct.pop() if len(distinct) == 1 else None
 
 
-def _combined(found: list[bool | None], *, both: bool) -> bool | None:
+def _combined(truths: list[bool | None], *, both: bool) -> bool | None:
     """Three-valued ``and`` (`both`) and ``or``."""
-    if (not both) in found:
+    if (not both) in truths:
         return not both
-    return None if None in found else both
+    return None if None in truths else both

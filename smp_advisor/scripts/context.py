@@ -1,4 +1,4 @@
-"""What a check gets to look at, and how it says what it found."""
+"""Input and result of a script check."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ class Hit:
     severity: Severity | None = None
     """If other than that of the catalog: a defect that may not affect this job."""
     variant: str = ""
-    """Which of the check's messages."""
+    """Which message of the check."""
     needed: str = ""
-    """What the job must pass to reach the defect: "with --fp16"; empty if any job reaches it."""
+    """Options that the job must pass to reach the defect: "with --fp16"; empty if every job reaches it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Libraries:
-    """Which libraries the script is written for: from its imports and from what it is checked for."""
+    """Libraries of the script: by its imports and the library that it is checked for."""
 
     smp_torch: bool = False
     smp_tensorflow: bool = False
     smp_v2: bool = False
     xla: bool = False
     fsdp: bool = False
-    """PyTorch's FSDP alone, by what the script is checked for; scripts that call it need not be."""
+    """Whether the script is checked for PyTorch FSDP alone. Other scripts may use FSDP too."""
 
     @property
     def smp_v1(self) -> bool:
-        """Either framework's version 1."""
+        """SMP v1 with either framework."""
         return self.smp_torch or self.smp_tensorflow
 
 
 @dataclass(slots=True)
 class Context:
-    """One script, followed."""
+    """One script after it was followed."""
 
     trace: Trace
     settings: Settings
@@ -65,7 +65,7 @@ class Context:
 
     @property
     def splits(self) -> bool:
-        """Whether batches are cut into microbatches, or may be: the script has a step and nothing says one."""
+        """Whether batches are, or may be, split into microbatches."""
         if self.settings.microbatches is not None:
             return self.settings.microbatches > 1
         return any(function.step is not None for function in self.trace.functions)
@@ -86,7 +86,7 @@ class Context:
 
     @property
     def trainer(self) -> bool:
-        """Whether Hugging Face's Trainer does what this script seems to lack: it has no step of its own."""
+        """Whether Hugging Face Trainer runs the training, because the script has no step."""
         if any(function.step is not None for function in self.trace.functions):
             return False
         used = [call.name for call in self.trace.calls if call.name.startswith("transformers.")]
@@ -102,7 +102,7 @@ class Context:
         )
 
     def leave_open(self, module: Module, node: ast.expr | ast.stmt, what: str) -> None:
-        """Say that something could not be followed, rather than guess."""
+        """List code that could not be followed."""
         path, line = module.source.locate(node.lineno)
         note = Unresolved(path=path, line=line, what=what)
         if note not in self.unresolved:
@@ -112,7 +112,7 @@ class Context:
 Check = Callable[[Context], Iterator[Hit]]
 
 CHECKS: dict[str, Check] = {}
-"""Every check by its id; filled when the modules of `smp_advisor.scripts.checks` are imported."""
+"""Every check by its id. Importing the modules of `smp_advisor.scripts.checks` fills it."""
 
 
 def check(identifier: str) -> Callable[[Check], Check]:

@@ -1,4 +1,4 @@
-"""Make the fixes of a check: show what would change in each file, write copies, or change in place with backups."""
+"""Apply the fixes of a check: show the changes of each file, write copies, or change files with backups."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _MOST_ROUNDS = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileFix:
-    """What the fixes make of one file."""
+    """One file with its fixes applied."""
 
     path: Path
     text: str
-    """The file's new text; of a notebook, its JSON."""
+    """New text of the file; of a notebook, its JSON."""
     diff: str
-    """Unified diff from the file as it is."""
+    """Unified diff from the current file."""
     ids: tuple[str, ...]
-    """The checks whose fixes are in it."""
+    """Ids of the applied fixes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,11 +49,11 @@ class Written:
 
     path: Path
     backup: Path | None = None
-    """Where the file was kept as it had been."""
+    """Backup of the previous file."""
 
     def __str__(self) -> str:
-        kept = f"; the file as it was is {self.backup.name}" if self.backup is not None else ""
-        return f"Wrote {self.path}{kept}."
+        backup = f"; the previous file is {self.backup.name}" if self.backup is not None else ""
+        return f"Wrote {self.path}{backup}."
 
 
 def plan_fixes(
@@ -63,31 +63,31 @@ def plan_fixes(
     plan: Plan | Mapping[str, Any] | None = None,
     library: str | None = None,
 ) -> list[FileFix]:
-    """Every fix that is safe, by file: the script first, then modules beside it that it imports. Nothing is written.
+    """Every safe fix by file: the script first, then imported modules next to it. Nothing is written.
 
     Parameters are those of `apply_fixes`.
     """
-    wanted = None if ids is None else {identifier.upper() for identifier in ids}
+    selected = None if ids is None else {identifier.upper() for identifier in ids}
     settings = from_plan(plan, library)
     script = Path(path)
     texts: dict[Path, Source] = {}
-    entry, made = read(script), dict[Path, set[str]]()
+    entry, fixes = read(script), dict[Path, set[str]]()
     before: dict[Path, Source] = {script: entry}
-    seen = {entry.text}
+    states = {entry.text}
     for _ in range(_MOST_ROUNDS):
         context = follow(entry, settings, texts)
-        found = _round(context, wanted)
-        together = "\0".join(sorted(f"{module.source.path}\0{text}" for module, text, _ in found))
-        if not found or together in seen:
+        changes = _round(context, selected)
+        together = "\0".join(sorted(f"{module.source.path}\0{text}" for module, text, _ in changes))
+        if not changes or together in states:
             break
-        seen.add(together)
-        for module, text, fixed in found:
+        states.add(together)
+        for module, text, fixed in changes:
             source = with_text(module.source, text)
             file = script if module.entry else module.source.file
             if file is None:
                 continue
             before.setdefault(file, module.source)
-            made.setdefault(file, set()).update(fixed)
+            fixes.setdefault(file, set()).update(fixed)
             if module.entry:
                 entry = source
             else:
@@ -97,10 +97,10 @@ def plan_fixes(
             path=file,
             text=after.raw or after.text,
             diff=whole_diff(before[file], after),
-            ids=tuple(sorted(made[file])),
+            ids=tuple(sorted(fixes[file])),
         )
         for file, after in ((script, entry), *sorted(texts.items()))
-        if file in made
+        if file in fixes
     ]
 
 
@@ -112,16 +112,15 @@ def apply_fixes(
     plan: Plan | Mapping[str, Any] | None = None,
     library: str | None = None,
 ) -> Path:
-    """Apply every fix that is safe, in the script and in modules beside it; the path of the changed script.
+    """Apply every safe fix in the script and in modules next to it, and return the path of the changed script.
 
     Parameters
     ----------
     path
         The script, or a notebook, whose cells are changed.
     in_place
-        Change the files themselves, after copying each to ``train.py.bak`` (``.bak1`` and so on where that exists);
-        otherwise ``train.fixed.py`` is written beside each, and nothing imports the modules' copies until they are
-        renamed.
+        Change the files, after a backup of each to ``train.py.bak`` (``.bak1`` and so on if that exists). Otherwise
+        ``train.fixed.py`` is written next to each file. Rename the copies of modules to use them.
     ids
         Only the fixes of these checks.
     plan, library
@@ -136,7 +135,7 @@ def apply_fixes(
 
 
 def write_fixed(path: Path, text: str, *, in_place: bool) -> Written:
-    """Write a file's new text: beside it, or in its place after a backup."""
+    """Write the new text of a file to a copy next to it, or to the file after a backup."""
     raw = path.read_bytes()
     encoding = "utf-8" if path.suffix.lower() == ".ipynb" else tokenize.detect_encoding(BytesIO(raw).readline)[0]
     if not in_place:
@@ -149,33 +148,37 @@ def write_fixed(path: Path, text: str, *, in_place: bool) -> Written:
     return Written(path=path, backup=backup)
 
 
-def _round(context: Context, wanted: set[str] | None) -> list[tuple[Module, str, set[str]]]:
-    """New texts of the files, with as many fixes as do not get in each other's way, and the checks they are of."""
+def _round(context: Context, selected: set[str] | None) -> list[tuple[Module, str, set[str]]]:
+    """New texts of the files with as many compatible fixes as possible, and the ids of these fixes."""
     by_module: dict[int, list[tuple[str, list[Edit]]]] = {}
     modules = {id(module): module for module in context.trace.modules}
     for finding, hit in judge(context):
         changes = complete(hit.edits)
-        if not changes or not catalog()[finding.id].fix or (wanted is not None and finding.id not in wanted):
+        if not changes or not catalog()[finding.id].fix or (selected is not None and finding.id not in selected):
             continue
-        made = by_module.setdefault(id(hit.module), [])
-        if all(_apart(change, other) for change in changes for _, others in made for other in others):
-            made.append((finding.id, changes))
-    found = []
-    for identity, made in by_module.items():
+        fixes = by_module.setdefault(id(hit.module), [])
+        if all(_apart(change, edit) for change in changes for _, edits in fixes for edit in edits):
+            fixes.append((finding.id, changes))
+    results = []
+    for identity, fixes in by_module.items():
         module = modules[identity]
-        text = changed(module, [change for _, changes in made for change in changes])
+        text = changed(module, [change for _, changes in fixes for change in changes])
         if text is not None:
-            found.append((module, text, {identifier for identifier, _ in made}))
+            results.append((module, text, {identifier for identifier, _ in fixes}))
             continue
-        # One of them does not go with the rest: the first that does alone, then.
-        alone = ((identifier, changed(module, changes)) for identifier, changes in made)
-        found += [(module, result, {identifier}) for identifier, result in alone if result is not None][:1]
-    return found
+        # The fixes are not compatible: apply the first one that works alone.
+        alone = ((identifier, changed(module, changes)) for identifier, changes in fixes)
+        results += [(module, result, {identifier}) for identifier, result in alone if result is not None][:1]
+    return results
 
 
-def _apart(one: Edit, other: Edit) -> bool:
-    """Whether both can be made at once; two insertions at one place cannot, in an order that nobody chose."""
-    return one.end < other.start or other.end < one.start or (one.end == other.start and one.start != other.start)
+def _apart(first: Edit, second: Edit) -> bool:
+    """Whether both edits can be applied together. The order of two insertions at one place is undefined."""
+    return (
+        first.end < second.start
+        or second.end < first.start
+        or (first.end == second.start and first.start != second.start)
+    )
 
 
 def _backup(script: Path) -> Path:

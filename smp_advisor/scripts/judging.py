@@ -1,4 +1,4 @@
-"""Run the checks over a followed script, and heed what its comments silence."""
+"""Run the checks on a followed script, without the findings that comments suppress."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ _SIMPLE: tuple[type[ast.stmt], ...] = (ast.Expr, ast.Assign, ast.AugAssign, ast.
 
 
 def judge(context: Context) -> list[tuple[Finding, Hit]]:
-    """The findings, without fixes as yet, and what each check said; in the order of the files and lines."""
+    """The findings without their fixes, each with the hit of its check, in the order of files and lines."""
     import smp_advisor.scripts.checks  # noqa: F401 - registers the checks
 
-    found: dict[tuple[str, str, int, int], tuple[Finding, Hit]] = {}
+    hits: dict[tuple[str, str, int, int], tuple[Finding, Hit]] = {}
     reaching = Reaching(context)
     for identifier in sorted(CHECKS):
         for hit in CHECKS[identifier](context):
             if reaching.never(hit):
                 continue
             finding = _conditional(_finding(identifier, hit), hit.needed or reaching.needed(hit))
-            found.setdefault((identifier, finding.path, finding.line, finding.column), (finding, hit))
+            hits.setdefault((identifier, finding.path, finding.line, finding.column), (finding, hit))
     silenced, comments = _silenced(context)
-    kept = [
+    pairs = [
         (finding, hit)
-        for finding, hit in found.values()
+        for finding, hit in hits.values()
         if (id(hit.module), hit.node.lineno, finding.id) not in silenced
     ]
-    kept += [(_finding("SMP100", comment), comment) for comment in comments]
+    pairs += [(_finding("SMP100", comment), comment) for comment in comments]
     order = {id(module): position for position, module in enumerate(context.trace.modules)}
-    kept.sort(key=lambda pair: (order[id(pair[1].module)], pair[1].node.lineno, pair[0].column, pair[0].id))
-    return kept
+    pairs.sort(key=lambda pair: (order[id(pair[1].module)], pair[1].node.lineno, pair[0].column, pair[0].id))
+    return pairs
 
 
 def _conditional(finding: Finding, needed: str) -> Finding:
@@ -69,7 +69,7 @@ def _finding(identifier: str, hit: Hit) -> Finding:
 
 
 def _silenced(context: Context) -> tuple[set[tuple[int, int, str]], list[Hit]]:
-    """(file, line, id) that comments silence, and the comments that give no reason."""
+    """(file, line, id) that comments suppress, and the comments without a reason."""
     silenced: set[tuple[int, int, str]] = set()
     unexplained: list[Hit] = []
     for module in context.trace.modules:
@@ -85,7 +85,7 @@ def _silenced(context: Context) -> tuple[set[tuple[int, int, str]], list[Hit]]:
 
 
 def _statement_lines(module: Module, line: int) -> set[int]:
-    """The lines of the statement that holds `line`: a comment on any of them counts for all."""
+    """The lines of the statement that contains `line`: a comment on one of them applies to all."""
     lines = {line}
     for kind in _SIMPLE:
         for node in module.all(kind):

@@ -10,7 +10,7 @@ _OPTIMIZER_CLASS = re.compile(
     r"[A-Za-z]*?(?:Adam|ADAM|SGD|Lamb|LAMB|Lars|LARS|Lion|Adagrad|Adadelta|Adafactor|Adamax|Adan|NovoGrad|RMS[Pp]rop"
     r"|Rprop|Muon|Sophia[GH]?|Shampoo|LBFGS)(?:W|X|_?8bit|_?32bit|ScheduleFree)*"
 )
-"""``FusedAdam``, ``AdamW8bit``, ``PagedLion``; and neither ``Lambda`` nor ``Million``."""
+"""``FusedAdam``, ``AdamW8bit``, ``PagedLion``; but neither ``Lambda`` nor ``Million``."""
 
 
 def is_optimizer(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Whether a job gets to the place of a finding: under its plan, and by the defaults of the script's options."""
+"""Whether a job reaches the place of a finding, by its plan and the defaults of the script's options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Reaching"]
 
 
 class Reaching:
-    """Judges places of one script."""
+    """Reachable places of one script."""
 
     def __init__(self, context: Context) -> None:
         self._calls: dict[ast.AST, list[Call]] = {}
@@ -27,28 +27,28 @@ class Reaching:
         self._default = Conditions(context.settings, defaults=True, granted=_granted(context))
 
     def never(self, hit: Hit) -> bool:
-        """Whether the plan keeps the job away from the place: ``if args.tensor_parallel_degree == 1``."""
+        """Whether the plan prevents the job from reaching the place: ``if args.tensor_parallel_degree == 1``."""
         calls = self._around(hit.module, hit.node)
         return bool(calls) and all(self._planned.off(call) for call in calls)
 
     def needed(self, hit: Hit) -> str:
-        """What the job has to pass to get to the place: "with --fp16"; empty where it gets there anyway."""
+        """Options that the job must pass to reach the place: "with --fp16"; empty if it always does."""
         calls = self._around(hit.module, hit.node)
         if not calls or not all(self._default.off(call) for call in calls):
             return ""
         return " and ".join(dict.fromkeys(_phrase(guard) for guard in self._default.off(calls[0])))
 
     def _around(self, module: Module, node: ast.AST) -> list[Call]:
-        """The recorded calls at the place: of the node itself, or of the innermost call that holds it."""
-        found: ast.AST | None = node
-        while found is not None and not isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            if found in self._calls:
-                return self._calls[found]
-            if isinstance(found, ast.stmt):
+        """The recorded calls at the place: of the node itself, or of the innermost call that contains it."""
+        place: ast.AST | None = node
+        while place is not None and not isinstance(place, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            if place in self._calls:
+                return self._calls[place]
+            if isinstance(place, ast.stmt):
                 break
-            found = module.parent(found)
-        if isinstance(found, (ast.Expr, ast.Assign, ast.Return, ast.AugAssign)):
-            return next((self._calls[inner] for inner in ast.walk(found) if inner in self._calls), [])
+            place = module.parent(place)
+        if isinstance(place, (ast.Expr, ast.Assign, ast.Return, ast.AugAssign)):
+            return next((self._calls[inner] for inner in ast.walk(place) if inner in self._calls), [])
         return []
 
 
@@ -63,7 +63,7 @@ def _phrase(guard: Guard) -> str:
 
 
 def _granted(context: Context) -> dict[str, bool]:
-    """Conditions that hold wherever the script trains: a job that trains at all sets their options."""
+    """Conditions that are true wherever the script trains: every job that trains sets their options."""
     trains = [call for call in context.trace.methods("backward") if call.reached]
     trains = trains or [call for call in context.trace.methods("train") if call.reached and call.loops == ()]
     if not trains:

@@ -56,7 +56,7 @@ def test_fixes_are_looked_at_copied_and_written(advised, server, screenshot, con
     screenshot(advised, "script-panel-fix")
     assert (server.work / "broken.py").read_text() == broken
     fix.get_by_role("button", name="Change the file").press("Enter")
-    expect(panel.locator("p[role=status]")).to_contain_text("Wrote broken.py; the file as it was is broken.py.bak.")
+    expect(panel.locator("p[role=status]")).to_contain_text("Wrote broken.py; the previous file is broken.py.bak.")
     expect(panel.locator("p[role=status]")).to_be_focused()
     assert (server.work / "broken.py.bak").read_text() == broken
     assert "parse_known_args()[0]" in (server.work / "broken.py").read_text()

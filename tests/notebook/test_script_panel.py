@@ -54,7 +54,7 @@ def test_one_fix_in_place_keeps_a_backup_and_says_so(script):
     after = fixed(request(script, shown, shown["findings"][0], in_place=True), PLAN)
     assert script.read_text() == SCRIPT.replace("parse_args()", "parse_known_args()[0]")
     assert (script.parent / "train.py.bak").read_text() == SCRIPT
-    assert after["summary"].startswith(f"Wrote {script}; the file as it was is train.py.bak. ")
+    assert after["summary"].startswith(f"Wrote {script}; the previous file is train.py.bak. ")
     assert [one["id"] for one in after["findings"]] == ["SMP101"]
     assert after["together"] is None
 
