@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import PlanError
-from smp_advisor.guidance.what_if_accumulated import accumulated_settings
-from smp_advisor.guidance.wording import plural
 from smp_advisor.libraries import mismatches
-from smp_advisor.libraries.families import supports_prescaled_batch
+from smp_advisor.libraries.dependent import completed_settings, dependent_settings, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,90 +63,24 @@ def vary(case: Case, *, cluster: Cluster | None = None, hold_global_batch: bool 
     """
     place = cluster or case.cluster
     job = case.job if hold_global_batch else replace(case.job, global_batch_size=None)
-    if case.plan.library == "smp-v1":
-        return _vary_smp_v1(case, place, job, changes, hold_global_batch=hold_global_batch)
-    found = accumulated_settings(case, place, job, changes, hold_global_batch=hold_global_batch)
-    return (
-        WhatIf(cluster=place, job=job, obstacle=found) if isinstance(found, str) else _built(case, place, job, *found)
+    after = dependent_settings(
+        case.plan,
+        fields_of(case.plan),
+        changes,
+        model=case.model,
+        job=job,
+        cluster=place,
+        global_batch_size=case.estimate.global_batch_size if hold_global_batch else None,
+        cluster_before=case.cluster,
     )
-
-
-def _vary_smp_v1(
-    case: Case, place: Cluster, job: Job, changes: Mapping[str, Any], *, hold_global_batch: bool
-) -> WhatIf:
-    now = case.plan
-    settings: dict[str, Any] = dict(changes)
-    moved: list[str] = []
-
-    def get(name: str) -> Any:
-        return settings.get(name, getattr(now, name))
-
-    tp, pp = get("tensor_parallel_degree"), get("pipeline_parallel_degree")
-    if place.gpus % (tp * pp):
-        return WhatIf(
-            cluster=place,
-            job=job,
-            obstacle=f"{place.gpus} GPUs cannot be divided by {plural(tp, 'tensor-parallel rank')} x"
-            f" {plural(pp, 'pipeline stage')}.",
-        )
-    if tp != now.tensor_parallel_degree and "prescaled_batch" not in changes:
-        length = case.model.sequence_length(job.sequence_length)
-        can = tp > 1 and get("optimize") == "speed" and length % tp == 0
-        wanted = now.prescaled_batch or now.tensor_parallel_degree == 1
-        settings["prescaled_batch"] = can and wanted and supports_prescaled_batch(case.model.family)
-
-    if hold_global_batch and "batch_size" not in changes:
-        copies = place.gpus // pp if not get("prescaled_batch") else place.gpus // (pp * tp)
-        total = case.estimate.global_batch_size
-        share, rest = divmod(total, copies)
-        if rest or not share:
-            if job.global_batch_size is not None:
-                return WhatIf(
-                    cluster=place,
-                    job=job,
-                    obstacle=f"The global batch of {total:,} samples cannot be divided by {copies} replicas.",
-                )
-            share = max(1, round(total / copies))
-            moved.append(f"a global batch of {share * copies:,} samples instead of {total:,}")
-        settings["batch_size"] = share
-    _fit_schedule(now, settings, get, moved, place)
-    if not get("activation_checkpointing") and get("offload_activations"):
-        settings["offload_activations"] = False
-        moved.append("offloading off, which needs checkpointing")
-    if get("bf16") and get("sharded_data_parallel_degree") == 1:
+    if after.obstacle:
+        return WhatIf(cluster=place, job=job, obstacle=after.obstacle)
+    settings, moved = completed_settings(case.plan, after.settings, place), after.moved
+    if settings.get("bf16") and not settings["sharded_data_parallel_degree"] > 1:
         settings |= {"bf16": False, "fp16": True}
         job = replace(job, precision="fp16")
-        moved.append("fp16, because bf16 needs sharded data parallelism")
-    return _built(case, place, job, settings, tuple(moved))
-
-
-def _fit_schedule(now: Plan, settings: dict[str, Any], get: Any, moved: list[str], place: Cluster) -> None:
-    """Make microbatches divide the batch, active ones not exceed them, and shards divide the replicas."""
-    batch, microbatches, pp = get("batch_size"), get("microbatches"), get("pipeline_parallel_degree")
-    if batch % microbatches:
-        fewer = max(m for m in range(1, microbatches) if batch % m == 0)
-        settings["microbatches"] = fewer
-        moved.append(f"{plural(fewer, 'microbatch', 'microbatches')} instead of {microbatches}")
-        microbatches = fewer
-    active = get("active_microbatches")
-    if pp == 1:
-        # Without a pipeline neither has an effect; the library's defaults are accepted with any other setting.
-        settings |= {"active_microbatches": None, "pipeline": "interleaved"}
-    elif get("pipeline") == "simple":
-        settings["active_microbatches"] = microbatches
-    elif active is not None and active > microbatches:
-        settings["active_microbatches"] = microbatches
-        moved.append(f"{plural(microbatches, 'active microbatch', 'active microbatches')} instead of {active}")
-    replicas = place.gpus // (pp * get("tensor_parallel_degree"))
-    shards = get("sharded_data_parallel_degree")
-    if replicas % shards:
-        fewer = max(d for d in range(1, shards) if replicas % d == 0)
-        settings["sharded_data_parallel_degree"] = fewer
-        moved.append(f"{plural(fewer, 'shard')} instead of {shards}")
-    if now.default_partition is not None:
-        settings["default_partition"] = min(now.default_partition, pp - 1)
-    if replicas > 1:
-        settings["ddp"] = True
+        moved = (*moved, "fp16, because bf16 needs sharded data parallelism")
+    return _built(case, place, job, settings, moved)
 
 
 def _built(case: Case, place: Cluster, job: Job, settings: dict[str, Any], moved: tuple[str, ...]) -> WhatIf:

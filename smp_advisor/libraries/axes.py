@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "accumulated_batches",
+    "batch_steps",
     "batches",
     "checkpointing_strategies",
     "crossed",
@@ -73,14 +74,14 @@ def shardings(job: Job, cluster: Cluster, tp: int, pp: int, pins: Pins) -> Itera
         yield state, degree
 
 
-def _microbatch_sizes(limit: int) -> list[int]:
-    """Each size up to 8, then quarters of each power of two (10, 12, 14, 16, 20, ...), and the limit."""
-    sizes = {*range(1, 9), limit}
+def batch_steps(limit: int) -> list[int]:
+    """Batch sizes up to a limit: each number up to 8, then quarters of each power of two (10, 12, 14, 16, 20, ...)."""
+    sizes = set(range(1, 9))
     power = 8
     while power <= limit:
-        sizes |= {power * k // 4 for k in (4, 5, 6, 7)}
+        sizes |= {power * quarter // 4 for quarter in (4, 5, 6, 7)}
         power *= 2
-    return sorted(size for size in sizes if 1 <= size <= limit)
+    return sorted(size for size in sizes if size <= limit)
 
 
 def batches(job: Job, sequence_length: int, replicas: int, group: int, pins: Pins) -> Ints:
@@ -103,7 +104,7 @@ def batches(job: Job, sequence_length: int, replicas: int, group: int, pins: Pin
         sizes = [pins["batch_size"]]
     else:
         counts = [pins["microbatches"]] if "microbatches" in pins else [2**k for k in range(most.bit_length())]
-        free = [(size * m * group, m) for m in counts for size in _microbatch_sizes(most // m)]
+        free = [(size * m * group, m) for m in counts for size in sorted({*batch_steps(most // m), most // m} - {0})]
         return np.array(free, dtype=np.int64).reshape(-1, 2)
     if "batch_size" in pins:
         sizes = [size for size in sizes if size == pins["batch_size"]]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
+
+from smp_advisor.libraries.control_codec import ControlCodec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +28,10 @@ __all__ = ["Library", "table"]
 def table(package: str, file: str) -> dict[str, Any]:
     """One data file of a library, parsed. Callers do not change it."""
     return tomllib.loads((files(package) / file).read_text(encoding="utf-8"))
+
+
+def _nothing_follows(*_: object) -> dict[str, Any]:
+    return {}
 
 
 def _suits_everything(*_: object) -> Iterator[str]:
@@ -54,6 +60,8 @@ class Library:
     """A sentence for each way in which a plan does not suit a cluster that holds this many replicas."""
     model_mismatches: Callable[[Plan, Model, Job | None], Iterator[str]] = _suits_everything
     """A sentence for each way in which a plan does not suit a model and a job."""
+    follow_ups: Callable[[Plan, Mapping[str, Any], Cluster], dict[str, Any]] = _nothing_follows
+    """Fields that have no choice once the others of a plan's fields are settled on a cluster."""
     versions_package: str = ""
     """Package with ``versions.toml``, where libraries share one; `package` if empty."""
     framework: Literal["pytorch", "tensorflow"] = "pytorch"
@@ -67,10 +75,14 @@ class Library:
     """Whether transformers runs fused attention in the library's containers."""
     shard_field: str = ""
     """Field of the plan with the number of shards; empty where it has none."""
+    shards_beside: tuple[str, ...] = ()
+    """Fields whose product the cluster's GPUs are divided by before they hold shards."""
     restricts_families: bool = False
     """Whether techniques cover only the model families listed in ``models.toml``."""
     controls: tuple[str, ...] = ()
-    """Fields of the plan that have a control, in the order of the form."""
+    """Names of the controls, in the order of the form: fields of the plan, or names that `control_codec` maps."""
+    control_codec: ControlCodec = field(default_factory=ControlCodec)
+    """How the controls show the fields of a plan."""
     alternatives: tuple[str, ...] = ()
     """Fields of the plan that tell the rows of `Advice.alternatives` apart."""
 

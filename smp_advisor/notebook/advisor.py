@@ -10,7 +10,7 @@ import anywidget
 import traitlets as t
 from IPython.core.getipython import get_ipython
 
-from smp_advisor.errors import AdvisorError
+from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.notebook import workbench
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.display import show
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.step import Pitfall, Step
+    from smp_advisor.libraries.control_codec import Setting
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.notebook.fallback import Fallback
     from smp_advisor.notebook.handshake import Handshake
-    from smp_advisor.notebook.settings import Setting
     from smp_advisor.notebook.view_state import Recommendation
 
 __all__ = ["Advisor"]
@@ -149,6 +149,9 @@ class Advisor(anywidget.AnyWidget):
             bench = self._bench
             for name, value in settings.items():
                 bench = workbench.move(bench, name, value)
+            for name, value in settings.items():
+                if bench.settings[name] != value:
+                    raise PlanError(f"{name}={value!r} and the others exclude each other: leave one out.")
             self._settle(workbench.require(bench))
             return bench.words
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from smp_advisor.costs import estimate, estimate_many
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.controls import controls
-from smp_advisor.notebook.follow import follow
-from smp_advisor.notebook.settings import plan_of, settings_of
+from smp_advisor.notebook.settings import moved_settings, plan_of, settings_of
 from smp_advisor.notebook.view_state import moment
 
 if TYPE_CHECKING:
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.libraries.control_codec import Settings
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.notebook.settings import Settings
 
 __all__ = ["LookAhead", "look_ahead"]
 
@@ -37,7 +36,7 @@ def look_ahead(advice: Advice, base: Settings) -> LookAhead:
     for control in controls(advice, base):
         entries: list[dict[str, Any]] = []
         for position, value in enumerate(control.values):
-            settings = follow(advice, base, control.name, value)
+            settings = moved_settings(advice, base, control.name, value)
             entries.append({"settings": settings})
             try:
                 plan = plan_of(advice, settings)

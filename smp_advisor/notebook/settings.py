@@ -1,4 +1,4 @@
-"""What the advisor's controls set, as plain values; and the plan that they make."""
+"""Values of the advisor's controls, and the plan that they make."""
 
 from __future__ import annotations
 
@@ -6,157 +6,93 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import PlanError
-from smp_advisor.libraries.families import supports_prescaled_batch
-from smp_advisor.notebook.library_settings import FORMS, plan_of_fields, setting_type, settings_of_fields
+from smp_advisor.libraries.dependent import (
+    completed_settings,
+    dependent_settings,
+    fields_of,
+    with_prescaled_batch,
+)
+from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
+from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
+    from smp_advisor.libraries.control_codec import Setting, Settings
     from smp_advisor.libraries.plan import Plan
 
-__all__ = [
-    "NAMES",
-    "OPTIMIZER_STATE",
-    "Setting",
-    "Settings",
-    "names_of",
-    "plan_of",
-    "prescaled",
-    "require_settings",
-    "settings_of",
-    "shard_degree",
-    "sharded",
-]
+__all__ = ["label_of", "moved_settings", "names_of", "plan_fields_of", "plan_of", "require_settings", "settings_of"]
 
-Setting = int | str | bool
-Settings = dict[str, Setting]
-"""One value for each of the library's `names_of`."""
-
-NAMES = (
-    "tensor_parallel_degree",
-    "pipeline_parallel_degree",
-    "sharding",
-    "activation_checkpointing",
-    "offload_activations",
-    "batch_size",
-    "microbatches",
-    "active_microbatches",
-    "pipeline",
-)
-
-_SWITCHES = {"offload_activations"}
-_CHOICES = {"sharding", "activation_checkpointing", "pipeline"}
-
-OPTIMIZER_STATE = "optimizer_state"
-_SHARDED = "sharded_"
+_TYPES = {"int": int, "bool": bool, "str": str}
 
 
-def sharded(degree: int) -> str:
-    """The value of ``sharding`` for a sharded data parallel degree: ``none`` for 1."""
-    return "none" if degree == 1 else f"{_SHARDED}{degree}"
+def names_of(library: str) -> tuple[str, ...]:
+    """Settings that have a control, in the order of the form."""
+    return get_library(library).controls
+
+
+def label_of(library: str, name: str) -> str:
+    """Label of a control."""
+    codec = get_library(library).control_codec
+    described = schema(library).described(codec.described_by(name))
+    return codec.label(name) or (described.title if described else name)
 
 
 def settings_of(plan: Plan) -> Settings:
-    """What the controls show of a plan."""
-    if plan.library != "smp-v1":
-        return settings_of_fields(plan)
-    return {
-        "tensor_parallel_degree": plan.tensor_parallel_degree,
-        "pipeline_parallel_degree": plan.pipeline_parallel_degree,
-        "sharding": OPTIMIZER_STATE if plan.shard_optimizer_state else sharded(plan.sharded_data_parallel_degree),
-        "activation_checkpointing": plan.activation_checkpointing or "none",
-        "offload_activations": plan.offload_activations,
-        "batch_size": plan.batch_size,
-        "microbatches": plan.microbatches,
-        "active_microbatches": plan.active_in_flight,
-        "pipeline": plan.pipeline,
-    }
+    """Values of the controls for a plan."""
+    record = get_library(plan.library)
+    return record.control_codec.settings(record.controls, fields_of(plan))
 
 
-def prescaled(advice: Advice, tensor_parallel_degree: int) -> bool:
-    """Whether the batch is that of a whole tensor-parallel group: as recommended, or wherever the family allows it."""
-    if tensor_parallel_degree == 1:
-        return False
-    recommended = advice.plan
-    if recommended.tensor_parallel_degree > 1:
-        return bool(recommended.prescaled_batch)
-    return bool(recommended.optimize == "speed") and supports_prescaled_batch(advice.model.family)
+def plan_fields_of(advice: Advice, settings: Settings) -> dict[str, Any]:
+    """Fields of the plan for these settings; fields without a control are as recommended."""
+    fields = fields_of(advice.plan) | get_library(advice.plan.library).control_codec.fields(settings)
+    return with_prescaled_batch(advice.plan, fields, advice.model, advice.job)
 
 
 def plan_of(advice: Advice, settings: Settings) -> Plan:
-    """The plan of these settings; what no control sets is as recommended.
+    """The plan of these settings; fields without a control are as recommended.
 
     Raises
     ------
     PlanError
         The settings exclude each other.
     """
-    recommended = advice.plan
-    if settings == settings_of(recommended):
-        return recommended
-    if recommended.library != "smp-v1":
-        return plan_of_fields(advice, settings)
-    given: dict[str, Any] = {**settings}
-    tensor, pipeline = given["tensor_parallel_degree"], given["pipeline_parallel_degree"]
-    sharding, microbatches = given["sharding"], given["microbatches"]
-    checkpointing, active = given["activation_checkpointing"], given["active_microbatches"]
-    return dataclasses.replace(
-        recommended,
-        tensor_parallel_degree=tensor,
-        pipeline_parallel_degree=pipeline,
-        shard_optimizer_state=sharding == OPTIMIZER_STATE,
-        sharded_data_parallel_degree=shard_degree(sharding),
-        activation_checkpointing=False if checkpointing == "none" else checkpointing,
-        offload_activations=given["offload_activations"],
-        batch_size=given["batch_size"],
-        microbatches=microbatches,
-        # The library's own default needs no mention, and without a pipeline nothing reads either.
-        active_microbatches=None if pipeline == 1 or active == min(pipeline + 2, microbatches) else active,
-        pipeline="interleaved" if pipeline == 1 else given["pipeline"],
-        prescaled_batch=prescaled(advice, tensor),
+    if settings == settings_of(advice.plan):
+        return advice.plan
+    fields = plan_fields_of(advice, settings)
+    return dataclasses.replace(advice.plan, **completed_settings(advice.plan, fields, advice.cluster))
+
+
+def moved_settings(advice: Advice, before: Settings, name: str, value: Setting) -> Settings:
+    """The settings after one control moves to `value`; others change only where they must."""
+    record = get_library(advice.plan.library)
+    changes = record.control_codec.fields({name: value})
+    after = dependent_settings(
+        advice.plan,
+        plan_fields_of(advice, before),
+        changes,
+        model=advice.model,
+        job=advice.job,
+        cluster=advice.cluster,
+        global_batch_size=advice.job.global_batch_size,
     )
+    return {**record.control_codec.settings(record.controls, after.settings), name: value}
 
 
-def names_of(library: str) -> tuple[str, ...]:
-    """Settings that have a control, in the order of the form."""
-    return NAMES if library == "smp-v1" else FORMS[library]
-
-
-def require_settings(value: object, library: str = "smp-v1") -> Settings:
+def require_settings(value: object, library: str = DEFAULT_LIBRARY) -> Settings:
     """The same settings, once they are known to be complete and of the right types.
 
     Raises
     ------
     PlanError
-        One is missing, unknown, or no value of its kind.
+        One is missing, unknown, or has the wrong type.
     """
     names = names_of(library)
     if not isinstance(value, dict) or set(value) != set(names):
         raise PlanError(f"The advisor's settings must give each of {', '.join(names)} once.")
     for name, setting in value.items():
-        wanted = _type_of(library, name)
-        if type(setting) is not wanted:
-            raise PlanError(f"The advisor's setting {name} must be of type {wanted.__name__}, not {setting!r}.")
+        described = schema(library).described(name)
+        kind = _TYPES[described.type if described else "str"]
+        if type(setting) is not kind:
+            raise PlanError(f"The advisor's setting {name} must be of type {kind.__name__}, not {setting!r}.")
     return value
-
-
-def _type_of(library: str, name: str) -> type:
-    if library != "smp-v1":
-        return setting_type(library, name)
-    return bool if name in _SWITCHES else str if name in _CHOICES else int
-
-
-def shard_degree(sharding: object) -> int:
-    """Over how many GPUs parameters are sharded: 1 where they are not.
-
-    Raises
-    ------
-    PlanError
-        No such value of ``sharding``.
-    """
-    text = str(sharding)
-    degree = text.removeprefix(_SHARDED)
-    if text in {"none", OPTIMIZER_STATE}:
-        return 1
-    if text == degree or not degree.isdecimal():
-        raise PlanError(f"sharding must be none, {OPTIMIZER_STATE} or {_SHARDED}N, not {sharding!r}.")
-    return int(degree)

@@ -25,8 +25,8 @@ from smp_advisor.workload.optimizer import OPTIMIZERS
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.libraries.control_codec import Settings
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.notebook.settings import Settings
     from smp_advisor.workload.model import Model
 
 __all__ = ["Costs", "Fact", "Moment", "Recommendation", "control_dicts", "costs", "facts", "moment", "recommendation"]

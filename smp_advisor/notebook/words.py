@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.libraries.groups import global_batch_size
-from smp_advisor.notebook.library_settings import FORMS, field_label
+from smp_advisor.libraries.plan import plan_fields
+from smp_advisor.notebook.settings import label_of, names_of, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.advice import Advice
+    from smp_advisor.libraries.control_codec import Setting
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.notebook.settings import Setting
 
 __all__ = [
     "CATEGORY_LABELS",
-    "CONFIGURATION",
-    "LABELS",
     "TIME_LABELS",
     "configuration",
     "dollars",
@@ -28,33 +27,15 @@ __all__ = [
     "value_text",
 ]
 
-LABELS: Mapping[str, str] = {
-    "tensor_parallel_degree": "Tensor parallel degree",
-    "pipeline_parallel_degree": "Pipeline parallel degree",
-    "sharding": "Sharding",
-    "activation_checkpointing": "Activation checkpointing",
-    "offload_activations": "Activation offloading",
-    "batch_size": "Batch size",
-    "microbatches": "Microbatches",
-    "active_microbatches": "Active microbatches",
-    "pipeline": "Pipeline schedule",
-}
-"""The controls, by setting."""
-
-CONFIGURATION: Mapping[str, str] = {**LABELS, "global_batch": "Global batch"}
-"""Rows of the table of a plan's techniques and degrees."""
-
 
 def labels_of(library: str) -> Mapping[str, str]:
-    """The controls of a library, by setting."""
-    return LABELS if library == "smp-v1" else {name: field_label(library, name) for name in FORMS[library]}
+    """Labels of a library's controls, by setting."""
+    return {name: label_of(library, name) for name in names_of(library)}
 
 
 def rows_of(library: str) -> Mapping[str, str]:
     """Rows of the table of a plan's techniques and degrees."""
-    return (
-        CONFIGURATION if library == "smp-v1" else {**labels_of(library), "global_batch": CONFIGURATION["global_batch"]}
-    )
+    return {**labels_of(library), "global_batch": "Global batch"}
 
 
 CATEGORY_LABELS: Mapping[str, str] = {
@@ -85,9 +66,9 @@ TIME_LABELS: Mapping[str, str] = {
 
 def time_labels(library: str) -> Mapping[str, str]:
     """Parts of a step, in the library's terms."""
-    if library != "smp-v2":
+    if "context_parallel_degree" not in plan_fields(library):
         return TIME_LABELS
-    # Beside the tensor-parallel groups, the exchanges of context and expert parallelism.
+    # Context and expert parallelism communicate inside blocks too.
     return {**TIME_LABELS, "tensor_parallel_seconds": "Communication inside blocks"}
 
 
@@ -108,8 +89,6 @@ def value_text(name: str, value: Setting) -> str:
 
 def configuration(advice: Advice, plan: Plan) -> list[str]:
     """Texts of a plan's techniques and degrees, in the order of `rows_of`; empty where a row does not apply."""
-    from smp_advisor.notebook.settings import settings_of
-
     texts = {name: value_text(name, value) for name, value in settings_of(plan).items()}
     if plan.pipeline_parallel_degree == 1:
         texts |= {name: "" for name in ("active_microbatches", "pipeline") if name in texts}

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.notebook.follow import follow
 from smp_advisor.notebook.moves import describe
-from smp_advisor.notebook.settings import names_of, plan_of, settings_of
+from smp_advisor.notebook.settings import moved_settings, names_of, plan_of, settings_of
 from smp_advisor.notebook.view_state import moment
 from smp_advisor.notebook.words import labels_of, rows_of
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.libraries.control_codec import Setting, Settings
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.notebook.settings import Setting, Settings
     from smp_advisor.notebook.view_state import Moment
 
 __all__ = ["Bench", "apply", "move", "recommended", "require"]
@@ -55,7 +54,7 @@ def move(bench: Bench, name: str, value: Setting) -> Bench:
     names = names_of(bench.advice.plan.library)
     if name not in names:
         raise PlanError(f"The advisor has no control {name!r}; it has {', '.join(names)}.")
-    return apply(bench, follow(bench.advice, bench.settings, name, value), moved=name)
+    return apply(bench, moved_settings(bench.advice, bench.settings, name, value), moved=name)
 
 
 def apply(bench: Bench, settings: Settings, *, moved: str = "") -> Bench:

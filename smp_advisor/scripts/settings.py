@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.reading.values import Constant, Mapping, options
@@ -82,8 +82,8 @@ def from_plan(plan: object, library: str | None, hyperparameters: MappingABC[str
         found = {_ALIASES.get(str(key), str(key)): value for key, value in plan.items()}
     elif hasattr(plan, "library") and hasattr(plan, "parameters"):
         # Other attributes are constants of libraries that leave the technique to the script.
-        own = {one.name for one in fields(cast("Any", plan))} | _DEGREES
-        found = {name: getattr(plan, name) for name in _NAMES if name in own}
+        own = {*getattr(plan, "__dataclass_fields__", vars(type(plan))), *_DEGREES}
+        found = {name: getattr(plan, name) for name in _NAMES & own if hasattr(plan, name)}
     else:
         raise AdvisorError(
             f"plan must be a Plan or a dictionary of the library's parameters, not {type(plan).__name__}."

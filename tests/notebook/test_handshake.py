@@ -137,11 +137,11 @@ def test_the_fall_back_says_what_to_do_and_moves_the_same_advisor(advice):
 def test_the_fall_back_refuses_in_a_sentence(advice):
     advisor = Advisor(advice)
     fallback = Fallback(advisor)
-    one(fallback, description="Activation checkpointing").value = "none"
-    one(fallback, description="Activation offloading").value = True
-    assert any("without activation checkpointing" in str(getattr(w, "value", "")) for w in children(fallback.widget))
+    one(fallback, description="Sharding").value = "sharded_8"
+    one(fallback, description="Pipeline parallel degree").value = 2
+    assert any("exclude each other" in str(getattr(w, "value", "")) for w in children(fallback.widget))
     with pytest.raises(PlanError):
-        advisor.move(offload_activations=True)
+        advisor.move(pipeline_parallel_degree=2)
 
 
 def test_the_fall_back_shows_the_cells(advice):

@@ -6,11 +6,10 @@ import pytest
 
 from smp_advisor import advise
 from smp_advisor.errors import PlanError
-from smp_advisor.libraries.registry import LIBRARIES
+from smp_advisor.libraries.registry import LIBRARIES, libraries
 from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook import workbench
 from smp_advisor.notebook.controls import controls
-from smp_advisor.notebook.library_settings import FORMS
 from smp_advisor.notebook.look_ahead import look_ahead
 from smp_advisor.notebook.settings import names_of, plan_of, require_settings, settings_of
 from smp_advisor.notebook.static_view import static_html
@@ -32,9 +31,10 @@ def advice(request):
 
 
 def test_every_control_is_a_field_of_the_schema():
-    assert set(FORMS) | {"smp-v1"} == set(LIBRARIES)
-    for library, names in FORMS.items():
-        assert all(schema(library).described(name) is not None for name in names)
+    assert {record.name for record in libraries()} >= set(LIBRARIES)
+    for record in libraries():
+        fields = (record.control_codec.described_by(name) for name in record.controls)
+        assert all(schema(record.name).described(name) is not None for name in fields)
 
 
 def test_controls_are_the_librarys_own_and_say_what_they_do(advice):

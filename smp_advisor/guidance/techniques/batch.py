@@ -66,7 +66,7 @@ def find(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate
             sentences.append(_more(case, f"{what}{asked[key].aside}", answers[key]))
     if "active" in answers:
         plan_with = asked["active"].plan
-        active = plan_with.active_microbatches if plan_with else None
+        active = plan_with.active_in_flight if plan_with else None
         sentences.append(
             _more(case, f"{active} active microbatches instead of {plan.active_in_flight}", answers["active"])
         )

@@ -1,6 +1,7 @@
 """SMP v1 with PyTorch."""
 
 from smp_advisor.libraries.library import Library
+from smp_advisor.libraries.smp_v1.controls import CONTROLS, SmpV1Controls
 from smp_advisor.libraries.smp_v1.layout import layout
 from smp_advisor.libraries.smp_v1.mismatches import cluster_mismatches, model_mismatches
 from smp_advisor.libraries.smp_v1.plan import SmpV1Plan
@@ -20,6 +21,9 @@ LIBRARY = Library(
     fused_attention=False,
     restricts_families=True,
     shard_field="sharded_data_parallel_degree",
+    shards_beside=("pipeline_parallel_degree", "tensor_parallel_degree"),
+    controls=CONTROLS,
+    control_codec=SmpV1Controls(),
     alternatives=(
         "tensor_parallel_degree",
         "pipeline_parallel_degree",

@@ -1,6 +1,7 @@
 """SMP v2, which is based on PyTorch FSDP."""
 
 from smp_advisor.libraries.library import Library
+from smp_advisor.libraries.smp_v2.follow_ups import follow_ups
 from smp_advisor.libraries.smp_v2.layout import layout
 from smp_advisor.libraries.smp_v2.mismatches import cluster_mismatches, model_mismatches
 from smp_advisor.libraries.smp_v2.plan import SmpV2Plan
@@ -31,6 +32,8 @@ LIBRARY = Library(
     inferred_family="llama",
     restricts_families=True,
     shard_field="hybrid_shard_degree",
+    shards_beside=("tensor_parallel_degree", "expert_parallel_degree"),
+    follow_ups=follow_ups,
     controls=_CONTROLS,
     alternatives=tuple(name for name in _CONTROLS if name != "batch_size"),
 )

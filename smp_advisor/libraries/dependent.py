@@ -1,0 +1,227 @@
+"""Which settings of a plan must follow when others change: one rule for sliders, comparisons and the search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.libraries.groups import divisors
+from smp_advisor.libraries.pipeline_schedule import default_active_microbatches
+from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.smp_v1.batches import takes_prescaled_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = [
+    "Dependents",
+    "batches_per_forward_pass",
+    "completed_settings",
+    "dependent_settings",
+    "fields_of",
+    "shardable_gpus",
+    "with_prescaled_batch",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dependents:
+    """Fields of a plan after a change, with those that had to follow."""
+
+    settings: dict[str, Any]
+    moved: tuple[str, ...] = ()
+    """Settings that followed, in words: "1 microbatch instead of 4"."""
+    obstacle: str = ""
+    """Sentence on why the cluster or the batch allows no such plan; the settings then stay as they are."""
+
+
+def fields_of(plan: Plan) -> dict[str, Any]:
+    """Fields of a plan, by name."""
+    return {field.name: getattr(plan, field.name) for field in fields(plan)}
+
+
+def batches_per_forward_pass(plan: Plan, settings: Mapping[str, Any], gpus: int) -> int:
+    """Batches of ``batch_size`` that all GPUs process in one forward pass; 0 if the degrees exceed the cluster."""
+    groups = gpus // prod(settings[name] for name in plan.BATCH_DEGREES)
+    return int(groups * (1 if settings.get("prescaled_batch", True) else settings["tensor_parallel_degree"]))
+
+
+def shardable_gpus(plan: Plan, settings: Mapping[str, Any], gpus: int) -> int:
+    """GPUs that the other degrees leave for shards and their copies."""
+    return max(gpus // int(prod(settings[name] for name in get_library(plan.library).shards_beside)), 1)
+
+
+def dependent_settings(
+    plan: Plan,
+    before: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    *,
+    model: Model,
+    job: Job,
+    cluster: Cluster,
+    global_batch_size: int | None,
+    cluster_before: Cluster | None = None,
+) -> Dependents:
+    """Apply changes to the fields of a plan; other fields change only where they must.
+
+    Tensor-parallel groups take a prescaled batch where they can. The batch of each replica follows the number of
+    replicas, microbatches and accumulation steps then divide it, and active microbatches do not exceed microbatches.
+    Shards over all GPUs stay over all GPUs; others divide what the degrees leave. Offloading needs checkpointing.
+
+    Parameters
+    ----------
+    plan
+        The plan from which the changes start: recommended or shown.
+    before
+        All fields of the plan before the change, which need not be a valid plan.
+    changes
+        New values. They are never changed again.
+    global_batch_size
+        Samples per step to keep; None if every replica keeps its batch.
+    cluster_before
+        Cluster before the change, if it changes too.
+    """
+    settings: dict[str, Any] = {**before, **changes}
+    moved: list[str] = []
+    group = prod(settings[name] for name in plan.BATCH_DEGREES)
+    if cluster.gpus % group:
+        return Dependents(settings=settings, obstacle=_indivisible(plan, settings, cluster))
+    if "prescaled_batch" not in changes:
+        settings = with_prescaled_batch(plan, settings, model, job)
+    obstacle = ""
+    if global_batch_size is not None and "batch_size" not in changes:
+        obstacle = _keep_global_batch(plan, settings, moved, cluster, job, global_batch_size)
+    _fit_microbatches(before, settings, changes, moved)
+    _fit_shards(plan, before, settings, changes, moved, (cluster_before or cluster).gpus, cluster.gpus)
+    if settings.get("offload_activations") and not settings["activation_checkpointing"]:
+        if "offload_activations" in changes and "activation_checkpointing" not in changes:
+            settings["activation_checkpointing"] = "each"
+            moved.append("activation checkpointing on, which offloading needs")
+        else:
+            settings["offload_activations"] = False
+            moved.append("offloading off, which needs checkpointing")
+    return Dependents(settings=settings, moved=tuple(moved), obstacle=obstacle)
+
+
+def _indivisible(plan: Plan, settings: Mapping[str, Any], cluster: Cluster) -> str:
+    degrees = " x ".join(f"{name} {settings[name]}" for name in plan.BATCH_DEGREES)
+    return f"{cluster.gpus} GPUs are not a multiple of {degrees}."
+
+
+def with_prescaled_batch(plan: Plan, settings: Mapping[str, Any], model: Model, job: Job) -> dict[str, Any]:
+    """Fields of a plan with a prescaled batch wherever the model allows it, unless `plan` turns it off."""
+    if "prescaled_batch" not in settings:
+        return dict(settings)
+    degree = settings["tensor_parallel_degree"]
+    if degree == plan.tensor_parallel_degree:
+        return {**settings, "prescaled_batch": plan.prescaled_batch}
+    wanted = degree > 1 and (plan.prescaled_batch or plan.tensor_parallel_degree == 1)
+    length = model.sequence_length(job.sequence_length)
+    prescaled = wanted and takes_prescaled_batch(model.family, length, degree, settings["optimize"])
+    return {**settings, "prescaled_batch": prescaled}
+
+
+def _keep_global_batch(
+    plan: Plan,
+    settings: dict[str, Any],
+    moved: list[str],
+    cluster: Cluster,
+    job: Job,
+    total: int,
+) -> str:
+    """Give each replica its share of the global batch; a sentence where the job's batch has no such share."""
+    copies = batches_per_forward_pass(plan, settings, cluster.gpus)
+    share, remainder = divmod(total, copies)
+    if remainder or not share:
+        if job.global_batch_size is not None:
+            return f"The global batch of {total:,} samples cannot be divided by {copies} replicas."
+        share = max(1, round(total / copies))
+        moved.append(f"a global batch of {share * copies:,} samples instead of {total:,}")
+    steps = settings.get("gradient_accumulation_steps", 1)
+    if share % steps:
+        fewer = _largest_divisor(share, steps)
+        moved.append(f"{_plural(fewer, 'accumulated batch', 'accumulated batches')} instead of {steps}")
+        steps = settings["gradient_accumulation_steps"] = fewer
+    settings["batch_size"] = share // steps
+    return ""
+
+
+def _fit_microbatches(
+    before: Mapping[str, Any], settings: dict[str, Any], changes: Mapping[str, Any], moved: list[str]
+) -> None:
+    """Make microbatches divide the batch, and active ones not exceed them."""
+    if "microbatches" not in settings:
+        return
+    batch, microbatches = settings["batch_size"], settings["microbatches"]
+    if batch % microbatches and "microbatches" not in changes:
+        fewer = _largest_divisor(batch, microbatches)
+        moved.append(f"{_plural(fewer, 'microbatch', 'microbatches')} instead of {microbatches}")
+        microbatches = settings["microbatches"] = fewer
+    if "active_microbatches" not in settings:
+        return
+    active = settings["active_microbatches"]
+    if "active_microbatches" in changes:
+        if active is not None and active != microbatches and "pipeline" not in changes:
+            settings["pipeline"] = "interleaved"
+    elif settings["pipeline"] == "simple":  # which keeps all of them active
+        settings["active_microbatches"] = microbatches
+    elif before["pipeline"] == "simple":
+        settings["active_microbatches"] = None
+    elif active is not None and active > microbatches and settings["pipeline_parallel_degree"] > 1:
+        settings["active_microbatches"] = microbatches
+        moved.append(f"{_plural(microbatches, 'active microbatch', 'active microbatches')} instead of {active}")
+
+
+def _fit_shards(
+    plan: Plan,
+    before: Mapping[str, Any],
+    settings: dict[str, Any],
+    changes: Mapping[str, Any],
+    moved: list[str],
+    gpus_before: int,
+    gpus: int,
+) -> None:
+    """Make shards divide the GPUs that the degrees leave; shards over all of them stay over all."""
+    field = get_library(plan.library).shard_field
+    shards = settings.get(field, 1)
+    if shards <= 1 or field in changes:
+        return
+    available = shardable_gpus(plan, settings, gpus)
+    over_all = shards == shardable_gpus(plan, before, gpus_before)
+    settings[field] = available if over_all else _largest_divisor(available, shards)
+    if settings[field] != shards:
+        moved.append(f"{_plural(settings[field], 'shard')} instead of {shards}")
+
+
+def completed_settings(plan: Plan, settings: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
+    """Fields of a valid plan: those that follow from the others without a choice are filled in."""
+    complete = dict(settings)
+    replicas = cluster.gpus // prod(complete[name] for name in plan.BATCH_DEGREES)
+    if "active_microbatches" in complete:
+        stages, active = complete["pipeline_parallel_degree"], complete["active_microbatches"]
+        if stages == 1:
+            # Without a pipeline neither has an effect, and the library accepts its defaults with any other setting.
+            complete |= {"active_microbatches": None, "pipeline": "interleaved"}
+        elif active == default_active_microbatches(stages, complete["microbatches"]):
+            complete["active_microbatches"] = None
+        if complete["default_partition"] is not None:
+            complete["default_partition"] = min(complete["default_partition"], stages - 1)
+    if "ddp" in complete:
+        complete["ddp"] = complete["ddp"] or replicas > 1
+    if "horovod" in complete:
+        complete["horovod"] = replicas > 1
+    return {**complete, **get_library(plan.library).follow_ups(plan, complete, cluster)}
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    return max(divisor for divisor in divisors(number) if divisor <= max(limit, 1))
+
+
+def _plural(count: int, noun: str, nouns: str = "") -> str:
+    return f"{count} {noun if count == 1 else nouns or noun + 's'}"

@@ -1,0 +1,124 @@
+"""One rule says which settings follow others: sliders, comparisons and the search agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smp_advisor import Cluster, Job, Plan, advise, estimate
+from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.dependent import completed_settings, dependent_settings, fields_of
+from smp_advisor.libraries.groups import global_batch_size
+from smp_advisor.libraries.space import enumerate_plans
+from smp_advisor.notebook import workbench
+from smp_advisor.workload import Model
+
+NODES = Cluster("ml.p4d.24xlarge", 2)
+GPT = Model.from_shape(family="gpt2", layers=12, hidden=1024, heads=16, vocab=50304, max_positions=2048)
+LLAMA = Model.from_shape(family="llama", layers=12, hidden=1024, heads=16, vocab=32000, max_positions=2048)
+STARTS = {
+    "smp-v1": Plan(tensor_parallel_degree=2, prescaled_batch=True, fp16=True, batch_size=8, microbatches=2),
+    "sharded": Plan(sharded_data_parallel_degree=16, fp16=True, batch_size=4),
+    "pipeline": Plan(pipeline_parallel_degree=2, fp16=True, batch_size=8, microbatches=4, active_microbatches=3),
+    "smp-v2": Plan(library="smp-v2", precision="fp16", hybrid_shard_degree=16, batch_size=4),
+    "smp-v1-tensorflow": Plan(
+        library="smp-v1-tensorflow", precision="fp16", partitions=2, horovod=True, batch_size=8, microbatches=4
+    ),
+    "fsdp": Plan(library="fsdp", precision="fp16", batch_size=4, gradient_accumulation_steps=2),
+}
+CHANGES = {
+    "tensor_parallel_degree": [1, 2, 4, 8, 16],
+    "pipeline_parallel_degree": [1, 2, 4],
+    "partitions": [1, 2, 4],
+    "microbatches": [1, 2, 4],
+    "active_microbatches": [1, 2],
+    "pipeline": ["simple", "interleaved"],
+    "activation_checkpointing": [False, "each"],
+    "offload_activations": [False, True],
+    "hybrid_shard_degree": [1, 4, 16],
+    "gradient_accumulation_steps": [1, 2, 4],
+}
+
+
+def model_of(plan):
+    return LLAMA if plan.library == "smp-v2" else GPT
+
+
+def change(plan, job=None, total=None, **changes):
+    job = job or Job(sequence_length=1024)
+    return dependent_settings(
+        plan, fields_of(plan), changes, model=model_of(plan), job=job, cluster=NODES, global_batch_size=total
+    )
+
+
+@given(data=st.data(), start=st.sampled_from(sorted(STARTS)))
+def test_a_change_stands_and_what_follows_makes_a_plan_with_the_same_global_batch(data, start):
+    plan = STARTS[start]
+    name = data.draw(st.sampled_from([name for name in CHANGES if name in fields_of(plan)]))
+    value = data.draw(st.sampled_from(CHANGES[name]))
+    total = global_batch_size(plan, NODES)
+    after = change(plan, total=total, **{name: value})
+    assert after.settings[name] == value
+    if after.obstacle:
+        return
+    try:
+        result = replace(plan, **completed_settings(plan, after.settings, NODES))
+        estimate(model_of(plan), NODES, Job(sequence_length=1024, precision=result.precision), result)
+    except AdvisorError as error:
+        assert "exclude each other" in str(error)  # noqa: PT017
+        return
+    if not any("global batch" in words for words in after.moved):
+        assert global_batch_size(result, NODES) == total
+
+
+@pytest.mark.parametrize("degree", [2, 4, 8, 16])
+def test_shards_over_all_gpus_stay_over_all(degree):
+    after = change(STARTS["smp-v2"], tensor_parallel_degree=degree)
+    assert after.settings["hybrid_shard_degree"] == 16 // degree
+
+
+def test_offloading_turns_checkpointing_on_and_goes_with_it():
+    on = change(STARTS["smp-v1"], offload_activations=True)
+    assert on.settings["activation_checkpointing"] == "each"
+    offloading = replace(STARTS["smp-v1"], activation_checkpointing="each", offload_activations=True)
+    assert change(offloading, activation_checkpointing=False).settings["offload_activations"] is False
+
+
+def test_a_batch_that_the_job_fixes_and_the_replicas_do_not_divide_is_an_obstacle():
+    job = Job(sequence_length=1024, global_batch_size=24)
+    after = change(STARTS["smp-v1"], job, 24, tensor_parallel_degree=1)
+    assert "24 samples cannot be divided by 16 replicas" in after.obstacle
+
+
+# A prescaled batch needs a sequence that the tensor parallel degree divides: 1,020 is no multiple of 8.
+
+
+@cache
+def ten_billion():
+    return advise("10B", NODES, sequence_length=1020, tensor_parallel_degree=8)
+
+
+def test_a_sequence_that_the_degree_does_not_divide_is_planned_without_a_prescaled_batch():
+    advice = ten_billion()
+    assert advice.estimate.fits
+    assert (advice.plan.tensor_parallel_degree, advice.plan.prescaled_batch) == (8, False)
+
+
+def test_the_search_keeps_degrees_that_do_not_divide_the_sequence():
+    space = enumerate_plans(GPT, NODES, Job(sequence_length=1020, max_tokens_per_step=200_000))
+    degrees = {space.plan(row).tensor_parallel_degree for row in range(0, len(space), 7)}
+    assert {1, 2, 4, 8, 16} <= degrees
+
+
+def test_the_slider_follows_the_same_rule():
+    advice = advise("1.3B", NODES, sequence_length=1020)
+    bench = workbench.move(workbench.recommended(advice), "tensor_parallel_degree", 8)
+    assert not bench.problem
+    assert (bench.plan.tensor_parallel_degree, bench.plan.prescaled_batch) == (8, False)
+    back = workbench.move(bench, "tensor_parallel_degree", 4)
+    assert not back.problem
+    assert back.plan.prescaled_batch is True
