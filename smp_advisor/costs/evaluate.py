@@ -13,7 +13,6 @@ from smp_advisor.costs.compute import model_flops_per_sample, peak_flops
 from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory, StepTime
 from smp_advisor.costs.intervals import plan_kinds, step_time_factors
 from smp_advisor.costs.memory import GIB, host_bytes, memory_error_bytes, needed_bytes, stage_bytes
-from smp_advisor.costs.money import days_to_train
 from smp_advisor.costs.partition import stage_kinds, stages
 from smp_advisor.costs.pipeline import in_flight
 from smp_advisor.costs.state import vocabulary_shards
@@ -218,7 +217,7 @@ def _value(
         tflops_per_gpu=per_gpu / 1e12,
         mfu=per_gpu / peak_flops(instance, job),
         usd_per_hour=cluster.usd_per_hour,
-        days=days_to_train(job.tokens, batch * sequence / time.total_seconds),
+        days=None if job.tokens is None else job.tokens / (batch * sequence / time.total_seconds) / 86_400,
         step_factors=step_time_factors(kind),
         assumptions=assumptions(model, plan, job),
     )

@@ -32,13 +32,7 @@ def _activations() -> dict[str, Activation]:
     with (files("smp_advisor.workload") / "data" / "activations.csv").open(encoding="utf-8") as table:
         rows = list(csv.DictReader(table))
     return {
-        row["name"]: Activation(
-            name=row["name"],
-            saved=int(row["saved"]),
-            unfused_saved=int(row["unfused_saved"]),
-            traffic=int(row["traffic"]),
-            unfused_traffic=int(row["unfused_traffic"]),
-        )
+        row["name"]: Activation(name=row["name"], **{key: int(value) for key, value in row.items() if key != "name"})
         for row in rows
     }
 

@@ -100,8 +100,6 @@ def _as_published(
         ffn=published.ffn,
         max_positions=max(published.positions, sequence_length or 0),
         tied=published.tied if facts.gated else None,
-        experts=None,
-        experts_per_token=None,
         name=name or published.name,
     )
     band = activation_band(target, facts.model_type)

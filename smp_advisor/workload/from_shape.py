@@ -21,55 +21,30 @@ def model_from_shape(
     layers: int,
     hidden: int,
     heads: int,
-    vocab: int | None,
     family: str,
-    kv_heads: int | None,
-    ffn: int | None,
-    max_positions: int | None,
-    tied: bool | None,
-    experts: int | None,
-    experts_per_token: int | None,
-    name: str | None,
+    tied: bool | None = None,
+    name: str | None = None,
+    **sizes: int | None,
 ) -> Model:
-    """Model of the given shape; see `Model.from_shape`."""
+    """Model of a shape; see `Model.from_shape`. `sizes` are its other sizes, None where the family decides."""
     facts = family_of(family, source="family")
-    check_sizes(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        vocab=vocab,
-        kv_heads=kv_heads,
-        ffn=ffn,
-        max_positions=max_positions,
-        experts=experts,
-        experts_per_token=experts_per_token,
-    )
+    sizes = {"layers": layers, "hidden": hidden, "heads": heads, **sizes}
+    check_sizes(**sizes)
+    experts = sizes.get("experts")
     if experts == 1:
-        experts = experts_per_token = None  # a dense model
+        sizes |= {"experts": None, "experts_per_token": None}  # a dense model
     elif facts.sparse_form is not None and experts is not None:
         facts = family_of(facts.sparse_form)
     family = facts.model_type
-    sizes: dict[str, Any] = {
-        "layers": layers,
-        "hidden": hidden,
-        "heads": heads,
-        "vocab": vocab,
-        "kv_heads": kv_heads,
-        "ffn": ffn,
-        "max_positions": max_positions,
-        "tied": tied,
-        "experts": experts,
-        "experts_per_token": experts_per_token,
-    }
     values: dict[str, Any] = {"model_type": family}
-    for field, value in sizes.items():
+    for field, value in {**sizes, "tied": tied}.items():
         if value is None:
             continue
         if field not in facts.shape_keys:
             supported = ", ".join(facts.shape_keys)
             raise ModelError(f"The family {family!r} has no {field}; the fields of its shape are {supported}.")
         values[facts.shape_keys[field]] = value
-    values = _conventions(facts, layers, hidden, heads, kv_heads) | values
+    values = _conventions(facts, layers, hidden, heads, sizes.get("kv_heads")) | values
     return model_from_values(values, source="the shape", name=name or f"{facts.label} {layers} × {hidden}")
 
 

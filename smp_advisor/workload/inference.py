@@ -127,12 +127,7 @@ def _model(layers: int, hidden: int, family: str, partial: PartialShape) -> Mode
         vocab=partial.vocab,
         family=family,
         kv_heads=kv_heads if kv_heads and heads and heads % kv_heads == 0 else None,
-        ffn=None,
         max_positions=partial.positions,
-        tied=None,
-        experts=None,
-        experts_per_token=None,
-        name=None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from smp_advisor.workload.block import Block, SavedActivations
@@ -50,6 +50,10 @@ class Part:
 
 def assemble(kind: str, hidden: int, parts: Sequence[Part], *, all_reduces: int = 2, input_tensors: int = 1) -> Block:
     """Sum parts into a block."""
+
+    def total(name: str) -> float:
+        return sum(float(getattr(part, name)) for part in parts)
+
     replicated = sum(part.replicated_parameters for part in parts)
     return Block(
         kind=kind,
@@ -58,21 +62,10 @@ def assemble(kind: str, hidden: int, parts: Sequence[Part], *, all_reduces: int 
         replicated_parameters=replicated,
         matmuls=tuple(matmul for part in parts for matmul in part.matmuls),
         attentions=tuple(attention for part in parts for attention in part.attentions),
-        saved=SavedActivations(
-            split_elements=sum(part.split_elements for part in parts),
-            replicated_elements=sum(part.replicated_elements for part in parts),
-            split_bytes=sum(part.split_bytes for part in parts),
-            replicated_bytes=sum(part.replicated_bytes for part in parts),
-            unfused_split_elements=sum(part.unfused_split_elements for part in parts),
-            eager_split_elements=sum(part.eager_split_elements for part in parts),
-            half_replicated_bytes=sum(part.half_replicated_bytes for part in parts),
-            autocast_replicated_bytes=sum(part.autocast_replicated_bytes for part in parts),
-            weight_split_elements=sum(part.weight_split_elements for part in parts),
-            weight_replicated_elements=sum(part.weight_replicated_elements for part in parts),
-        ),
-        traffic_elements=sum(part.traffic_elements for part in parts),
-        split_traffic_elements=sum(part.split_traffic_elements for part in parts),
-        unfused_split_traffic_elements=sum(part.unfused_split_traffic_elements for part in parts),
+        saved=SavedActivations(**{field.name: total(field.name) for field in fields(SavedActivations)}),
+        traffic_elements=total("traffic_elements"),
+        split_traffic_elements=total("split_traffic_elements"),
+        unfused_split_traffic_elements=total("unfused_split_traffic_elements"),
         all_reduces=all_reduces,
         input_tensors=input_tensors,
     )

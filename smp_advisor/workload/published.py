@@ -12,6 +12,7 @@ from smp_advisor.workload.family import families
 __all__ = ["PublishedShape", "nearest_published", "published_shapes"]
 
 _TOLERANCE = 0.03
+_COUNTS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "positions", "parameters")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,16 +53,9 @@ def published_shapes() -> tuple[PublishedShape, ...]:
                 name=row["name"],
                 series=row["series"],
                 family=row["family"],
-                layers=int(row["layers"]),
-                hidden=int(row["hidden"]),
-                heads=int(row["heads"]),
-                kv_heads=int(row["kv_heads"]),
-                ffn=int(row["ffn"]),
-                vocab=int(row["vocab"]),
-                positions=int(row["positions"]),
                 tied=row["tied"] == "yes",
-                parameters=int(row["parameters"]),
                 source=row["source"],
+                **{column: int(row[column]) for column in _COUNTS},
             )
             for row in csv.DictReader(table)
         )
