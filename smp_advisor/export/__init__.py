@@ -1,4 +1,4 @@
-"""Writing plans as code: the notebook cells around a job, and the training script it runs."""
+"""Export of plans as code: the notebook cells of a training job, and its training script."""
 
 from smp_advisor.export.companions import monitoring_cell, permissions_cell, quota_cell
 from smp_advisor.export.job_cell import estimator_cell

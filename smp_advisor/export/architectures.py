@@ -1,4 +1,4 @@
-"""The model families that a training script can be written for."""
+"""Model families for which a training script can be generated."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.model import Model
 
-__all__ = ["Architecture", "architecture", "configuration", "first_library_version", "transformers_release"]
+__all__ = ["Architecture", "architecture_of", "configuration", "first_library_version", "transformers_release"]
 
-# Names of labels, provenance and the dtype: nothing that shapes the model.
+# Label names, provenance and data type, which do not affect the shape of the model.
 _NOT_SHAPE = frozenset(
     {
         "_name_or_path",
@@ -37,22 +37,22 @@ _NOT_SHAPE = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Architecture:
-    """How a family of transformers models is built and fed."""
+    """How a family of transformers models is built, and its training task."""
 
     family: str
     task: str
     title: str
-    """The task in words."""
+    """The task, for a comment."""
     auto_model: str
-    """Class of transformers that builds the model from a configuration."""
+    """Class in transformers that builds the model from a configuration."""
     layers: tuple[str, ...]
-    """Attributes that may hold the repeated layers."""
+    """Attributes that may contain the repeated layers."""
     newer: bool
-    """Whether the family came after the transformers release that SMP v1 and Training Compiler work with."""
+    """Whether the family requires a newer transformers release than SMP v1 and Training Compiler support."""
     mask_token_id: int = 0
-    """Token that stands for a masked one, where the task needs it."""
+    """Token that replaces a masked token, for the task ``masked``."""
     reserved_positions: int = 0
-    """Rows of the position table that no token of a sequence uses."""
+    """Rows of the position embeddings that no token of a sequence uses."""
 
 
 @cache
@@ -61,17 +61,23 @@ def _table() -> dict[str, Any]:
 
 
 def first_library_version() -> str:
-    """Oldest library version whose API the training script uses."""
+    """Oldest version of SMP v1 with the API that the training script uses."""
     return str(_table()["release"]["first_library"])
 
 
-def architecture(model: Model) -> Architecture:
-    """How `model` is built; raises `ExportError` for families that the library's containers cannot run."""
+def architecture_of(model: Model) -> Architecture:
+    """Architecture of `model`.
+
+    Raises
+    ------
+    ExportError
+        The transformers releases in the containers do not have the family, or the model has no head.
+    """
     families = _table()["family"]
     if model.family not in families:
         raise ExportError(
-            f"No training script can be written for the family {model.family!r}: the transformers releases that run in"
-            f" the library's containers know {', '.join(sorted(families))}; pass script= with your own."
+            f"No training script can be generated for the family {model.family!r}: the transformers releases in the"
+            f" containers of the library support {', '.join(sorted(families))}. Pass script= with your own script."
         )
     entry = families[model.family]
     task = _task(model, entry["task"])
@@ -87,11 +93,11 @@ def architecture(model: Model) -> Architecture:
     )
 
 
-def transformers_release(known: Architecture, plan: Plan) -> str:
-    """Release of transformers for the container's ``requirements.txt``; empty where there is none to install."""
+def transformers_release(architecture: Architecture, plan: Plan) -> str:
+    """Release of transformers to install in the container; empty if the container needs none."""
     releases = _table()["release"]
     if plan.library == "smp-v1":
-        return str(releases["newer" if known.newer else "distributed"])
+        return str(releases["newer" if architecture.newer else "distributed"])
     container = image(plan.library, plan.version)
     if plan.library == "smp-v1-tensorflow" or container.transformers_version:
         return ""
@@ -104,8 +110,8 @@ def transformers_release(known: Architecture, plan: Plan) -> str:
 def _task(model: Model, usual: str) -> str:
     if model.head.kind == "none":
         raise ExportError(
-            f"{model.name!r} has no head, so there is no loss to train on: describe the model with its head, or pass"
-            " script= with your own."
+            f"{model.name!r} has no head, so there is no training loss: describe the model with its head, or pass"
+            " script= with your own script."
         )
     if model.head.kind == "language-model" or usual == "image_classification":
         return usual
@@ -113,13 +119,13 @@ def _task(model: Model, usual: str) -> str:
 
 
 def configuration(model: Model) -> dict[str, Any]:
-    """The transformers configuration that goes into the script, without what has no bearing on training."""
-    given = json.loads(model.config_json)
-    kept = {key: value for key, value in given.items() if key not in _NOT_SHAPE and value is not None}
-    rope = kept.pop("rope_parameters", None)
+    """The transformers configuration for the script, without keys that do not affect training."""
+    settings = json.loads(model.config_json)
+    shape = {key: value for key, value in settings.items() if key not in _NOT_SHAPE and value is not None}
+    rope = shape.pop("rope_parameters", None)
     if isinstance(rope, dict) and "rope_theta" in rope:
-        # Releases before 5 read the base from its own key.
-        kept.setdefault("rope_theta", rope["rope_theta"])
+        # Releases before 5 read rope_theta from its own key.
+        shape.setdefault("rope_theta", rope["rope_theta"])
     if model.head.kind == "classification":
-        kept["num_labels"] = model.head.outputs
-    return kept
+        shape["num_labels"] = model.head.outputs
+    return shape

@@ -1,4 +1,4 @@
-"""What a user may pass into a cell: names, URIs, hyperparameters within SageMaker's limits."""
+"""Checks of the values that a user passes into a cell: names, numbers, hyperparameters, SageMaker limits."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from smp_advisor.export.facts import launch_facts
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
 
-__all__ = ["base_job_name", "hyperparameters", "sagemaker_instance", "seconds", "text", "whole"]
+__all__ = ["base_job_name", "hyperparameters", "integer", "sagemaker_instance", "seconds", "text"]
 
 _RESERVED = ("sagemaker_", "mp_parameters")
 
 
 def text(name: str, value: object) -> str:
-    """`value` if it is text with something in it."""
+    """Return `value` if it is a string that is not blank."""
     if not isinstance(value, str) or not value.strip():
-        raise ExportError(f"{name} must be text, for example a path, not {value!r}.")
+        raise ExportError(f"{name} must be a string, for example a path, not {value!r}.")
     return value
 
 
 def sagemaker_instance(cluster: Cluster) -> None:
-    """Refuse hardware that SageMaker does not have."""
+    """Raise `ExportError` for hardware that SageMaker does not have."""
     if cluster.instance.custom or not cluster.instance.name.startswith("ml."):
         raise ExportError(
-            f"{cluster.instance.name!r} is no SageMaker instance type, so no job can be started on it: choose one such"
-            " as ml.p4d.24xlarge."
+            f"{cluster.instance.name!r} is not a SageMaker instance type, so it cannot run a training job: choose a"
+            " type such as ml.p4d.24xlarge."
         )
 
 
-def base_job_name(given: object, model_name: str) -> str:
-    """Name that SageMaker's job name begins with: the user's, or one made from the model's."""
+def base_job_name(name: object, model_name: str) -> str:
+    """Prefix of the name of the job: the user's, or one derived from the name of the model."""
     longest = launch_facts()["limits"]["base_job_name_characters"]
-    made = re.sub(r"[^A-Za-z0-9]+", "-", model_name)
-    made = f"smp-{made.strip('-')}"[:longest].strip("-") if made.strip("-") else "smp-training"
-    if given is None:
-        return made
-    if isinstance(given, str) and len(given) <= longest and re.fullmatch(r"[A-Za-z0-9](-*[A-Za-z0-9])*", given):
-        return given
+    default = re.sub(r"[^A-Za-z0-9]+", "-", model_name)
+    default = f"smp-{default.strip('-')}"[:longest].strip("-") if default.strip("-") else "smp-training"
+    if name is None:
+        return default
+    if isinstance(name, str) and len(name) <= longest and re.fullmatch(r"[A-Za-z0-9](-*[A-Za-z0-9])*", name):
+        return name
     raise ExportError(
-        f"job_name must be up to {longest} letters, digits and inner dashes, for example {made!r}, not {given!r}."
+        f"job_name must have up to {longest} letters, digits and inner dashes, for example {default!r}, not {name!r}."
     )
 
 
 def seconds(name: str, value: object, longest: int, in_words: str) -> None:
-    """Refuse a time that is no whole number of seconds up to the longest."""
+    """Raise `ExportError` unless a time is an integer from 1 to `longest` seconds."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= longest:
         raise ExportError(f"{name} must be a whole number of seconds from 1 to {longest} ({in_words}), not {value!r}.")
 
 
-def whole(name: str, value: object, longest: int) -> None:
-    """Refuse what is no whole number from 1 to `longest`."""
+def integer(name: str, value: object, longest: int) -> None:
+    """Raise `ExportError` unless a value is an integer from 1 to `longest`."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= longest:
         raise ExportError(f"{name} must be a whole number from 1 to {longest}, not {value!r}.")
 
@@ -64,46 +64,46 @@ def whole(name: str, value: object, longest: int) -> None:
 def hyperparameters(
     own: Mapping[str, Any], extra: Mapping[str, Any] | None, parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The script's settings with the user's added, all within SageMaker's limits.
+    """Merge the settings of the script with the hyperparameters of the user, and check the limits of SageMaker.
 
-    `parameters` (``mp_parameters``) are a hyperparameter to SageMaker as well and count.
+    `parameters` (``mp_parameters``) are one more hyperparameter for SageMaker, and count too.
     """
     added: dict[Any, Any] = dict(extra or {})
     for key, value in added.items():
         if not isinstance(key, str) or not key.strip():
-            raise ExportError(f"A hyperparameter's name must be text, not {key!r}.")
+            raise ExportError(f"The name of a hyperparameter must be a string, not {key!r}.")
         if key.startswith(_RESERVED):
-            raise ExportError(f"The hyperparameter {key!r} is SageMaker's own: choose another name.")
+            raise ExportError(f"The hyperparameter name {key!r} is reserved by SageMaker: choose another name.")
         if key in own and key not in _FREE:
-            raise ExportError(
-                f"The hyperparameter {key!r} follows from the plan ({own[key]!r}): change the plan instead."
-            )
+            raise ExportError(f"The hyperparameter {key!r} is set by the plan ({own[key]!r}): change the plan instead.")
         if not _plain(value):
             raise ExportError(
-                f"The hyperparameter {key!r} must be text, a finite number, True or False, or lists and dictionaries of"
-                f" these, not {value!r}."
+                f"The hyperparameter {key!r} must be a string, a finite number, True or False, or lists and"
+                f" dictionaries of these, not {value!r}."
             )
     merged = {**own, **added}
     limits = launch_facts()["limits"]
-    # The SDK adds its own to these: about a dozen.
+    # The SDK adds about a dozen hyperparameters.
     if len(merged) > limits["hyperparameters"] - 20:
         raise ExportError(
-            f"SageMaker takes {limits['hyperparameters']} hyperparameters, the SDK's own included: pass fewer."
+            f"SageMaker accepts {limits['hyperparameters']} hyperparameters, including those of the SDK: pass fewer."
         )
     for key, value in {**merged, "mp_parameters": dict(parameters)}.items():
         if len(key) > limits["key_characters"]:
             raise ExportError(
-                f"The hyperparameter {key[:40]!r}… has a name of over {limits['key_characters']} characters."
+                f"The name of the hyperparameter {key[:40]!r}… has more than {limits['key_characters']} characters:"
+                " choose a shorter name."
             )
         if len(json.dumps(value)) > limits["value_characters"]:
             raise ExportError(
-                f"The value of {key!r} takes over {limits['value_characters']} characters as JSON: put it into a file."
+                f"The value of {key!r} has more than {limits['value_characters']} characters as JSON: put it into a"
+                " file."
             )
     return merged
 
 
 _FREE = frozenset({"max_steps", "checkpoint_every", "learning_rate"})
-"""Settings of the script that follow from no plan."""
+"""Settings of the script that the plan does not determine."""
 
 
 def _plain(value: object) -> bool:

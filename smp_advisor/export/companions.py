@@ -1,4 +1,4 @@
-"""Cells beside the one that starts a job: monitoring, permissions, quota and price."""
+"""Companion cells of a training job: monitoring, permissions, quota and price."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["monitoring_cell", "permissions_cell", "quota_cell"]
 
 
 def monitoring_cell(cluster: Cluster) -> str:
-    """Cell that shows a running job: use of each host from CloudWatch, ends of logs, links to the console.
+    """Cell that monitors a job: utilization of each host from CloudWatch, last log lines, links to the console.
 
-    It takes ``job_name`` from the cell that started the job, and leaves a data frame ``usage``.
+    It reads ``job_name`` from the cell that started the job, and defines a data frame ``usage``.
     """
     checks.sagemaker_instance(cluster)
     gpus, vcpus = cluster.instance.gpus, cluster.instance.vcpus
@@ -38,9 +38,9 @@ def monitoring_cell(cluster: Cluster) -> str:
 
 
 def permissions_cell(cluster: Cluster, plan: Plan, **options: Any) -> str:
-    """Cell with the least that the execution role of a job needs, and the managed policies that AWS's page names.
+    """Cell with the minimum permissions of a job's execution role, and the managed policies that AWS recommends.
 
-    `options` are the job's, see `JobOptions`: its buckets and file systems appear in the statements.
+    `options` are the options of the job, see `JobOptions`; their buckets and file systems are in the statements.
     """
     checks.sagemaker_instance(cluster)
     chosen = JobOptions.of(options)
@@ -61,7 +61,7 @@ def permissions_cell(cluster: Cluster, plan: Plan, **options: Any) -> str:
 
 
 def quota_cell(cluster: Cluster, **options: Any) -> str:
-    """Cell that asks AWS for the account's quota and today's price, each with a time limit."""
+    """Cell that queries AWS for the quota of the account and the current price, with a time limit."""
     checks.sagemaker_instance(cluster)
     chosen = JobOptions.of(options)
     name = cluster.instance.name

@@ -1,4 +1,4 @@
-"""A plan and its hardware in the few words of a comment."""
+"""Short descriptions of a plan and its hardware, for comments."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _FRAMEWORKS = {"smp-v1-tensorflow": "TensorFlow"}
 def hardware(cluster: Cluster) -> str:
     """Instances, GPUs and price of a cluster."""
     price = cluster.usd_per_hour
-    cost = "price unknown" if price is None else f"about ${price:,.2f} an hour"
+    cost = "price unknown" if price is None else f"about ${price:,.2f} per hour"
     return f"{cluster.nodes} x {cluster.instance.name} ({cluster.gpus} GPUs, {cost})"
 
 
 def library_name(plan: Plan) -> str:
-    """A library with its version and framework: "SMP v2 2.8.0 (PyTorch 2.5.1)"."""
+    """Library with its version and framework, for example "SMP v2 2.8.0 (PyTorch 2.5.1)"."""
     framework = f"{_FRAMEWORKS.get(plan.library, 'PyTorch')} {image(plan.library, plan.version).framework_version}"
     name = facts(plan.library)["name"]
-    # Versions of what has none of its own are the framework's.
+    # A library without versions of its own uses those of its framework.
     own = plan.version != image(plan.library, plan.version).framework_version
     return f"{name} {plan.version} ({framework})" if own else f"{name} ({framework})"
 

@@ -1,4 +1,4 @@
-"""The job as an estimator of the SageMaker Python SDK, version 2."""
+"""The training job as an estimator of the SageMaker Python SDK, version 2."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _METRICS = (
     {"Name": "train:loss", "Regex": "step [0-9]+ loss ([0-9.]+)"},
     {"Name": "train:throughput", "Regex": "_per_second ([0-9.]+)"},
 )
-"""How CloudWatch reads the lines that the generated script prints."""
+"""Metrics that SageMaker extracts from the output of the generated script."""
 
 
 def imports(job: Launch) -> list[str]:
     """Import statements of the cell, sorted."""
-    found = ["import sagemaker"]
+    lines = ["import sagemaker"]
     if any(isinstance(place, FileSystem) for place in job.inputs.values()):
-        found.append("from sagemaker.inputs import FileSystemInput")
+        lines.append("from sagemaker.inputs import FileSystemInput")
     name = job.container.estimator
     compiler = ", TrainingCompilerConfig" if job.plan.library == "training-compiler" else ""
-    return [*found, f"from sagemaker.{name.lower()} import {name}{compiler}"]
+    return [*lines, f"from sagemaker.{name.lower()} import {name}{compiler}"]
 
 
 def estimator(job: Launch) -> Call:
-    """The estimator, in the variables ``role``, ``session`` and, for a generated script, ``source_dir``."""
+    """The estimator; it uses the variables ``role``, ``session`` and, for a generated script, ``source_dir``."""
     require_sdk_takes(job.plan.parameters)
     options, container = job.options, job.container
     arguments: dict[str, Any] = {"entry_point": job.script}
@@ -76,16 +76,16 @@ def inputs(job: Launch) -> dict[str, object]:
 
 def _capacity(job: Launch) -> dict[str, Any]:
     options = job.options
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if options.spot:
-        found |= {"use_spot_instances": True, "max_wait": options.spot_wait_seconds}
+        arguments |= {"use_spot_instances": True, "max_wait": options.spot_wait_seconds}
     if options.keep_alive_seconds is not None:
-        found["keep_alive_period_in_seconds"] = options.keep_alive_seconds
+        arguments["keep_alive_period_in_seconds"] = options.keep_alive_seconds
     if job.checkpoint_s3_uri is not None:
-        found["checkpoint_s3_uri"] = job.checkpoint_s3_uri
+        arguments["checkpoint_s3_uri"] = job.checkpoint_s3_uri
     if options.subnets:
-        found |= {"subnets": list(options.subnets), "security_group_ids": list(options.security_group_ids)}
-    return found
+        arguments |= {"subnets": list(options.subnets), "security_group_ids": list(options.security_group_ids)}
+    return arguments
 
 
 def _input(place: Location) -> object:

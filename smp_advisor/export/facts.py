@@ -1,4 +1,4 @@
-"""Limits and options of a training job, as their data file states them."""
+"""Limits and options of a training job, read from their data file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cell that launches a plan, for the version of the SageMaker Python SDK that the kernel has."""
+"""The notebook cell that launches a training job, for either major version of the SageMaker Python SDK."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.export import estimator, trainer
 from smp_advisor.export.describing import describe, hardware, library_name
 from smp_advisor.export.launch import Launch, launch
-from smp_advisor.export.launcher import starts_by_contract
+from smp_advisor.export.launcher import starts_by_hyperparameters
 from smp_advisor.export.literal import Comment, Expression, comment
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.sdk import REQUIREMENTS, chosen_sdk
@@ -30,24 +30,24 @@ def estimator_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, *, sdk:
     Parameters
     ----------
     model, cluster, job, plan
-        What is trained, where, with which settings, and how it is run.
+        The model, the hardware, the training job and the plan.
     sdk
-        Version of the SageMaker Python SDK to write for: ``"v2"`` (estimators), ``"v3"`` (``ModelTrainer``), or
-        ``"auto"``, the one installed. Version 3 starts SMP v1 and Training Compiler by a contract that AWS documents
-        for version 2 only; the cell says so.
+        Version of the SageMaker Python SDK: ``"v2"`` (estimators), ``"v3"`` (``ModelTrainer``), or ``"auto"`` for the
+        installed version. With version 3, the cell starts SMP v1 and Training Compiler through hyperparameters that
+        AWS documents for version 2 only; a comment in the cell states this.
     options
-        Of the job, see `JobOptions`.
+        Options of the job, see `JobOptions`.
 
     Raises
     ------
     ExportError
-        SageMaker or its SDK would refuse the job, or misread it.
+        SageMaker or its SDK would reject or misread the job.
     """
     chosen = chosen_sdk(sdk)
-    facts_of_job = launch(model, cluster, job, plan, JobOptions.of(options))
-    said = _head(model, facts_of_job)
+    content = launch(model, cluster, job, plan, JobOptions.of(options))
+    values = _head(model, content)
     write = _version_2 if chosen == "v2" else _version_3
-    return write(facts_of_job, said | {"requirement": Comment(f'"{REQUIREMENTS[chosen]}"')})
+    return write(content, values | {"requirement": Comment(f'"{REQUIREMENTS[chosen]}"')})
 
 
 def _head(model: Model, job: Launch) -> dict[str, object]:
@@ -72,8 +72,8 @@ def _flags(job: Launch) -> dict[str, bool]:
     }
 
 
-def _version_2(job: Launch, said: dict[str, object]) -> str:
-    values = said | {
+def _version_2(job: Launch, values: dict[str, object]) -> str:
+    values = values | {
         "imports": Comment("\n".join(estimator.imports(job))),
         "execution_role": Comment("sagemaker.get_execution_role"),
         "estimator": estimator.estimator(job),
@@ -82,11 +82,11 @@ def _version_2(job: Launch, said: dict[str, object]) -> str:
     return render("job_v2.py.in", values=values, flags=_flags(job))
 
 
-def _version_3(job: Launch, said: dict[str, object]) -> str:
-    contract = starts_by_contract(job.plan.library)
+def _version_3(job: Launch, values: dict[str, object]) -> str:
+    by_hyperparameters = starts_by_hyperparameters(job.plan.library)
     own_directory = job.options.source_dir is not None
     packed = [Expression("script.name"), *(["requirements.txt"] if job.generated else [])]
-    values = said | {
+    values = values | {
         "imports": Comment("\n".join(trainer.imports(job))),
         "execution_role": Comment("get_execution_role"),
         "source_dir": job.options.source_dir or "",
@@ -97,9 +97,9 @@ def _version_3(job: Launch, said: dict[str, object]) -> str:
         "inputs": trainer.inputs(job),
     }
     flags = _flags(job) | {
-        "contract": contract,
+        "launcher_hyperparameters": by_hyperparameters,
         "own_directory": own_directory,
         "own_file": not job.generated and not own_directory,
-        "path": contract or not own_directory,
+        "path": by_hyperparameters or not own_directory,
     }
     return render("job_v3.py.in", values=values, flags=flags)

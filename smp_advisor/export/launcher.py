@@ -1,4 +1,4 @@
-"""How the processes of a job are started: MPI, torchrun or torch_xla, and the library's parameters with it."""
+"""Launch of the processes of a job with MPI, torchrun or torch_xla, and the parameters of the library."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.instance import Instance
     from smp_advisor.export.launch import Launch
 
-__all__ = ["contract", "distribution", "require_sdk_takes", "starts_by_contract"]
+__all__ = ["distribution", "launcher_hyperparameters", "require_sdk_takes", "starts_by_hyperparameters"]
 
 _BY_MPI = frozenset({"smp-v1", "smp-v1-tensorflow"})
 _BY_XLA = frozenset({"training-compiler"})
 _INFO = 20
 _FIRST_XLA_LAUNCHER = "1.11.0"
-"""The SDK refuses pytorchxla for older containers."""
+"""The SDK rejects pytorchxla for older containers."""
 
 
 def distribution(job: Launch) -> dict[str, Any] | None:
-    """``distribution`` of a version 2 estimator; None where one process runs alone."""
+    """``distribution`` of a version 2 estimator; None for a single process without a launcher."""
     library = job.plan.library
     smp = {"modelparallel": {"enabled": True, "parameters": job.plan.parameters}}
     if library in _BY_MPI:
@@ -36,19 +36,19 @@ def distribution(job: Launch) -> dict[str, Any] | None:
     return {"torch_distributed": {"enabled": True}}
 
 
-def starts_by_contract(library: str) -> bool:
-    """Whether version 3 has no class for the library, so that the container's own launcher has to be told by hand."""
+def starts_by_hyperparameters(library: str) -> bool:
+    """Whether SDK version 3 has no class for the library, so that the cell sends launcher hyperparameters itself."""
     return library in _BY_MPI | _BY_XLA
 
 
-def contract(job: Launch) -> dict[str, Any]:
-    """Hyperparameters by which the containers' launcher (sagemaker-training) starts a library.
+def launcher_hyperparameters(job: Launch) -> dict[str, Any]:
+    """Hyperparameters with which the launcher in the container (sagemaker-training) starts a library.
 
-    These are what version 2 sends; version 3 has no class that sends them.
+    SDK version 2 sends them itself; version 3 has no class that sends them.
     """
     if job.plan.library in _BY_XLA:
-        told: dict[str, Any] = {"sagemaker_pytorch_xla_multi_worker_enabled": True} if _several_by_xla(job) else {}
-        return told | {
+        launcher: dict[str, Any] = {"sagemaker_pytorch_xla_multi_worker_enabled": True} if _several_by_xla(job) else {}
+        return launcher | {
             "sagemaker_training_compiler_enabled": True,
             "sagemaker_training_compiler_debug_mode": bool(job.plan.debug),
         }
@@ -65,31 +65,31 @@ def contract(job: Launch) -> dict[str, Any]:
 
 
 def require_sdk_takes(parameters: Mapping[str, Any]) -> None:
-    """Refuse parameters that the library takes and version 2 of the SDK does not."""
+    """Raise `ExportError` for parameters that the library accepts and version 2 of the SDK rejects."""
     accepted = launch_facts()["sdk"]["placement_strategies"]
     placement = parameters.get("placement_strategy", accepted[0])
     if placement not in accepted:
         raise ExportError(
-            f"The SageMaker SDK refuses placement_strategy={placement!r}, though the library takes it: use"
+            f"The SageMaker SDK rejects placement_strategy={placement!r}, although the library accepts it: use"
             f" {' or '.join(accepted)}, or pass it to smp.init in the script."
         )
     if "default_partition" in parameters and "partitions" not in parameters:
         raise ExportError(
-            "The SageMaker SDK needs `partitions` wherever default_partition is given: add it to the plan."
+            "The SageMaker SDK requires `partitions` together with default_partition: add it to the plan."
         )
 
 
 def _several_by_xla(job: Launch) -> bool:
     if job.processes > 1 and release(job.plan.version) < release(_FIRST_XLA_LAUNCHER):
         raise ExportError(
-            f"Training Compiler's container of PyTorch {job.plan.version} starts several GPUs by a launcher script of"
-            f" your own only: choose version {_FIRST_XLA_LAUNCHER} or later, or an instance with one GPU."
+            f"The Training Compiler container of PyTorch {job.plan.version} requires your own launcher script for more"
+            f" than one GPU: choose version {_FIRST_XLA_LAUNCHER} or later, or an instance with one GPU."
         )
     return job.processes > 1
 
 
 def _mpi(instance: Instance) -> dict[str, Any]:
-    """Launcher options: one process a GPU. The SDK's default flags (btl_vader) must not be repeated."""
+    """MPI options for one process per GPU, without the SDK's default flags (btl_vader), which must not be repeated."""
     options = launch_facts()["mpi"]
     launcher: dict[str, Any] = {"enabled": True, "processes_per_host": instance.gpus}
     if instance.efa and instance.gpudirect_rdma:

@@ -1,4 +1,4 @@
-"""Values as Python source, laid out as black lays them out; text as a harmless comment."""
+"""Values as Python source in the format of black, and text that is safe in a comment."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["Call", "Comment", "Expression", "comment", "comment_lines", "import_
 
 _COMMENT_LENGTH = 60
 _LINE_LENGTH = 88
-"""Columns that black allows."""
+"""Line length of black, in columns."""
 
 
 class Comment(str):
-    """Text that may stand in a comment: printable, one line, no directive for a formatter or linter."""
+    """Text that is safe in a comment: printable, on one line, without directives for formatters or linters."""
 
     __slots__ = ()
 
 
 class Expression(str):
-    """Source of our own that stands for a value: a variable of the cell, never a user's text."""
+    """Source code used instead of a value, such as a variable of the cell; never text from a user."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ class Call:
 
 
 def comment(text: str) -> Comment:
-    """Make any text fit for a comment.
+    """Make any text safe for a comment, shortened to one line.
 
     A line break would turn the rest of a comment into code, and ``#`` could start a directive (``# fmt: skip``).
     """
@@ -46,7 +46,7 @@ def comment(text: str) -> Comment:
 
 
 def comment_lines(text: str) -> Comment:
-    """As `comment`, whole: over as many lines as it takes, the first without its ``#``."""
+    """Make any text safe for a comment, wrapped over several lines; the first has no ``#``."""
     return Comment("\n# ".join(textwrap.wrap(_words(text), _LINE_LENGTH, break_on_hyphens=False)))
 
 
@@ -56,27 +56,27 @@ def _words(text: str) -> str:
 
 
 def import_line(module: str, names: Iterable[str]) -> str:
-    """``from module import names``, sorted and wrapped as black wraps.
+    """``from module import names``, sorted, and wrapped in the format of black.
 
     Examples
     --------
     >>> import_line("smp_advisor", ["advise", "Plan"])
     'from smp_advisor import Plan, advise'
     """
-    wanted = sorted(names, key=lambda name: (name.islower(), name))
-    line = f"from {module} import {', '.join(wanted)}"
+    ordered = sorted(names, key=lambda name: (name.islower(), name))
+    line = f"from {module} import {', '.join(ordered)}"
     if len(line) <= _LINE_LENGTH:
         return line
-    return f"from {module} import (\n" + "".join(f"    {name},\n" for name in wanted) + ")"
+    return f"from {module} import (\n" + "".join(f"    {name},\n" for name in ordered) + ")"
 
 
 def text_literal(text: str) -> str:
-    """A string literal as black leaves it: double quotes unless single ones need fewer escapes.
+    """String literal in the format of black: double quotes, unless single quotes need fewer escapes.
 
     Examples
     --------
-    >>> print(text_literal("it's"), text_literal('say "x"'))
-    "it's" 'say "x"'
+    >>> print(text_literal("it's"), text_literal('the "x"'))
+    "it's" 'the "x"'
     """
     quote = '"' if text.count('"') <= text.count("'") else "'"
     escaped = (
@@ -87,7 +87,7 @@ def text_literal(text: str) -> str:
 
 
 def literal(value: object, indent: int = 0) -> str:
-    """Python source of plain data: one entry a line, closed by a trailing comma, which black keeps whatever its length.
+    """Python source of plain data, one entry per line with a trailing comma, which black does not reformat.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def literal(value: object, indent: int = 0) -> str:
         None, a boolean, number or string, a `Call` or `Expression`, or a dictionary (with string keys), list or tuple
         of these.
     indent
-        Columns by which the line that holds the value is indented.
+        Indentation of the line that contains the value, in columns.
     """
     if isinstance(value, Expression):
         return str(value)
@@ -108,7 +108,8 @@ def literal(value: object, indent: int = 0) -> str:
     if isinstance(value, Call | Mapping | list | tuple):
         return _nested(value, indent)
     raise ExportError(
-        f"{value!r} cannot be written into a cell: use text, finite numbers, True, False, None, lists and dictionaries."
+        f"{value!r} cannot be written into a cell: use strings, finite numbers, True, False, None, lists and"
+        " dictionaries."
     )
 
 

@@ -1,4 +1,4 @@
-"""The cell that tries the training on this machine: the script's own code, with a small model."""
+"""The cell that runs the training script on this machine, with a small model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SMALL = {
     "rotary_width": 8,
     "experts": 4,
 }
-"""Sizes of the model that is tried out; all else, the vocabulary and the sequence too, is as it will be."""
+"""Sizes of the small model. Its other settings, including vocabulary and sequence length, are those of the job."""
 _NAMES = {
     "layers": (
         *("n_layer", "n_layers", "num_layers", "num_hidden_layers", "num_decoder_layers"),
@@ -48,22 +48,22 @@ _NAMES = {
     "rotary_width": ("rotary_dim",),
     "experts": ("num_local_experts", "num_experts"),
 }
-"""What the families' configurations call them."""
+"""Keys of these sizes in the configurations of the model families."""
 
 
 def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: Any) -> str:
-    """``%%smp_local`` cell that runs a small version of the training under SageMaker's contract, on this machine.
+    """``%%smp_local`` cell that runs a small version of the training on this machine, in the environment of a job.
 
-    The model-parallel libraries exist in SageMaker's containers only. The generated script is therefore the one of
-    plain data parallelism, with the same data code, task and options, in fp32, for a small model of the family. It
-    finds what is wrong with data, shapes, options and the loss, not with memory. A user's own script runs as it is.
+    The model-parallel libraries exist only in the SageMaker containers. The cell therefore uses the script for plain
+    data parallelism, with the same data code, task and options, in fp32, for a small model of the same family. It
+    finds errors in data, shapes, options and the loss, but not in memory use. A script of the user runs unchanged.
 
     Parameters
     ----------
     model, cluster, job, plan
-        As of the job's own cell.
+        The same as for the job cell.
     options
-        Of the job, see `JobOptions`: ``script`` and ``source_dir`` count.
+        Options of the job, see `JobOptions`; only ``script`` and ``source_dir`` are used.
     """
     chosen = JobOptions.of(options)
     if chosen.script is not None:
@@ -72,7 +72,8 @@ def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: 
         return f'%%smp_local --steps {_STEPS}\nimport runpy\n\nrunpy.run_path({path}, run_name="__main__")\n'
     if not builds(model):
         return (
-            f"%%smp_local --steps {_STEPS}\n# Put the code of your training script here, without the library's calls.\n"
+            f"%%smp_local --steps {_STEPS}\n"
+            "# Put the code of your training script here, without calls of the library.\n"
         )
     small = Model.from_config(_small_config(json.loads(model.config_json)))
     alone = Plan(
@@ -86,12 +87,12 @@ def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: 
 
 
 def _small_config(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration of the same family, small enough for any machine."""
+    """Configuration of a model of the same family that fits on any machine."""
     short = dict(config)
     for size, names in _NAMES.items():
         for name in names:
             if isinstance(short.get(name), int):
                 short[name] = min(short[name], _SMALL[size])
-    if "attention_types" in short:  # GPT-Neo says for each layer what it looks at
+    if "attention_types" in short:  # GPT-Neo has one attention type per layer.
         short["attention_types"] = [[["global"], short["num_layers"]]]
     return short

@@ -1,4 +1,4 @@
-"""The cell that runs a script in SageMaker's container on this machine: the SDK's local mode."""
+"""The cell that runs a script in a SageMaker container on this machine, with the local mode of the SDK."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ def local_mode_cell(
     version: str = "1.15.0",
     image_uri: str | None = None,
 ) -> str:
-    """Cell for version 2 of the SageMaker Python SDK that trains in a container of this machine.
+    """Cell for version 2 of the SageMaker Python SDK that trains in a container on this machine.
 
-    The job's instance would refuse the model parallel library here, which needs SageMaker's GPUs: the script runs as on
-    one GPU, or on processors.
+    The model parallel library does not run here, because it requires SageMaker instances: the script runs on one GPU,
+    or on the CPU.
 
     Parameters
     ----------
     script
-        Entry point, in `source_dir`.
+        Entry point in `source_dir`.
     instance_type
-        ``local``, or ``local_gpu`` where there is a GPU.
+        ``local``, or ``local_gpu`` on a machine with a GPU.
     hyperparameters
-        Of the estimator.
+        Hyperparameters of the estimator.
     channels
-        Folders of this machine with data, by channel.
+        Data folders on this machine, by channel.
     output_directory
-        Where the model is put.
+        Folder for the trained model.
     library, version
-        Decide the container's PyTorch.
+        Determine the PyTorch version of the container.
     image_uri
-        A container of your own instead.
+        Custom container image, used instead of the container of the library.
 
     Examples
     --------

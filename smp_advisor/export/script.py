@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export import script_compiler, script_smp_v1, script_tensorflow, script_torch
-from smp_advisor.export.architectures import architecture, transformers_release
+from smp_advisor.export.architectures import architecture_of, transformers_release
 from smp_advisor.export.script_parts import lacks_positions, positions
 
 if TYPE_CHECKING:
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 __all__ = ["SCRIPT_NAME", "builds", "require_writable", "requirements", "script_cell", "training_script"]
 
 SCRIPT_NAME = "train_smp.py"
-"""File that the script cell writes, beside the notebook."""
+"""Name of the generated script, next to the notebook."""
 
 
 def builds(model: Model) -> bool:
-    """Whether a script can be written: the model is described by a transformers configuration, not by code."""
+    """Whether the model has a transformers configuration, from which a script can be generated."""
     return model.config_json.strip() not in ("", "{}")
 
 
 def script_cell(model: Model, cluster: Cluster, job: Job, plan: Plan) -> str:
-    """Cell that writes the training script; empty where the model is the user's own code.
+    """Cell that writes the training script; empty if the model is defined by the user's code.
 
-    It stands above the estimator's cell, which packs the file together with its requirements.
+    It runs before the job cell, which packs the script together with its requirements.
     """
     if not builds(model):
         return ""
@@ -37,61 +37,61 @@ def script_cell(model: Model, cluster: Cluster, job: Job, plan: Plan) -> str:
 
 
 def training_script(model: Model, cluster: Cluster, job: Job, plan: Plan) -> str:
-    """Complete training script for `model` as `plan` runs it, in the library of the plan.
+    """Complete training script for `model` with the library and the techniques of `plan`.
 
-    The script is written for what changes its text (precision, kind of sharding, prescaled batch, task); degrees,
-    microbatches and sizes it takes from the job, and it stops at once where the two disagree.
+    Precision, kind of sharding, prescaled batch and task are fixed in the script. It reads degrees, microbatches and
+    sizes from the job, and stops immediately if the two disagree.
 
     Raises
     ------
     ExportError
-        Where no release of transformers that runs in the library's containers builds the model, or the plan asks for
-        what a script can only do by hand.
+        No transformers release in the containers of the library supports the model, or a setting of the plan requires
+        changes that depend on the model.
     """
     require_writable(model, cluster, job, plan)
-    known = architecture(model)
+    architecture = architecture_of(model)
     if plan.library == "smp-v1":
-        return script_smp_v1.write(model, cluster, job, plan, known)
+        return script_smp_v1.write(model, cluster, job, plan, architecture)
     if plan.library == "smp-v1-tensorflow":
-        return script_tensorflow.write(model, job, plan, known)
+        return script_tensorflow.write(model, job, plan, architecture)
     if plan.library == "training-compiler":
-        return script_compiler.write(model, job, plan, known)
-    return script_torch.write(model, cluster, job, plan, known)
+        return script_compiler.write(model, job, plan, architecture)
+    return script_torch.write(model, cluster, job, plan, architecture)
 
 
 def require_writable(model: Model, cluster: Cluster, job: Job, plan: Plan) -> None:
-    """Raise `ExportError` where no script can be written for a model and plan."""
+    """Raise `ExportError` if no script can be generated for a model and plan."""
     if not builds(model):
         raise ExportError(
-            f"No training script can be written for {model.name!r}, which is not described by a transformers"
-            " configuration: pass script= with your own."
+            f"No training script can be generated for {model.name!r}, which has no transformers configuration: pass"
+            " script= with your own script."
         )
     if job.adapter is not None or job.optimizer not in {"adam", "sgd"}:
-        what = "an adapter" if job.adapter is not None else f"the optimizer {job.optimizer!r}"
+        setting = "an adapter" if job.adapter is not None else f"the optimizer {job.optimizer!r}"
         raise ExportError(
-            f"The training script trains every parameter with Adam or SGD, and the job asks for {what}: pass script="
-            " with your own."
+            f"The generated script trains all parameters with Adam or SGD, and the job has {setting}: pass script="
+            " with your own script."
         )
-    known = architecture(model)
+    architecture = architecture_of(model)
     sequence_length = model.sequence_length(job.sequence_length)
-    if lacks_positions(model, known, sequence_length) and model.origin != "inferred":
+    if lacks_positions(model, architecture, sequence_length) and model.origin != "inferred":
         raise ExportError(
-            f"{model.name!r} has {positions(model, known)} positions and cannot train on sequences of"
+            f"{model.name!r} has {positions(model, architecture)} positions and cannot train on sequences of"
             f" {sequence_length} tokens: shorten the sequence, or describe the model with more positions."
         )
     if plan.library == "smp-v1":
         script_smp_v1.require(plan)
     elif plan.library == "smp-v1-tensorflow":
-        script_tensorflow.require(model, plan, known)
+        script_tensorflow.require(model, plan, architecture)
     elif plan.library == "training-compiler":
-        script_compiler.require(model, job, known)
+        script_compiler.require(model, job, architecture)
     else:
         script_torch.require(model, cluster, plan)
 
 
 def requirements(model: Model, plan: Plan) -> str:
-    """``requirements.txt`` of the generated script: what its container does not hold."""
-    release = transformers_release(architecture(model), plan)
+    """``requirements.txt`` of the generated script: packages missing from its container."""
+    release = transformers_release(architecture_of(model), plan)
     lines = [f"transformers=={release}"] if release else []
     if plan.library == "smp-v2":
         lines.append("accelerate")

@@ -1,4 +1,4 @@
-"""The training script for Training Compiler: Trainer of transformers."""
+"""The training script for Training Compiler, based on the Trainer of transformers."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 __all__ = ["require", "write"]
 
 
-def require(model: Model, job: Job, known: Architecture) -> None:
-    """Refuse what the container's transformers cannot train."""
+def require(model: Model, job: Job, architecture: Architecture) -> None:
+    """Raise `ExportError` for jobs and models that the script does not support."""
     if job.optimizer != "adam":
         raise ExportError(
-            f"The training script for Training Compiler trains with Adam, not {job.optimizer!r}: pass script= with"
-            " your own."
+            f"The training script for Training Compiler uses Adam, not {job.optimizer!r}: pass script= with your own"
+            " script."
         )
-    if known.newer:
+    if architecture.newer:
         raise ExportError(
-            f"The transformers release in Training Compiler's containers has no models of the family {model.family!r}:"
-            " choose another library, or pass script= with your own."
+            f"The transformers release in the Training Compiler containers does not support the family"
+            f" {model.family!r}: choose another library, or pass script= with your own script."
         )
 
 
-def write(model: Model, job: Job, plan: Plan, known: Architecture) -> str:
-    """Write the script out."""
+def write(model: Model, job: Job, plan: Plan, architecture: Architecture) -> str:
+    """Generate the script."""
     return render(
         "train_compiler.py.in",
-        values=common_values(model, job, plan, known),
-        flags=common_flags(model, job, plan, known),
+        values=common_values(model, job, plan, architecture),
+        flags=common_flags(model, job, plan, architecture),
     )

@@ -1,4 +1,4 @@
-"""The training script of SMP v1 with PyTorch."""
+"""The training script for SMP v1 with PyTorch."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
 __all__ = ["require", "write"]
 
 _DELAY_ABOVE_PARAMETERS = 100e9
-"""From there on the developer guide ("Configuration Tips and Pitfalls") asks for delayed parameter initialization."""
+"""Above this size, the developer guide ("Configuration Tips and Pitfalls") requires delayed initialization."""
 
 
 def require(plan: Plan) -> None:
-    """Refuse plans that ask for what a script can only do by hand."""
+    """Raise `ExportError` for plans that the script does not support."""
     if release(plan.version) < release(first_library_version()):
         raise ExportError(
-            f"The training script needs library version {first_library_version()} or later, the plan is written for"
-            f" {plan.version}: choose a later version, or pass script= with your own."
+            f"The training script requires library version {first_library_version()} or later, and the plan uses"
+            f" {plan.version}: choose a later version, or pass script= with your own script."
         )
     if plan.pipeline_parallel_degree > 1 and not plan.auto_partition:
         raise ExportError(
-            "auto_partition=False leaves it to the script to place layers on pipeline stages, which differs from model"
-            " to model: set auto_partition=True, or pass script= with your own."
+            "auto_partition=False requires a script that places layers on pipeline stages, which depends on the model:"
+            " set auto_partition=True, or pass script= with your own script."
         )
 
 
-def write(model: Model, cluster: Cluster, job: Job, plan: Plan, known: Architecture) -> str:
-    """Write the script out."""
+def write(model: Model, cluster: Cluster, job: Job, plan: Plan, architecture: Architecture) -> str:
+    """Generate the script."""
     container = image(plan.library, plan.version)
     sharded = plan.sharded_data_parallel_degree > 1
-    values = common_values(model, job, plan, known) | {
+    values = common_values(model, job, plan, architecture) | {
         "library_version": Comment(plan.version),
         "framework_version": Comment(container.framework_version),
         "features": _features(plan),
     }
-    flags = common_flags(model, job, plan, known) | {
+    flags = common_flags(model, job, plan, architecture) | {
         "half_inputs": plan.precision != "fp32",
-        # Sharded data parallelism clips by itself; the other precisions have no norm over all partitions.
+        # Sharded data parallelism clips gradients itself; only fp16 has a norm over all partitions.
         "clip": plan.precision == "fp16" and not sharded,
         "checkpoints_activations": True,
         "sharded_data_parallel": sharded,
@@ -75,6 +75,6 @@ def _features(plan: Plan) -> dict[str, bool]:
 
 def _delays_initialization(model: Model, cluster: Cluster, plan: Plan) -> bool:
     if plan.delayed_parameter_initialization:
-        return False  # the estimator's parameter does it
+        return False  # The parameter of the estimator enables it.
     bytes_per_parameter = 4 if plan.precision == "fp32" else 2
     return model.parameter_count > _DELAY_ABOVE_PARAMETERS or not copies_fit(model, cluster, bytes_per_parameter)

@@ -1,4 +1,4 @@
-"""The training script of SMP v1 with TensorFlow: a GPT-2 decoder in Keras."""
+"""The training script for SMP v1 with TensorFlow: a GPT-2 decoder in Keras."""
 
 from __future__ import annotations
 
@@ -17,36 +17,38 @@ if TYPE_CHECKING:
 __all__ = ["require", "write"]
 
 
-def require(model: Model, plan: Plan, known: Architecture) -> None:
-    """Refuse models other than GPT-2's, and what the script does not do."""
-    if model.family != "gpt2" or known.task != "causal":
+def require(model: Model, plan: Plan, architecture: Architecture) -> None:
+    """Raise `ExportError` for models other than GPT-2, and for plans that the script does not support."""
+    if model.family != "gpt2" or architecture.task != "causal":
         raise ExportError(
-            f"The TensorFlow script is written for next-token prediction by the family 'gpt2', not for {known.title} by"
-            f" {model.family!r}: pass script= with your own."
+            f"The TensorFlow script supports only next-token prediction with the family 'gpt2', not"
+            f" {architecture.title} with {model.family!r}: pass script= with your own script."
         )
     if plan.precision != "fp32":
-        raise ExportError(f"The TensorFlow script trains in fp32, not {plan.precision}: pass script= with your own.")
+        raise ExportError(
+            f"The TensorFlow script trains in fp32, not {plan.precision}: pass script= with your own script."
+        )
     if not plan.auto_partition:
         raise ExportError(
-            "auto_partition=False leaves it to the script to place layers on pipeline stages, which differs from model"
-            " to model: set auto_partition=True, or pass script= with your own."
+            "auto_partition=False requires a script that places layers on pipeline stages, which depends on the model:"
+            " set auto_partition=True, or pass script= with your own script."
         )
 
 
-def write(model: Model, job: Job, plan: Plan, known: Architecture) -> str:
-    """Write the script out."""
+def write(model: Model, job: Job, plan: Plan, architecture: Architecture) -> str:
+    """Generate the script."""
     sequence_length = model.sequence_length(job.sequence_length)
     shape = model.shape
-    longer = lacks_positions(model, known, sequence_length)
-    values = common_values(model, job, plan, known) | {
+    longer = lacks_positions(model, architecture, sequence_length)
+    values = common_values(model, job, plan, architecture) | {
         "sizes": {
             "vocabulary": shape.vocab,
-            "positions": sequence_length if longer else positions(model, known) or sequence_length,
+            "positions": sequence_length if longer else positions(model, architecture) or sequence_length,
             "width": shape.hidden,
             "layers": shape.layers,
             "heads": shape.heads,
             "feed_forward": shape.ffn,
         },
     }
-    flags = common_flags(model, job, plan, known) | {"clip": False, "horovod": bool(plan.ddp)}
+    flags = common_flags(model, job, plan, architecture) | {"clip": False, "horovod": bool(plan.ddp)}
     return render("train_smp_v1_tensorflow.py.in", values=values, flags=flags)

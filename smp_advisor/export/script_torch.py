@@ -1,4 +1,4 @@
-"""The training script of PyTorch's own data parallelism, with or without SMP v2 around it."""
+"""The training script for PyTorch FSDP and DDP, with or without SMP v2."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _FP32_BYTES = 4
 
 
 def require(model: Model, cluster: Cluster, plan: Plan) -> None:
-    """Refuse models that cannot be built where the job runs."""
+    """Raise `ExportError` for models that the library cannot divide, or that do not fit in host memory."""
     if _transforms(plan) and not _library_initializes(model, plan):
         raise ExportError(
-            f"SMP v2 has no form of the family {model.family!r} to divide: leave out tensor, context and expert"
-            " parallelism and fp8, or pass script= with your own."
+            f"SMP v2 does not support the family {model.family!r} with tensor, context or expert parallelism or fp8:"
+            " disable them, or pass script= with your own script."
         )
     _building(model, cluster, plan)
 
 
-def write(model: Model, cluster: Cluster, job: Job, plan: Plan, known: Architecture) -> str:
-    """Write the script out."""
+def write(model: Model, cluster: Cluster, job: Job, plan: Plan, architecture: Architecture) -> str:
+    """Generate the script."""
     smp = plan.library == "smp-v2"
     sharded = plan.library != "ddp"
     transforms = _transforms(plan)
     building = _building(model, cluster, plan)
     checkpoints = bool(plan.activation_checkpointing)
     strategy = plan.sharding_strategy.upper() if sharded else ""
-    values = common_values(model, job, plan, known) | {
+    values = common_values(model, job, plan, architecture) | {
         "features": {
             "tensor_parallel": plan.tensor_parallel_degree > 1,
             "context_parallel": plan.context_parallel_degree > 1,
@@ -48,11 +48,11 @@ def write(model: Model, cluster: Cluster, job: Job, plan: Plan, known: Architect
         },
         "accumulation": plan.gradient_accumulation_steps,
         "sharding_strategy": Comment(strategy),
-        "wrapped": Comment("its layers sharded" if sharded else "a whole copy on every GPU"),
-        # The library's own offloading needs reentrant checkpoints.
+        "wrapped": Comment("with sharded layers" if sharded else "with a full copy on every GPU"),
+        # Activation offloading by the library requires reentrant checkpoints.
         "checkpoint_kind": Comment("REENTRANT" if smp and plan.offload_activations else "NO_REENTRANT"),
     }
-    flags = common_flags(model, job, plan, known) | {
+    flags = common_flags(model, job, plan, architecture) | {
         "smp": smp,
         "sharded": sharded,
         "autocast": not sharded and plan.precision != "fp32",
@@ -70,26 +70,26 @@ def write(model: Model, cluster: Cluster, job: Job, plan: Plan, known: Architect
 
 
 def _transforms(plan: Plan) -> bool:
-    """Whether `tsm.transform` replaces the model: what divides layers, and fp8, need the library's form of them."""
+    """Whether `tsm.transform` replaces layers, which parallelism within layers and fp8 require."""
     degrees = (plan.tensor_parallel_degree, plan.context_parallel_degree, plan.expert_parallel_degree)
     return plan.library == "smp-v2" and (max(degrees) > 1 or bool(plan.fp8))
 
 
 def _building(model: Model, cluster: Cluster, plan: Plan) -> str:
-    """Who builds the model: every process, the library piece by piece, or the first process for all."""
+    """Where the model is built: in every process, layer by layer by the library, or in the first process only."""
     enough = copies_fit(model, cluster, _FP32_BYTES)
-    wanted = plan.library == "smp-v2" and bool(plan.delayed_parameter_initialization)
-    if _library_initializes(model, plan) and (wanted or not enough):
+    requested = plan.library == "smp-v2" and bool(plan.delayed_parameter_initialization)
+    if _library_initializes(model, plan) and (requested or not enough):
         return "library"
     if enough:
         return "every process"
     one_fits = copies_fit(model, cluster, _FP32_BYTES / cluster.gpus_per_node)
-    # Shards of one parameter under two names lose each other where a process starts without values.
+    # Tied parameters lose their connection in processes that start without values.
     if plan.library != "ddp" and one_fits and not model.head.tied and not _transforms(plan):
         return "first process"
     raise ExportError(
-        f"{model.name!r} is too large to be built by every process of a {cluster.instance.name} in host memory: choose"
-        " instances with more of it, or pass script= with your own."
+        f"{model.name!r} is too large for the host memory of a {cluster.instance.name}, where every process builds the"
+        " model: choose instances with more host memory, or pass script= with your own script."
     )
 
 

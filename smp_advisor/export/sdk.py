@@ -1,4 +1,4 @@
-"""Which SageMaker Python SDK a cell is written for: the one installed, found without importing it."""
+"""The SageMaker Python SDK version for which a cell is written; the installed version is read without importing it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["DISTRIBUTIONS", "REQUIREMENTS", "Sdk", "chosen_sdk", "installed_sdk"
 Sdk = Literal["v2", "v3"]
 
 REQUIREMENTS: dict[Sdk, str] = {"v2": "sagemaker>=2.243,<3", "v3": "sagemaker>=3.0.1,<4"}
-"""What cells need: the oldest releases in which each of them has been run."""
+"""Requirements of the cells: the oldest releases with which they have been tested."""
 
 DISTRIBUTIONS: dict[Sdk, str] = {"v2": "sagemaker", "v3": "sagemaker-train"}
-"""Distribution whose version tells the SDK's; version 3 is a bundle, and this part of it holds ModelTrainer."""
+"""Distribution with the version of the SDK; version 3 is a bundle, and this is the part with ModelTrainer."""
 
 
 def installed_sdk() -> Sdk | None:
-    """Major version of the SDK in this environment; None without one.
+    """Major version of the installed SDK; None if it is not installed.
 
-    Importing version 2 takes two seconds and contacts the instance's metadata service; reading its version does not.
+    Importing version 2 takes two seconds and contacts the instance metadata service; reading its version does not.
     """
     for distribution in ("sagemaker-train", "sagemaker"):
         try:
@@ -35,12 +35,12 @@ def installed_sdk() -> Sdk | None:
 
 
 def chosen_sdk(sdk: str) -> Sdk:
-    """The version to write for: as asked, else the one installed, else version 2, which knows every library.
+    """The requested version; for ``"auto"`` the installed version, or version 2, which supports every library.
 
     Raises
     ------
     ExportError
-        No such version.
+        The version does not exist.
     """
     if sdk == "auto":
         return installed_sdk() or "v2"

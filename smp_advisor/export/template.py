@@ -1,4 +1,4 @@
-"""Templates of emitted code: Python files whose marked lines and values depend on the plan."""
+"""Templates of generated code: Python files with conditional lines and values."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def _lines(name: str) -> tuple[str, ...]:
 
 
 def render(name: str, *, values: Mapping[str, object], flags: Mapping[str, bool]) -> str:
-    """Write out a template.
+    """Render a template.
 
-    Lines between ``#: if <flags>`` (``#: elif``, ``#: else``) and ``#: end`` stay where every flag named holds (``not``
-    negates one, ``and`` joins them); ``#: include <template>`` brings in another. ``{{ name }}`` becomes the value's
-    literal, or itself where it is a `Comment`. Values are put in once, in one pass: braces in a user's text mean
-    nothing.
+    Lines between ``#: if <flags>`` (``#: elif``, ``#: else``) and ``#: end`` are included if all flags are true
+    (``not`` negates a flag, ``and`` joins flags). ``#: include <template>`` includes another template. ``{{ name }}``
+    is replaced by the literal of the value, or by the text itself if it is a `Comment`. Values are inserted in one
+    pass, so braces in the text of a user have no effect.
     """
-    kept: list[str] = []
-    # For each open block: does the current branch hold, has one held.
+    lines: list[str] = []
+    # For each open block: whether the current branch is true, and whether any branch was true.
     blocks: list[tuple[bool, bool]] = []
     for line in _lines(name):
         directive = _DIRECTIVE.fullmatch(line)
         if directive is None:
             if all(holds for holds, _ in blocks):
-                kept.append(_filled(line, values))
+                lines.append(_filled(line, values))
             continue
         word, condition = directive.groups()
         if word == "if":
@@ -53,10 +53,10 @@ def render(name: str, *, values: Mapping[str, object], flags: Mapping[str, bool]
         elif word == "end":
             blocks.pop()
         else:
-            _, held = blocks.pop()
-            holds = not held and (word == "else" or _holds(condition, flags))
-            blocks.append((holds, held or holds))
-    return "\n".join(kept) + "\n"
+            _, any_held = blocks.pop()
+            holds = not any_held and (word == "else" or _holds(condition, flags))
+            blocks.append((holds, any_held or holds))
+    return "\n".join(lines) + "\n"
 
 
 def _holds(condition: str, flags: Mapping[str, bool]) -> bool:

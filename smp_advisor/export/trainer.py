@@ -1,11 +1,11 @@
-"""The job as a ModelTrainer of the SageMaker Python SDK, version 3."""
+"""The training job as a ModelTrainer of the SageMaker Python SDK, version 3."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.export.launcher import contract, distribution, starts_by_contract
+from smp_advisor.export.launcher import distribution, launcher_hyperparameters, starts_by_hyperparameters
 from smp_advisor.export.literal import Call, Expression, import_line
 from smp_advisor.export.storage import FileSystem
 
@@ -20,7 +20,7 @@ _REGION = Expression("session.boto_region_name")
 
 def imports(job: Launch) -> list[str]:
     """Import statements of the cell, sorted."""
-    by_contract = starts_by_contract(job.plan.library)
+    by_hyperparameters = starts_by_hyperparameters(job.plan.library)
     file_systems = any(isinstance(place, FileSystem) for place in job.inputs.values())
     used = {
         "sagemaker.core": {"image_uris": True},
@@ -34,23 +34,23 @@ def imports(job: Launch) -> list[str]:
             "Compute": True,
             "InputData": bool(job.inputs),
             "Networking": bool(job.options.subnets),
-            "SourceCode": not by_contract,
+            "SourceCode": not by_hyperparameters,
         },
         "sagemaker.train": {"ModelTrainer": True},
-        "sagemaker.train.distributed": {"SMP": job.plan.library == "smp-v2", "Torchrun": not by_contract},
+        "sagemaker.train.distributed": {"SMP": job.plan.library == "smp-v2", "Torchrun": not by_hyperparameters},
     }
-    chosen = {module: [name for name, wanted in names.items() if wanted] for module, names in used.items()}
-    return [import_line(module, names) for module, names in chosen.items() if names]
+    imported = {module: [name for name, is_used in names.items() if is_used] for module, names in used.items()}
+    return [import_line(module, names) for module, names in imported.items() if names]
 
 
 def training_image(job: Launch) -> Call:
-    """Lookup of the container's address: version 3 does not choose it by the framework's version."""
+    """Lookup of the container image, which version 3 does not derive from the framework version."""
     container = job.container
     library = job.plan.library
     place: dict[str, Any] = {"region": _REGION}
     versions: dict[str, Any] = {"py_version": container.py_version, "instance_type": job.cluster.instance.name}
     if library == "smp-v2":
-        # Both keys, with or without parameters, choose the library's own image.
+        # Both keys, with or without parameters, select the image of the library.
         chosen = {"torch_distributed": {"enabled": True}, "smdistributed": {"modelparallel": {"enabled": True}}}
         framework = {"framework": "pytorch", "framework_version": container.framework_version}
         return Call("image_uris.get_training_image_uri", place | framework | versions | {"distribution": chosen})
@@ -62,7 +62,7 @@ def training_image(job: Launch) -> Call:
                 "framework_version": container.transformers_version,
                 "pytorch_version": container.framework_version,
             }
-        # Any true value selects the compiler's image.
+        # Any true value selects the image of the compiler.
         return Call("image_uris.get_training_image_uri", place | framework | versions | {"compiler_config": True})
     name = "tensorflow" if library == "smp-v1-tensorflow" else "pytorch"
     framework = {"framework": name, "version": container.framework_version}
@@ -70,7 +70,7 @@ def training_image(job: Launch) -> Call:
 
 
 def trainer(job: Launch) -> Call:
-    """The ModelTrainer, in the variables of the cell: ``role``, ``session``, ``training_image``, ``source_dir``."""
+    """The ModelTrainer; it uses the variables ``role``, ``session``, ``training_image`` and ``source_dir``."""
     options = job.options
     arguments: dict[str, Any] = {
         "sagemaker_session": Expression("session"),
@@ -78,12 +78,12 @@ def trainer(job: Launch) -> Call:
         "training_image": Expression("training_image"),
     }
     hyperparameters = {name: _as_text(value) for name, value in job.hyperparameters.items()}
-    if starts_by_contract(job.plan.library):
+    if starts_by_hyperparameters(job.plan.library):
         hyperparameters |= {
             "sagemaker_program": job.script if job.options.source_dir else Expression("script.name"),
             "sagemaker_submit_directory": Expression("source_uri"),
             "sagemaker_region": _REGION,
-            **contract(job),
+            **launcher_hyperparameters(job),
         }
     else:
         arguments |= {"source_code": _source_code(job), "distributed": _torchrun(job)}
@@ -110,7 +110,7 @@ def inputs(job: Launch) -> list[Call]:
 
 
 def _as_text(value: object) -> object:
-    """Text that would be read as something else: the container decodes JSON, and version 3 sends text as it is."""
+    """Encode a string that is also valid JSON: the container decodes JSON, and version 3 sends strings unchanged."""
     if not isinstance(value, str):
         return value
     try:

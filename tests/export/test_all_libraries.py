@@ -342,8 +342,8 @@ def test_where_aws_does_not_answer_the_table_does(ran):
     _, results = ran
     result = results["quota"]
     assert result["error"] is None, result["error"]
-    assert "AWS did not tell the quota" in result["printed"]
-    assert "$50.50 an hour for 2 x ml.p4d.24xlarge (the advisor's table of 2026-11-20)." in result["printed"]
+    assert "AWS did not return the quota" in result["printed"]
+    assert "$50.50 per hour for 2 x ml.p4d.24xlarge (the advisor's table of 2026-11-20)." in result["printed"]
 
 
 def test_nothing_but_the_mock_was_reached(ran):

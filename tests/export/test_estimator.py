@@ -184,7 +184,7 @@ def test_cells_are_written_for_the_sdk_that_is_installed(monkeypatch):
 
 
 def test_version_3_says_that_it_stands_in_for_what_aws_documents_with_version_2():
-    assert "AWS documents this library with version 2 only" in call(sdk="v3")
+    assert "AWS documents this library for version 2 only" in call(sdk="v3")
     smp_v2 = replace_plan(Plan(library="smp-v2", hybrid_shard_degree=8))
     assert "AWS documents this library" not in estimator_cell(*smp_v2, sdk="v3", script="train.py")
     compiler = replace_plan(Plan(library="training-compiler"))
@@ -218,21 +218,21 @@ def test_processes_with_version_3_of_the_sdk_get_one_sentence(monkeypatch):
     with pytest.raises(RuntimeError) as raised:
         exec(estimator_cell(*CASES["10 B"].parts, sdk="v2"), {})
     assert str(raised.value) == (
-        "This cell needs version 2 of the SageMaker Python SDK, installed is 3.27.0: export the cell for that one, or"
-        ' run %pip install "sagemaker>=2.243,<3" and restart the kernel.'
+        "This cell requires version 2 of the SageMaker Python SDK (installed: 3.27.0). Export the cell for your"
+        ' version, or run %pip install "sagemaker>=2.243,<3" and restart the kernel.'
     )
 
 
 def test_a_script_that_was_not_written_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.257.7")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RuntimeError, match=r"train_smp\.py is missing: run the cell that writes it first"):
+    with pytest.raises(RuntimeError, match=r"train_smp\.py is missing: first run the cell that writes it"):
         exec(estimator_cell(*CASES["10 B"].parts, sdk="v2"), {})
 
 
 def test_header_says_what_is_launched_and_what_it_costs():
     header = estimator_cell(*CASES["10 B"].parts).split("\nfrom importlib")[0]
-    assert "16 x ml.p4d.24xlarge (128 GPUs, about $404.02 an hour)" in header
+    assert "16 x ml.p4d.24xlarge (128 GPUs, about $404.02 per hour)" in header
     assert '%pip install "sagemaker>=2.243,<3"' in header
 
 
@@ -284,38 +284,38 @@ CUSTOM = Cluster.custom(
     ("options", "sentence"),
     [
         ({"sdk": "2"}, 'sdk must be "auto", "v2" or "v3"'),
-        ({"cluster": CUSTOM}, "is no SageMaker instance type"),
+        ({"cluster": CUSTOM}, "is not a SageMaker instance type"),
         ({"cluster": Cluster("ml.p5.48xlarge", 16)}, "cannot use ml.p5.48xlarge"),
         ({"data": "bucket/x"}, "must be an S3 URI"),
-        ({"data": {"a b": "s3://bucket"}}, "unlike 'a b'"),
+        ({"data": {"a b": "s3://bucket"}}, "not 'a b'"),
         ({"checkpoints": "/tmp"}, "checkpoints must be an S3 URI"),
-        ({"job_name": "a_b"}, "job_name must be"),
+        ({"job_name": "a_b"}, "job_name must have"),
         ({"max_run_seconds": 0}, "max_run_seconds"),
         ({"no_such": 1}, "A job has no option 'no_such'"),
-        ({"spot": True}, "starts over without checkpoints"),
-        ({"spot": True, "checkpoints": "s3://b/c", "keep_alive_seconds": 60}, "no warm pool of spot instances"),
+        ({"spot": True}, "starts from the beginning without checkpoints"),
+        ({"spot": True, "checkpoints": "s3://b/c", "keep_alive_seconds": 60}, "no warm pools of spot instances"),
         ({"max_wait_seconds": 60}, "pass spot=True as well"),
         ({"spot": True, "checkpoints": "s3://b/c", "max_wait_seconds": 60}, "must be at least max_run_seconds"),
         ({"keep_alive_seconds": 30_000}, "360 minutes"),
-        ({"data": "fsx://fs-0123456789abcdef0/fsx"}, "through your network only"),
+        ({"data": "fsx://fs-0123456789abcdef0/fsx"}, "accessible only from your own network"),
         ({"data": "fsx://nonsense"}, "must be an S3 URI"),
         ({"data": {"code": "s3://b/c"}}, "choose another name"),
-        ({"subnets": ["subnet-1"]}, "SageMaker takes both or neither"),
+        ({"subnets": ["subnet-1"]}, "pass both or neither"),
         ({"subnets": "subnet-1", "security_group_ids": ["sg-1"]}, "must be a list of ids"),
-        ({"plan_hyperparameters": False}, "pass script= with your own"),
+        ({"plan_hyperparameters": False}, "pass script= with its path"),
         ({"volume_gb": 0}, "volume_gb must be a whole number"),
         ({"max_run_seconds": 29 * 86_400}, "28 days"),
-        ({"script": " "}, "script must be text"),
+        ({"script": " "}, "script must be a string"),
         ({"source_dir": "code"}, "pass script="),
-        ({"extra_hyperparameters": {"sagemaker_x": 1}}, "SageMaker's own"),
+        ({"extra_hyperparameters": {"sagemaker_x": 1}}, "reserved by SageMaker"),
         ({"extra_hyperparameters": {"batch_size": 1}}, "change the plan instead"),
-        ({"extra_hyperparameters": {"x": object()}}, "must be text, a finite number"),
-        ({"extra_hyperparameters": {"x": float("nan")}}, "must be text, a finite number"),
-        ({"extra_hyperparameters": {"x": "y" * 2500}}, "over 2500 characters"),
-        ({"extra_hyperparameters": {"x" * 257: 1}}, "over 256 characters"),
+        ({"extra_hyperparameters": {"x": object()}}, "must be a string, a finite number"),
+        ({"extra_hyperparameters": {"x": float("nan")}}, "must be a string, a finite number"),
+        ({"extra_hyperparameters": {"x": "y" * 2500}}, "more than 2500 characters"),
+        ({"extra_hyperparameters": {"x" * 257: 1}}, "more than 256 characters"),
         ({"extra_hyperparameters": {f"x{i}": 1 for i in range(100)}}, "100 hyperparameters"),
-        ({"plan": replace(BASE.plan, version="1.9.0", fp16=False)}, "needs library version 1.10.0 or later"),
-        ({"model": make_model("qwen3", {"model_type": "qwen3"})}, "No training script can be written for the family"),
+        ({"plan": replace(BASE.plan, version="1.9.0", fp16=False)}, "requires library version 1.10.0 or later"),
+        ({"model": make_model("qwen3", {"model_type": "qwen3"})}, "No training script can be generated for the family"),
         ({"model": make_model(head="none")}, "has no head"),
         (
             {
@@ -355,7 +355,7 @@ def test_inferred_positions_follow_the_job():
     model = Model.from_parameters(10e9)
     script = training_script(model, case.cluster, Job(sequence_length=4096), case.plan)
     assert '"n_positions": 4096,' in script
-    assert "The advice inferred 2048 positions" in script
+    assert "The advisor inferred 2048 positions" in script
     assert '"n_positions": 2048,' in training_script(model, case.cluster, Job(sequence_length=512), case.plan)
 
 

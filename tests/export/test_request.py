@@ -382,7 +382,9 @@ def test_without_an_execution_role_the_cell_says_what_to_set(results):
     result = results["as a user"]
     assert result["requests"] == []
     last = result["error"].strip().splitlines()[-1]
-    assert last == ("RuntimeError: These credentials belong to no SageMaker execution role: set role above to its ARN.")
+    assert last == (
+        "RuntimeError: These credentials are not those of a SageMaker execution role: set role above to its ARN."
+    )
 
 
 def test_job_without_data_has_no_channels(results):

@@ -180,7 +180,7 @@ def test_generated_script_keeps_the_rule(name, rule):
     assert RULES[rule](Script(training_script(*case.parts), case.plan))
 
 
-INIT = "    smp.init()  # takes the parameters from the estimator\n"
+INIT = "    smp.init()  # reads the parameters of the estimator\n"
 SET_DEVICE = "    torch.cuda.set_device(smp.local_rank())\n"
 STEP = "            optimizer.step()\n"
 SAVE = "            if arguments.checkpoint_every and step"

@@ -223,8 +223,8 @@ def test_checkpoints_are_partial_and_resumed(results):
 @pytest.mark.parametrize(
     ("run", "sentence"),
     [
-        ("token outside of the vocabulary", "x.npy holds the token id 128"),
-        ("too few samples", "fewer than one step takes (16 x 4)"),
+        ("token outside of the vocabulary", "x.npy contains the token id 128"),
+        ("too few samples", "fewer than one step requires (16 x 4)"),
         ("other precision", "trains in fp16, not bf16"),
         ("other parameters", "other parameters than the estimator has (fp16)"),
         ("batch that microbatches do not divide", "must be a multiple of microbatches (3)"),

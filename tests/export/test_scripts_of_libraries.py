@@ -201,7 +201,7 @@ def test_a_divided_model_is_transformed_and_its_group_shares_batches(jobs):
     assert printed.index("library initialized") < printed.index("model transformed") < printed.index("step 1 loss")
     assert done["summary"]["steps"] == 2
     # A script for other parameters than the job has stops at once.
-    assert "written for other parameters" in jobs["other parameters"]["error"]
+    assert "generated for other parameters" in jobs["other parameters"]["error"]
 
 
 def estimator_settings(plan):
@@ -243,16 +243,16 @@ def test_own_scripts_are_run_as_they_are():
 @pytest.mark.parametrize(
     ("model", "plan", "sentence"),
     [
-        (TASKS["gpt2"], DIVIDED["tensor"], "SMP v2 has no form of the family 'gpt2' to divide"),
-        (TASKS["llama"], PLANS["compiler"], "has no models of the family 'llama'"),
-        (TASKS["bert"], PLANS["TensorFlow"], "next-token prediction by the family 'gpt2', not for masked-token"),
-        (Model.from_parameters(200e9), Plan(library="fsdp", batch_size=1), "too large to be built by every process"),
+        (TASKS["gpt2"], DIVIDED["tensor"], "SMP v2 does not support the family 'gpt2'"),
+        (TASKS["llama"], PLANS["compiler"], "does not support the family 'llama'"),
+        (TASKS["bert"], PLANS["TensorFlow"], "next-token prediction with the family 'gpt2', not masked-token"),
+        (Model.from_parameters(200e9), Plan(library="fsdp", batch_size=1), "too large for the host memory"),
     ],
 )
 def test_what_no_script_can_be_written_for_is_said_in_a_sentence(model, plan, sentence):
     with pytest.raises(ExportError, match=sentence) as raised:
         estimator_cell(model, TWO_NODES, job(plan), plan)
-    assert str(raised.value).endswith("script= with your own.")
+    assert str(raised.value).endswith("script= with your own script.")
 
 
 def test_models_too_large_for_every_process_are_built_once():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["guards", "save_by_library"]
 
-_METRICS = ("loss", "acc", "best", "metric", "score", "held", "val", "ppl", "perplexity", "bleu", "f1")
+_METRICS = ("loss", "acc", "best", "metric", "score", "held_", "val", "ppl", "perplexity", "bleu", "f1")
 
 
 def save_by_library(draft: Draft) -> None:
