@@ -212,8 +212,10 @@ class Unknown(Value):
     """Not readable from the script."""
 
 
-def options(value: Value) -> tuple[Value, ...]:
-    """The alternatives of a choice; the value itself otherwise."""
+def options(value: Value | None) -> tuple[Value, ...]:
+    """The alternatives of a choice; the value itself otherwise; none of None."""
+    if value is None:
+        return ()
     return value.alternatives if isinstance(value, Choice) else (value,)
 
 

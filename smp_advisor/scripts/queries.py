@@ -101,7 +101,7 @@ _VARIABLES = {
 """Environment variables in which launchers leave a process's rank."""
 
 
-def origins(value: Value) -> list[Value]:
+def origins(value: Value | None) -> list[Value]:
     """What `value` may be, with methods that return their own object taken away."""
     found: list[Value] = []
     pending = list(options(value))
@@ -317,3 +317,11 @@ def derived_from(value: Value, source: Value, depth: int = 0) -> bool:
         receiver = (value.call.receiver,) if value.call.receiver is not None else ()
         parts = (*receiver, *value.call.arguments)
     return any(derived_from(part, source, depth + 1) for part in parts if not isinstance(part, Unknown))
+
+
+def argument_node(call: Call, name: str, position: int | None = None) -> ast.expr | None:
+    """The expression of an argument, by its keyword or its position."""
+    nodes = [keyword.value for keyword in call.node.keywords if keyword.arg == name]
+    if position is not None:
+        nodes += call.node.args[position : position + 1]
+    return nodes[0] if nodes else None

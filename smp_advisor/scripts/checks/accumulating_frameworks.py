@@ -28,7 +28,7 @@ def by_fabric(context: Context) -> Iterator[Delay]:
     # No other code calls the functions that `launch` calls.
     launched = any(call.arguments and isinstance(call.arguments[0], Function) for call in launches)
     for call in context.trace.methods("no_backward_sync") if fabrics else ():
-        owners = origins(call.receiver) if call.receiver is not None else []
+        owners = origins(call.receiver)
         of_fabric = runs(call) and any(isinstance(owner, Result) and owner.call in fabrics for owner in owners)
         handed = launched and not call.reached and any(isinstance(owner, Unknown) for owner in owners)
         enabled = call.argument("enabled", 1)
@@ -71,7 +71,7 @@ def by_accelerate(context: Context) -> Iterator[Delay]:
 
 
 def _is_of(call: Call, accelerator: Call) -> bool:
-    owners = origins(call.receiver) if call.receiver is not None else []
+    owners = origins(call.receiver)
     return any(isinstance(owner, Result) and owner.call is accelerator for owner in owners)
 
 
@@ -80,7 +80,7 @@ def _accelerates_fsdp(context: Context, accelerator: Call) -> bool:
     if accelerator.argument("deepspeed_plugin") is not None:
         return False
     plugin = accelerator.argument("fsdp_plugin")
-    plugins = [origin for origin in origins(plugin) if not isinstance(origin, Constant)] if plugin is not None else []
+    plugins = [origin for origin in origins(plugin) if not isinstance(origin, Constant)]
     if not plugins:
         return context.libraries.fsdp or context.libraries.smp_v2
     return any(not isinstance(origin, Result) or _leaves_it_open(origin) for origin in plugins)
@@ -129,9 +129,7 @@ def _of_arguments(context: Context, call: Call) -> dict[str, object]:
     """Batches per step of TrainingArguments with literal values."""
     sharding, config, fsdp_config = (call.argument(name) for name in ("fsdp", "accelerator_config", "fsdp_config"))
     shards = _shards(context, sharding) if sharding is not None else context.libraries.fsdp
-    settings = (
-        [option for option in options(fsdp_config) if isinstance(option, Mapping)] if fsdp_config is not None else []
-    )
+    settings = [option for option in options(fsdp_config) if isinstance(option, Mapping)]
     excluded = any({"xla", "cpu_offload"} & set(table.entries) for table in settings)
     reduces = config is not None and not _leaves_accumulation(config)
     if not shards or excluded or reduces or call.argument("deepspeed") is not None:

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.table import instances
 from smp_advisor.reading.edits import add_keyword
-from smp_advisor.reading.values import Constant, Mapping, Result, Value, options
+from smp_advisor.reading.values import Constant, Mapping, Result, options
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import constant, origins
+from smp_advisor.scripts.queries import argument_node, constant, origins
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Iterator
 
     from smp_advisor.reading.trace import Call
@@ -29,7 +28,7 @@ def _estimators(context: Context) -> list[tuple[Call, Call]]:
         configuration = call.argument("compiler_config")
         estimators += [
             (call, origin.call)
-            for origin in (origins(configuration) if configuration is not None else [])
+            for origin in origins(configuration)
             if isinstance(origin, Result) and origin.call.name.endswith("TrainingCompilerConfig")
         ]
     return estimators
@@ -118,7 +117,7 @@ def _learning_rate(context: Context) -> Iterator[Hit]:
 def _hyperparameters(call: Call) -> dict[str, object]:
     argument = call.argument("hyperparameters")
     settings: dict[str, object] = {}
-    for option in options(argument) if argument is not None else ():
+    for option in options(argument):
         if isinstance(option, Mapping):
             settings |= {key: constant(value) for key, value in option.entries.items() if isinstance(value, Constant)}
     return settings
@@ -127,7 +126,7 @@ def _hyperparameters(call: Call) -> dict[str, object]:
 @check("STC411")
 def _compatible(context: Context) -> Iterator[Hit]:
     for call, _ in _estimators(context):
-        for option in _options(call.argument("distribution")):
+        for option in options(call.argument("distribution")):
             if isinstance(option, Mapping) and "smdistributed" in option.entries:
                 yield Hit(call.module, call.node, variant="distribution")
         kind = constant(call.argument("instance_type"))
@@ -139,10 +138,6 @@ def _compatible(context: Context) -> Iterator[Hit]:
     elif context.settings.library == "training-compiler":
         for module, node, _ in context.trace.imported("smdistributed")[:1]:
             yield Hit(module, node, variant="import")
-
-
-def _options(value: Value | None) -> tuple[Value, ...]:
-    return options(value) if value is not None else ()
 
 
 @check("STC412")
@@ -159,8 +154,5 @@ def _one_large_instance(context: Context) -> Iterator[Hit]:
     for call, _ in _estimators(context):
         gpus, count = _gpus(call), _count(call)
         if gpus == 1 and count is not None and count > 1:
-            kind = next(
-                (argument.value for argument in call.node.keywords if argument.arg == "instance_type"), call.node
-            )
-            place: ast.expr = kind
+            place = argument_node(call, "instance_type") or call.node
             yield Hit(call.module, place, {"count": count, "instance": constant(call.argument("instance_type"))})

@@ -11,7 +11,7 @@ from smp_advisor.reading.values import Choice, Constant, External, Operation, Re
 from smp_advisor.scripts.checks.data import loaders
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.names import is_optimizer
-from smp_advisor.scripts.queries import constant, mentions, origins
+from smp_advisor.scripts.queries import argument_node, constant, mentions, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ def _static_padding(context: Context) -> Iterator[Hit]:
         return
     for call in context.trace.calls:
         padding = call.argument("padding")
-        constants = [constant(option) for option in options(padding)] if padding is not None else []
+        constants = [constant(option) for option in options(padding)]
         dynamic = next((value for value in constants if value is True or value == "longest"), None)
         if dynamic is not None and _tokenizes(call):
             edits = [add_keyword(call.module, call.node, "padding", '"max_length"')] if len(constants) == 1 else []
@@ -160,7 +160,7 @@ def _updates(context: Context) -> list[Call]:
 
 
 def _steps_optimizer(call: Call) -> bool:
-    for origin in origins(call.receiver) if call.receiver is not None else []:
+    for origin in origins(call.receiver):
         if isinstance(origin, Result) and (is_optimizer(origin.call.name) or origin.call.name.endswith("GradScaler")):
             return True
     return False
@@ -246,7 +246,7 @@ def _rare_interruptions(context: Context) -> Iterator[Hit]:
             for name in ("logging_steps", "save_steps", "eval_steps"):
                 every = constant(call.keywords.get(name))
                 if isinstance(every, int) and 0 < every < _OFTEN:
-                    node = next((argument.value for argument in call.node.keywords if argument.arg == name), call.node)
+                    node = argument_node(call, name) or call.node
                     yield Hit(call.module, node, {"name": name, "steps": every}, variant="interval")
     loops = _training_loops(context)
     for call in context.trace.named("xm.save", "torch.save"):

@@ -182,7 +182,7 @@ def _distributed_sampler(context: Context) -> Iterator[Hit]:
 
 def _is_sharded(dataset: Value | None) -> bool:
     """Whether the dataset is, or may be, divided before the loader."""
-    for origin in origins(dataset) if dataset is not None else []:
+    for origin in origins(dataset):
         if isinstance(origin, Result):
             call = origin.call
             divided = call.name.endswith(_SHARDED) or call.method in ("shard", "select", "split", "map", "filter")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.reading.edits import Edit, replace, wrap
 from smp_advisor.reading.values import Operation, Result, Value
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import is_known, origins, ranks
+from smp_advisor.scripts.queries import argument_node, is_known, origins, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,15 +108,13 @@ def _sampler(context: Context, call: Call) -> Iterator[Hit]:
 def _replicas(context: Context, call: Call, rank: Value) -> Iterator[Hit]:
     """The number of readers must be that of the ranks that read."""
     count = call.argument("num_replicas", 1)
-    for origin in origins(count) if count is not None else []:
+    for origin in origins(count):
         size = origin.call.name if isinstance(origin, Result) else ""
         counted = ranks(rank)
         alone = context.settings.pipeline_parallel_degree == 1 and size in _WORLD_SIZES and "smp.dp_rank" in counted
         own = {name.replace("_rank", "_size").replace(".rank", ".size") for name in counted}
         if size in _SIZES and counted and counted <= _GOOD and size not in own and not alone:
-            place = next(
-                (argument.value for argument in call.node.keywords if argument.arg == "num_replicas"), call.node
-            )
+            place = argument_node(call, "num_replicas") or call.node
             right = min(own)
             values: dict[str, object] = {"rank": f"{size}()", "right": f"{right}()"}
             renamed = isinstance(place, ast.Call) and place is not call.node and len(own) == 1

@@ -55,7 +55,7 @@ def _is_one(number: object) -> bool:
 
 def batches(context: Context, count: Value | None) -> dict[str, object]:
     """The `batches` of a step, or the `option` that sets them; empty if it is one batch or unknown."""
-    for option in options(count) if count is not None else ():
+    for option in options(count):
         number = Conditions(context.settings, defaults=True).known(option)
         if isinstance(number, int) and number > 1:
             return {"batches": f"{number} batches"}

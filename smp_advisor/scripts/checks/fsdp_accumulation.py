@@ -100,7 +100,7 @@ def _is_light(context: Context, wrap: Call, makers: list[Call]) -> bool:
 def _element_bytes(wrap: Call) -> int | None:
     """Bytes per element of an unsharded gradient: FSDP's compute type; for FSDP2, the type it reduces in."""
     precision = wrap.argument("mp_policy") if in_place(wrap) else wrap.argument("mixed_precision", 6)
-    for origin in origins(precision) if precision is not None else ():
+    for origin in origins(precision):
         if isinstance(origin, Result) and origin.call.name.endswith(("MixedPrecision", "MixedPrecisionPolicy")):
             computed = _size(origin.call.argument("param_dtype", 0))
             reduced = _size(origin.call.argument("reduce_dtype", 1)) if in_place(wrap) else None

@@ -99,7 +99,7 @@ def _adapted(call: Call) -> list[Value]:
         model = call.argument("model", 1)
     else:
         model = call.receiver if call.method in ("add_adapter", "named_parameters") else call.argument("model", 0)
-    return inside(model) if model is not None else []
+    return inside(model)
 
 
 def mixes(context: Context, wrap: Call) -> bool:

@@ -26,7 +26,7 @@ def model_parameters(context: Context) -> float | None:
     for call in context.trace.calls:
         if call.reached and call.method in ("from_pretrained", "from_config") and "Tokenizer" not in call.name:
             source = call.argument("pretrained_model_name_or_path", 0)
-            counts |= {count for option in (options(source) if source is not None else ()) if (count := _named(option))}
+            counts |= {count for option in options(source) if (count := _named(option))}
         elif call.reached and call.name.startswith("transformers.") and call.name.endswith("Config"):
             counts |= {configured_parameters(call)} - {0.0}
     return counts.pop() if len(counts) == 1 else None

@@ -10,7 +10,15 @@ from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import Constant, External, Instance, Result, options
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.names import is_scheduler
-from smp_advisor.scripts.queries import constant, guarded_by, is_wrapped_optimizer, mentions, origins, updates
+from smp_advisor.scripts.queries import (
+    argument_node,
+    constant,
+    guarded_by,
+    is_wrapped_optimizer,
+    mentions,
+    origins,
+    updates,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +50,7 @@ def _half_precision(context: Context) -> Iterator[Hit]:
 
 def _full_precision(dtype: Value | None) -> bool:
     """Whether the model is certainly created in a type other than half precision."""
-    dtypes = [option.path for option in options(dtype) if isinstance(option, External)] if dtype is not None else []
+    dtypes = [option.path for option in options(dtype) if isinstance(option, External)]
     return bool(dtypes) and all(path in ("torch.float32", "torch.float", "torch.bfloat16") for path in dtypes)
 
 
@@ -76,18 +84,12 @@ def _inner_optimizer(context: Context) -> Iterator[Hit]:
         if is_scheduler(call.name):
             optimizer = call.argument("optimizer", 0)
             if optimizer is not None and all(is_wrapped_optimizer(option) for option in options(optimizer)):
-                place = _given(call, "optimizer")
-                edits = [replace(call.module, place, f"{call.module.text(place)}.optimizer")] if place else []
+                place = argument_node(call, "optimizer", 0)
+                named = isinstance(place, (ast.Name, ast.Attribute))
+                edits = [replace(call.module, place, f"{call.module.text(place)}.optimizer")] if place and named else []
                 yield Hit(call.module, call.node, {}, edits, variant="scheduler")
         elif call.name in _CLIPS and context.wrappings and not _for_other_precision(context, call):
             yield Hit(call.module, call.node, {}, _clip_masters(context, call), variant="clipping")
-
-
-def _given(call: Call, keyword: str) -> ast.expr | None:
-    arguments = [argument.value for argument in call.node.keywords if argument.arg == keyword] + list(
-        call.node.args[:1]
-    )
-    return arguments[0] if arguments and isinstance(arguments[0], (ast.Name, ast.Attribute)) else None
 
 
 def _for_other_precision(context: Context, call: Call) -> bool:
@@ -104,9 +106,7 @@ def _for_other_precision(context: Context, call: Call) -> bool:
 
 def _clip_masters(context: Context, call: Call) -> list[Edit]:
     """The change to ``optimizer.clip_master_grads(norm)``, with the local name of the wrapper."""
-    norm = next((keyword.value for keyword in call.node.keywords if keyword.arg == "max_norm"), None)
-    if norm is None and len(call.node.args) > 1:
-        norm = call.node.args[1]
+    norm = argument_node(call, "max_norm", 1)
     extra = [keyword for keyword in call.node.keywords if keyword.arg not in ("max_norm", "parameters")]
     if norm is None or extra or len(call.node.args) > 2 or not call.discarded:
         return []

@@ -131,18 +131,11 @@ def _outermost(call: Call) -> bool:
 
 def _never(context: Context) -> Iterator[Hit]:
     for call in context.trace.named("smp.DistributedOptimizer", "smp.init"):
-        visible = not any(
-            isinstance(owner, External)
-            for parameters in context.trace.methods("parameters")
-            for owner in _owners(parameters)
-        )
+        owners = [owner for source in context.trace.methods("parameters") for owner in origins(source.receiver)]
+        visible = not any(isinstance(owner, External) for owner in owners)
         if call.reached and visible and context.trains and context.trace.named("smp.DistributedOptimizer"):
             yield Hit(call.module, call.node, variant="none")
             return
-
-
-def _owners(call: Call) -> list[object]:
-    return list(origins(call.receiver)) if call.receiver is not None else []
 
 
 def _keras_models(context: Context) -> Iterator[Call]:
@@ -189,7 +182,7 @@ def _device_set(context: Context) -> Iterator[Hit]:
 
 def _by_node(device: Value | None) -> bool:
     """``smp.rank() % torch.cuda.device_count()`` is the local rank, because processes are numbered node by node."""
-    alternatives = options(device) if device is not None else ()
+    alternatives = options(device)
     return all(isinstance(alternative, Operation) and alternative.operator == "Mod" for alternative in alternatives)
 
 

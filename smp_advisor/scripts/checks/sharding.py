@@ -66,7 +66,7 @@ def in_place(call: Call) -> bool:
 
 def is_whole(strategy: Value | None) -> bool:
     """Whether a sharding strategy certainly does not shard gradients: ``NO_SHARD``."""
-    alternatives = options(strategy) if strategy is not None else ()
+    alternatives = options(strategy)
     names = [
         alternative.path if isinstance(alternative, External) else str(constant(alternative))
         for alternative in alternatives
@@ -80,17 +80,17 @@ def may_offload(cpu_offload: Value | None) -> bool:
         may_offload(option.call.argument("offload_params", 0))
         if isinstance(option, Result) and option.call.name.endswith("CPUOffload")
         else not isinstance(option, Constant) or bool(option.value)
-        for option in (options(cpu_offload) if cpu_offload is not None else ())
+        for option in options(cpu_offload)
     )
 
 
 def sharded_model(call: Call) -> list[Value]:
     """Models that a sharding call may shard."""
     module = call.argument("module", 0)
-    return inside(module) if module is not None else []
+    return inside(module)
 
 
-def inside(value: Value) -> list[Value]:
+def inside(value: Value | None) -> list[Value]:
     """Models that `value` may be, without wrappers that keep the model."""
     models: list[Value] = []
     pending = origins(value)

@@ -11,6 +11,7 @@ from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import Collection, Constant, Function, Instance, Result, Value
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import (
+    argument_node,
     constant,
     is_optimizer_call,
     is_wrapped_model,
@@ -122,7 +123,7 @@ def _is_models(call: Call) -> bool:
         return True
     if not call.arguments or "gradient" in call.keywords:
         return False
-    sources = origins(call.receiver) if call.receiver is not None else []
+    sources = origins(call.receiver)
     return not any(isinstance(source, Result) and source.call.receiver is not None for source in sources)
 
 
@@ -203,9 +204,9 @@ def _fixed_length(context: Context, value: Value) -> str:
 
 
 def _argument_node(call: Call, name: str) -> ast.expr | None:
-    for keyword in call.node.keywords:
-        if keyword.arg == name:
-            return keyword.value
+    keyword = argument_node(call, name)
+    if keyword is not None:
+        return keyword
     if call.function is None or any(isinstance(argument, ast.Starred) for argument in call.node.args):
         return None
     spec = call.function.node.args

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.reading.edits import Edit, wrap
 from smp_advisor.reading.values import Constant, Function, Instance, Operation, Result, Value, options
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import constant, is_wrapped_model, origins
+from smp_advisor.scripts.queries import argument_node, constant, is_wrapped_model, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +96,7 @@ def _unused_outputs(context: Context) -> Iterator[Hit]:
             model = call.receiver is not None and is_wrapped_model(call.receiver)
             is_configuration = call.name.startswith("transformers.")
             if constant(value) is True and (model or is_configuration) and not _read(context, call.module, attribute):
-                node = next((keyword.value for keyword in call.node.keywords if keyword.arg == flag), call.node)
+                node = argument_node(call, flag) or call.node
                 yield Hit(call.module, node, {"flag": flag, "output": attribute}, variant="flag")
         for store in context.trace.stores:
             if (
@@ -135,12 +135,10 @@ def _thrown_away(context: Context) -> Iterator[Hit]:
 
 def _wrapped_modules(value: Value | None) -> list[Instance]:
     modules: list[Instance] = []
-    for origin in origins(value) if value is not None else []:
+    for origin in origins(value):
         if isinstance(origin, Result) and origin.call.name == "smp.DistributedModel":
             inner = origin.call.argument("module", 0)
-            modules += (
-                [option for option in origins(inner) if isinstance(option, Instance)] if inner is not None else []
-            )
+            modules += [option for option in origins(inner) if isinstance(option, Instance)]
     return modules
 
 

@@ -11,7 +11,7 @@ from smp_advisor.reading.values import Argument, Mapping, Result, Unknown, Value
 from smp_advisor.scripts.checks.sharding import FSDP
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.names import is_optimizer
-from smp_advisor.scripts.queries import constant, is_plain_model, mentions, origins
+from smp_advisor.scripts.queries import argument_node, constant, is_plain_model, mentions, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +76,7 @@ def _transformed(context: Context) -> Iterator[Hit]:
 def _untransformed(wrap: Call) -> bool:
     """Whether the model that FSDP wraps is certainly not transformed."""
     module = wrap.argument("module", 0)
-    models = [inner for origin in origins(module) for inner in _inside_wrappers(origin)] if module is not None else []
+    models = [inner for origin in origins(module) for inner in _inside_wrappers(origin)]
     return bool(models) and all(is_plain_model(model) for model in models)
 
 
@@ -169,8 +169,8 @@ def _backend(context: Context) -> Iterator[Hit]:
             backend.default if isinstance(backend, Argument) else backend
         )  # the value unless the job sets the option
         if constant(chosen) == "smddp":
-            nodes = [keyword.value for keyword in call.node.keywords if keyword.arg == "backend"] + call.node.args[:1]
-            edits = [replace(call.module, nodes[0], '"nccl"')] if nodes and isinstance(nodes[0], ast.Constant) else []
+            node = argument_node(call, "backend", 0)
+            edits = [replace(call.module, node, '"nccl"')] if isinstance(node, ast.Constant) else []
             yield Hit(call.module, call.node, {}, edits)
 
 
@@ -188,7 +188,7 @@ def _names_of_v1(context: Context) -> Iterator[Hit]:
 def _initial_parameters(context: Context) -> Iterator[tuple[Call, str, object]]:
     for call in context.trace.named("tsm.init"):
         config = call.argument("config", 0)
-        for option in options(config) if config is not None else ():
+        for option in options(config):
             if isinstance(option, Mapping):
                 for name, value in option.entries.items():
                     yield call, name, constant(value)
