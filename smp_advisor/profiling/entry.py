@@ -10,9 +10,9 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.polynomial import Polynomial
+from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 from smp_advisor.profiling.precision import training_precision
-from smp_advisor.profiling.result import Profile, Provenance
+from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.sandbox import Limits, run_isolated
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
@@ -28,8 +28,6 @@ Stage = Literal["trace", "copy", "local", "rehearsal"]
 STAGES: tuple[Stage, ...] = ("trace", "copy", "local", "rehearsal")
 
 _TRACE_SECONDS = 300.0
-_FUSED_SINCE = 2
-"""Major version of PyTorch that introduced a fused attention kernel."""
 
 
 def profile(
@@ -105,7 +103,7 @@ def profile(
     job = _job(job, settings)
     selected = _stages(stages, model=model, plan=plan, script=script)
     limits = Limits(memory_bytes=memory_bytes, seconds=seconds or _TRACE_SECONDS)
-    trace_settings = {
+    trace_settings: dict[str, Any] = {
         "precision": training_precision(precision or job.precision).precision,
         "attention": attention or (job.attention if has_attention else attention_for(library, plan)),
         "optimizer": job.optimizer,
@@ -117,7 +115,7 @@ def profile(
     callbacks: dict[str, Any] = {"on_line": on_line, "on_progress": on_progress}
     bounds: dict[str, Any] = {"memory_bytes": memory_bytes} | ({} if seconds is None else {"seconds": seconds})
     if model is None:
-        result = _empty(str(script), trace_settings)
+        result = Profile(name=str(script), source="script", **trace_settings)
     elif "trace" in selected:
         result = _trace(model, trace_settings, inputs, limits, callbacks)
     else:
@@ -149,12 +147,8 @@ def profile(
 
 def attention_for(library: str | None, plan: Plan | None = None) -> str:
     """Attention kernel of the library's PyTorch: ``eager`` before PyTorch 2 (SMP v1), ``fused`` from PyTorch 2 on."""
-    name = plan.library if plan is not None else library or "smp-v1"
-    version = str(getattr(plan, "framework_version", "") or "")
-    major = version.split(".", maxsplit=1)[0]
-    if major.isdigit():
-        return "fused" if int(major) >= _FUSED_SINCE else "eager"
-    return "eager" if name == "smp-v1" else "fused"
+    name = plan.library if plan is not None else library or DEFAULT_LIBRARY
+    return "fused" if name == "auto" or get_library(name).fused_attention else "eager"
 
 
 def _is_script(model: Any) -> bool:
@@ -264,33 +258,11 @@ def _counted(model: Any, trace_settings: dict[str, Any]) -> Profile:
 
     from smp_advisor.profiling.gpu_kernels import without_initialization
     from smp_advisor.profiling.profiled_model import read_model
-    from smp_advisor.profiling.structure import ties
+    from smp_advisor.profiling.trace import Settings, counted_profile
 
     profiled = read_model(model)
     built = profiled.module
     if built is None:
         with torch.device("meta"), without_initialization():
             built = profiled.build()
-    return dataclasses.replace(
-        _empty(profiled.name, trace_settings),
-        source=profiled.source,
-        origin=profiled.origin,
-        parameter_count=sum(p.numel() for p in built.parameters()),
-        trainable_parameter_count=sum(p.numel() for p in built.parameters() if p.requires_grad),
-        tied=ties(built),
-        config_json=profiled.config_json,
-        provenance=(Provenance(figure="parameters", method="counted", confidence="exact"),),
-    )
-
-
-def _empty(name: str, trace_settings: dict[str, Any]) -> Profile:
-    return Profile(
-        name=name,
-        source="script",
-        parameter_count=0,
-        trainable_parameter_count=0,
-        saved_bytes=Polynomial(),
-        forward_flops=Polynomial(),
-        backward_flops=Polynomial(),
-        **trace_settings,
-    )
+    return counted_profile(profiled, Settings(**trace_settings), built)

@@ -106,7 +106,7 @@ def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str =
     return dataclasses.replace(
         profile,
         provenance=(
-            Provenance(figure="parameters", method="counted", confidence="exact"),
+            *profile.provenance,
             Provenance(figure="saved bytes", method=method, confidence=confidence, note=note),
             Provenance(figure="FLOPs", method=method, confidence=confidence, note=note),
             Provenance(

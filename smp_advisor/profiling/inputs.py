@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.profiled_model import task_of
 
-__all__ = ["ExampleInputs", "example_inputs", "filled"]
+__all__ = ["ExampleInputs", "cast_inputs", "example_inputs", "filled"]
 
 _IMAGE_SIZE = 224
 _LABELS = frozenset({"labels", "label", "targets", "target", "y", "lm_labels"})
@@ -73,6 +73,15 @@ def filled(inputs: Any, vocab: int, *, seed: int = 0) -> Any:
         return torch.randint(0, max(vocab, 1), value.shape, generator=generator, dtype=value.dtype)
 
     return tree_map(fill, inputs)
+
+
+def cast_inputs(inputs: Any, dtype: torch.dtype) -> Any:
+    """Inputs with floating-point tensors cast to the training dtype."""
+
+    def cast(value: Any) -> Any:
+        return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    return tree_map(cast, inputs)
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:

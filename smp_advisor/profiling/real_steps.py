@@ -8,24 +8,24 @@ equaled the full-size figures exactly.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.fake import default_dtype
 from smp_advisor.profiling.gpu_kernels import without_initialization
-from smp_advisor.profiling.inputs import example_inputs, filled
+from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
 from smp_advisor.profiling.optimizer_step import optimizer_rise_bytes
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.result import Agreement, BlockProfile, Profile, Provenance
-from smp_advisor.profiling.scaled.reduction import at_scale, layers_of, usual_fraction, vocabulary_of
+from smp_advisor.profiling.scaled.reduction import WidthFraction, at_scale, layers_of, usual_fraction, vocabulary_of
 from smp_advisor.profiling.step import measure_step
-from smp_advisor.profiling.structure import dimensions, parameter_total, stacks, ties
-from smp_advisor.profiling.trace import compute_dtype, versions
+from smp_advisor.profiling.structure import dimensions, parameter_total, stacks
+from smp_advisor.profiling.trace import FIGURES, compute_dtype, counted_profile, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,11 +48,6 @@ _BATCHES = (2, 3)
 _SEQUENCES = (32, 64, 96)
 _MAX_ERROR = 0.01
 """Maximum relative error at the check width; a larger error refutes the polynomial."""
-_FIGURES: dict[str, Callable[[StepMeasure], int]] = {
-    "saved bytes": lambda step: step.saved_bytes,
-    "forward FLOPs": lambda step: step.forward_flops,
-    "backward FLOPs": lambda step: step.backward_flops,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +56,15 @@ class _Grid:
 
     profiled: ProfiledModel
     settings: Settings
-    fraction: tuple[int, bool]
+    fraction: WidthFraction
     layers: int
     vocabulary: int
 
     def points(self, over: int, layers: int, vocabulary: int) -> Points:
         """Real steps of one copy at every batch and sequence length."""
-        config = at_scale(self.profiled.config, self.fraction, over, layers=layers, vocabulary=vocabulary or 1)
+        config = at_scale(
+            self.profiled.config, replace(self.fraction, over=over), layers=layers, vocabulary=vocabulary or 1
+        )
         dtype = compute_dtype(self.settings.training_precision)
         torch.manual_seed(0)
         with default_dtype(dtype):
@@ -81,12 +78,9 @@ class _Grid:
         }
 
     def _step(self, model: nn.Module, inputs: Any, dtype: torch.dtype) -> StepMeasure:
-        def convert(value: Any) -> Any:
-            return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-
         return measure_step(
             model,
-            tree_map(convert, inputs),
+            cast_inputs(inputs, dtype),
             precision=self.settings.precision,
             attention=self.settings.attention,
         )
@@ -105,7 +99,7 @@ def profile_by_real_steps(profiled: ProfiledModel, settings: Settings) -> Profil
     """
     began = time.perf_counter()
     fraction, layers = usual_fraction(profiled.config), layers_of(profiled.config)
-    if fraction is None or not layers or fraction[0] <= _CHECK_WIDTH:
+    if fraction is None or not layers or fraction.under <= _CHECK_WIDTH:
         raise ProfileError("its configuration has no heads and layers that scale together", kind="error")
     vocabulary = vocabulary_of(profiled.config)
     grid = _Grid(profiled=profiled, settings=settings, fraction=fraction, layers=layers, vocabulary=vocabulary)
@@ -116,16 +110,16 @@ def profile_by_real_steps(profiled: ProfiledModel, settings: Settings) -> Profil
     agreements = _check_width(grid, base, small)
     figures: dict[str, Polynomial] = {}
     per_layer: dict[str, Polynomial] = {}
-    for figure, read in _FIGURES.items():
-        at_base, at_deeper, at_wider = (_at_full_width(copies, read, fraction[0]) for copies in (base, deeper, wider))
+    for figure, read in FIGURES.items():
+        at_base, at_deeper, at_wider = (_at_width(copies, read, fraction.under) for copies in (base, deeper, wider))
         per_layer[figure] = (at_deeper - at_base) * Fraction(1, _LAYERS[1] - _LAYERS[0])
         per_token = (at_wider - at_base) * Fraction(1, large - small) if large > small else Polynomial()
         figures[figure] = at_base + per_layer[figure] * (layers - _LAYERS[0]) + per_token * (vocabulary - small)
     return _assembled(profiled, settings, figures, per_layer, agreements, time.perf_counter() - began)
 
 
-def _at_full_width(copies: Mapping[int, Points], read: Callable[[StepMeasure], int], width: int) -> Polynomial:
-    """Value at the full width of the Lagrange polynomial through the measured widths."""
+def _at_width(copies: Mapping[int, Points], read: Callable[[StepMeasure], int], width: int) -> Polynomial:
+    """Value at a width of the Lagrange polynomial through the measured widths."""
     total = Polynomial()
     for over, points in copies.items():
         weight = Fraction(1)
@@ -143,11 +137,11 @@ def _check_width(grid: _Grid, base: Mapping[int, Points], vocabulary: int) -> tu
     agreements = tuple(
         Agreement(
             figure=figure,
-            predicted=_at_full_width(base, read, _CHECK_WIDTH)(*size),
+            predicted=_at_width(base, read, _CHECK_WIDTH)(*size),
             measured=read(points[size]),
             against="real steps of a width that was not fitted",
         )
-        for figure, read in _FIGURES.items()
+        for figure, read in FIGURES.items()
     )
     worst = max(agreements, key=lambda agreement: abs(agreement.ratio - 1))
     if abs(worst.ratio - 1) > _MAX_ERROR:
@@ -170,8 +164,6 @@ def _assembled(
     with torch.device("meta"), without_initialization():
         model = profiled.build()
     example = example_inputs(model, settings.inputs, config=profiled.config)
-    parameters = list(model.parameters())
-    trainable = [p for p in parameters if p.requires_grad]
     size = dimensions(model)
     stack = max(stacks(model), key=lambda candidate: candidate.parameters, default=None)
     element = settings.training_precision.element_bytes
@@ -195,18 +187,9 @@ def _assembled(
         blocks = (block,) * len(stack.paths)
     note = "extrapolated from copies of three widths, two depths and two vocabularies; confirmed at a fourth width"
     inputs = tree_leaves(example.make(1, 1))
-    return Profile(
-        name=profiled.name,
-        source=profiled.source,
-        origin=profiled.origin,
-        parameter_count=sum(p.numel() for p in parameters),
-        trainable_parameter_count=sum(p.numel() for p in trainable),
-        tied=ties(model),
-        precision=settings.precision,
-        attention=settings.attention,
-        optimizer=settings.optimizer,
-        batch=settings.batch,
-        sequence=settings.sequence,
+    counted = counted_profile(profiled, settings, model)
+    return replace(
+        counted,
         vocab=size.vocab,
         outputs=size.vocab,
         inputs=example.description,
@@ -215,11 +198,11 @@ def _assembled(
         forward_flops=figures["forward FLOPs"],
         backward_flops=figures["backward FLOPs"],
         input_bytes=Polynomial(((Fraction(0),) * 2, (Fraction(0), Fraction(8 * len(inputs))))),
-        gradient_bytes=settings.training_precision.gradient_bytes * sum(p.numel() for p in trainable),
+        gradient_bytes=settings.training_precision.gradient_bytes * counted.trainable_parameter_count,
         optimizer_rise_bytes=optimizer_rise_bytes(model, settings.optimizer, settings.training_precision),
-        largest_parameter=max((p.numel() for p in parameters), default=0),
+        largest_parameter=max((p.numel() for p in model.parameters()), default=0),
         provenance=(
-            Provenance(figure="parameters", method="counted", confidence="exact"),
+            *counted.provenance,
             Provenance(figure="saved bytes", method="real steps", confidence="high", note=note),
             Provenance(figure="FLOPs", method="real steps", confidence="high", note=note),
             Provenance(
@@ -233,5 +216,4 @@ def _assembled(
         agreements=agreements,
         seconds=seconds,
         versions=versions(),
-        config_json=profiled.config_json,
     )

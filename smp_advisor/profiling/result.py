@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.profiling.polynomial import Polynomial
+from smp_advisor.profiling.result_html import NotebookResult
 
 if TYPE_CHECKING:
     from smp_advisor.profiling.peak import PeakMemory
@@ -120,7 +121,7 @@ class BlockProfile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Profile:
+class Profile(NotebookResult):
     """Measured properties of a model: parameters, and FLOPs and activation bytes as functions of batch and sequence.
 
     Examples
@@ -135,9 +136,9 @@ class Profile:
     source: Literal["module", "configuration", "count", "script"]
     """Form of the profiled model. ``count``: a shape inferred from a parameter count; ``origin`` explains how."""
     origin: str = ""
-    parameter_count: int
+    parameter_count: int = 0
     """Tied parameters count once."""
-    trainable_parameter_count: int
+    trainable_parameter_count: int = 0
     buffer_bytes: int = 0
     tied: tuple[tuple[str, ...], ...] = ()
     """Groups of names of the same parameter."""
@@ -158,12 +159,12 @@ class Profile:
     """Inputs of the model as text, and whether they were supplied or inferred."""
     blocks: tuple[BlockProfile, ...] = ()
     """Every repeated block in execution order; equal blocks are the same object."""
-    saved_bytes: Polynomial
+    saved_bytes: Polynomial = field(default_factory=Polynomial)
     """Saved by autograd at the end of the forward pass, excluding parameters and buffers."""
     checkpointed_bytes: Polynomial | None = None
     """`saved_bytes` with every block checkpointed; None if single blocks cannot be checkpointed."""
-    forward_flops: Polynomial
-    backward_flops: Polynomial
+    forward_flops: Polynomial = field(default_factory=Polynomial)
+    backward_flops: Polynomial = field(default_factory=Polynomial)
     input_bytes: Polynomial = field(default_factory=Polynomial)
     """Bytes of the model's input tensors."""
     timeline: tuple[Segment, ...] = ()
@@ -232,12 +233,7 @@ class Profile:
 
         return summary_html(self)
 
-    def _repr_html_(self) -> str:
-        return self.as_html()
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 (IPython's own form)
-        # Plain text for terminals, and for saved notebooks next to the HTML.
-        printer.text("..." if cycle else str(self))
+    _repr_pretty_ = NotebookResult._repr_pretty_
 
     def __str__(self) -> str:
         from smp_advisor.profiling.summary import summary

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["box", "details", "table"]
+__all__ = ["NotebookResult", "box", "details", "table"]
 
 _OK = "var(--jp-success-color1, #1b7f3b)"
 _FAILED = "var(--jp-error-color1, #b3261e)"
+
+
+class NotebookResult:
+    """Notebook display of a result: `as_html`, or ``str(result)`` where only text can be shown.
+
+    A dataclass assigns `_repr_pretty_` again, since IPython prefers a class's own ``__repr__`` to inherited methods.
+    """
+
+    __slots__ = ()
+
+    def as_html(self) -> str:
+        """HTML form for a notebook."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return self.as_html()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 (IPython's own form)
+        # Plain text for terminals, and for saved notebooks next to the HTML.
+        printer.text("..." if cycle else str(self))
 
 
 def box(title: str, *parts: str, ok: bool | None = None) -> str:

@@ -18,7 +18,7 @@ from smp_advisor.profiling.inputs import ExampleInputs, example_inputs
 from smp_advisor.profiling.optimizer_step import optimizer_rise_bytes
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.precision import training_precision
-from smp_advisor.profiling.result import Agreement, Profile
+from smp_advisor.profiling.result import Agreement, Profile, Provenance
 from smp_advisor.profiling.sampling import Samples, choose_samples
 from smp_advisor.profiling.step import StepMeasure, measure_step
 from smp_advisor.profiling.structure import dimensions, stacks, ties
@@ -34,7 +34,18 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.structure import Stack
 
-__all__ = ["TOLERANCE", "Settings", "Traced", "compute_dtype", "quiet", "trace", "traced_step", "versions"]
+__all__ = [
+    "FIGURES",
+    "TOLERANCE",
+    "Settings",
+    "Traced",
+    "compute_dtype",
+    "counted_profile",
+    "quiet",
+    "trace",
+    "traced_step",
+    "versions",
+]
 
 TOLERANCE = 1e-4
 """Maximum relative error of the extrapolated trace in saved bytes and FLOPs."""
@@ -123,6 +134,25 @@ def quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def counted_profile(profiled: ProfiledModel, settings: Settings, model: nn.Module) -> Profile:
+    """Profile with the parameters counted on `model`; the other figures are empty."""
+    return Profile(
+        name=profiled.name,
+        source=profiled.source,
+        origin=profiled.origin,
+        parameter_count=sum(p.numel() for p in model.parameters()),
+        trainable_parameter_count=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        tied=ties(model),
+        precision=settings.precision,
+        attention=settings.attention,
+        optimizer=settings.optimizer,
+        batch=settings.batch,
+        sequence=settings.sequence,
+        provenance=(Provenance(figure="parameters", method="counted", confidence="exact"),),
+        config_json=profiled.config_json,
+    )
 
 
 class _Tracer:
@@ -242,7 +272,7 @@ class _Tracer:
     ) -> list[Agreement]:
         """Compare the fitted polynomials with a step at a size that was not fitted."""
         agreements = []
-        for figure, read in _FIGURES.items():
+        for figure, read in FIGURES.items():
             predicted = Polynomial.fit_each(points, read)(batch, sequence)
             agreements.append(
                 Agreement(
@@ -289,7 +319,6 @@ class _Tracer:
         settings, profiled, model = self.settings, self.profiled, self.model
         step = next(iter(points.values()))
         parameters = list(model.parameters())
-        trainable = [p for p in parameters if p.requires_grad]
         buffers = {id(b): b for b in model.buffers()}.values()
         if step.without_gradient:
             self.warnings.append(
@@ -301,18 +330,9 @@ class _Tracer:
                 f"The model has {self.example.longest:,} positions, fewer than the job's sequence length "
                 f"{settings.sequence:,}."
             )
-        return Profile(
-            name=profiled.name,
-            source=profiled.source,
-            origin=profiled.origin,
-            parameter_count=sum(p.numel() for p in parameters),
-            trainable_parameter_count=sum(p.numel() for p in trainable),
+        return dataclasses.replace(
+            counted_profile(profiled, settings, model),
             buffer_bytes=sum(b.untyped_storage().nbytes() for b in buffers),
-            tied=ties(model),
-            precision=settings.precision,
-            attention=settings.attention,
-            optimizer=settings.optimizer,
-            batch=settings.batch,
             sequence=self.samples.sequence,
             has_sequence=self.example.has_sequence,
             vocab=dimensions(model).vocab,
@@ -326,14 +346,13 @@ class _Tracer:
             input_bytes=self._input_bytes(),
             timeline=extrapolated.timeline,
             checkpointed_timeline=checkpointed[1],
-            gradient_bytes=sum(p.numel() * p.element_size() for p in trainable),
+            gradient_bytes=sum(p.numel() * p.element_size() for p in parameters if p.requires_grad),
             optimizer_rise_bytes=optimizer_rise_bytes(model, settings.optimizer, settings.training_precision),
             largest_parameter=max((p.numel() for p in parameters), default=0),
             agreements=agreements,
             warnings=tuple(self.warnings),
             operations=self.operations,
             versions=versions(),
-            config_json=profiled.config_json,
         )
 
     def _input_bytes(self) -> Polynomial:
@@ -349,7 +368,7 @@ class _Tracer:
         return Polynomial.fit({point: size(*point) for point in self.samples.points})
 
 
-_FIGURES: dict[str, Callable[[StepMeasure], int]] = {
+FIGURES: dict[str, Callable[[StepMeasure], int]] = {
     "saved bytes": lambda step: step.saved_bytes,
     "forward FLOPs": lambda step: step.forward_flops,
     "backward FLOPs": lambda step: step.backward_flops,
@@ -365,7 +384,7 @@ def _against_full(extrapolated: Extrapolated, full: StepMeasure, batch: int, seq
     predicted = (extrapolated.saved_bytes, extrapolated.forward_flops, extrapolated.backward_flops)
     agreements = [
         Agreement(figure=figure, predicted=value(batch, sequence), measured=read(full), against="the full trace")
-        for (figure, read), value in zip(_FIGURES.items(), predicted, strict=True)
+        for (figure, read), value in zip(FIGURES.items(), predicted, strict=True)
     ]
     if extrapolated.timeline:
         live = peak = 0

@@ -6,6 +6,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.profiling.result_html import NotebookResult, box, details, table
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -23,7 +25,7 @@ _LABELS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LocalRun:
+class LocalRun(NotebookResult):
     """Run of a training script on this machine.
 
     It has a notebook display; `ok` is whether the script succeeded.
@@ -82,8 +84,6 @@ class LocalRun:
 
     def as_html(self) -> str:
         """HTML form for a notebook; text from the script is escaped."""
-        from smp_advisor.profiling.result_html import box, details, table
-
         return box(
             self.summary,
             f"<p>{_escaped(self.label)}</p>",
@@ -95,12 +95,7 @@ class LocalRun:
             ok=self.ok,
         )
 
-    def _repr_html_(self) -> str:
-        return self.as_html()
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 (IPython's own form)
-        # Plain text for terminals, and for saved notebooks next to the HTML.
-        printer.text("..." if cycle else str(self))
+    _repr_pretty_ = NotebookResult._repr_pretty_
 
     def __str__(self) -> str:
         return f"{self.error or self.summary}\n{self.label}"

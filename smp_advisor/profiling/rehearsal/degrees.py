@@ -44,16 +44,13 @@ def degrees_of(plan: Plan, data_parallel_degree: int) -> tuple[Degrees, list[str
     Parameters
     ----------
     plan
-        The plan to rehearse; its fields are read by name, whatever its library.
+        The plan to rehearse, of any library.
     data_parallel_degree
         Model replicas in the planned job.
     """
-    tensor = _degree(plan, "tensor_parallel_degree")
-    pipeline = _degree(plan, "pipeline_parallel_degree")
-    sharded = _degree(plan, "sharded_data_parallel_degree", "hybrid_shard_degree")
-    sharding: Sharding = "full" if sharded > 1 or plan.library in {"smp-v2", "fsdp"} else "none"
-    if sharding == "none" and getattr(plan, "shard_optimizer_state", False):
-        sharding = "optimizer"
+    tensor, pipeline = plan.tensor_parallel_degree, plan.pipeline_parallel_degree
+    sharded = max(plan.sharded_data_parallel_degree, plan.hybrid_shard_degree)
+    sharding: Sharding = "full" if plan.shards_parameters else "optimizer" if plan.shard_optimizer_state else "none"
     data = data_parallel_degree if sharding != "full" else max(sharded, min(data_parallel_degree, 2))
     is_only_degree = sum(degree > 1 for degree in (tensor, pipeline, data)) == 1
     max_pipeline = 4 if is_only_degree else 2
@@ -63,35 +60,31 @@ def degrees_of(plan: Plan, data_parallel_degree: int) -> tuple[Degrees, list[str
         pipeline=min(pipeline, max_pipeline),
         data=min(data, 2),
         microbatches=max(min(microbatches, _MAX_MICROBATCHES), min(pipeline, max_pipeline) if pipeline > 1 else 1),
-        schedule="simple" if getattr(plan, "pipeline", "interleaved") == "simple" else "interleaved",
+        schedule=plan.pipeline,
         sharding=sharding if data > 1 else "none",
     )
     assert degrees.world <= _MAX_PROCESSES  # noqa: S101 (two of each degree make eight)
     return degrees, _not_rehearsed(plan, degrees)
 
 
-def _degree(plan: Plan, *names: str) -> int:
-    return max((value for name in names if isinstance(value := getattr(plan, name, None), int)), default=1)
-
-
 def _not_rehearsed(plan: Plan, degrees: Degrees) -> list[str]:
     """Parts of the plan that PyTorch on CPUs does not have."""
     sentences = ["Times and bandwidths: CPUs and gloo do not represent GPUs and their network."]
-    if degrees.tensor > 1 and plan.library == "smp-v1":
+    if degrees.tensor > 1:
         sentences.append(
             "The library's fused layers under tensor parallelism: PyTorch divided the model's own layers instead."
         )
-    active = getattr(plan, "active_in_flight", None)
-    if degrees.pipeline > 1 and degrees.schedule == "interleaved" and active is not None and active < degrees.pipeline:
+    active = plan.active_in_flight
+    if degrees.pipeline > 1 and degrees.schedule == "interleaved" and active < degrees.pipeline:
         sentences.append(
             f"active_microbatches={active}, below the pipeline degree: PyTorch's schedules have no such limit."
         )
-    if degrees.pipeline > 1 and plan.library == "smp-v1":
+    if degrees.pipeline > 1:
         sentences.append("The library's partition of the model: stages have equal numbers of blocks instead.")
-    if getattr(plan, "offload_activations", False) or getattr(plan, "sm_activation_offloading", False):
+    if plan.offload_activations:
         sentences.append("Activation offloading: there is no GPU to offload from.")
-    for name, title in (("context_parallel_degree", "Context"), ("expert_parallel_degree", "Expert")):
-        if _degree(plan, name) > 1:
+    for title, degree in (("Context", plan.context_parallel_degree), ("Expert", plan.expert_parallel_degree)):
+        if degree > 1:
             sentences.append(f"{title} parallelism: PyTorch has no implementation for arbitrary models on CPUs.")
     if plan.precision != "fp32":
         sentences.append(f"{plan.precision}: the rehearsal computes in fp32, so that rounding does not hide errors.")

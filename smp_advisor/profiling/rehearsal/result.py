@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.profiling.rehearsal.degrees import Degrees
+from smp_advisor.profiling.result_html import NotebookResult, box, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +41,7 @@ class StageSlots:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rehearsal:
+class Rehearsal(NotebookResult):
     """The plan's parallelism on local processes, compared with one process that trains the same batch."""
 
     name: str
@@ -146,16 +147,9 @@ class Rehearsal:
 
     def as_html(self) -> str:
         """HTML form for a notebook."""
-        from smp_advisor.profiling.result_html import box, table
-
         return box(self.summary, table(self.findings), ok=self.ok)
 
-    def _repr_html_(self) -> str:
-        return self.as_html()
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 (IPython's own form)
-        # Plain text for terminals, and for saved notebooks next to the HTML.
-        printer.text("..." if cycle else str(self))
+    _repr_pretty_ = NotebookResult._repr_pretty_
 
     def __str__(self) -> str:
         return "\n".join([self.summary, *(f"  {name}: {text}" for name, text in self.findings)])

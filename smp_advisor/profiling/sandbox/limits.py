@@ -7,6 +7,8 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
+from smp_advisor.profiling.sandbox.processes import status_bytes
+
 __all__ = ["GIB", "Limits", "available_memory_bytes", "default_memory_bytes"]
 
 GIB = 2**30
@@ -42,13 +44,8 @@ class Limits:
 
 def available_memory_bytes() -> int:
     """Memory available without swapping, on the machine or in the container, whichever is less."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                free = int(line.split()[1]) * 1024
-    except OSError:
-        pass
+    free = status_bytes(Path("/proc/meminfo"), "MemAvailable:")
+    free = free or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit, used in _CGROUPS:
         try:
             maximum = Path(limit).read_text().strip()
@@ -71,7 +68,9 @@ def apply(limits: Limits) -> None:
     PyTorch and thread arenas reserve but do not use.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    data_bytes = _data_bytes() + limits.resolved_memory_bytes() + _THREAD_STACKS_BYTES
+    data_bytes = (
+        status_bytes(Path("/proc/self/status"), "VmData:") + limits.resolved_memory_bytes() + _THREAD_STACKS_BYTES
+    )
     _lower(resource.RLIMIT_DATA, data_bytes)
     _lower(resource.RLIMIT_FSIZE, _FILE_BYTES)
     try:
@@ -86,11 +85,3 @@ def _lower(which: int, maximum: int) -> None:
     _, hard = resource.getrlimit(which)
     maximum = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
     resource.setrlimit(which, (maximum, maximum))
-
-
-def _data_bytes() -> int:
-    """Private writable memory of this process, as RLIMIT_DATA counts it."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmData:"):
-            return int(line.split()[1]) * 1024
-    return 0

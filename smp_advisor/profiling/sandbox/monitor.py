@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.sandbox import channel
-from smp_advisor.profiling.sandbox.processes import end_tree
+from smp_advisor.profiling.sandbox.processes import end_tree, status_bytes
 from smp_advisor.profiling.sandbox.source_line import is_dump
 from smp_advisor.profiling.sandbox.supervisor import supervise
 
@@ -84,7 +84,7 @@ def run_monitored(
         raise ProfileError("Running a model in a child process with limits requires Linux.")
     log_out, log_in = os.pipe()
     channel_out, channel_in = os.pipe()
-    shared_bytes = _anonymous_bytes() if forked else 0
+    shared_bytes = status_bytes(Path("/proc/self/status"), "RssAnon:") if forked else 0
     supervisor = _fork()
     if supervisor == 0:
         try:
@@ -255,10 +255,3 @@ def _fork() -> int:
         # The kernel has threads; the child uses only locks that Python releases after a fork.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
-
-
-def _anonymous_bytes() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return 0

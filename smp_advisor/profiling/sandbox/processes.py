@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-__all__ = ["descendants", "end_tree", "is_handling", "memory_bytes"]
+__all__ = ["descendants", "end_tree", "is_handling", "memory_bytes", "status_bytes"]
 
 _END_SECONDS = 10.0
 _POLL_SECONDS = 0.02
@@ -44,11 +44,11 @@ def memory_bytes(pids: list[int], shared_bytes: int, limit: int) -> int:
     The exact figure is expensive and blocks processes that fork, so it is read only if the sum that ignores sharing
     exceeds `limit`.
     """
-    resident = [_fields(Path(f"/proc/{pid}/status"), "RssAnon:", "RssShmem:") for pid in pids]
+    resident = [status_bytes(Path(f"/proc/{pid}/status"), "RssAnon:", "RssShmem:") for pid in pids]
     upper_bound = sum(max(0, size - shared_bytes) for size in resident)
     if upper_bound <= limit:
         return upper_bound
-    exact = sum(_fields(Path(f"/proc/{pid}/smaps_rollup"), "Pss_Anon:", "Pss_Shmem:") for pid in pids)
+    exact = sum(status_bytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss_Anon:", "Pss_Shmem:") for pid in pids)
     return max(0, exact - shared_bytes)
 
 
@@ -63,7 +63,8 @@ def is_handling(pid: int, number: int) -> bool:
     return bool(signals >> (number - 1) & 1)
 
 
-def _fields(file: Path, *names: str) -> int:
+def status_bytes(file: Path, *names: str) -> int:
+    """Sum of the named fields of a file in /proc, in bytes; 0 if it cannot be read."""
     with contextlib.suppress(OSError, ValueError):  # the process has just ended
         return sum(int(line.split()[1]) * 1024 for line in file.read_text().splitlines() if line.startswith(names))
     return 0

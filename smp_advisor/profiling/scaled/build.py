@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.profiling.profiled_model import ProfiledModel
 
-__all__ = ["Copy", "cast_inputs", "make_copy", "token_count"]
+__all__ = ["Copy", "make_copy", "token_count"]
 
 BYTES_PER_PARAMETER = 20
 """Parameter, gradient and Adam state; upper bound over all precisions."""
@@ -165,13 +165,3 @@ def token_count(copy: Copy) -> int:
     # The first embedding is for tokens; one for positions follows it.
     table = next((module for module in copy.model.modules() if isinstance(module, nn.Embedding)), None)
     return table.num_embeddings if table is not None else int(getattr(config, "num_labels", 0) or 2)
-
-
-def cast_inputs(inputs: Any, dtype: torch.dtype) -> Any:
-    """Inputs with floating-point tensors cast to the training dtype."""
-    from torch.utils._pytree import tree_map
-
-    def convert(value: Any) -> Any:
-        return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-
-    return tree_map(convert, inputs)

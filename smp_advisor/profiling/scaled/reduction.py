@@ -15,7 +15,7 @@ from smp_advisor.profiling.scaled.result import Reduction
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["at_scale", "layers_of", "reduced", "reductions_between", "usual_fraction", "vocabulary_of"]
+__all__ = ["WidthFraction", "at_scale", "layers_of", "reduced", "reductions_between", "usual_fraction", "vocabulary_of"]
 
 _VOCABULARY = 2048
 _EXPERTS = (4, 2)
@@ -26,7 +26,7 @@ _LEAST_HEADS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Fraction:
+class WidthFraction:
     """Factor ``over / under`` of widths and heads, and whether it applies to key-value heads."""
 
     over: int
@@ -75,55 +75,58 @@ def reductions_between(full: Any, small: Any) -> list[Reduction]:
     return reductions
 
 
-def _fractions(config: Any) -> list[_Fraction]:
+def _fractions(config: Any) -> list[WidthFraction]:
     """Fractions that divide the heads evenly, ordered by how close the divisor is to 16."""
     heads = _values(config, "heads")
     groups = _values(config, "key_value_heads")
-    fractions: list[_Fraction] = []
+    fractions: list[WidthFraction] = []
     if heads:
-        fractions += [_Fraction(1, under) for under in _divisors(math.gcd(*heads, *groups))]
+        fractions += [WidthFraction(1, under) for under in _divisors(math.gcd(*heads, *groups))]
         if groups and all(head % groups[0] == 0 for head in heads):
             share = math.gcd(*(head // groups[0] for head in heads))
-            fractions += [_Fraction(1, under, with_key_value_heads=False) for under in _divisors(share)]
+            fractions += [WidthFraction(1, under, with_key_value_heads=False) for under in _divisors(share)]
     else:
         widths = _values(config, "widths")
-        fractions += [_Fraction(1, under) for under in (16, 8, 4) if widths and widths[0] % under == 0]
+        fractions += [WidthFraction(1, under) for under in (16, 8, 4) if widths and widths[0] % under == 0]
     useful = [fraction for fraction in fractions if fraction.under >= _SMALLEST_DIVISOR] or fractions
     useful.sort(key=lambda fraction: (abs(fraction.under - _USUAL_DIVISOR), not fraction.with_key_value_heads))
     return [_with_enough_heads(fraction, heads, groups) for fraction in useful]
 
 
-def _with_enough_heads(fraction: _Fraction, heads: list[int], groups: list[int]) -> _Fraction:
+def _with_enough_heads(fraction: WidthFraction, heads: list[int], groups: list[int]) -> WidthFraction:
     scaled = [*heads, *(groups if fraction.with_key_value_heads and min(groups, default=2) > 1 else [])]
     over = 1
     while scaled and min(scaled) * over // fraction.under < _LEAST_HEADS and over < fraction.under:
         over += 1
-    return _Fraction(over, fraction.under, with_key_value_heads=fraction.with_key_value_heads)
+    return WidthFraction(over, fraction.under, with_key_value_heads=fraction.with_key_value_heads)
 
 
 def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(2, number + 1) if number % divisor == 0]
 
 
-def _reduce(config: Any, fraction: _Fraction | None, layers: int, experts: int) -> Any:
+def _reduce(config: Any, fraction: WidthFraction | None, layers: int, experts: int) -> Any:
     for inner in ("text_config", "vision_config", "encoder", "decoder"):
         part = getattr(config, inner, None)
         if hasattr(part, "to_dict"):
-            own = next(iter(_fractions(part)), None) if fraction is not None else None
-            setattr(config, inner, _reduce(part, own, layers, experts))
+            setattr(config, inner, _reduce(part, usual_fraction(part) if fraction else None, layers, experts))
     if fraction is not None:
-        groups = ["widths", "heads", *(["key_value_heads"] if fraction.with_key_value_heads else [])]
-        for name in (name for group in groups for name in _names()[group]):
-            value = _count(config, name)
-            if value and value % fraction.under == 0:
-                setattr(config, name, value // fraction.under * fraction.over)
+        _scale_widths(config, fraction)
     _reduce_layers(config, layers)
-    _reduce_vocabulary(config)
+    _limit_vocabulary(config, _VOCABULARY)
     if not any((_count(config, name) or 1) > 1 for name in _names()["expert_groups"]):
         _limit(config, "experts", experts)
         smallest = min(_values(config, "experts"), default=experts)
         _limit(config, "experts_per_token", smallest)
     return config
+
+
+def _scale_widths(config: Any, fraction: WidthFraction) -> None:
+    groups = ["widths", "heads", *(["key_value_heads"] if fraction.with_key_value_heads else [])]
+    for name in (name for group in groups for name in _names()[group]):
+        value = _count(config, name)
+        if value and value % fraction.under == 0:
+            setattr(config, name, value // fraction.under * fraction.over)
 
 
 def _reduce_layers(config: Any, layers: int) -> None:
@@ -141,14 +144,18 @@ def _reduce_layers(config: Any, layers: int) -> None:
         value = _own(config, name)
         if isinstance(value, list | tuple) and all(isinstance(count, int) for count in value):
             setattr(config, name, [min(count, layers) for count in value])
+    _truncate_layer_lists(config, layers)
+
+
+def _truncate_layer_lists(config: Any, layers: int) -> None:
     for name in _names()["by_layer"]:
         value = _own(config, name)
         if isinstance(value, list | tuple):
             setattr(config, name, list(value)[:layers])
 
 
-def _reduce_vocabulary(config: Any) -> None:
-    _limit(config, "vocabularies", _VOCABULARY)
+def _limit_vocabulary(config: Any, maximum: int) -> None:
+    _limit(config, "vocabularies", maximum)
     size = min(_values(config, "vocabularies"), default=None)
     for name, value in list(vars(config).items()):
         # Special tokens outside the smaller vocabulary.
@@ -179,10 +186,9 @@ def _own(config: Any, name: str) -> Any:
     return vars(config).get(name)
 
 
-def usual_fraction(config: Any) -> tuple[int, bool] | None:
-    """Divisor of widths and heads, and whether it applies to key-value heads; None if there is no common divisor."""
-    fractions = _fractions(config)
-    return (fractions[0].under, fractions[0].with_key_value_heads) if fractions else None
+def usual_fraction(config: Any) -> WidthFraction | None:
+    """The preferred fraction of widths and heads; None if they have no common divisor."""
+    return next(iter(_fractions(config)), None)
 
 
 def layers_of(config: Any) -> int:
@@ -196,26 +202,14 @@ def vocabulary_of(config: Any) -> int:
     return max(_values(config, "vocabularies"), default=0)
 
 
-def at_scale(config: Any, fraction: tuple[int, bool], over: int, *, layers: int, vocabulary: int) -> Any:
-    """The configuration with widths and heads times ``over / divisor``, and at most `layers` and `vocabulary`.
+def at_scale(config: Any, fraction: WidthFraction, *, layers: int, vocabulary: int) -> Any:
+    """The configuration with widths and heads times the fraction, and at most `layers` and `vocabulary`.
 
-    A dimension that the divisor does not divide stays unchanged; measurements are still polynomials in `over`.
-
+    A dimension that the divisor does not divide stays unchanged; measurements are still polynomials in the width.
     """
-    under, with_key_value_heads = fraction
     result = copy.deepcopy(config)
-    groups = ["widths", "heads", *(["key_value_heads"] if with_key_value_heads else [])]
-    for name in (name for group in groups for name in _names()[group]):
-        value = _count(result, name)
-        if value and value % under == 0:
-            setattr(result, name, value // under * over)
+    _scale_widths(result, fraction)
     _limit(result, "layers", layers)
-    for name in _names()["by_layer"]:
-        value = _own(result, name)
-        if isinstance(value, list | tuple):
-            setattr(result, name, list(value)[:layers])
-    _limit(result, "vocabularies", vocabulary)
-    for name, value in list(vars(result).items()):
-        if name.endswith("_token_id") and isinstance(value, int) and value >= vocabulary > 0:
-            setattr(result, name, 0)
+    _truncate_layer_lists(result, layers)
+    _limit_vocabulary(result, vocabulary)
     return result

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.profiling.result_html import NotebookResult, box, table
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -42,7 +44,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScaledRun:
+class ScaledRun(NotebookResult):
     """Real training steps of a scaled copy: whether the model trains, and a check of the predictions."""
 
     name: str
@@ -176,8 +178,6 @@ class ScaledRun:
 
     def as_html(self) -> str:
         """HTML form for a notebook."""
-        from smp_advisor.profiling.result_html import box, table
-
         time = f"<p>{escape(self._time_text)}</p>"
         return box(self.summary, table(self.findings), time, ok=self.ok)
 
@@ -188,12 +188,7 @@ class ScaledRun:
             "estimate for a GPU."
         )
 
-    def _repr_html_(self) -> str:
-        return self.as_html()
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 (IPython's own form)
-        # Plain text for terminals, and for saved notebooks next to the HTML.
-        printer.text("..." if cycle else str(self))
+    _repr_pretty_ = NotebookResult._repr_pretty_
 
     def __str__(self) -> str:
         lines = [f"  {name}: {text}" for name, text in self.findings]

@@ -130,8 +130,8 @@ def _train(settings: _Settings) -> dict[str, Any]:
     """Build the copy, train it, and compare it with its trace; runs in the child process."""
     import torch
 
-    from smp_advisor.profiling.inputs import example_inputs, filled
-    from smp_advisor.profiling.scaled.build import cast_inputs, make_copy, token_count
+    from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
+    from smp_advisor.profiling.scaled.build import make_copy, token_count
     from smp_advisor.profiling.scaled.training import Trainer, split
     from smp_advisor.profiling.step import call_model
     from smp_advisor.profiling.structure import parameter_total, ties
@@ -248,8 +248,8 @@ def _compare(
     """Compare predictions for the copy with one real microbatch; also returns notes."""
     from smp_advisor.errors import AdvisorError
     from smp_advisor.profiling.fake import fake_copy, fake_inputs, fake_mode
-    from smp_advisor.profiling.inputs import filled
-    from smp_advisor.profiling.scaled.build import cast_inputs, token_count
+    from smp_advisor.profiling.inputs import cast_inputs, filled
+    from smp_advisor.profiling.scaled.build import token_count
     from smp_advisor.profiling.step import measure_step
     from smp_advisor.profiling.structure import parameter_total
     from smp_advisor.workload import Model

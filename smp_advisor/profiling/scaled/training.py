@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from smp_advisor.profiling.inputs import cast_inputs
 from smp_advisor.profiling.optimizer_step import make_optimizer
 from smp_advisor.profiling.patching import wrapped_forwards
-from smp_advisor.profiling.scaled.build import cast_inputs
 from smp_advisor.profiling.step import call_model, checkpointed, loss_of
 
 if TYPE_CHECKING:
