@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.libraries.families import supported_families
 from smp_advisor.libraries.groups import nearest_divisor, shard_degree
+from smp_advisor.libraries.library import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +24,8 @@ _TECHNIQUES = {
     "expert_parallel": "expert_parallel_degree",
 }
 
-SMDDP_INSTANCES = ("ml.p4d.24xlarge", "ml.p4de.24xlarge")
-"""Where SageMaker's own collectives run (SMP v2, core features: optimized collectives)."""
+SMDDP_INSTANCES: tuple[str, ...] = tuple(table("smp_advisor.libraries.smp_v2", "versions.toml")["instances"]["smddp"])
+"""Instances with SageMaker's own collectives."""
 
 
 def cluster_mismatches(plan: Plan, cluster: Cluster, _: int) -> Iterator[str]:

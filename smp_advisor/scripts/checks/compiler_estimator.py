@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.table import instances
+from smp_advisor.libraries.library import table
+from smp_advisor.libraries.support import instance_family
 from smp_advisor.reading.edits import add_keyword
 from smp_advisor.reading.values import Constant, Mapping, Result, options
 from smp_advisor.scripts.context import Context, Hit, check
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.reading.trace import Call
 
-_FAMILIES = ("ml.p3.", "ml.p3dn.", "ml.g4dn.", "ml.p4d.", "ml.g5.")
+_FAMILIES = frozenset(table("smp_advisor.libraries.training_compiler", "versions.toml")["instances"]["families"])
 """The families that the SageMaker Python SDK accepts."""
 _BATCHES = ("batch_size", "per_device_train_batch_size", "train_batch_size", "per_gpu_train_batch_size")
 _RATES = ("learning_rate", "lr")
@@ -130,7 +132,7 @@ def _compatible(context: Context) -> Iterator[Hit]:
             if isinstance(option, Mapping) and "smdistributed" in option.entries:
                 yield Hit(call.module, call.node, variant="distribution")
         kind = constant(call.argument("instance_type"))
-        if isinstance(kind, str) and kind.startswith("ml.") and not kind.startswith(_FAMILIES):
+        if isinstance(kind, str) and kind.startswith("ml.") and instance_family(kind) not in _FAMILIES:
             yield Hit(call.module, call.node, {"instance": kind}, variant="instance")
     if context.trace.imported("torch_xla"):
         for module, node, _ in context.trace.imported("smdistributed")[:1]:
