@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from smp_advisor.reading.source import Unresolved
 
@@ -50,3 +50,10 @@ class Finding:
     """The automatic fix, if a change is safe."""
     unfixed: str = ""
     """Reason why there is no fix here, if the check has one in general."""
+
+    def plain(self) -> dict[str, Any]:
+        """The finding as plain data; its fix without the full text of the file."""
+        data = asdict(self)
+        if self.fix is not None:
+            del data["fix"]["source"]
+        return data

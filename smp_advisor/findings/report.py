@@ -46,6 +46,13 @@ class Report(Sequence["Finding"]):
         """Lines below the diff: the configuration in the corrected text."""
         return []
 
+    @property
+    def totals(self) -> str:
+        """The number of findings of each severity: "1 error, 2 warnings"; empty without findings."""
+        words: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
+        numbers = [(len(self.of(severity)), word) for severity, word in words.items()]
+        return ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for count, word in numbers if count)
+
     def of(self, severity: Severity) -> list[Finding]:
         """The findings of one severity."""
         return [finding for finding in self.findings if finding.severity == severity]
@@ -67,12 +74,9 @@ class Report(Sequence["Finding"]):
         """The findings and the unresolved code as JSON."""
         data: dict[str, Any] = {
             "path": self.path,
-            "findings": [asdict(finding) for finding in self.findings],
+            "findings": [finding.plain() for finding in self.findings],
             "unresolved": [asdict(note) for note in self.unresolved],
         }
-        for finding in data["findings"]:
-            if finding["fix"] is not None:
-                del finding["fix"]["source"]  # the full text of the file
         return json.dumps(data, indent=2, ensure_ascii=False)
 
     def to_sarif(self) -> str:

@@ -33,15 +33,9 @@ def counts(report: Report) -> str:
     """The number of findings of each severity, in one line."""
     if not report.findings:
         return f"{_plain(report.path)}: no findings."
-    numbers = [
-        (len(report.of("error")), "error"),
-        (len(report.of("warning")), "warning"),
-        (len(report.of("info")), "note"),
-    ]
-    words = [f"{count} {word}{'s' if count != 1 else ''}" for count, word in numbers if count]
     fixable = sum(finding.fix is not None for finding in report.findings)
     tail = f"; {fixable} with an automatic fix" if fixable else ""
-    return f"{_plain(report.path)}: {', '.join(words)}{tail}."
+    return f"{_plain(report.path)}: {report.totals}{tail}."
 
 
 def _finding(finding: Finding) -> str:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["pasted"]
 
-_SHOWN = ("id", "severity", "column", "text", "message", "consequence", "remedy", "source_title", "source_url")
-
 
 def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> dict[str, Any]:
     """Check a pasted text and set its plan against the one on screen.
@@ -41,12 +39,10 @@ def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> d
         report = check_estimator(text, model=advice.model, job=job, variables=plain_names(names, text))
     except AdvisorError as error:
         return _nothing(str(error))
-    counts = {severity: len(report.of(severity)) for severity in ("error", "warning", "info")}
-    said = ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items() if count)
     return {
-        "summary": f"{said[:1].upper()}{said[1:] or 'Nothing found'}, for {advice.model.name}.",
+        "summary": f"{report.totals or 'No findings'}, for {advice.model.name}.",
         "read": [line.strip() for line in (*report.introduction, *report.outcome)],
-        "findings": [{"place": f"line {one.line}:", **{name: getattr(one, name) for name in _SHOWN}} for one in report],
+        "findings": [{**finding.plain(), "place": f"line {finding.line}:"} for finding in report],
         "unresolved": [f"Line {one.line}: {one.what}" for one in report.unresolved],
         "diff": report.diff,
         "corrected": report.corrected if report.diff else "",

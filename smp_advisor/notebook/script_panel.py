@@ -11,22 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.scripts import FileFix, Finding
+    from smp_advisor.scripts import FileFix
 
 __all__ = ["checked", "fixed"]
-
-_SHOWN = (
-    "id",
-    "severity",
-    "column",
-    "text",
-    "message",
-    "consequence",
-    "remedy",
-    "source_title",
-    "source_url",
-    "unfixed",
-)
 
 
 def checked(path: str, plan: Plan) -> dict[str, Any]:
@@ -45,11 +32,9 @@ def checked(path: str, plan: Plan) -> dict[str, Any]:
         fixes = plan_fixes(script, plan=plan) if fixable > 1 else []
     except AdvisorError as error:
         return _nothing(str(error))
-    counts = {severity: len(report.of(severity)) for severity in ("error", "warning", "info")}
-    said = ", ".join(f"{count} {severity}{'s' if count > 1 else ''}" for severity, count in counts.items() if count)
     return {
-        "summary": f"{path.strip()}, against this plan: {said or 'nothing found'}.",
-        "findings": [_shown(finding) for finding in report],
+        "summary": f"{path.strip()}, against this plan: {report.totals or 'no findings'}.",
+        "findings": [{**finding.plain(), "place": f"{finding.path}:{finding.line}"} for finding in report],
         "unresolved": [f"{one.path}:{one.line} {one.what}" for one in report.unresolved],
         "together": {"title": _title(fixes), "diff": _diff(fixes)} if fixes else None,
     }
@@ -97,15 +82,6 @@ def _wanted(content: Mapping[str, Any], plan: Plan) -> list[tuple[Path, str]]:
 
 def _file(path: str) -> Path:
     return Path(path.strip()).expanduser()
-
-
-def _shown(finding: Finding) -> dict[str, Any]:
-    fix = None if finding.fix is None else {"description": finding.fix.description, "diff": finding.fix.diff}
-    return {
-        "place": f"{finding.path}:{finding.line}",
-        "fix": fix,
-        **{name: getattr(finding, name) for name in _SHOWN},
-    }
 
 
 def _diff(fixes: list[FileFix]) -> str:
