@@ -17,7 +17,7 @@ from .plans import PREFETCHED_UNITS, Run
 from .table import SkippedError
 
 if TYPE_CHECKING:
-    from smp_advisor.libraries.state_bytes import Recipe
+    from smp_advisor.libraries.state_bytes import StateBytes
 
     from .table import Row
 
@@ -43,8 +43,8 @@ def known_good_run(row: Row) -> Run:
             adapter=_adapter(row),
         )
         model = model_of(row)
-        recipe = over_frozen(_recipe(row, job, first=first), job)
-        layout = Layout.of_columns(recipe, **_columns(row, cluster.gpus, first=first))
+        state = over_frozen(_state_bytes(row, job, first=first), job)
+        layout = Layout.of_columns(state, **_columns(row, cluster.gpus, first=first))
     except AdvisorError as error:
         raise SkippedError(f"job that cannot be expressed: {error}") from error
     return Run(model, cluster, job, layout)
@@ -57,7 +57,7 @@ def _adapter(row: Row) -> Adapter | None:
     return Adapter(rank=16, base_bits=4 if "4bit" in peft else 8 if "8bit" in peft else 16)
 
 
-def _recipe(row: Row, job: Job, *, first: bool) -> Recipe:
+def _state_bytes(row: Row, job: Job, *, first: bool) -> StateBytes:
     if job.adapter is not None:
         return pure(job)
     if first:

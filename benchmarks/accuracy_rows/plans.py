@@ -28,7 +28,7 @@ from .table import SkippedError
 
 if TYPE_CHECKING:
     from smp_advisor.cluster import Cluster
-    from smp_advisor.libraries.state_bytes import Recipe
+    from smp_advisor.libraries.state_bytes import StateBytes
     from smp_advisor.workload import Model
 
     from .optimizers import OptimizerColumn
@@ -57,8 +57,10 @@ class Run:
     @property
     def identity(self) -> tuple[object, ...]:
         """Key of the configuration, equal for rows of other stages or tables with the same configuration."""
-        columns = tuple(sorted((name, value.item()) for name, value in vars(self.layout).items() if name != "recipe"))
-        return self.model, self.cluster, self.job, self.layout.recipe, columns
+        columns = tuple(
+            sorted((name, value.item()) for name, value in vars(self.layout).items() if name != "state_bytes")
+        )
+        return self.model, self.cluster, self.job, self.layout.state_bytes, columns
 
 
 @dataclass(frozen=True)
@@ -113,15 +115,15 @@ def run_of(row: Row) -> Run:
     column = optimizer_column(row)
     job = _job(row, column)
     try:
-        recipe = over_frozen(_recipe(row, job, column, degrees), job)
+        state = over_frozen(_state_bytes(row, job, column, degrees), job)
         if row.text("attention_class") == "flash":
             # Runs with FlashAttention also use other fused kernels.
             pure = row.text("precision_class").endswith("pure") or job.adapter is not None
-            recipe = replace(recipe, logit_bytes=PURE_LOGIT_BYTES if pure else COMPILED_LOGIT_BYTES, fused_kernels=True)
-        recipe = _by_habit(row, recipe, job)
+            state = replace(state, logit_bytes=PURE_LOGIT_BYTES if pure else COMPILED_LOGIT_BYTES, fused_kernels=True)
+        state = _by_habit(row, state, job)
         if _keeps_gathered(row, degrees):
-            recipe = replace(recipe, extra_gradient_bytes=4)
-        layout = Layout.of_columns(recipe, **_columns(row, degrees))
+            state = replace(state, extra_gradient_bytes=4)
+        layout = Layout.of_columns(state, **_columns(row, degrees))
     except ValueError as error:
         raise SkippedError(f"plan that cannot be expressed: {error}") from error
     model = model_of(row, dropout=not _modern(row))
@@ -161,7 +163,7 @@ def _adapter(row: Row) -> Adapter | None:
     return Adapter(base_bits=bits, double_quantization=bits == 4 and doubly)
 
 
-def _recipe(row: Row, job: Job, column: OptimizerColumn, degrees: Degrees) -> Recipe:
+def _state_bytes(row: Row, job: Job, column: OptimizerColumn, degrees: Degrees) -> StateBytes:
     """Bytes per parameter of the kind of run.
 
     A run that divides neither model nor state is plain PyTorch (autocast). A fully sharded run is FSDP, or ZeRO-3 if it
@@ -184,28 +186,28 @@ def _recipe(row: Row, job: Job, column: OptimizerColumn, degrees: Degrees) -> Re
     return _habitual_recipe(row, job, level, parallel=degrees.tensor > 1 or degrees.pipeline > 1)
 
 
-def _by_habit(row: Row, recipe: Recipe, job: Job) -> Recipe:
+def _by_habit(row: Row, state: StateBytes, job: Job) -> StateBytes:
     """State bytes with the habits of the row's library."""
     library = habits(row)
     if library.logit_bytes is not None:
-        recipe = replace(recipe, logit_bytes=library.logit_bytes)
+        state = replace(state, logit_bytes=library.logit_bytes)
     if library.default_optimizer == "paged-in-backward" and job.adapter is None and leaves_optimizer_open(row):
-        recipe = replace(recipe, gradient_bytes=0, moment_bytes=0)
-    recipe = replace(recipe, root_stays_gathered=not library.root_units)
+        state = replace(state, gradient_bytes=0, moment_bytes=0)
+    state = replace(state, root_stays_gathered=not library.root_units)
     # A row with one microbatch accumulates no gradients.
     if library.accumulates_unsharded and row.count("num_microbatches") != 1:
-        recipe = replace(recipe, gradients_persist=True)
+        state = replace(state, gradients_persist=True)
         if _level(row) == 3:
-            undivided = float(recipe.compute_bytes)
-            recipe = replace(
-                recipe,
+            undivided = float(state.compute_bytes)
+            state = replace(
+                state,
                 extra_gradient_bytes=undivided,
                 frozen_gradient_bytes=undivided if job.adapter is not None else 0.0,
             )
-    return recipe
+    return state
 
 
-def _habitual_recipe(row: Row, job: Job, level: int, *, parallel: bool) -> Recipe:
+def _habitual_recipe(row: Row, job: Job, level: int, *, parallel: bool) -> StateBytes:
     """State bytes of libraries with this division of model and state, if the optimizer column does not have them."""
     if level >= 2 and not (parallel and job.precision == "fp16"):
         return fully_sharded(job)

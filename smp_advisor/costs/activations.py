@@ -39,10 +39,10 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
     unfused = np.where(tp == 1, saved.unfused_split_elements, 0.0)
     half = saved.half_replicated_bytes if element == 2 else 0.0
     split: float = saved.split_elements
-    if layout.recipe.fused_kernels:
+    if layout.state_bytes.fused_kernels:
         half = -half  # neither the fp32 copy nor the normalized values
         split -= block.gate_elements
-    autocast = layout.recipe.cast_bytes > 0
+    autocast = layout.state_bytes.cast_bytes > 0
     if autocast:
         half = saved.autocast_replicated_bytes
         half += saved.half_replicated_bytes if element == 2 else 0.0
@@ -67,7 +67,7 @@ def _attention_bytes(attention: Attention, layout: Layout, world: World, job: Jo
     statistics = 4 * tokens  # log-sum-exp, fp32
     if job.attention == "fused" and attention.fusible:
         return statistics
-    score = attention.eager_score_bytes(element, autocast=layout.recipe.cast_bytes > 0)
+    score = attention.eager_score_bytes(element, autocast=layout.state_bytes.cast_bytes > 0)
     scores = score * tokens * attention.keys_per_query(world.sequence_length)
     scores = np.where(layout.selective_recomputation, 0.0, scores)
     # The library's own layers, used under tensor parallelism, always have a fused form.
@@ -186,13 +186,13 @@ def _logits_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> F
     rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
     microbatches = np.where(layout.simple_pipeline, in_flight(layout, stage.index), 1)
     columns = model.head.outputs / vocabulary_shards(model, layout)
-    logit_bytes = layout.recipe.logit_bytes
-    if not model.head.loss_in_fp32 and world.bytes_per_element == 2 and not layout.recipe.cast_bytes:
+    logit_bytes = layout.state_bytes.logit_bytes
+    if not model.head.loss_in_fp32 and world.bytes_per_element == 2 and not layout.state_bytes.cast_bytes:
         logit_bytes = min(logit_bytes, RETURNED_HALF_LOGIT_BYTES)
     logits = (4 * (microbatches - 1) + logit_bytes) * rows * columns
     # The output weight's gradient before its accumulation. A frozen weight has none; with sharded parameters it is a
     # buffer of the reduction.
-    trained = layout.recipe.frozen_bytes is None
+    trained = layout.state_bytes.frozen_bytes is None
     return logits + np.where(
         layout.shard_level < 3, trained * world.bytes_per_element * model.shape.hidden * columns, 0.0
     )

@@ -174,10 +174,10 @@ def _eager_seconds(attention: Attention, layout: Layout, world: World, instance:
 
 def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floats:
     """Seconds to dequantize a block's weights, once for every pass, shape (n,)."""
-    recipe = layout.recipe
-    if recipe.frozen_bytes is None or recipe.frozen_bytes >= recipe.compute_bytes:
+    state_bytes = layout.state_bytes
+    if state_bytes.frozen_bytes is None or state_bytes.frozen_bytes >= state_bytes.compute_bytes:
         return np.zeros(len(layout))
-    moved = (recipe.frozen_bytes + recipe.compute_bytes) * block.parameters / layout.tensor_parallel_degree
+    moved = (state_bytes.frozen_bytes + state_bytes.compute_bytes) * block.parameters / layout.tensor_parallel_degree
     return moved / _bandwidth(instance)
 
 

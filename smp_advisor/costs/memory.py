@@ -59,15 +59,15 @@ def stage_bytes(
     result["recomputation"] = np.maximum(recomputed - logits, 0.0)
     result["communication"] = np.maximum(recomputed + buffers, logits + at_loss) - np.maximum(recomputed, logits)
     gradients = result["gradients"]
-    if not layout.recipe.gradients_persist:
+    if not layout.state_bytes.gradients_persist:
         result |= _without_overlap(result, recomputed, buffers, layout.microbatches == 1)
     transient = result["activations"] + result["recomputation"] + result["logits"]
-    late = np.where(layout.shard_level >= 3, layout.recipe.late_copy_bytes, 0.0)
-    step = (layout.recipe.step_bytes + late) * owned_parameters(local, layout, world)
+    late = np.where(layout.shard_level >= 3, layout.state_bytes.late_copy_bytes, 0.0)
+    step = (layout.state_bytes.step_bytes + late) * owned_parameters(local, layout, world)
     step = np.where(layout.offload_state, 0.0, step)
     # By then the memory of the passes is free, including casts of weights.
     free_by_then = transient - (gradients - result["gradients"])
-    free_by_then = free_by_then + layout.recipe.cast_bytes * trained_parameters(local, layout).total
+    free_by_then = free_by_then + layout.state_bytes.cast_bytes * trained_parameters(local, layout).total
     free_by_then = free_by_then + np.where(layout.shard_level >= 3, result["communication"], 0.0)
     result["optimizer_step"] = np.maximum(step - free_by_then, 0.0)
     result["context"] = _context_bytes(layout, world)
@@ -148,7 +148,7 @@ def _buffer_bytes(model: Model, layout: Layout, world: World, local: LocalParame
     gathered parameters in libraries with this setting.
     """
     element = world.bytes_per_element
-    buckets = layout.recipe.bucket_elements * layout.recipe.reduced_bytes
+    buckets = layout.state_bytes.bucket_elements * layout.state_bytes.reduced_bytes
     bucket = np.where(
         world.data_parallel_degree > 1,
         np.maximum(constant("memory.ddp_bucket_mib") * 2**20, np.minimum(buckets, element * local.total)),
@@ -156,10 +156,10 @@ def _buffer_bytes(model: Model, layout: Layout, world: World, local: LocalParame
     )
     live = np.minimum(layout.max_live_parameters, local.total)
     reduce = np.minimum(layout.reduce_bucket_elements, local.total)
-    frozen = layout.recipe.frozen_bytes is not None
+    frozen = layout.state_bytes.frozen_bytes is not None
     # Parameters gathered in addition to the GPU's own shard. The gradients of an adapter are reduced together.
-    bounded = layout.recipe.gathered_bytes * live * (1 - 1 / world.shards)
-    bounded = bounded + (layout.recipe.reduced_bytes * local.adapters if frozen else element * reduce)
+    bounded = layout.state_bytes.gathered_bytes * live * (1 - 1 / world.shards)
+    bounded = bounded + (layout.state_bytes.reduced_bytes * local.adapters if frozen else element * reduce)
     tp, ep = layout.tensor_parallel_degree, layout.expert_parallel_degree
     block = np.max(
         [
@@ -168,24 +168,24 @@ def _buffer_bytes(model: Model, layout: Layout, world: World, local: LocalParame
         ],
         axis=0,
     )
-    root = local.root if layout.recipe.root_stays_gathered else 0.0
-    units = layout.recipe.gathered_bytes * layout.prefetched_units * block + element * root
+    root = local.root if layout.state_bytes.root_stays_gathered else 0.0
+    units = layout.state_bytes.gathered_bytes * layout.prefetched_units * block + element * root
     reduced = local.adapters if frozen else np.maximum(block, local.root)
-    gradients = layout.recipe.reduced_bytes * reduced
+    gradients = layout.state_bytes.reduced_bytes * reduced
     gathered = np.where(layout.prefetched_units > 0, units + gradients, bounded)
     # A GPU with all parameters gathers nothing, but casts one unit at a time if its parameters are wider.
-    casts = not frozen and layout.recipe.parameter_bytes > layout.recipe.compute_bytes
+    casts = not frozen and layout.state_bytes.parameter_bytes > layout.state_bytes.compute_bytes
     buffers = np.where(layout.shard_level >= 3, np.where((world.shards > 1) | casts, gathered, 0.0), bucket)
     return buffers + _dequantized_bytes(model, layout)
 
 
 def _dequantized_bytes(model: Model, layout: Layout) -> Floats:
     """Bytes of the largest quantized product in the compute type. Its weight is dequantized for every use."""
-    recipe = layout.recipe
-    if recipe.frozen_bytes is None or recipe.frozen_bytes >= recipe.compute_bytes:
+    state_bytes = layout.state_bytes
+    if state_bytes.frozen_bytes is None or state_bytes.frozen_bytes >= state_bytes.compute_bytes:
         return np.zeros(len(layout))
     largest = max(m.inputs * m.outputs for group in model.groups for m in group.block.matmuls)
-    return recipe.compute_bytes * largest / layout.tensor_parallel_degree
+    return state_bytes.compute_bytes * largest / layout.tensor_parallel_degree
 
 
 def memory_error_bytes(

@@ -96,7 +96,7 @@ def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParamet
 
 def trained_parameters(local: LocalParameters, layout: Layout) -> LocalParameters:
     """Parameters with gradients: all, or only those of an adapter."""
-    if layout.recipe.frozen_bytes is None:
+    if layout.state_bytes.frozen_bytes is None:
         return local
     nothing = np.zeros(len(layout))
     return LocalParameters(split=local.adapters, replicated=nothing, experts=nothing, root=nothing, adapters=nothing)
@@ -104,11 +104,11 @@ def trained_parameters(local: LocalParameters, layout: Layout) -> LocalParameter
 
 def _frozen_bytes(local: LocalParameters, layout: Layout, world: World) -> Floats:
     """Bytes of frozen parameters: the blocks' products in their own type, the others in the compute type."""
-    recipe = layout.recipe
-    if recipe.frozen_bytes is None:
+    state_bytes = layout.state_bytes
+    if state_bytes.frozen_bytes is None:
         return np.zeros(len(layout))
     # Norms and biases, a thousandth of a block, are counted as products.
-    total = recipe.frozen_bytes * (local.total - local.root) + recipe.compute_bytes * local.root
+    total = state_bytes.frozen_bytes * (local.total - local.root) + state_bytes.compute_bytes * local.root
     return np.where(layout.shard_level >= 3, total / world.shards, total)
 
 
@@ -130,23 +130,25 @@ def owned_parameters(local: LocalParameters, layout: Layout, world: World) -> Fl
 
 def state_bytes(local: LocalParameters, layout: Layout, world: World) -> dict[str, Floats]:
     """Parameters, gradients, optimizer state and fp32 copies, bytes by category, shape (n,) each."""
-    recipe, level = layout.recipe, layout.shard_level
+    state_bytes, level = layout.state_bytes, layout.shard_level
     owned = owned_parameters(local, layout, world)
     trained = trained_parameters(local, layout).total
     on_gpu = np.where(layout.offload_state, 0.0, owned)
     frozen = np.where(layout.offload_state, 0.0, _frozen_bytes(local, layout, world))
-    undivided = recipe.extra_gradient_bytes * trained + recipe.frozen_gradient_bytes * local.total
+    undivided = state_bytes.extra_gradient_bytes * trained + state_bytes.frozen_gradient_bytes * local.total
     return {
         "parameters": frozen
-        + recipe.parameter_bytes * np.where(level >= 3, on_gpu, trained)
-        + recipe.cast_bytes * trained,
-        "gradients": recipe.gradient_bytes * np.where(level >= 2, on_gpu, trained) + undivided,
-        "optimizer_state": recipe.moment_bytes * on_gpu,
-        "fp32_copies": (recipe.copy_bytes - np.where(level >= 3, recipe.late_copy_bytes, 0.0)) * on_gpu,
+        + state_bytes.parameter_bytes * np.where(level >= 3, on_gpu, trained)
+        + state_bytes.cast_bytes * trained,
+        "gradients": state_bytes.gradient_bytes * np.where(level >= 2, on_gpu, trained) + undivided,
+        "optimizer_state": state_bytes.moment_bytes * on_gpu,
+        "fp32_copies": (state_bytes.copy_bytes - np.where(level >= 3, state_bytes.late_copy_bytes, 0.0)) * on_gpu,
     }
 
 
 def offloaded_state_bytes(local: LocalParameters, layout: Layout, world: World) -> Floats:
     """Bytes per GPU that `Layout.offload_state` moves to the host: its shard of parameters, gradients and moments."""
     owned = owned_parameters(local, layout, world)
-    return np.where(layout.offload_state, layout.recipe.total_bytes * owned + _frozen_bytes(local, layout, world), 0.0)
+    return np.where(
+        layout.offload_state, layout.state_bytes.total_bytes * owned + _frozen_bytes(local, layout, world), 0.0
+    )

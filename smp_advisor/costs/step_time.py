@@ -160,10 +160,10 @@ def step_seconds(
 
 def _accumulation(cluster: Cluster, layout: Layout, world: World, local: LocalParameters) -> Floats:
     """Seconds to add a microbatch's gradients to the accumulated ones. Both are read, one is written."""
-    recipe = layout.recipe
+    state = layout.state_bytes
     trained = trained_parameters(local, layout).total
     accumulated = np.where(layout.shard_level >= 2, owned_parameters(local, layout, world), trained)
-    moved = (recipe.compute_bytes + 2 * max(recipe.gradient_bytes, recipe.extra_gradient_bytes)) * accumulated
+    moved = (state.compute_bytes + 2 * max(state.gradient_bytes, state.extra_gradient_bytes)) * accumulated
     seconds: Floats = (
         constant("time.gradient_accumulation")
         * moved
@@ -246,7 +246,7 @@ def _data_parallel(
     documentation, Introduction to model parallelism). Sharded parameters are gathered, with prefetch, in the forward
     and again in the backward pass of every microbatch, where gradients are also reduce-scattered.
     """
-    recipe = layout.recipe
+    state = layout.state_bytes
     reduction, dp, stride = world.reduction_degree, world.data_parallel_degree, world.data_stride
     # The data-parallel group of replicated modules includes entire tensor-parallel groups. A node has one such group
     # per pipeline stage.
@@ -259,21 +259,21 @@ def _data_parallel(
     last = passes.backward + passes.recomputation
 
     level = layout.shard_level
-    gradient_bytes = recipe.reduced_bytes * trained.total
+    gradient_bytes = state.reduced_bytes * trained.total
     inside = bus_bytes_per_second(cluster, reduction, stride)[1]
     forward = passes.forward + passes.exchange_forward
     by_level = np.zeros(len(layout))
     # Each level is computed only if some plan has it.
     if (level == 0).any():
-        reduced = all_reduce_seconds(cluster, recipe.reduced_bytes * split, reduction, stride) + all_reduce_seconds(
-            cluster, recipe.reduced_bytes * trained.replicated, dp, wide
+        reduced = all_reduce_seconds(cluster, state.reduced_bytes * split, reduction, stride) + all_reduce_seconds(
+            cluster, state.reduced_bytes * trained.replicated, dp, wide
         )
         by_level = _exposed(reduced, last, inside)
     if ((level == 1) | (level == 2)).any():
         scattered = _sharded_seconds(cluster, gradient_bytes, world) + all_reduce_seconds(
             cluster, gradient_bytes / world.shards, reduction // world.shards, world.shards * stride
         )
-        gathered = _sharded_seconds(cluster, recipe.compute_bytes * trained.total, world)
+        gathered = _sharded_seconds(cluster, state.compute_bytes * trained.total, world)
         waited = np.where(layout.gather_after_step, gathered, _exposed(gathered, forward, inside))
         by_level = np.where(level == 0, by_level, _exposed(scattered, last, inside) + waited)
     if not (level >= 3).any():
@@ -281,7 +281,7 @@ def _data_parallel(
 
     # One all-gather per block: each has the start-up time of a collective.
     blocks = model.layer_count
-    gather = blocks * all_gather_seconds(cluster, recipe.gathered_bytes * local.total / blocks, world.shards, tp)
+    gather = blocks * all_gather_seconds(cluster, state.gathered_bytes * local.total / blocks, world.shards, tp)
     scatter = blocks * all_gather_seconds(cluster, gradient_bytes / blocks, world.shards, tp)
     across = all_reduce_seconds(
         cluster,
@@ -305,7 +305,7 @@ def _data_parallel(
 
 def _optimizer(cluster: Cluster, layout: Layout, world: World, local: LocalParameters) -> Floats:
     """Seconds of the optimizer's update, which reads and writes every byte of the state on each GPU."""
-    moved = constant("time.optimizer_passes") * layout.recipe.total_bytes * owned_parameters(local, layout, world)
+    moved = constant("time.optimizer_passes") * layout.state_bytes.total_bytes * owned_parameters(local, layout, world)
     on_gpu = cluster.instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency")
     # All GPUs of a node share the host's memory.
     on_host = constant("offload.host_memory_gb_per_s") * 1e9 / cluster.instance.gpus
@@ -321,8 +321,8 @@ def _state_copies(cluster: Cluster, layout: Layout, world: World, local: LocalPa
     """
     if not layout.offload_state.any():
         return np.zeros(len(layout))
-    recipe = layout.recipe
-    moved = (2 * recipe.parameter_bytes + recipe.gradient_bytes) * owned_parameters(local, layout, world)
+    state = layout.state_bytes
+    moved = (2 * state.parameter_bytes + state.gradient_bytes) * owned_parameters(local, layout, world)
     seconds = layout.microbatches * moved / (cluster.instance.host_link_gb_per_s * 1e9)
     exposed: Floats = np.maximum(seconds - constant("time.overlap") * compute, 0.0)
     return np.where(layout.offload_state, exposed, 0.0)

@@ -72,7 +72,7 @@ class World:
             microbatch_tokens=samples * sequence / cp,
             global_batch_size=layout.batch_samples * replicas,
             sequence_length=sequence,
-            bytes_per_element=layout.recipe.compute_bytes,
+            bytes_per_element=layout.state_bytes.compute_bytes,
             usable_bytes=cluster.instance.usable_gpu_memory_gib * 2**30,
             tensor_stride=np.where(spread, reduction * pp, 1),
             pipeline_stride=np.where(spread, reduction, np.where(outermost, tp * reduction, tp)),

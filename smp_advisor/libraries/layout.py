@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from smp_advisor.libraries.plan import Checkpointing
-    from smp_advisor.libraries.state_bytes import Recipe
+    from smp_advisor.libraries.state_bytes import StateBytes
 
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
@@ -53,7 +53,7 @@ def checkpoint_strategy(layers: int) -> Checkpointing:
 class Layout:
     """Many configurations as columns of equal length, one entry a plan."""
 
-    recipe: Recipe
+    state_bytes: StateBytes
     """Bytes a parameter; the same for every row."""
     tensor_parallel_degree: Ints
     sequence_parallel: Bools
@@ -118,18 +118,18 @@ class Layout:
 
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Layout:
         """The layouts of some rows."""
-        return Layout(recipe=self.recipe, **{name: getattr(self, name)[rows] for name in COLUMNS})
+        return Layout(state_bytes=self.state_bytes, **{name: getattr(self, name)[rows] for name in COLUMNS})
 
     @classmethod
     def concatenate(cls, parts: Sequence[Layout]) -> Layout:
-        """One layout of many that share a recipe."""
-        if any(part.recipe != parts[0].recipe for part in parts):
+        """One layout of many that share a state_bytes."""
+        if any(part.state_bytes != parts[0].state_bytes for part in parts):
             raise ValueError("layouts with different recipes do not go into one")
         columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
-        return cls(recipe=parts[0].recipe, **columns)
+        return cls(state_bytes=parts[0].state_bytes, **columns)
 
     @classmethod
-    def of_columns(cls, recipe: Recipe, rows: int = 1, **columns: ArrayLike) -> Layout:
+    def of_columns(cls, state_bytes: StateBytes, rows: int = 1, **columns: ArrayLike) -> Layout:
         """Layouts of `rows` rows; a column is an array or one value for all, what is left out has its default.
 
         Examples
@@ -143,7 +143,7 @@ class Layout:
         if unknown:
             raise ValueError(f"a layout has no column {unknown[0]!r}")
         return cls(
-            recipe=recipe,
+            state_bytes=state_bytes,
             **{
                 name: np.broadcast_to(np.asarray(columns.get(name, default), dtype=kind), rows)
                 for name, (kind, default) in _column_defaults().items()
@@ -151,7 +151,7 @@ class Layout:
         )
 
 
-COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(Layout) if f.name != "recipe")
+COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(Layout) if f.name != "state_bytes")
 """The fields of a layout that have one entry a row."""
 
 

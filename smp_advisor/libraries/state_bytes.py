@@ -16,7 +16,7 @@ __all__ = [
     "HALF_LOGIT_BYTES",
     "PURE_LOGIT_BYTES",
     "RETURNED_HALF_LOGIT_BYTES",
-    "Recipe",
+    "StateBytes",
     "amp",
     "ddp",
     "deepspeed",
@@ -30,7 +30,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
+class StateBytes:
     """Bytes a trained parameter takes, by purpose, before any sharding.
 
     Sharding level 1 divides `moment_bytes` and `copy_bytes`, level 2 also `gradient_bytes`, level 3 all but
@@ -92,15 +92,15 @@ class Recipe:
         )
 
 
-def over_frozen(recipe: Recipe, job: Job) -> Recipe:
-    """Recipe of a job's adapter: its parameters are kept as `recipe` says, the frozen ones once."""
+def over_frozen(state_bytes: StateBytes, job: Job) -> StateBytes:
+    """StateBytes of a job's adapter: its parameters are kept as `state_bytes` says, the frozen ones once."""
     if job.adapter is None:
-        return recipe
-    frozen = job.adapter.base_bytes_per_parameter if job.adapter.quantized else float(recipe.compute_bytes)
-    return replace(recipe, frozen_bytes=frozen)
+        return state_bytes
+    frozen = job.adapter.base_bytes_per_parameter if job.adapter.quantized else float(state_bytes.compute_bytes)
+    return replace(state_bytes, frozen_bytes=frozen)
 
 
-def smp_v1(job: Job) -> Recipe:
+def smp_v1(job: Job) -> StateBytes:
     """SMP v1: 2 + 2 + 8 + (4 + 4) = 20 bytes in half precision with Adam, 16 in fp32.
 
     Source: SMP documentation, Introduction to model parallelism. Sharded data parallelism is built on DeepSpeed's
@@ -108,7 +108,7 @@ def smp_v1(job: Job) -> Recipe:
     other way, nor with an fp32 copy of the logits beside its fused attention.
     """
     if job.precision == "fp32":
-        return Recipe(
+        return StateBytes(
             compute_bytes=4,
             parameter_bytes=4,
             gradient_bytes=4,
@@ -116,7 +116,7 @@ def smp_v1(job: Job) -> Recipe:
             copy_bytes=0,
             reduced_bytes=4,
         )
-    return Recipe(
+    return StateBytes(
         compute_bytes=2,
         parameter_bytes=2,
         gradient_bytes=2,
@@ -128,10 +128,10 @@ def smp_v1(job: Job) -> Recipe:
     )
 
 
-def amp(job: Job) -> Recipe:
+def amp(job: Job) -> StateBytes:
     """Autocast over fp32 parameters (plain DDP): 4 + 4 + 8 bytes and 2 of casts (facts: PyTorch AMP)."""
     half = job.precision != "fp32"
-    return Recipe(
+    return StateBytes(
         compute_bytes=2 if half else 4,
         parameter_bytes=4,
         gradient_bytes=4,
@@ -144,7 +144,7 @@ def amp(job: Job) -> Recipe:
     )
 
 
-def ddp(job: Job) -> Recipe:
+def ddp(job: Job) -> StateBytes:
     """Autocast over fp32 parameters with PyTorch 2's AdamW, which updates all of them together (``foreach``).
 
     The square roots of all second moments are there at once then. Published runs of FSDP over flat parameters fit their
@@ -153,10 +153,10 @@ def ddp(job: Job) -> Recipe:
     return replace(amp(job), step_bytes=4.0 if job.optimizer == "adam" else 0.0)
 
 
-def fully_sharded(job: Job) -> Recipe:
+def fully_sharded(job: Job) -> StateBytes:
     """FSDP with mixed precision: fp32 shards of parameter, gradient and state (16 bytes), 16-bit gathered units."""
     half = job.precision != "fp32"
-    return Recipe(
+    return StateBytes(
         compute_bytes=2 if half else 4,
         parameter_bytes=4,
         gradient_bytes=4,
@@ -179,12 +179,12 @@ FUSED_LOGIT_BYTES = 8.0
 gradient in place, and the 16-bit gradient."""
 
 
-def megatron(job: Job) -> Recipe:
+def megatron(job: Job) -> StateBytes:
     """Megatron-LM with gradients accumulated in fp32: 2 + 4 + 4 + 8 = 18 bytes with Adam.
 
     Source: Megatron-LM, ``core/optimizer/distrib_optimizer.md`` (table of theoretical memory).
     """
-    return Recipe(
+    return StateBytes(
         logit_bytes=FUSED_LOGIT_BYTES,
         fused_kernels=True,
         compute_bytes=2,
@@ -196,7 +196,7 @@ def megatron(job: Job) -> Recipe:
     )
 
 
-def megatron_fp16(job: Job) -> Recipe:
+def megatron_fp16(job: Job) -> StateBytes:
     """Megatron-LM in fp16 without its distributed optimizer: the 20 bytes of SMP v1 and DDP's buckets, 22 in all.
 
     The buckets are a second copy of the 16-bit gradients, also with a single replica.
@@ -208,7 +208,7 @@ _ZERO_BUCKETS = 2 * 5e8
 """``reduce_bucket_size`` and ``allgather_bucket_size``, at DeepSpeed's defaults."""
 
 
-def deepspeed(job: Job, *, zero: bool = True, fp32_accumulation: bool = False) -> Recipe:
+def deepspeed(job: Job, *, zero: bool = True, fp32_accumulation: bool = False) -> StateBytes:
     """DeepSpeed: 2 + 2 + 12 bytes with Adam (Rajbhandari et al. 2020, arXiv 1910.02054), and its step's own gradients.
 
     Parameters
@@ -220,7 +220,7 @@ def deepspeed(job: Job, *, zero: bool = True, fp32_accumulation: bool = False) -
         Whether gradients are accumulated in fp32 beside the 16-bit ones, as its BF16_Optimizer does.
     """
     held = zero and not fp32_accumulation
-    return Recipe(
+    return StateBytes(
         logit_bytes=FUSED_LOGIT_BYTES,
         fused_kernels=True,
         compute_bytes=2,
@@ -236,9 +236,9 @@ def deepspeed(job: Job, *, zero: bool = True, fp32_accumulation: bool = False) -
     )
 
 
-def pure(job: Job, *, fp32_state: bool = False) -> Recipe:
+def pure(job: Job, *, fp32_state: bool = False) -> StateBytes:
     """Everything in 16 bits, optimizer state too unless `fp32_state`: 2 + 2 + 4 = 8 bytes with Adam."""
-    return Recipe(
+    return StateBytes(
         compute_bytes=2,
         parameter_bytes=2,
         gradient_bytes=2,

@@ -212,7 +212,7 @@ def test_hardware():
     ],
 )
 def test_bytes_a_parameter(changes, total):
-    assert run_of(row(**changes)).layout.recipe.total_bytes == total
+    assert run_of(row(**changes)).layout.state_bytes.total_bytes == total
 
 
 @pytest.mark.parametrize(

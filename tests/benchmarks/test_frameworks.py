@@ -50,7 +50,7 @@ def test_a_recipe_that_names_no_optimizer_is_its_library_s():
 def test_logits_by_the_loss_of_the_library():
     sharded = {"attention_class": "flash", "shard_class": "zero3", "precision_class": "bf16-mixed"}
     found = [
-        run_of(row(framework=name, **sharded)).layout.recipe.logit_bytes for name in ("", "Composer", "torchtitan")
+        run_of(row(framework=name, **sharded)).layout.state_bytes.logit_bytes for name in ("", "Composer", "torchtitan")
     ]
     assert found == [6, 4, 12]
 

@@ -21,17 +21,17 @@ from smp_advisor.costs.partition import stages
 from smp_advisor.costs.world import World
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import Layout
-from smp_advisor.libraries.state_bytes import Recipe, amp, ddp, deepspeed, fully_sharded, pure
+from smp_advisor.libraries.state_bytes import StateBytes, amp, ddp, deepspeed, fully_sharded, pure
 from smp_advisor.workload import Adapter, Job, Model
 from tests.costs.shapes import P4D, gpt
 
 GIB = 2**30
 
 
-def peak_gib(recipe: Recipe, *, samples: int = 1, nodes: int = 1, **columns: Any) -> dict[str, float]:
+def peak_gib(state: StateBytes, *, samples: int = 1, nodes: int = 1, **columns: Any) -> dict[str, float]:
     """GiB by category of a GPT of 1.3 B on p4d nodes."""
     model, job, cluster = gpt(layers=24, hidden=2048, heads=16), Job(sequence_length=512), Cluster(P4D, nodes)
-    layout = Layout.of_columns(recipe, batch_samples=samples, **columns)
+    layout = Layout.of_columns(state, batch_samples=samples, **columns)
     world = World.of(model, cluster, job, layout)
     saved = tuple(block_saved_bytes(group.block, layout, world, job) for group in model.groups)
     by_category = stage_bytes(model, layout, world, stages(model, 1)[0], saved)
@@ -64,7 +64,7 @@ def test_gradients_that_do_not_persist_never_cost_more(samples: int, checkpointi
     fresh = pure(Job(precision="bf16"))
     columns = {"samples": samples, "checkpoint_layers": int(checkpointing)}
     fresh_gib, persistent_gib = (
-        sum(peak_gib(recipe, **columns).values()) for recipe in (fresh, replace(fresh, gradients_persist=True))
+        sum(peak_gib(state, **columns).values()) for state in (fresh, replace(fresh, gradients_persist=True))
     )
     assert fresh_gib <= persistent_gib * (1 + 1e-12)
 
@@ -75,17 +75,17 @@ def test_with_accumulation_the_second_microbatch_finds_gradients() -> None:
 
 
 def test_state_in_host_memory_leaves_the_gpu() -> None:
-    recipe = fully_sharded(Job(precision="bf16"))
+    state = fully_sharded(Job(precision="bf16"))
     columns = {"shard_level": 3, "prefetched_units": 2, "samples": 4}
-    here, there = (peak_gib(recipe, **columns, offload_state=moved) for moved in (False, True))
-    state = ("parameters", "gradients", "optimizer_state", "fp32_copies", "optimizer_step")
-    assert sum(here[name] for name in state) == pytest.approx(16 / 8 * 1.31e9 / GIB, rel=0.02)
-    assert sum(there[name] for name in state) == 0
+    here, there = (peak_gib(state, **columns, offload_state=moved) for moved in (False, True))
+    categories = ("parameters", "gradients", "optimizer_state", "fp32_copies", "optimizer_step")
+    assert sum(here[name] for name in categories) == pytest.approx(16 / 8 * 1.31e9 / GIB, rel=0.02)
+    assert sum(there[name] for name in categories) == 0
     # Blocks are gathered on the GPU all the same.
     assert there["communication"] == here["communication"] > 0
 
     model, job, cluster = gpt(layers=24, hidden=2048, heads=16), Job(sequence_length=512), Cluster(P4D, 1)
-    layout = Layout.of_columns(recipe, rows=2, shard_level=3, batch_samples=4, offload_state=[False, True])
+    layout = Layout.of_columns(state, rows=2, shard_level=3, batch_samples=4, offload_state=[False, True])
     host = memory_columns(model, cluster, job, layout).host_bytes_per_node
     assert host[0] == 0
     assert host[1] == pytest.approx(16 * 1.31e9, rel=0.02)
@@ -96,18 +96,18 @@ def test_state_in_host_memory_leaves_the_gpu() -> None:
 
 
 def test_root_parameters_gathered_for_their_own_use_only() -> None:
-    recipe = fully_sharded(Job(precision="bf16"))
+    state = fully_sharded(Job(precision="bf16"))
     columns = {"shard_level": 3, "prefetched_units": 2, "checkpoint_layers": 1}
     stays, leaves = (
-        peak_gib(replace(recipe, root_stays_gathered=root), **columns)["communication"] for root in (True, False)
+        peak_gib(replace(state, root_stays_gathered=root), **columns)["communication"] for root in (True, False)
     )
     # At the loss the head is gathered in any case.
     assert 0.5 < (stays - leaves) / (2 * (50_000 + 2048) * 2048 / GIB) <= 1
 
 
 def test_zero_3_casts_gradients_in_its_step_and_zero_1_before() -> None:
-    recipe = deepspeed(Job(precision="fp16"))
-    by_level = [peak_gib(recipe, samples=8, shard_level=level)["fp32_copies"] for level in (1, 3)]
+    state = deepspeed(Job(precision="fp16"))
+    by_level = [peak_gib(state, samples=8, shard_level=level)["fp32_copies"] for level in (1, 3)]
     assert by_level == pytest.approx([8 / 8 * 1.31e9 / GIB, 4 / 8 * 1.31e9 / GIB], rel=0.02)
 
 

@@ -55,7 +55,7 @@ def test_every_plan_is_valid_and_its_columns_are_its_own(library, model, precisi
             assert global_batch_size(plan, NODES) == batch
     # The row that was scored is the plan that is shown: translated back it is the same row.
     rows, back = space.layout.take(np.array(list(plans))), layout_of(list(plans.values()), job, NODES)
-    assert rows.recipe == back.recipe
+    assert rows.state_bytes == back.state_bytes
     for name in COLUMNS:
         if name == "shard_degree":  # 0 stands for the whole group
             continue
