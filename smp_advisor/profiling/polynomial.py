@@ -61,11 +61,6 @@ class Polynomial:
         return self.coefficients[batch_power][sequence_power]
 
     @classmethod
-    def constant(cls, value: int) -> Polynomial:
-        """The same value at every size."""
-        return cls(((Fraction(value),),))
-
-    @classmethod
     def fit(cls, values: Mapping[tuple[int, int], int]) -> Polynomial:
         """Fit a polynomial through every point of a grid of (batch, sequence).
 

@@ -116,7 +116,7 @@ def _size(count: float) -> str:
 def _peak(profile: Profile) -> str:
     peak = profile.peak_memory(profile.batch, profile.sequence)
     phase = "optimizer step" if peak.phase == "optimizer" else f"{peak.phase} pass"
-    return f"{_size(peak.peak_gib * 2**30)} in the {phase}, excluding the allocator's reserve and the CUDA context"
+    return f"{_size(peak.peak_bytes)} in the {phase}, excluding the allocator's reserve and the CUDA context"
 
 
 def _activations(profile: Profile) -> str:

@@ -84,7 +84,7 @@ def run(
     Raises
     ------
     ProfileError
-        The copy cannot be made, fails or breaks a limit: the sentence names the user's own line.
+        The copy cannot be built, fails or exceeds a limit. The sentence names the user's source line.
     """
     limits = Limits(memory_bytes=memory_bytes, seconds=seconds)
     limits = Limits(memory_bytes=limits.resolved_memory_bytes(), seconds=seconds)
