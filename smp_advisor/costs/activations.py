@@ -140,19 +140,19 @@ def activation_bytes(
     inputs, _ = _resident_checkpoints(model, layout, world, stage)
     unit = unit_layers(layout, stage)
     share = 1 / layout.checkpoint_period
-    around = np.zeros(len(layout))
+    outside = np.zeros(len(layout))
     if stage.first:  # embedding dropout mask, one byte per element
-        around = around + model.shape.hidden * world.microbatch_tokens * flight
+        outside = outside + model.shape.hidden * world.microbatch_tokens * flight
     if stage.last:  # final norm and head input
-        around = around + 2 * element * model.shape.hidden * world.microbatch_tokens * flight
-    around = around / np.where(layout.sequence_parallel, layout.tensor_parallel_degree, 1)
-    if stage.first and model.around_elements:
-        around = around + element * model.around_elements * world.microbatch_tokens * flight
-    around = around + _position_bias_bytes(model, layout, world, stage) * flight
+        outside = outside + 2 * element * model.shape.hidden * world.microbatch_tokens * flight
+    outside = outside / np.where(layout.sequence_parallel, layout.tensor_parallel_degree, 1)
+    if stage.first and model.outside_elements:
+        outside = outside + element * model.outside_elements * world.microbatch_tokens * flight
+    outside = outside + _position_bias_bytes(model, layout, world, stage) * flight
     logits = _logits_bytes(model, layout, world, stage)
     recomputed = np.where(checkpointed, np.where(unit == stage.layers, every, largest * unit), 0.0)
     return {
-        "activations": np.where(checkpointed, inputs * share + every * flight * (1 - share), every * flight) + around,
+        "activations": np.where(checkpointed, inputs * share + every * flight * (1 - share), every * flight) + outside,
         "recomputation": recomputed,
         "logits": logits,
     }

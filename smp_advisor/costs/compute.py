@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BlockSeconds",
-    "around_seconds",
     "block_seconds",
     "head_seconds",
     "model_flops_per_sample",
+    "outside_seconds",
     "peak_flops",
 ]
 
@@ -226,12 +226,12 @@ def head_seconds(
     return product + dense + passes, backward
 
 
-def around_seconds(model: Model, world: World, instance: Instance, job: Job) -> Floats:
+def outside_seconds(model: Model, world: World, instance: Instance, job: Job) -> Floats:
     """Seconds of one microbatch's forward pass outside blocks and head, shape (n,); backward takes twice that."""
     efficiency = gpu_constant("matmul_efficiency", instance.gpu)
-    arithmetic = model.around_flops / (peak_flops(instance, job) * efficiency)
+    arithmetic = model.outside_flops / (peak_flops(instance, job) * efficiency)
     # Every saved element is written once and read once.
-    moved = 2 * world.bytes_per_element * model.around_elements / _bandwidth(instance)
+    moved = 2 * world.bytes_per_element * model.outside_elements / _bandwidth(instance)
     seconds: Floats = (arithmetic + moved) * world.microbatch_tokens
     return seconds
 
@@ -249,7 +249,7 @@ def model_flops_per_sample(model: Model, sequence_length: int) -> float:
         # Half of the backward pass computes gradients of weights. Frozen weights have none.
         products = sum(m.flops_per_token for m in block.matmuls) * (2 / 3 if block.adapter_parameters else 1)
         forward += group.count * sequence_length * (products + 2 * scores)
-    forward += sequence_length * model.around_flops
+    forward += sequence_length * model.outside_flops
     rows = sequence_length if model.head.per_token else 1
     if model.head.kind != "none":
         forward += 2 * rows * (model.shape.hidden * model.head.outputs + model.head.extra_matmul_parameters)

@@ -73,23 +73,23 @@ def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParamet
     expert_parameters = float(sum(block.expert_parameters * count for block, count in blocks))
     split = (sum(block.split_parameters * count for block, count in blocks) - expert_parameters) / tp
     replicated = np.full(len(layout), float(sum(block.replicated_parameters * count for block, count in blocks)))
-    vocabulary = around = 0
+    vocabulary = outside = 0
     if stage.first:
         vocabulary += model.token_embedding_parameters
-        around += model.embedding_parameters - model.token_embedding_parameters
+        outside += model.embedding_parameters - model.token_embedding_parameters
     if stage.last:
-        around += model.final_parameters
+        outside += model.final_parameters
         if model.head.tied:
-            around += model.head.parameters
+            outside += model.head.parameters
             vocabulary += 0 if stage.first else model.token_embedding_parameters
         else:
             vocabulary += model.head.parameters
     divided = vocabulary / shards
     return LocalParameters(
         split=split + np.where(shards > 1, divided, 0.0),
-        replicated=replicated + around + np.where(shards > 1, 0.0, divided),
+        replicated=replicated + outside + np.where(shards > 1, 0.0, divided),
         experts=expert_parameters / (tp * layout.expert_parallel_degree),
-        root=around + divided,
+        root=outside + divided,
         adapters=float(sum(block.adapter_parameters * count for block, count in blocks)) / tp,
     )
 

@@ -15,7 +15,7 @@ from smp_advisor.costs.communication import (
     bus_bytes_per_second,
     point_to_point_seconds,
 )
-from smp_advisor.costs.compute import around_seconds, block_seconds, head_seconds
+from smp_advisor.costs.compute import block_seconds, head_seconds, outside_seconds
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.partition import stage_kinds
 from smp_advisor.costs.pipeline import makespan_slots
@@ -111,10 +111,10 @@ def _stage_passes(
             )
             for name in _PASSES
         }
-        if stage.first and model.around_flops:
-            around = around_seconds(model, world, cluster.instance, job)
-            sums["forward"] = sums["forward"] + around
-            sums["backward"] = sums["backward"] + 2 * around
+        if stage.first and model.outside_flops:
+            outside = outside_seconds(model, world, cluster.instance, job)
+            sums["forward"] = sums["forward"] + outside
+            sums["backward"] = sums["backward"] + 2 * outside
         if stage.last:
             sums["forward"] = sums["forward"] + head[0]
             sums["backward"] = sums["backward"] + head[1]

@@ -211,7 +211,7 @@ class _Measured:
                 "describe the model with Model.from_shape."
             )
         head, embedding, tokens = self._ends(outside, width)
-        head, around_bytes, around_flops = self._around(head, width)
+        head, outside_bytes, outside_flops = self._outside_blocks(head, width)
         config = json.loads(values["config_json"])
         return Model(
             name=values["name"],
@@ -233,8 +233,8 @@ class _Measured:
             final_parameters=outside - embedding - head.parameters,
             head=head,
             fixed_sequence_length=None if values["has_sequence"] else 1,
-            around_elements=around_bytes / self.element,
-            around_flops=around_flops,
+            outside_elements=outside_bytes / self.element,
+            outside_flops=outside_flops,
             config_json=values["config_json"],
         )
 
@@ -255,7 +255,7 @@ class _Measured:
         head = Head(kind="classification", outputs=outputs, parameters=own, tied=False, per_token=False)
         return head, outside - own, min(table, outside - own)
 
-    def _around(self, head: Head, hidden: int) -> tuple[Head, float, float]:
+    def _outside_blocks(self, head: Head, hidden: int) -> tuple[Head, float, float]:
         """(head, saved bytes, forward FLOPs) per token in layers that the cost model does not add for every model.
 
         These are stems of convolutions, stages too short to repeat, and pooling: layers that are neither blocks nor a

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.workload.ending import ending
+from smp_advisor.workload.head_task import head_task
 from smp_advisor.workload.layers import attention, feed_forward, norm, residual
 from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
 from smp_advisor.workload.part import assemble
 
 if TYPE_CHECKING:
-    from smp_advisor.workload.ending import Task
+    from smp_advisor.workload.head_task import Task
     from smp_advisor.workload.settings import Settings
 
 __all__ = ["build"]
@@ -43,7 +43,7 @@ def build(settings: Settings) -> Model:
         ),
     )
     roberta = settings.family.model_type == "roberta"
-    head_task = ending(
+    purpose = head_task(
         settings,
         "language-model",
         "sequence-classification",
@@ -51,7 +51,7 @@ def build(settings: Settings) -> Model:
         "none",
         *(() if roberta else ("pretraining",)),
     )
-    pooled = head_task.task in {"pretraining", "none"} or (head_task.task == "sequence-classification" and not roberta)
+    pooled = purpose.task in {"pretraining", "none"} or (purpose.task == "sequence-classification" and not roberta)
     layers = settings.layers("num_hidden_layers")
     shape = Shape(
         layers=layers,
@@ -72,8 +72,8 @@ def build(settings: Settings) -> Model:
         embedding_parameters=tables + 2 * hidden,
         token_embedding_parameters=vocab * hidden,
         final_parameters=hidden * hidden + hidden if pooled else 0,
-        head=_head(settings, head_task.task, hidden, vocab, dense=roberta),
-        note=head_task.note,
+        head=_head(settings, purpose.task, hidden, vocab, dense=roberta),
+        note=purpose.note,
     )
 
 

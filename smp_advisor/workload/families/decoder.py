@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.workload.ending import ending
+from smp_advisor.workload.head_task import head_task
 from smp_advisor.workload.model import BlockGroup, Head, Model
 
 if TYPE_CHECKING:
@@ -41,17 +41,17 @@ def decoder_model(
     head_bias, classifier_bias
         Whether the untied output projection of the language model, or of a sequence classifier, has a bias.
     """
-    head_task = ending(settings, "language-model", "sequence-classification", "token-classification", "none")
+    purpose = head_task(settings, "language-model", "sequence-classification", "token-classification", "none")
     width = token_width or shape.hidden
     tokens = shape.vocab * width
-    if head_task.task == "language-model":
+    if purpose.task == "language-model":
         tied = settings.flag("tie_word_embeddings")
         own = (0 if tied else tokens) + (shape.vocab if head_bias else 0)
         head = Head(kind="language-model", outputs=shape.vocab, parameters=own, tied=tied)
-    elif head_task.task == "none":
+    elif purpose.task == "none":
         head = Head(kind="none", outputs=0, parameters=0, tied=False)
     else:
-        per_token = head_task.task == "token-classification"
+        per_token = purpose.task == "token-classification"
         labels = settings.labels()
         bias = labels if per_token or classifier_bias else 0
         head = Head(
@@ -71,5 +71,5 @@ def decoder_model(
         token_embedding_parameters=tokens,
         final_parameters=final_parameters,
         head=head,
-        note=head_task.note,
+        note=purpose.note,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.workload.ending import ending
+from smp_advisor.workload.head_task import head_task
 from smp_advisor.workload.layers import attention, feed_forward, gated_feed_forward, norm, residual
 from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
 from smp_advisor.workload.part import assemble
@@ -29,14 +29,14 @@ def build(settings: Settings) -> Model:
     stacks = len(groups)
     # The first block of each stack owns the table of position biases for all blocks of the stack.
     biases = settings.size("relative_attention_num_buckets") * heads
-    head_task = ending(settings, "language-model", "none")
-    if head_task.task == "none":
+    purpose = head_task(settings, "language-model", "none")
+    if purpose.task == "none":
         head = Head(kind="none", outputs=0, parameters=0, tied=False)
     else:
         tied = settings.flag("tie_word_embeddings")
         own = 0 if tied else vocab * hidden
         head = Head(kind="language-model", outputs=vocab, parameters=own, tied=tied, loss_in_fp32=False)
-    note = head_task.note
+    note = purpose.note
     if head.kind != "none" and not head.tied:
         note = "output weights counted separately from the embedding, as in the published checkpoints"
     return Model(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.workload.ending import ending
+from smp_advisor.workload.head_task import head_task
 from smp_advisor.workload.layers import attention, feed_forward, norm, residual
 from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
 from smp_advisor.workload.part import assemble
@@ -54,8 +54,8 @@ def build(settings: Settings) -> Model:
         max_positions=patches + 1,
     )
     projection = settings.size("num_channels") * patch_height * patch_width * hidden + hidden
-    head_task = ending(settings, "image-classification", "none")
-    labels = settings.labels() if head_task.task == "image-classification" else 0
+    purpose = head_task(settings, "image-classification", "none")
+    labels = settings.labels() if purpose.task == "image-classification" else 0
     pooler = 0 if labels else hidden * settings.size("pooler_output_size", default=hidden)
     return Model(
         name=settings.family.label,
@@ -74,7 +74,7 @@ def build(settings: Settings) -> Model:
             per_token=False,
         ),
         fixed_sequence_length=patches + 1,
-        note=head_task.note,
+        note=purpose.note,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from smp_advisor.workload.settings import Settings
 
-__all__ = ["Ending", "Task", "ending"]
+__all__ = ["HeadTask", "Task", "head_task"]
 
 Task = Literal[
     "language-model", "sequence-classification", "token-classification", "image-classification", "pretraining", "none"
@@ -28,7 +28,7 @@ _SUFFIXES: dict[str, Task] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
+class HeadTask:
     """The task that the head after the last block serves."""
 
     task: Task
@@ -36,17 +36,17 @@ class Ending:
     """Note for the user where the task is assumed."""
 
 
-def ending(settings: Settings, *supported: Task) -> Ending:
+def head_task(settings: Settings, *supported: Task) -> HeadTask:
     """Task of the configuration: the first of `supported` unless ``architectures`` names another of them."""
     architectures = settings.value("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else None
     if not isinstance(name, str):
-        return Ending(task=supported[0])
+        return HeadTask(task=supported[0])
     # The longest suffix decides: LMHeadModel also ends in Model.
     suffix = max((suffix for suffix in _SUFFIXES if name.endswith(suffix)), key=len, default=None)
     if suffix is not None and _SUFFIXES[suffix] in supported:
-        return Ending(task=_SUFFIXES[suffix])
-    return Ending(
+        return HeadTask(task=_SUFFIXES[suffix])
+    return HeadTask(
         task=supported[0],
         note=f"counted with a {supported[0]} head because the head of {name} is unknown",
     )
