@@ -1,4 +1,4 @@
-"""What a check of an estimator answers: the findings, and what the configuration amounts to."""
+"""Report of an estimator check: the findings, and the configuration that was read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["EstimatorReport", "Reading"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """One job of the text, and what it was read into."""
+    """One job in the text, and its configuration."""
 
     title: str
     """``PyTorch(...)``."""
@@ -34,38 +34,38 @@ class Reading:
     job: Job | None
     model: Model | None
     estimate: Estimate | None
-    """What the plan costs, where model and cluster are known."""
+    """The estimate of the plan, if the model and the cluster are known."""
     inferred: tuple[str, ...]
-    """What nobody wrote down and was taken to be so."""
+    """Assumptions for settings that are not in the text."""
     open: tuple[str, ...]
-    """What could not be said."""
+    """Parts that could not be determined."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EstimatorReport(Report):
-    """Findings in the order of the text, the plan they are about, and the text without the defects."""
+    """Findings in the order of the text, the plan, and the corrected text."""
 
     readings: tuple[Reading, ...] = ()
     text: str = field(default="", repr=False)
-    """The text that was read."""
+    """The text as it was read."""
     corrected: str = field(default="", repr=False)
-    """The text with every safe change made; the text itself where there is none."""
+    """The text with every safe change; the original text if there is none."""
     mended: Reading | None = None
-    """What the corrected text is read into, where something was corrected."""
+    """Configuration of the corrected text, if it has changes."""
 
     @property
     def main(self) -> Reading | None:
-        """The job that the report is about: the first that reads into a plan, else the first."""
-        return next((one for one in self.readings if one.plan is not None), next(iter(self.readings), None))
+        """The job of the report: the first one with a plan, else the first."""
+        return next((reading for reading in self.readings if reading.plan is not None), next(iter(self.readings), None))
 
     @property
     def plan(self) -> Plan | None:
-        """The plan; None where it cannot be said, `main.open` says why."""
+        """The plan; None if it is not known, with the reason in `main.open`."""
         return self.main.plan if self.main is not None else None
 
     @property
     def cluster(self) -> Cluster | None:
-        """Instances the job runs on."""
+        """Instances of the job."""
         return self.main.cluster if self.main is not None else None
 
     @property
@@ -75,26 +75,26 @@ class EstimatorReport(Report):
 
     @property
     def model(self) -> Model | None:
-        """The model, as given or as its shape stands in the hyperparameters."""
+        """The model, as passed or with the shape in the hyperparameters."""
         return self.main.model if self.main is not None else None
 
     def recommended(self, model: Any = None, *, hold_global_batch: bool = True, **settings: Any) -> Comparison:
-        """From this plan to the one that `smp_advisor.advise` recommends for the same model, cluster and job.
+        """Compare this plan with the one that `smp_advisor.advise` recommends for the same model, cluster and job.
 
         Parameters
         ----------
         model
-            As for `advise`, where the text does not tell; else the model of the report.
+            As for `advise`, if the text does not determine it; otherwise the model of the report.
         hold_global_batch
-            Whether the recommendation keeps this plan's global batch, and with it the learning rate; where no plan fits
-            with it, and otherwise, the search chooses another.
+            Whether the recommendation keeps this plan's global batch, and so the learning rate. If not, or if no plan
+            fits with it, the search chooses another batch.
         **settings
-            For `advise`: `objective`, `min_fit_probability`, `library` (that of the plan, where it is not given), ...
+            For `advise`: `objective`, `min_fit_probability`, `library` (by default that of the plan), ...
 
         Raises
         ------
         AdvisorError
-            Where the plan, its cluster or the model is not known, or nothing fits.
+            If the plan, its cluster or the model is not known, or no plan fits.
         """
         from smp_advisor.estimators.comparison import compare
         from smp_advisor.libraries.groups import global_batch_size
@@ -104,9 +104,9 @@ class EstimatorReport(Report):
         if (main is None or main.plan is None) and self.mended is not None:
             main = self.mended
         if main is None or main.plan is None or main.cluster is None or main.job is None:
-            raise AdvisorError("There is no plan on a known cluster to compare with: the report says what is missing.")
+            raise AdvisorError("The report has no plan on a known cluster to compare with, and lists what is missing.")
         if model is None and main.model is None:
-            raise AdvisorError("The text does not say what is trained: pass a model, for example recommended('10B').")
+            raise AdvisorError("The text does not describe the model: pass one, for example recommended('10B').")
         trained = main.model if model is None else read_model(model, sequence_length=main.job.sequence_length)
         settings = {"library": main.plan.library, **settings}
         batch = global_batch_size(main.plan, main.cluster) if hold_global_batch else None
@@ -128,7 +128,7 @@ class EstimatorReport(Report):
 
     @property
     def diff(self) -> str:
-        """Unified diff from the text to the corrected one; empty where nothing changes."""
+        """Unified diff from the text to the corrected text; empty if nothing changes."""
         if self.corrected == self.text:
             return ""
         lines = difflib.unified_diff(
@@ -141,10 +141,10 @@ class EstimatorReport(Report):
 
     @property
     def introduction(self) -> list[str]:
-        """What each job was read into."""
+        """The configuration of each job."""
         return [line for reading in self.readings for line in lines(reading)]
 
     @property
     def outcome(self) -> list[str]:
-        """What the corrected text amounts to, and what only its author can correct."""
+        """The configuration of the corrected text, and errors that only its author can correct."""
         return outcome(self)

@@ -1,4 +1,4 @@
-"""What a configuration and its corrected text amount to, in sentences."""
+"""Sentences about a configuration and its corrected text."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["lines", "outcome"]
 
 
 def outcome(report: EstimatorReport) -> list[str]:
-    """What the corrected text amounts to, and what nobody but its author can correct."""
+    """The corrected plan, and errors that only the author can correct."""
     if report.mended is None:
         return []
-    left = [one for one in report.of("error") if one.fix is None]
-    said = [f"Left to you ({one.id}): {one.message}" for one in left]
-    return said if left and report.mended.plan is None else [f"Corrected: {_described(report.mended)}", *said]
+    left = [finding for finding in report.of("error") if finding.fix is None]
+    sentences = [f"Not corrected automatically ({finding.id}): {finding.message}" for finding in left]
+    return sentences if left and report.mended.plan is None else [f"Corrected: {_described(report.mended)}", *sentences]
 
 
 def _described(reading: Reading) -> str:
-    """The plan in one line; why there is none otherwise."""
+    """The plan in one line."""
     if reading.plan is None:
         return f"{reading.title}: no plan can be read from its settings."
     settings = reading.plan.parameters | reading.plan.hyperparameters
@@ -31,14 +31,14 @@ def _described(reading: Reading) -> str:
 
 
 def lines(reading: Reading) -> list[str]:
-    """What one job was read into, and what was inferred."""
+    """The plan and cluster of one job, and inferred settings."""
     from smp_advisor.guidance.wording import fit, gib
 
-    said = [f"Line {reading.line}: {_described(reading)}"]
+    sentences = [f"Line {reading.line}: {_described(reading)}"]
     if reading.cluster is not None:
-        said.append(f"  On {reading.cluster.summary}.")
-    said += [f"  Inferred: {sentence}" for sentence in reading.inferred]
+        sentences.append(f"  On {reading.cluster.summary}.")
+    sentences += [f"  Inferred: {sentence}" for sentence in reading.inferred]
     if reading.estimate is not None:
         now = reading.estimate
-        said.append(f"  By the memory model it needs {gib(now.needed_gib)} a GPU: it {fit(now, 0.95)}.")
-    return said
+        sentences.append(f"  By the memory model, it needs {gib(now.needed_gib)} per GPU: it {fit(now, 0.95)}.")
+    return sentences

@@ -69,7 +69,7 @@ def checks_page() -> str:
 
 def _check(check: Check) -> str:
     wordings = list(check.wordings.values())
-    alone = f" *{wordings[0].filled(wordings[0].message)}*" if len(wordings) == 1 else " One of:\n"
+    alone = f" *{wordings[0].filled(wordings[0].message)}*" if len(wordings) == 1 else " One of these messages:\n"
     several = "".join(f"- {_message(check, wording)}\n" for wording in wordings) if len(wordings) > 1 else ""
     notes = [f"Needs: {check.needs}."] if check.needs else []
     notes += [f"Fix: {check.fix}."] if check.fix else []

@@ -55,7 +55,7 @@ def test_another_library_is_one_difference(report):
 
 
 def test_without_a_model_or_plan_there_is_nothing_to_compare():
-    with pytest.raises(AdvisorError, match="what is trained"):
+    with pytest.raises(AdvisorError, match="describe the model"):
         check_estimator(cells.V1).recommended()
     with pytest.raises(AdvisorError, match="no plan"):
         check_estimator({"partitions": 2, "ddp": True}).recommended("10B")

@@ -84,11 +84,11 @@ estimator = PyTorch(
     report = check_estimator(text)
     assert report.corrected != text
     left = (
-        "Left to you (EST505): Invalid combination: batch_size must be a multiple of microbatches"
+        "Not corrected automatically (EST505): Invalid combination: batch_size must be a multiple of microbatches"
         " (batch_size=30, microbatches=4)."
     )
     assert left in str(report)
     assert left in report._repr_html_()
     whole = check_estimator(text.replace("30", "32"))
-    assert "Left to you" not in str(whole)
+    assert "Not corrected automatically" not in str(whole)
     assert "Corrected: PyTorch(...) is SMP v1" in str(whole)

@@ -34,6 +34,8 @@ def test_every_check_and_every_variant_has_an_example() -> None:
 def test_the_bad_example_has_this_defect_alone(check: Check, example: Example) -> None:
     findings = report(check, example.bad, example.plan)
     assert {finding.id for finding in findings} == {check.id}, str(findings)
+    for finding in findings:
+        assert not re.search(r"[{}…]", f"{finding.message} {finding.consequence} {finding.remedy}")
     messages = [finding for finding in findings if re.fullmatch(pattern(check, example.variant), finding.message)]
     assert messages, str(findings)
     assert messages[0].severity == check.wordings[example.variant].severity

@@ -1,4 +1,4 @@
-"""EST502, EST504: degrees and processes against the cluster."""
+"""EST502 and EST504: degrees and processes, compared with the cluster."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _PIPELINE = ("pipeline_parallel_degree", "partitions")
 
 
 def degrees(case: Case) -> Iterator[Hit]:
-    """EST502: processes a node, degrees that divide the world size, and whatever else does not suit the cluster."""
-    found = list(_processes(case))
+    """EST502: processes per node, degrees that do not divide the world size, and other mismatches with the cluster."""
+    hits = list(_processes(case))
     if case.world is not None and case.library == "smp-v2":
-        found += _version_2(case, case.world)
+        hits += _version_2(case, case.world)
     elif case.world is not None and case.library.startswith("smp-v1"):
-        found += _version_1(case, case.world)
-    yield from found or _others(case)
+        hits += _version_1(case, case.world)
+    yield from hits or _others(case)
 
 
 def _others(case: Case) -> Iterator[Hit]:
@@ -119,14 +119,19 @@ def _pipeline_name(case: Case) -> str:
 
 
 def _without_replication(case: Case, replicas: int) -> Iterator[Hit]:
-    """More GPUs than one replica takes need ddp, or Horovod with TensorFlow."""
-    known = case.configuration.values()
+    """More GPUs than one replica uses require ddp, or Horovod with TensorFlow."""
+    parameters = case.configuration.values()
     switch = "horovod" if case.library == "smp-v1-tensorflow" else "ddp"
-    if replicas < 2 or known.get("ddp") or known.get("horovod") or case.configuration.unknown("parameters", switch):
+    if (
+        replicas < 2
+        or parameters.get("ddp")
+        or parameters.get("horovod")
+        or case.configuration.unknown("parameters", switch)
+    ):
         return
-    if known.get("tensor_parallel_degree", 1) != 1 or known.get("sharded_data_parallel_degree", 1) != 1:
+    if parameters.get("tensor_parallel_degree", 1) != 1 or parameters.get("sharded_data_parallel_degree", 1) != 1:
         return  # the rules of those parameters report it
-    # Horovod is also the script's: an estimator alone cannot switch it on.
+    # The script must use Horovod too, so the estimator alone cannot turn it on.
     changes = case.change("ddp", value=True) if switch == "ddp" else ()
     values = {"replicas": replicas, "switch": switch}
     yield Hit(id="EST505", span=case.span_of("ddp", *_PIPELINE), variant="replicas", values=values, changes=changes)
@@ -135,8 +140,8 @@ def _without_replication(case: Case, replicas: int) -> Iterator[Hit]:
 def _version_2(case: Case, world: int) -> Iterator[Hit]:
     tensor, expert = case.parameter("tensor_parallel_degree"), case.parameter("expert_parallel_degree")
     context = case.parameter("context_parallel_degree")
-    stated = case.configuration.parameters.get("hybrid_shard_degree")
-    shards = stated.value if stated is not None else 0
+    entry = case.configuration.parameters.get("hybrid_shard_degree")
+    shards = entry.value if entry is not None else 0
     unknown = case.configuration.unknown("parameters", "hybrid_shard_degree")
     for name, degree in (
         ("tensor_parallel_degree", tensor),
@@ -180,7 +185,7 @@ def _version_2(case: Case, world: int) -> Iterator[Hit]:
 
 
 def tensor_parallelism(case: Case) -> Iterator[Hit]:
-    """EST504: powers of two within a node, and degrees that divide the model."""
+    """EST504: degrees that are not powers of two within a node, or do not divide the model."""
     degree = case.parameter("tensor_parallel_degree")
     if degree is None or degree < 2:
         return
@@ -206,7 +211,7 @@ def tensor_parallelism(case: Case) -> Iterator[Hit]:
 
 
 def _nearest_pair(world: int, pipeline: int, tensor: int) -> tuple[int, int]:
-    """Degrees whose product divides the world, as near as can be; the tensor degree moves first."""
+    """The nearest degrees whose product divides the world. The tensor parallel degree changes first."""
 
     def distance(pair: tuple[int, int]) -> tuple[float, bool, float]:
         stages, ranks = pair

@@ -21,7 +21,7 @@ _LOCAL = ("local", "local_gpu")
 
 
 def image(case: Case) -> Iterator[Hit]:
-    """EST506: versions that have an image, and an instance that the library can use."""
+    """EST506: versions without an image, and instances that the library cannot use."""
     if not case.library.startswith("smp-") and case.library != "training-compiler":
         return
     yield from _versions(case)
@@ -31,7 +31,7 @@ def image(case: Case) -> Iterator[Hit]:
 def _versions(case: Case) -> Iterator[Hit]:
     configuration = case.configuration
     library, name = case.library, schema(case.library).name
-    stated, python = configuration.get("framework_version"), configuration.get("py_version")
+    framework, python = configuration.get("framework_version"), configuration.get("py_version")
     if configuration.framework == "huggingface" and library == "smp-v2" and configuration.form == SDK_2:
         yield _hit(
             case,
@@ -41,26 +41,31 @@ def _versions(case: Case) -> Iterator[Hit]:
         )
         return
     tensorflow_compiler = library == "training-compiler" and configuration.framework == "tensorflow"
-    if not isinstance(stated, str) or tensorflow_compiler or "tensorflow_version" in configuration.settings:
+    if not isinstance(framework, str) or tensorflow_compiler or "tensorflow_version" in configuration.settings:
         return
-    known = python if isinstance(python, str) else None
+    python_version = python if isinstance(python, str) else None
     call = configuration.tables.get("estimator")
-    if known is None and configuration.form == SDK_2 and call is not None and "image_uri" not in configuration.settings:
+    if (
+        python_version is None
+        and configuration.form == SDK_2
+        and call is not None
+        and "image_uri" not in configuration.settings
+    ):
         if configuration.unknown("py_version"):
             return
-        pair = _nearest_pair(library, stated)
+        pair = _nearest_pair(library, framework)
         yield _hit(
             case,
             ("framework_version",),
             "no py_version",
-            {"framework": stated, "python": pair[1]},
+            {"framework": framework, "python": pair[1]},
             (Change(call, "py_version", pair[1]),),
         )
         return
-    if _has_image(library, stated, known, short=library != "smp-v2"):
+    if _has_image(library, framework, python_version, short=library != "smp-v2"):
         return
-    pair = _nearest_pair(library, stated)
-    shown = f"framework version {stated}" + (f" and {known}" if known else "")
+    pair = _nearest_pair(library, framework)
+    shown = f"framework version {framework}" + (f" and {python_version}" if python_version else "")
     changes = case.setting_change("framework_version", pair[0]) + case.setting_change("py_version", pair[1])
     if configuration.settings["framework_version"].key == "image_uri" or configuration.framework == "huggingface":
         changes = ()
@@ -74,7 +79,7 @@ def _versions(case: Case) -> Iterator[Hit]:
 
 
 def _has_image(library: str, framework: str, python: str | None, *, short: bool) -> bool:
-    """Whether the pair is in AWS's tables; short versions where the SDK resolves them."""
+    """Whether the pair is in AWS's tables. Short versions count if the SDK resolves them."""
     if not is_version(framework) or (framework.count(".") == 1 and not short):
         return False
     if library_version(library, framework, python) is not None:
@@ -83,14 +88,14 @@ def _has_image(library: str, framework: str, python: str | None, *, short: bool)
 
 
 def _nearest_pair(library: str, framework: str) -> tuple[str, str]:
-    """Image with the nearest framework version, the newer of two."""
+    """Image with the nearest framework version; the newer one of two."""
     pairs = known_pairs(library)
     if not is_version(framework):
         return pairs[-1]
 
     def distance(pair: tuple[str, str]) -> tuple[int, int, int]:
-        wanted, there = (*release(framework), 0, 0)[:3], (*release(pair[0]), 0, 0)[:3]
-        gaps = [abs(one - other) for one, other in zip(wanted, there, strict=True)]
+        target, there = (*release(framework), 0, 0)[:3], (*release(pair[0]), 0, 0)[:3]
+        gaps = [abs(first - second) for first, second in zip(target, there, strict=True)]
         return gaps[0], gaps[1], gaps[2]
 
     best = min(distance(pair) for pair in pairs)
@@ -104,7 +109,7 @@ def _instance(case: Case) -> Iterator[Hit]:
     try:
         machine = known_instance(kind)
     except AdvisorError as error:
-        # Hardware that the table lacks may exist; a misspelt one does not.
+        # Hardware that is not in the table may exist; a misspelled type does not.
         hint = str(error).partition(": ")[2].partition(";")[0]
         yield _hit(case, ("instance_type",), "unknown instance", {"instance": kind, "hint": hint})
         return

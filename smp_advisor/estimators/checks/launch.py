@@ -1,4 +1,4 @@
-"""EST503, EST507: how the job is launched, and what watches it."""
+"""EST503 and EST507: the launcher, and Debugger and profiler."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["launcher", "monitoring"]
 
 
 def launcher(case: Case) -> Iterator[Hit]:
-    """EST503: MPI for version 1, torchrun for version 2."""
+    """EST503: MPI starts SMP v1, torchrun starts SMP v2."""
     configuration = case.configuration
     yield from _without_strategy(case)
     if configuration.form == "recipe" or not case.library.startswith("smp-"):
         return
     yield from _enabled(case)
-    known = "distribution" in configuration.tables and not configuration.unknown("distribution")
-    if configuration.form == SDK_2 or (configuration.form == "parameters" and known):
-        if known:
+    readable = "distribution" in configuration.tables and not configuration.unknown("distribution")
+    if configuration.form == SDK_2 or (configuration.form == "parameters" and readable):
+        if readable:
             yield from _of_distribution(case)
     elif configuration.form == SDK_3 and not configuration.unknown("distributed"):
         yield from _of_trainer(case)
@@ -75,7 +75,7 @@ def _of_distribution(case: Case) -> Iterator[Hit]:
 
 
 def _switch(case: Case, name: str, block: dict[str, Any]) -> tuple[Change, ...]:
-    """Turn a launcher on: its block, or its ``enabled``."""
+    """Turn on a launcher: add its block, or its ``enabled``."""
     configuration = case.configuration
     if name in configuration.tables:
         return (Change(configuration.tables[name], "enabled", value=True),)
@@ -135,7 +135,7 @@ def _hit(case: Case, name: str, variant: str, changes: tuple[Change, ...] = (), 
 
 
 def monitoring(case: Case) -> Iterator[Hit]:
-    """EST507: Debugger and profiler, which SDK 2 turns on where nobody turns them off."""
+    """EST507: Debugger and profiler, which SDK 2 turns on by default."""
     configuration = case.configuration
     if not case.library.startswith("smp-") and case.library != "training-compiler":
         return
@@ -168,14 +168,14 @@ def _of_estimator(case: Case) -> Iterator[Hit]:
     call = configuration.tables["estimator"]
     hook, profiler = configuration.get("debugger_hook_config"), configuration.get("disable_profiler")
     debugs = hook is not False and not configuration.unknown("debugger_hook_config")
-    # AWS's own samples of version 2 leave the profiler as it is; those of version 1 and the compiler turn it off.
-    stated = profiler is False or "profiler_config" in call.entries
+    # AWS's samples for SMP v2 keep the default of the profiler; those for SMP v1 and the compiler turn it off.
+    set_explicitly = profiler is False or "profiler_config" in call.entries
     profiles = profiler is not True and not configuration.unknown("disable_profiler")
-    profiles = profiles and (stated or debugs or case.library != "smp-v2")
+    profiles = profiles and (set_explicitly or debugs or case.library != "smp-v2")
     if not debugs and not profiles:
         return
     names = [name for name, on in (("Debugger", debugs), ("the profiler", profiles)) if on]
-    by_default = hook is None and not stated
+    by_default = hook is None and not set_explicitly
     tools = f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'}"
     changes = [Change(call, "debugger_hook_config", value=False)] if debugs else []
     changes += [Change(call, "disable_profiler", value=True)] if profiles else []

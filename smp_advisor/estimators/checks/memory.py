@@ -1,4 +1,4 @@
-"""EST508, EST510: what the memory model says of the plan, and which techniques it could do without."""
+"""EST508 and EST510: memory of the plan, and techniques that it does not need."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["estimate_of", "fit", "unneeded"]
 
 _WORTH = 0.01
-"""Smaller gains are not worth a remark."""
+"""Smaller gains are not reported."""
 _DEGREES = ("hybrid_shard_degree", "tensor_parallel_degree", "partitions", "pipeline_parallel_degree")
 
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """Everything an estimate needs."""
+    """Input of an estimate."""
 
     model: Model
     cluster: Cluster
@@ -42,7 +42,7 @@ class _Ground:
 
 
 def _ground(case: Case) -> _Ground | None:
-    """None where plan, cluster, model or job are missing, or processes are not one a GPU, as estimates have them."""
+    """None without plan, cluster, model or job, or if processes are not one per GPU, as estimates assume."""
     back = case.back
     if back.plan is None or back.cluster is None or back.model is None or back.job is None:
         return None
@@ -52,7 +52,7 @@ def _ground(case: Case) -> _Ground | None:
 
 
 def estimate_of(case: Case) -> Estimate | None:
-    """What the plan costs; None where that cannot be said."""
+    """The estimate of the plan; None if there is none."""
     ground = _ground(case)
     if ground is None:
         return None
@@ -63,18 +63,20 @@ def estimate_of(case: Case) -> Estimate | None:
 
 
 def fit(case: Case) -> Iterator[Hit]:
-    """EST508: a plan that does not fit by its point estimate, and the smallest change that does."""
+    """EST508: a plan whose point estimate does not fit, and the smallest change that fits."""
     now, ground = estimate_of(case), _ground(case)
     if now is None or ground is None or now.fits:
         return
     checkpointed = ""
     if "activation_checkpointing" not in case.back.given and not ground.plan.activation_checkpointing:
-        # The script may checkpoint without a hyperparameter that says so: only what fails even then is said.
-        checkpointing = [one for one in larger(ground.plan, ground.cluster) if one.technique == "checkpointing"]
-        found = ground.estimates(iter(checkpointing[:1]))
-        if not found or found[0][1].fits:
+        # The script may checkpoint without a hyperparameter for it: report only what fails even then.
+        checkpointing = [
+            variant for variant in larger(ground.plan, ground.cluster) if variant.technique == "checkpointing"
+        ]
+        results = ground.estimates(iter(checkpointing[:1]))
+        if not results or results[0][1].fits:
             return
-        now = found[0][1]
+        now = results[0][1]
         ground = _Ground(ground.model, ground.cluster, ground.job, now.plan)
         checkpointed = ", even with activation checkpointing"
     values = {"checkpointed": checkpointed, "remedy": _smallest_change(ground, case.min_fit_probability)}
@@ -92,9 +94,9 @@ def fit(case: Case) -> Iterator[Hit]:
 
 
 def _smallest_change(ground: _Ground, min_fit_probability: float) -> str:
-    found = ground.estimates(larger(ground.plan, ground.cluster))
+    results = ground.estimates(larger(ground.plan, ground.cluster))
     for least in (min_fit_probability, 0.0):
-        for variant, there in found:
+        for variant, there in results:
             if there.fits and fits(there, least):
                 words = fit_words(there, min_fit_probability)
                 return f"The smallest change that fits is {variant.saying}: it {words}"
@@ -102,12 +104,12 @@ def _smallest_change(ground: _Ground, min_fit_probability: float) -> str:
 
 
 def unneeded(case: Case) -> Iterator[Hit]:
-    """EST510: techniques without which the plan still fits, and is faster."""
+    """EST510: techniques without which the plan still fits and is faster."""
     now, ground = estimate_of(case), _ground(case)
     if now is None or ground is None or not now.fits:
         return
     if not {"batch_size", "activation_checkpointing"} <= case.back.given:
-        return  # what the script does besides is not known
+        return  # the other settings of the script are unknown
     for variant, there in ground.estimates(without(ground.plan, ground.cluster)):
         gain = there.samples_per_second / now.samples_per_second - 1
         if not fits(there, case.min_fit_probability) or not there.fits or gain < _WORTH:

@@ -1,4 +1,4 @@
-"""EST501, EST505, EST509: the library's parameters by themselves and together."""
+"""EST501, EST505 and EST509: the library's parameters, alone and in combination."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.estimators.checks.case import SDK_2, Case, Change, Hit
-from smp_advisor.estimators.checks.mending import mended
+from smp_advisor.estimators.checks.smallest_edits import smallest_edits
 from smp_advisor.estimators.readback import script_settings
 from smp_advisor.libraries.plan import MAX_PARAMETERS_LENGTH
 from smp_advisor.libraries.schema import schema
@@ -21,18 +21,18 @@ _SINGLE = ("unknown", "version", "type", "range", "choice")
 
 
 def library_parameters(case: Case) -> Iterator[Hit]:
-    """EST501 and EST505: what the library takes, and what needs or excludes what."""
+    """EST501 and EST505: parameters that the library rejects, and parameters that require or exclude each other."""
     configuration = case.configuration
     if configuration.library in (None, "training-compiler", "ddp", "fsdp"):
         yield from _exclusive(case)
         return
-    given = configuration.values()
+    parameters = configuration.values()
     settings = _settings(case)
     library, version = case.library, case.back.version
-    for violation in violations(given, version=version, library=library, settings=settings or None):
+    for violation in violations(parameters, version=version, library=library, settings=settings or None):
         if _in_doubt(case, violation, settings):
             continue
-        changes = _changes(case, given, violation)
+        changes = _changes(case, parameters, violation)
         sentence = violation.text.rstrip(".")
         problem, _, remedy = sentence.partition(": ")
         alone = violation.rule in _SINGLE
@@ -48,49 +48,49 @@ def library_parameters(case: Case) -> Iterator[Hit]:
             rule=violation.rule,
         )
     yield from _exclusive(case)
-    yield from _default_partition(case, given)
+    yield from _default_partition(case, parameters)
 
 
 def _settings(case: Case) -> dict[str, Any]:
-    """The script's settings with defaults for those not given; empty where none is."""
-    given = script_settings(case.configuration)
-    wrong = {key for violation in setting_violations(given, library=case.library) for key in violation.keys}
-    given = {key: value for key, value in given.items() if key not in wrong}
-    if not given:
+    """Settings of the script, with defaults for the missing ones; empty if the text has none."""
+    settings = script_settings(case.configuration)
+    wrong = {key for violation in setting_violations(settings, library=case.library) for key in violation.keys}
+    settings = {key: value for key, value in settings.items() if key not in wrong}
+    if not settings:
         return {}
-    return {one.key: one.default for one in schema(case.library).settings} | given
+    return {setting.key: setting.default for setting in schema(case.library).settings} | settings
 
 
 def _in_doubt(case: Case, violation: Violation, settings: dict[str, Any]) -> bool:
-    """Whether it may hold only because something is not readable, or not given."""
+    """Whether the violation may be due to a setting that is missing or cannot be read."""
     configuration = case.configuration
     if configuration.unknown(*violation.keys):
         return True
-    given = script_settings(configuration)
-    if any(key in settings and key not in given for key in violation.keys):
+    script = script_settings(configuration)
+    if any(key in settings and key not in script for key in violation.keys):
         return True
-    whole = not configuration.unknown("parameters")
-    return not whole and not all(key in configuration.parameters for key in violation.keys)
+    complete = not configuration.unknown("parameters")
+    return not complete and not all(key in configuration.parameters for key in violation.keys)
 
 
-def _changes(case: Case, given: dict[str, Any], violation: Violation) -> tuple[Change, ...]:
-    found: list[Change] = []
-    for key, value, renamed in mended(given, violation, version=case.back.version, library=case.library):
-        stated = case.configuration.parameters.get(key)
-        table = stated.table if stated is not None else case.configuration.tables.get("parameters")
+def _changes(case: Case, parameters: dict[str, Any], violation: Violation) -> tuple[Change, ...]:
+    changes: list[Change] = []
+    for key, value, renamed in smallest_edits(parameters, violation, version=case.back.version, library=case.library):
+        entry = case.configuration.parameters.get(key)
+        table = entry.table if entry is not None else case.configuration.tables.get("parameters")
         if table is None:
             return ()
         if renamed:
-            found.append(Change(table, key, renamed, "rename"))
+            changes.append(Change(table, key, renamed, "rename"))
         elif value is None:
-            found.append(Change(table, key, None, "remove"))
+            changes.append(Change(table, key, None, "remove"))
         else:
-            found.append(Change(table, key, value))
-    return tuple(found)
+            changes.append(Change(table, key, value))
+    return tuple(changes)
 
 
 def _exclusive(case: Case) -> Iterator[Hit]:
-    """What the SDK takes only one of."""
+    """Settings of which the SDK accepts only one."""
     configuration = case.configuration
     with_model = "modelparallel" in configuration.tables
     if with_model and configuration.get("dataparallel") is True:
@@ -121,27 +121,31 @@ def _exclusive(case: Case) -> Iterator[Hit]:
 
 
 def _removal(case: Case, table: str, key: str) -> tuple[Change, ...]:
-    found = case.configuration.tables.get(table)
-    return () if found is None or key not in found.entries else (Change(found, key, None, "remove"),)
+    entries = case.configuration.tables.get(table)
+    return () if entries is None or key not in entries.entries else (Change(entries, key, None, "remove"),)
 
 
-def _default_partition(case: Case, given: dict[str, Any]) -> Iterator[Hit]:
-    """The SDK compares default_partition with ``partitions`` and knows no other name for it."""
+def _default_partition(case: Case, parameters: dict[str, Any]) -> Iterator[Hit]:
+    """The SDK compares default_partition with ``partitions``, and recognizes no other name for it."""
     if case.configuration.form != SDK_2 or not case.library.startswith("smp-v1"):
         return
-    if "default_partition" in given and given["default_partition"] is not None and "partitions" not in given:
+    if (
+        "default_partition" in parameters
+        and parameters["default_partition"] is not None
+        and "partitions" not in parameters
+    ):
         if case.configuration.unknown("parameters", "partitions"):
             return
         yield Hit(
             id="EST505",
             span=case.span_of("default_partition"),
             variant="default_partition",
-            changes=case.change("partitions", given.get("pipeline_parallel_degree", 1)),
+            changes=case.change("partitions", parameters.get("pipeline_parallel_degree", 1)),
         )
 
 
 def length(case: Case) -> Iterator[Hit]:
-    """EST509: all parameters travel as one hyperparameter."""
+    """EST509: all parameters are sent as one hyperparameter."""
     try:
         taken = len(json.dumps(case.configuration.values()))
     except (TypeError, ValueError):

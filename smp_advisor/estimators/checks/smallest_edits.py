@@ -1,4 +1,4 @@
-"""The fewest changes to a dictionary of parameters that end a violation and start no other."""
+"""The fewest changes to a dictionary of parameters that remove a violation without adding another."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.schema import Parameter
     from smp_advisor.libraries.validation import Violation
 
-__all__ = ["mended"]
+__all__ = ["smallest_edits"]
 
 _SINGLE = ("unknown", "version", "type", "range", "choice")
 
 Edit = tuple[str, Any, str]
-"""Parameter, its new value (None: taken out), its new name (empty: as it was)."""
+"""Parameter, its new value (None: removed), its new name (empty: unchanged)."""
 
 
-def mended(given: Mapping[str, Any], violation: Violation, *, version: str, library: str) -> list[Edit]:
-    """Changes that end `violation`; none where every way needs a person's decision."""
+def smallest_edits(parameters: Mapping[str, Any], violation: Violation, *, version: str, library: str) -> list[Edit]:
+    """Changes that remove `violation`; none if every one needs a decision of the user."""
     best: list[Edit] = []
     fewest: int | None = None
-    for edits in _candidates(given, violation, version, library):
-        left = list(violations(_applied(given, edits), version=version, library=library))
-        if any(one.rule == violation.rule and one.keys == violation.keys for one in left):
+    for edits in _candidates(parameters, violation, version, library):
+        left = list(violations(_applied(parameters, edits), version=version, library=library))
+        if any(remaining.rule == violation.rule and remaining.keys == violation.keys for remaining in left):
             continue
         if violation.rule in _SINGLE:
-            return edits  # what it then excludes shows next, and is another question
+            return edits  # violations that it then causes are reported next
         if fewest is None or len(left) < fewest:
             best, fewest = edits, len(left)
     return best
 
 
-def _applied(given: Mapping[str, Any], edits: list[Edit]) -> dict[str, Any]:
-    changed = dict(given)
+def _applied(parameters: Mapping[str, Any], edits: list[Edit]) -> dict[str, Any]:
+    changed = dict(parameters)
     for key, value, renamed in edits:
         if renamed:
-            changed = {renamed if name == key else name: held for name, held in changed.items()}
+            changed = {renamed if name == key else name: entry for name, entry in changed.items()}
         elif value is None:
             changed.pop(key, None)
         else:
@@ -50,34 +50,43 @@ def _applied(given: Mapping[str, Any], edits: list[Edit]) -> dict[str, Any]:
     return changed
 
 
-def _candidates(given: Mapping[str, Any], violation: Violation, version: str, library: str) -> Iterator[list[Edit]]:
-    stated = schema(library)
+def _candidates(
+    parameters: Mapping[str, Any], violation: Violation, version: str, library: str
+) -> Iterator[list[Edit]]:
+    library_schema = schema(library)
     key = violation.keys[0]
     if violation.rule in ("unknown", "version"):
-        near = stated.nearest(key, version)
+        near = library_schema.nearest(key, version)
         if violation.rule == "version":
-            near = next((one.key for one in stated.parameters if one.alias_of == key and one.exists_in(version)), None)
-        if near is not None and near not in given:
+            near = next(
+                (
+                    parameter.key
+                    for parameter in library_schema.parameters
+                    if parameter.alias_of == key and parameter.exists_in(version)
+                ),
+                None,
+            )
+        if near is not None and near not in parameters:
             yield [(key, None, near)]
         yield [(key, None, "")]
         return
-    parameter = stated.parameter(key)
+    parameter = library_schema.parameter(key)
     if violation.rule in ("type", "range", "choice") and parameter is not None:
-        for value in _values(parameter, given.get(key)):
+        for value in _values(parameter, parameters.get(key)):
             yield [(key, value, "")]
         yield [(key, None, "")]
         return
-    rule = next((one for one in stated.rules if one.id == violation.rule), None)
+    rule = next((rule for rule in library_schema.rules if rule.id == violation.rule), None)
     if rule is not None and not rule.script_setting:
-        # Rules are broken by what is right by itself; of the rest nothing can be compared.
+        # Rules apply to parameters that are valid on their own. The others cannot be compared.
         wrong = {
             key
-            for one in violations(given, version=version, library=library)
-            if one.rule in _SINGLE
-            for key in one.keys
+            for fault in violations(parameters, version=version, library=library)
+            if fault.rule in _SINGLE
+            for key in fault.keys
         }
-        sound = {key: value for key, value in given.items() if key not in wrong}
-        yield from _for_rule(rule, sound, stated.completed(sound))
+        sound = {key: value for key, value in parameters.items() if key not in wrong}
+        yield from _for_rule(rule, sound, library_schema.completed(sound))
 
 
 def _values(parameter: Parameter, value: Any) -> Iterator[Any]:
@@ -99,8 +108,8 @@ def _values(parameter: Parameter, value: Any) -> Iterator[Any]:
         if math.isfinite(number):
             yield round(number) if parameter.type == "int" else float(number)
         return
-    known = [one for one in parameter.choices if one.lower() == str(value).strip().lower()]
-    yield from known
+    choices = [choice for choice in parameter.choices if choice.lower() == str(value).strip().lower()]
+    yield from choices
 
 
 def _number(value: Any) -> float | None:
@@ -112,11 +121,11 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _for_rule(rule: Rule, given: Mapping[str, Any], effective: Mapping[str, Any]) -> Iterator[list[Edit]]:
-    """What the rule needs; else without what calls for it."""
+def _for_rule(rule: Rule, parameters: Mapping[str, Any], effective: Mapping[str, Any]) -> Iterator[list[Edit]]:
+    """Values that the rule requires; else removal of the parameter that triggers it."""
     needs: list[Edit] = []
     for condition in rule.needs:
-        if condition.holds(given, effective):
+        if condition.holds(parameters, effective):
             continue
         value = _satisfying(condition, effective)
         if value is None:
@@ -128,12 +137,12 @@ def _for_rule(rule: Rule, given: Mapping[str, Any], effective: Mapping[str, Any]
     for condition in rule.when:
         if condition.key == "bf16":
             yield [("bf16", None, ""), ("fp16", True, "")]
-        if condition.key in given:
+        if condition.key in parameters:
             yield [(condition.key, None, "")]
 
 
 def _satisfying(condition: Condition, effective: Mapping[str, Any]) -> Any:
-    """A value that makes a condition hold."""
+    """A value that makes a condition true."""
     right = condition.value if condition.other is None else effective.get(condition.other)
     if condition.operator in ("==", "<=", ">="):
         return right
