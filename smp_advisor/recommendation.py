@@ -15,7 +15,8 @@ from smp_advisor.guidance import explain, nearest_reference, pitfalls
 from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, nothing_fits, why_this_plan
 from smp_advisor.guidance.library_choice import LibraryChoice, choose_library, job_for
 from smp_advisor.libraries.check import check_against
-from smp_advisor.libraries.plan import Plan, plan_fields
+from smp_advisor.libraries.plan import Plan
+from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import LIBRARIES
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.support import require_supported_instance

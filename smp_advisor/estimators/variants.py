@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import mismatches
-from smp_advisor.libraries.plan import plan_fields
+from smp_advisor.libraries.plan_fields import plan_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.amounts import global_batch, unit, usd_per_million
 from smp_advisor.guidance.wording import gib, gives_back, probability, spare
-from smp_advisor.libraries.plan import plan_fields
+from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:

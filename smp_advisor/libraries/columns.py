@@ -9,7 +9,7 @@ import numpy as np
 
 from smp_advisor.libraries.layout import checkpoint_layers, checkpoint_strategy
 from smp_advisor.libraries.pipeline_schedule import SCHEDULES
-from smp_advisor.libraries.plan import plan_defaults
+from smp_advisor.libraries.plan_fields import plan_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -19,7 +19,7 @@ def parameters(plan: Plan) -> dict[str, Any]:
 
     A parameter that the version does not know is written where it is set, for validation to refuse it by name.
     """
-    from smp_advisor.libraries.plan import plan_defaults
+    from smp_advisor.libraries.plan_fields import plan_defaults
 
     defaults = plan_defaults(type(plan))
     written: dict[str, Any] = {}
@@ -35,7 +35,7 @@ def parameters(plan: Plan) -> dict[str, Any]:
 
 def changed(plan: Plan, names: Iterable[str]) -> dict[str, Any]:
     """Those of some fields that are not at their default."""
-    from smp_advisor.libraries.plan import plan_defaults
+    from smp_advisor.libraries.plan_fields import plan_defaults
 
     defaults = plan_defaults(type(plan))
     return {name: getattr(plan, name) for name in names if _differs(getattr(plan, name), defaults[name])}

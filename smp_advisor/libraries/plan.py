@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, Field, fields
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, overload
 
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import emission, reading
+from smp_advisor.libraries.plan_fields import plan_defaults
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library, libraries, require_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.validation import setting_violations, violations
@@ -16,6 +16,7 @@ from smp_advisor.libraries.version import default_version, require_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from dataclasses import Field
     from typing import Unpack
 
     from smp_advisor.cluster.cluster import Cluster
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.training_compiler.plan import TrainingCompilerPlan
     from smp_advisor.workload.job import Precision
 
-__all__ = ["MAX_PARAMETERS_LENGTH", "Checkpointing", "Plan", "plan_defaults", "plan_fields"]
+__all__ = ["MAX_PARAMETERS_LENGTH", "Checkpointing", "Plan"]
 
 Checkpointing = Literal[False, "each", "contiguous"] | str
 
@@ -369,25 +370,6 @@ class Plan:
     def from_reading(cls, stated: dict[str, Any]) -> dict[str, Any]:
         """Fields of a plan of what was read, with what its absence means in this library."""
         return stated
-
-
-def plan_fields(library: str) -> frozenset[str]:
-    """Names of a plan's fields."""
-    return frozenset(plan_defaults(get_library(library).plan))
-
-
-_DEFAULTS: dict[type[Plan], dict[str, Any]] = {}
-
-
-def plan_defaults(kind: type[Plan]) -> dict[str, Any]:
-    """Fields of a kind of plan with their defaults."""
-    found = _DEFAULTS.get(kind)
-    if found is None:
-        stated = fields(kind)
-        found = _DEFAULTS[kind] = {
-            one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in stated
-        }
-    return found
 
 
 def _refuse(kind: type[Plan], name: str) -> NoReturn:

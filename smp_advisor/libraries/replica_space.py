@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.libraries import axes
 from smp_advisor.libraries.columns import encoded
-from smp_advisor.libraries.plan import plan_fields
+from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.space import Space
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smp_advisor.libraries.columns import PlanColumns, decoded
-from smp_advisor.libraries.plan import plan_fields
+from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 
 if TYPE_CHECKING:

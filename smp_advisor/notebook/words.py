@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.libraries.groups import global_batch_size
-from smp_advisor.libraries.plan import plan_fields
+from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.notebook.settings import label_of, names_of, settings_of
 
 if TYPE_CHECKING:

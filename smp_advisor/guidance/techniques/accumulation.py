@@ -8,7 +8,7 @@ from smp_advisor.guidance.amounts import global_batch
 from smp_advisor.guidance.techniques.finding import Finding
 from smp_advisor.guidance.what_if import WhatIf, vary
 from smp_advisor.guidance.wording import compared, fit, plural
-from smp_advisor.libraries.plan import plan_fields
+from smp_advisor.libraries.plan_fields import plan_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

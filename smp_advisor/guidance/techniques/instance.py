@@ -9,7 +9,7 @@ from smp_advisor.guidance.amounts import unit, usd_per_million
 from smp_advisor.guidance.techniques.finding import Finding
 from smp_advisor.guidance.what_if import WhatIf, vary
 from smp_advisor.guidance.wording import degree_of_change, fit, fits, gib, plural, throughput, usd
-from smp_advisor.libraries.plan import plan_fields
+from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.support import suggested_instances
 
 if TYPE_CHECKING:

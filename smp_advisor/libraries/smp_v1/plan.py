@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import emission
 from smp_advisor.libraries.pipeline_schedule import default_active_microbatches
-from smp_advisor.libraries.plan import Checkpointing, Plan, plan_defaults
+from smp_advisor.libraries.plan import Checkpointing, Plan
+from smp_advisor.libraries.plan_fields import plan_defaults
 from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:

@@ -1,0 +1,105 @@
+"""The arrows between rooms are those of docs/architecture.md, and they go one way."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "smp_advisor"
+ROW = re.compile(r"^\| `(?P<room>\w+)` \| [^|]* \| (?P<imports>[^|]*) \|$", re.MULTILINE)
+MUTUAL = [
+    {"estimators"},
+    {"reading"},  # an expression can hold a call, whose function holds statements, which hold expressions
+    {"workload"},  # `Model.from_profile` and its kin build the class that they are methods of
+    {"profiling"},  # a result and its form on disk
+]
+"""Rooms in which modules may import each other."""
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+@cache
+def modules() -> dict[str, Path]:
+    return {name_of(path): path for path in PACKAGE.rglob("*.py")}
+
+
+def imports_of(tree: ast.AST, *, typing_only: bool = False) -> set[tuple[str, bool]]:
+    """Modules of the package that a module imports, at its top or in a function, and whether for types only."""
+    found = set()
+    for node in ast.iter_child_nodes(tree):
+        typing = typing_only or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("smp_advisor"):
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {(name if name in modules() else str(node.module), typing) for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {(alias.name, typing) for alias in node.names if alias.name.startswith("smp_advisor")}
+        else:
+            found |= imports_of(node, typing_only=typing)
+    return found
+
+
+@cache
+def graph() -> dict[str, set[str]]:
+    """For each module, what it imports to run."""
+    trees = {name: ast.parse(path.read_text("utf-8")) for name, path in modules().items()}
+    return {name: {target for target, typing in imports_of(tree) if not typing} for name, tree in trees.items()}
+
+
+def circles(arrows: dict[str, set[str]]) -> list[set[str]]:
+    """Groups of nodes that reach each other."""
+    reach = {node: set(targets) for node, targets in arrows.items()}
+    for middle, beyond in reach.items():
+        for targets in reach.values():
+            if middle in targets:
+                targets |= beyond  # noqa: PLW2901 - changed in place
+    groups = [frozenset(other for other in targets if node in reach.get(other, ())) for node, targets in reach.items()]
+    return [set(group) for group in set(groups) if len(group) > 1]
+
+
+def room_arrows() -> dict[str, set[str]]:
+    arrows: dict[str, set[str]] = defaultdict(set)
+    for module, targets in graph().items():
+        room = room_of(module)
+        if room:
+            arrows[room] |= {room_of(target) for target in targets} - {room, ""}
+    return arrows
+
+
+def test_the_page_lists_the_arrows_between_rooms():
+    page = (ROOT / "docs/architecture.md").read_text("utf-8")
+    listed = {row["room"]: set(re.findall(r"`(\w+)`", row["imports"])) for row in ROW.finditer(page)}
+    arrows = room_arrows()
+    assert set(listed) == set(arrows) | {room for targets in arrows.values() for room in targets}
+    assert listed == {room: arrows.get(room, set()) for room in listed}
+
+
+def test_rooms_import_only_rooms_above_them():
+    page = (ROOT / "docs/architecture.md").read_text("utf-8")
+    rooms = [row["room"] for row in ROW.finditer(page)]
+    for room, targets in room_arrows().items():
+        assert all(rooms.index(target) < rooms.index(room) for target in targets), room
+    assert not circles(room_arrows())
+
+
+def test_modules_import_each_other_only_where_it_is_explained():
+    for group in circles(graph()):
+        assert {room_of(module) for module in group} in MUTUAL, sorted(group)
+        assert len(group) <= 5
+
+
+def test_the_page_links_to_what_exists():
+    page = (ROOT / "docs/architecture.md").read_text("utf-8")
+    for path in re.findall(r"`((?:smp_advisor|js|tests|docs|scripts|benchmarks)/[\w./-]+)`", page):
+        assert (ROOT / path).exists(), path
