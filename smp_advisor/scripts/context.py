@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.findings.finding import Unresolved
 from smp_advisor.scripts.queries import is_wrapped_model
@@ -115,11 +115,21 @@ CHECKS: dict[str, Check] = {}
 """Every check by its id. Importing the modules of `smp_advisor.scripts.checks` fills it."""
 
 
-def check(identifier: str) -> Callable[[Check], Check]:
-    """Register a check under its id."""
+def check(
+    identifier: str,
+    library: Literal["smp_torch", "smp_tensorflow", "smp_v1", "smp_v2", "xla"] | None = None,
+    *,
+    needs: Literal["tensor_parallel", "sharded", "fp16"] | None = None,
+) -> Callable[[Check], Check]:
+    """Register a check under its id, for scripts of a library and jobs with a technique."""
 
     def register(function: Check) -> Check:
-        CHECKS[identifier] = function
+        def applied(context: Context) -> Iterator[Hit]:
+            of_library = library is None or getattr(context.libraries, library)
+            if of_library and (needs is None or getattr(context.settings, needs)):
+                yield from function(context)
+
+        CHECKS[identifier] = applied
         return function
 
     return register

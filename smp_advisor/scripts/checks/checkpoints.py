@@ -19,10 +19,10 @@ _ONE_PART = frozenset({"smp.tp_rank"})
 _SAVES = ("smp.save", "smp.save_checkpoint")
 
 
-@check("SMP126")
+@check("SMP126", "smp_torch")
 def _saving_ranks(context: Context) -> Iterator[Hit]:
     settings = context.settings
-    if not context.libraries.smp_torch or not (settings.tensor_parallel or settings.pipelined):
+    if not (settings.tensor_parallel or settings.pipelined):
         return
     reported: set[ast.AST] = set()
     for call in [*context.trace.named(*_SAVES), *_states(context)]:
@@ -81,10 +81,10 @@ def _reduced(call: Call, guard: ast.Call | None) -> list[Edit]:
     return [replace(call.module, guard.func, f"{call.module.text(guard.func.value)}.rdp_rank")]
 
 
-@check("SMP127")
+@check("SMP127", "smp_torch")
 def _optimizer_state(context: Context) -> Iterator[Hit]:
     settings = context.settings
-    if not context.libraries.smp_torch or not (settings.tensor_parallel or settings.shard_optimizer_state):
+    if not (settings.tensor_parallel or settings.shard_optimizer_state):
         return
     technique = "tensor parallelism" if settings.tensor_parallel else "shard_optimizer_state"
     for call in context.trace.methods("state_dict"):

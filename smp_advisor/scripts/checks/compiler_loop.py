@@ -52,10 +52,8 @@ def _now_and_then(call: Call) -> bool:
     )
 
 
-@check("STC401")
+@check("STC401", "xla")
 def _static_padding(context: Context) -> Iterator[Hit]:
-    if not context.libraries.xla:
-        return
     for call in context.trace.calls:
         padding = call.argument("padding")
         constants = [constant(option) for option in options(padding)]
@@ -71,10 +69,8 @@ def _tokenizes(call: Call) -> bool:
     return "token" in text or bool({"truncation", "max_length", "return_tensors"} & call.keywords.keys())
 
 
-@check("STC402")
+@check("STC402", "xla")
 def _evaluations(context: Context) -> Iterator[Hit]:
-    if not context.libraries.xla:
-        return
     loops = _training_loops(context)
     losses = [call.receiver for call in context.trace.methods("backward") if call.receiver is not None]
     for call in context.trace.calls:
@@ -103,9 +99,9 @@ def _holds(value: Value, loss: Value, depth: int = 0) -> bool:
     return any(_holds(part, loss, depth + 1) for part in parts)
 
 
-@check("STC403")
+@check("STC403", "xla")
 def _device(context: Context) -> Iterator[Hit]:
-    if not context.libraries.xla or not context.trace.imported("torch_xla"):
+    if not context.trace.imported("torch_xla"):
         return
     for call in context.trace.calls:
         if _elsewhere(context, call):
@@ -132,9 +128,9 @@ def _is_cuda(value: Value) -> bool:
     return isinstance(text, str) and (text == "cuda" or text.startswith("cuda:"))
 
 
-@check("STC404")
+@check("STC404", "xla")
 def _marked_steps(context: Context) -> Iterator[Hit]:
-    if not context.libraries.xla or not context.trace.imported("torch_xla"):
+    if not context.trace.imported("torch_xla"):
         return
     marks = context.trace.named("xm.mark_step")
     barriers = [
@@ -166,9 +162,9 @@ def _steps_optimizer(call: Call) -> bool:
     return False
 
 
-@check("STC405")
+@check("STC405", "xla")
 def _saved_by_xla(context: Context) -> Iterator[Hit]:
-    if not context.libraries.xla or not context.trace.imported("torch_xla"):
+    if not context.trace.imported("torch_xla"):
         return
     for call in context.trace.named("torch.save"):
         saved = call.node.args[0] if call.node.args else None
@@ -199,9 +195,9 @@ def _several_workers(context: Context) -> bool:
     )
 
 
-@check("STC406")
+@check("STC406", "xla")
 def _gathered_gradients(context: Context) -> Iterator[Hit]:
-    if not context.libraries.xla or not _several_workers(context):
+    if not _several_workers(context):
         return
     syncs = context.trace.named(*_SYNCS)
     for call in context.trace.methods("step"):
@@ -237,10 +233,8 @@ def _same_loop(first: Call, second: Call) -> bool:
     return first.module is second.module and first.loops[-1:] == second.loops[-1:]
 
 
-@check("STC409")
+@check("STC409", "xla")
 def _rare_interruptions(context: Context) -> Iterator[Hit]:
-    if not context.libraries.xla:
-        return
     for call in context.trace.calls:
         if call.name.endswith("TrainingArguments") and call.name.startswith("transformers."):
             for name in ("logging_steps", "save_steps", "eval_steps"):
@@ -254,10 +248,8 @@ def _rare_interruptions(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, variant="checkpoint")
 
 
-@check("STC410")
+@check("STC410", "xla")
 def _parallel_preprocessing(context: Context) -> Iterator[Hit]:
-    if not context.libraries.xla:
-        return
     for call in context.trace.methods("map"):
         if (
             call.receiver is not None
@@ -287,9 +279,9 @@ def _is_hub_dataset(value: Value, depth: int = 0) -> bool:
     return False
 
 
-@check("STC413")
+@check("STC413", "xla")
 def _whole_batches(context: Context) -> Iterator[Hit]:
-    if not context.libraries.xla or context.libraries.smp_v1:
+    if context.libraries.smp_v1:
         return
     for call in loaders(context):
         drop_last = call.argument("drop_last", 8)

@@ -33,9 +33,9 @@ def batch_size(call: Call) -> Value:
     return call.argument("batch_size", 1) or Constant(1)
 
 
-@check("SMP109")
+@check("SMP109", "smp_torch")
 def _whole_batches(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or not context.splits or _skips_by_hand(context):
+    if not context.splits or _skips_by_hand(context):
         return
     for call in loaders(context):
         batches = call.argument("batch_sampler", 4)
@@ -164,10 +164,8 @@ def _divisible(context: Context) -> Iterator[Hit]:
                 yield Hit(call.module, call.node, {"size": value, "microbatches": microbatches})
 
 
-@check("SMP125")
+@check("SMP125", "smp_torch", needs="tensor_parallel")
 def _distributed_sampler(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or not context.settings.tensor_parallel:
-        return
     for call in loaders(context):
         samplers = [call.argument("sampler", 3), call.argument("batch_sampler", 4)]
         if call.unpacks or any(value is not None and constant(value) is not None for value in samplers):

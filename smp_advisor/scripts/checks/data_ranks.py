@@ -52,10 +52,8 @@ _PREPARING = ("preprocess", "prepare", "download", "tokenize", "convert", "cache
 _KEYWORDS = frozenset(["dp_rank", "data_parallel_rank", "shard_index", "shard_id", "shard_rank", "data_rank"])
 
 
-@check("SMP111")
+@check("SMP111", "smp_torch")
 def _data_by_rank(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch:
-        return
     for call in context.trace.calls:
         if call.name == _SAMPLER:
             yield from _sampler(context, call)
@@ -207,10 +205,8 @@ def _spoken(rank: str) -> str:
     return f'os.environ["{variable}"]' if variable != rank else f"{rank}()"
 
 
-@check("SMP124")
+@check("SMP124", "smp_torch", needs="tensor_parallel")
 def _weights_by_rank(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or not context.settings.tensor_parallel:
-        return
     wrappings = context.wrappings
     if not wrappings:
         return

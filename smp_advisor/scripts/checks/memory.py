@@ -27,10 +27,8 @@ def checkpointing(context: Context) -> list[Call]:
     return [*context.trace.named(*names), *context.trace.named("smp.checkpoint", "smp.checkpoint_sequential")]
 
 
-@check("SMP115")
+@check("SMP115", "smp_torch")
 def _native_checkpointing(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch:
-        return
     for call in context.trace.named(*_NATIVE):
         if not without_library(call):
             name = call.name.rpartition(".")[2]
@@ -52,9 +50,9 @@ def _library_checkpoint(call: Call, name: str) -> list[Edit]:
     return [replace(call.module, call.node.func, f"smp.patches.checkpoint.{name}")]
 
 
-@check("SMP116")
+@check("SMP116", "smp_torch")
 def _checkpointing_asked_for(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or not context.wrappings or context.trainer:
+    if not context.wrappings or context.trainer:
         return
     wrapping = context.wrappings[0]
     calls = checkpointing(context)
@@ -66,10 +64,10 @@ def _checkpointing_asked_for(context: Context) -> Iterator[Hit]:
         yield Hit(wrapping.module, wrapping.node, {"strategy": planned}, variant="never")
 
 
-@check("SMP117")
+@check("SMP117", "smp_torch")
 def _offloading(context: Context) -> Iterator[Hit]:
     settings = context.settings
-    if not context.libraries.smp_torch or not settings.offload_activations or not context.wrappings:
+    if not settings.offload_activations or not context.wrappings:
         return
     wrapping = context.wrappings[0]
     if not settings.activation_checkpointing and not checkpointing(context):
@@ -78,9 +76,9 @@ def _offloading(context: Context) -> Iterator[Hit]:
         yield Hit(wrapping.module, wrapping.node, variant="one microbatch")
 
 
-@check("SMP130")
+@check("SMP130", "smp_torch")
 def _delayed_initialization(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or context.settings.delayed_parameter_initialization:
+    if context.settings.delayed_parameter_initialization:
         return
     if context.trace.named("smp.delay_param_initialization"):
         return

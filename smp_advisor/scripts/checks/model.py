@@ -37,10 +37,8 @@ _DISTRIBUTED_FAMILIES = ("GPT2", "Bert", "Roberta", "GPTJ", "GPTNeo")
 _HUGGING_FACE_CLASS = re.compile(r"(?P<family>[A-Z]\w*?)(?:For[A-Z]\w*|LMHeadModel|Model)")
 
 
-@check("SMP129")
+@check("SMP129", "smp_torch")
 def _original_forward(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch:
-        return
     for module in context.trace.modules:
         for cls in module.all(ast.ClassDef):
             for method in cls.body:
@@ -74,10 +72,8 @@ def _super_of_forward(node: ast.AST) -> ast.expr | None:
     return owner if isinstance(called, ast.Name) and called.id == "super" else None
 
 
-@check("SMP132")
+@check("SMP132", "smp_torch")
 def _unsupported(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch:
-        return
     wrappings, scalers = context.wrappings, context.trace.named("smp.amp.GradScaler")
     for call in context.trace.named(*_UNSUPPORTED):
         feature = _UNSUPPORTED[call.name]
@@ -107,10 +103,8 @@ def _own_scaler(call: Call) -> list[Edit]:
     return [replace(call.module, call.node.func, "smp.amp.GradScaler")] if usable else []
 
 
-@check("SMP135")
+@check("SMP135", "smp_torch", needs="tensor_parallel")
 def _supported_family(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or not context.settings.tensor_parallel:
-        return
     registered = context.trace.named("smp.tp_register_with_module", "smp.tp_register")
     if registered or any(call.name.startswith("smp.nn.Distributed") for call in context.trace.calls):
         return

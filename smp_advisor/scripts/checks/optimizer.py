@@ -22,9 +22,9 @@ _PARAMETERS = ("parameters", "named_parameters")
 _CHECKPOINTING = ("save_checkpoint", "resume_from_checkpoint", "load_state_dict", "local_state_dict")
 
 
-@check("SMP103")
+@check("SMP103", "smp_torch")
 def _optimizer_wrapped(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or context.trainer:
+    if context.trainer:
         return
     if not (context.wrappings or context.trace.named("smp.init")):
         return
@@ -96,10 +96,8 @@ def _wrap(context: Context, call: Call) -> list[Edit | None]:
     return [after_statement(call.module, statement, f"{name} = smp.DistributedOptimizer({name})")]
 
 
-@check("SMP104")
+@check("SMP104", "smp_torch", needs="tensor_parallel")
 def _optimizer_after_model(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or not context.settings.tensor_parallel:
-        return
     wrappings = context.wrappings
     if not wrappings:
         return
@@ -134,10 +132,8 @@ def _parameters_of(value: Value, depth: int = 0) -> set[int]:
     return models
 
 
-@check("SMP128")
+@check("SMP128", "smp_torch", needs="tensor_parallel")
 def _parameters_once(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or not context.settings.tensor_parallel:
-        return
     if not context.trace.methods(*_CHECKPOINTING):
         return
     for call in context.trace.calls:

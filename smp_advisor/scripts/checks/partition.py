@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 _WHOLE_GROUP = ("smp.mp_rank", "smp.mp_size", "smp.get_mp_group", "smp.mp_barrier")
 
 
-@check("SMP114")
+@check("SMP114", "smp_torch")
 def _shared_parameters(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch:
-        return
     places = _by_context(context) | _by_call(context)
     if not places:
         return
@@ -93,10 +91,8 @@ def _by_call(context: Context) -> dict[str, int]:
     return stages
 
 
-@check("SMP131")
+@check("SMP131", "smp_torch", needs="tensor_parallel")
 def _pipeline_group(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or not context.settings.tensor_parallel:
-        return
     for call in context.trace.named(*_WHOLE_GROUP):
         if not _for_reporting(call):
             name = call.name.rpartition(".")[2]

@@ -30,9 +30,9 @@ _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
 _SCALES = ("static_loss_scale", "dynamic_loss_scale")
 
 
-@check("SMP118")
+@check("SMP118", "smp_torch", needs="fp16")
 def _half_precision(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or not context.settings.fp16 or context.trainer:
+    if context.trainer:
         return
     if _own_half_precision(context):
         return
@@ -76,10 +76,8 @@ def _own_half_precision(context: Context) -> bool:
     return False
 
 
-@check("SMP119")
+@check("SMP119", "smp_torch", needs="fp16")
 def _inner_optimizer(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or not context.settings.fp16:
-        return
     for call in context.trace.calls:
         if is_scheduler(call.name):
             optimizer = call.argument("optimizer", 0)
@@ -125,10 +123,8 @@ def _clip_masters(context: Context, call: Call) -> list[Edit]:
     return []
 
 
-@check("SMP120")
+@check("SMP120", "smp_torch", needs="sharded")
 def _clipping_under_sharding(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or not context.settings.sharded:
-        return
     clips = [
         *context.trace.named(*_CLIPS, "torch.nn.utils.clip_grad_value_"),
         *context.trace.methods("clip_master_grads"),
@@ -141,9 +137,9 @@ def _clipping_under_sharding(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, {"call": call.module.text(call.node.func)})
 
 
-@check("SMP121")
+@check("SMP121", "smp_torch", needs="sharded")
 def _accumulation_under_sharding(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or not context.settings.sharded or not _accumulates(context):
+    if not _accumulates(context):
         return
     for call in context.wrappings:
         passes = call.argument("backward_passes_per_step", 4)

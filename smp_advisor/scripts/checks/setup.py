@@ -48,9 +48,9 @@ _DOWNLOADS = (
 )
 
 
-@check("SMP101")
+@check("SMP101", "smp_v1")
 def _initialized(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_v1 or context.trainer:
+    if context.trainer:
         return
     for flavour in ("smp", "smptf"):
         calls = [call for call in context.trace.each(f"{flavour}.") if call.reached and call.name not in _BEFORE_INIT]
@@ -148,9 +148,9 @@ def _keras_models(context: Context) -> Iterator[Call]:
             yield call
 
 
-@check("SMP108")
+@check("SMP108", "smp_torch")
 def _device_set(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or context.trainer or not context.trains:
+    if context.trainer or not context.trains:
         return
     starts = [call for call in context.trace.named("smp.init") if call.reached]
     calls = context.trace.named("torch.cuda.set_device")
@@ -227,10 +227,8 @@ def _is_parser(value: object) -> bool:
     return isinstance(value, Result) and value.call.name == "argparse.ArgumentParser"
 
 
-@check("SMP134")
+@check("SMP134", "smp_v1")
 def _downloads(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_v1:
-        return
     for call in context.trace.calls:
         if not call.reached or not _fetches(call) or any(map(ranks, (*call.arguments, *call.keywords.values()))):
             continue

@@ -35,10 +35,8 @@ _TRIANGLES = ("torch.tril", "torch.triu", "tensorflow.linalg.band_part")
 _FILLED = ("torch.ones", "torch.zeros", "torch.full", "torch.empty", "tensorflow.ones", "tensorflow.zeros")
 
 
-@check("SMP105")
+@check("SMP105", "smp_v1")
 def _sides_of_the_step(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_v1:
-        return
     yield from _updates_inside(context)
     degree = context.settings.pipeline_parallel_degree
     has_step = any(function.step is not None for function in context.trace.functions)
@@ -78,10 +76,8 @@ def _tensorflow_models(context: Context) -> list[Call]:
     ]
 
 
-@check("SMP106")
+@check("SMP106", "smp_torch")
 def _backward_of_model(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch:
-        return
     proper = [call for call in context.trace.methods("backward") if _is_models(call)]
     for call in context.trace.methods("backward"):
         if call.step is None or _is_models(call) or call.name:

@@ -86,9 +86,9 @@ def _reduces(module: Module, statement: ast.stmt, name: str) -> bool:
     )
 
 
-@check("SMP113")
+@check("SMP113", "smp_torch")
 def _unused_outputs(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or not context.wrappings:
+    if not context.wrappings:
         return
     for flag, attribute in _FLAGS.items():
         for call in context.trace.calls:

@@ -18,9 +18,9 @@ _CONTEXTS = ("smp.tensor_parallelism", "smp.model_creation")
 _LATER_LOADS = ("load_state_dict", "resume_from_checkpoint")
 
 
-@check("SMP122")
+@check("SMP122", "smp_torch", needs="tensor_parallel")
 def _parallel_modules(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or not context.settings.tensor_parallel or context.trainer:
+    if context.trainer:
         return
     if not context.wrappings or any(call.name.startswith("smp.nn.") for call in context.trace.calls):
         return
@@ -68,9 +68,9 @@ def _is_false(value: object) -> bool:
     return isinstance(value, Constant) and value.value is False
 
 
-@check("SMP123")
+@check("SMP123", "smp_torch", needs="tensor_parallel")
 def _weights_after_wrapping(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_torch or not context.settings.tensor_parallel or not context.wrappings:
+    if not context.wrappings:
         return
     wrapping = context.wrappings[0]
     wrapped = [origin for argument in wrapping.arguments for origin in origins(argument)]

@@ -43,9 +43,9 @@ def is_dataset(value: Value | None, depth: int = 0) -> bool:
     )
 
 
-@check("SMP201")
+@check("SMP201", "smp_tensorflow")
 def _whole_batches(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_tensorflow or context.settings.microbatches == 1:
+    if context.settings.microbatches == 1:
         return
     for call in context.trace.methods("batch", "padded_batch"):
         if not is_dataset(call.receiver):
@@ -55,10 +55,8 @@ def _whole_batches(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, "drop_remainder", "True")])
 
 
-@check("SMP202")
+@check("SMP202", "smp_tensorflow")
 def _order_by_rank(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_tensorflow:
-        return
     for call in context.trace.methods("shuffle"):
         if not is_dataset(call.receiver) or call.unpacks:
             continue
@@ -102,10 +100,8 @@ def _sharded(value: Value | None, depth: int = 0) -> bool:
     return False
 
 
-@check("SMP203")
+@check("SMP203", "smp_tensorflow")
 def _unused_outputs(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_tensorflow:
-        return
     for call in context.trace.calls:
         model = call.receiver
         if call.method or not isinstance(model, Instance) or "smptf.DistributedModel" not in model.cls.ancestors():
@@ -130,10 +126,8 @@ def _returned(model: Instance) -> int:
     return sizes.pop() if len(sizes) == 1 else 0
 
 
-@check("SMP204")
+@check("SMP204", "smp_tensorflow")
 def _sorted_files(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_tensorflow:
-        return
     for call in context.trace.named("tensorflow.data.Dataset.list_files"):
         shuffled = constant(call.argument("shuffle", 1)) is not False
         if shuffled and call.argument("seed", 2) is None and not call.unpacks:

@@ -26,10 +26,8 @@ _ANY_TIME = ("tsm.init", "tsm.logger", "tsm.utils", "tsm.distributed.fsdp.checkp
 """Parts of the library that need no initialization."""
 
 
-@check("SMP301")
+@check("SMP301", "smp_v2")
 def _initialized(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_v2:
-        return
     calls = [call for call in context.trace.each("tsm.") if call.reached and not call.name.startswith(_ANY_TIME)]
     starts = [call for call in context.trace.named("tsm.init") if call.reached]
     wraps = [call for call in context.trace.named(*FSDP) if call.reached]
@@ -99,10 +97,8 @@ def _branches_without(context: Context, transforms: list[Call]) -> Iterator[Hit]
                 yield Hit(module, left, variant="branch")
 
 
-@check("SMP303")
+@check("SMP303", "smp_v2")
 def _sharded_before_optimizer(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_v2:
-        return
     wraps = [call for call in context.trace.named(*FSDP) if call.reached]
     backwards = [call for call in context.trace.methods("backward") if call.reached and not call.arguments]
     forwards = [
@@ -158,10 +154,10 @@ def _inside_wrappers(value: Value) -> list[Value]:
     return [value]
 
 
-@check("SMP304")
+@check("SMP304", "smp_v2", needs="tensor_parallel")
 def _backend(context: Context) -> Iterator[Hit]:
     settings = context.settings
-    if not context.libraries.smp_v2 or not settings.tensor_parallel or settings.hybrid_shard_degree != 1:
+    if settings.hybrid_shard_degree != 1:
         return
     for call in context.trace.named("torch.distributed.init_process_group"):
         backend = call.argument("backend", 0)
@@ -174,10 +170,8 @@ def _backend(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, {}, edits)
 
 
-@check("SMP305")
+@check("SMP305", "smp_v2")
 def _names_of_v1(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_v2:
-        return
     for module, node, path in context.trace.imported("smdistributed.modelparallel"):
         yield Hit(module, node, {"module": path}, variant="import")
     for call, name, _ in _initial_parameters(context):
@@ -194,9 +188,9 @@ def _initial_parameters(context: Context) -> Iterator[tuple[Call, str, object]]:
                     yield call, name, constant(value)
 
 
-@check("SMP306")
+@check("SMP306", "smp_v2")
 def _offloading(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_v2 or not context.settings.sm_activation_offloading:
+    if not context.settings.sm_activation_offloading:
         return
     wraps = [call for call in context.trace.named(*FSDP) if call.reached]
     if not wraps:
@@ -220,10 +214,8 @@ def _mentioned(context: Context, *names: str) -> bool:
     )
 
 
-@check("SMP307")
+@check("SMP307", "smp_v2")
 def _not_in_v2(context: Context) -> Iterator[Hit]:
-    if not context.libraries.smp_v2:
-        return
     for call in context.trace.each("deepspeed."):
         if call.name in ("deepspeed.initialize", "deepspeed.init_distributed", "deepspeed.zero.Init"):
             yield Hit(call.module, call.node, {"feature": "DeepSpeed"})
