@@ -84,11 +84,33 @@ def test_a_record_of_other_requests_is_refused(tmp_path) -> None:
 
 
 def test_cells_are_equal_whatever_their_wording() -> None:
-    cell = '%%writefile train.py\n# a comment\ndef step(rows):\n    """Train."""\n    print(f"step {rows} loss")\n'
-    reworded = '%%writefile train.py\ndef update(batch):\n    print(f"step {batch} loss")\n'
+    cell = """%%writefile train.py
+# a comment
+def step(rows, rate=1):
+    \"\"\"Train.\"\"\"
+    found = [row for row in rows]
+    print(f"step {len(found)} loss {rate}")
+
+def report(name):
+    found = name
+    print(f"{found} has the statements now.")
+
+step(rows=[1])
+"""
+    reworded = """%%writefile train.py
+def update(batch, factor=1):
+    samples = [sample for sample in batch]
+    print(f"step {len(samples)} loss {factor}")
+
+def report(role):
+    attached = role
+    print(f"The policy is attached to {attached}.")
+
+update(batch=[1])
+"""
     assert code_digest(cell) == code_digest(reworded)
-    assert code_digest(cell) != code_digest(cell.replace("loss", "error"))
-    assert code_digest(cell) != code_digest(cell.replace("train.py", "main.py"))
+    for change in (("loss", "error"), ("train.py", "main.py"), ("rate=1", "rate=2"), ("rows=[1]", "rate=[1]")):
+        assert code_digest(cell) != code_digest(cell.replace(*change)), change
     raising = 'raise RuntimeError("This cell needs version 2.")\n'
     assert code_digest(raising) == code_digest('raise RuntimeError("Install version 2 first.")\n')
     assert code_digest(raising) != code_digest('raise ValueError("This cell needs version 2.")\n')
