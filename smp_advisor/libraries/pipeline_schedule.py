@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 __all__ = ["INTERLEAVED", "SCHEDULES", "SIMPLE", "default_active_microbatches"]
 
 SCHEDULES = ("interleaved", "simple")
@@ -9,12 +16,19 @@ INTERLEAVED, SIMPLE = range(len(SCHEDULES))
 """Positions of the schedules in `SCHEDULES`: their codes in columns of plans."""
 
 
-def default_active_microbatches(pipeline_parallel_degree: int, microbatches: int) -> int:
+@overload
+def default_active_microbatches(pipeline_parallel_degree: int, microbatches: int) -> int: ...
+@overload
+def default_active_microbatches(pipeline_parallel_degree: NDArray[Any], microbatches: NDArray[Any]) -> NDArray[Any]: ...
+def default_active_microbatches(pipeline_parallel_degree: Any, microbatches: Any) -> Any:
     """Microbatches in flight where a plan sets none: SMP v1's default of ``active_microbatches``.
+
+    Takes counts of one plan, or arrays of shape (n,).
 
     Examples
     --------
     >>> default_active_microbatches(4, 16)
     6
     """
-    return min(pipeline_parallel_degree + 2, microbatches)
+    limit = pipeline_parallel_degree + 2
+    return min(limit, microbatches) if isinstance(limit, int) else np.minimum(limit, microbatches)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.libraries.layout import Layout
-from smp_advisor.libraries.pipeline_schedule import SIMPLE
+from smp_advisor.libraries.pipeline_schedule import SIMPLE, default_active_microbatches
 from smp_advisor.libraries.schema import default_of
 from smp_advisor.libraries.state_bytes import smp_v1
 
@@ -28,7 +28,7 @@ def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
         plans["active_microbatches"],
     )
     simple = plans["pipeline"] == SIMPLE
-    in_flight = np.where(active == 0, np.minimum(pipeline + 2, microbatches), active)
+    in_flight = np.where(active == 0, default_active_microbatches(pipeline, microbatches), active)
     return Layout.of_columns(
         smp_v1(job),
         rows=plans.rows,
