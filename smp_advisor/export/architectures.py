@@ -10,13 +10,19 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
-from smp_advisor.libraries.version import image, release
+from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
-    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.model import Model
 
-__all__ = ["Architecture", "architecture_of", "configuration", "first_library_version", "transformers_release"]
+__all__ = [
+    "Architecture",
+    "architecture_of",
+    "configuration",
+    "first_library_version",
+    "newest_release",
+    "patched_release",
+]
 
 # Label names, provenance and data type, which do not affect the shape of the model.
 _NOT_SHAPE = frozenset(
@@ -93,18 +99,16 @@ def architecture_of(model: Model) -> Architecture:
     )
 
 
-def transformers_release(architecture: Architecture, plan: Plan) -> str:
-    """Release of transformers to install in the container; empty if the container needs none."""
-    releases = _table()["release"]
-    if plan.library == "smp-v1":
-        return str(releases["newer" if architecture.newer else "distributed"])
-    container = image(plan.library, plan.version)
-    if plan.library == "smp-v1-tensorflow" or container.transformers_version:
-        return ""
-    if plan.library == "training-compiler":
-        return str(releases["distributed"])
-    since = [first for first in releases["by_pytorch"] if release(first) <= release(container.framework_version)]
-    return str(releases["by_pytorch"][max(since, key=release)])
+def patched_release(architecture: Architecture) -> str:
+    """Release of transformers with which SMP v1 and Training Compiler replace layers, or one that has the family."""
+    return str(_table()["release"]["newer" if architecture.newer else "distributed"])
+
+
+def newest_release(pytorch_version: str) -> str:
+    """Release of transformers for a version of PyTorch."""
+    releases = _table()["release"]["by_pytorch"]
+    since = [first for first in releases if release(first) <= release(pytorch_version)]
+    return str(releases[max(since, key=release)])
 
 
 def _task(model: Model, usual: str) -> str:

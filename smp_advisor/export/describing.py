@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.libraries.version import facts, image
+from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.version import image
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["describe", "hardware", "library_name"]
 
-_FRAMEWORKS = {"smp-v1-tensorflow": "TensorFlow"}
+_FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}
 
 
 def hardware(cluster: Cluster) -> str:
@@ -24,11 +25,10 @@ def hardware(cluster: Cluster) -> str:
 
 def library_name(plan: Plan) -> str:
     """Library with its version and framework, for example "SMP v2 2.8.0 (PyTorch 2.5.1)"."""
-    framework = f"{_FRAMEWORKS.get(plan.library, 'PyTorch')} {image(plan.library, plan.version).framework_version}"
-    name = facts(plan.library)["name"]
+    library, framework_version = get_library(plan.library), image(plan.library, plan.version).framework_version
     # A library without versions of its own uses those of its framework.
-    own = plan.version != image(plan.library, plan.version).framework_version
-    return f"{name} {plan.version} ({framework})" if own else f"{name} ({framework})"
+    version = "" if plan.version == framework_version else f" {plan.version}"
+    return f"{library.title}{version} ({_FRAMEWORKS[library.framework]} {framework_version})"
 
 
 def describe(plan: Plan) -> str:
@@ -38,10 +38,9 @@ def describe(plan: Plan) -> str:
         "tensor parallelism": plan.tensor_parallel_degree > 1,
         "context parallelism": plan.context_parallel_degree > 1,
         "expert parallelism": plan.expert_parallel_degree > 1,
-        "sharded data parallelism": plan.library in ("smp-v2", "fsdp")
-        or getattr(plan, "sharded_data_parallel_degree", 1) > 1,
-        "optimizer state sharding": getattr(plan, "shard_optimizer_state", False),
-        "compiled": plan.library == "training-compiler",
+        "sharded data parallelism": plan.shards_parameters,
+        "optimizer state sharding": plan.shard_optimizer_state,
+        "compiled": get_library(plan.library).compiles,
     }
     used = [word for word, on in words.items() if on] or ["data parallelism"]
     return f"{plan.precision}, {', '.join(used)}"

@@ -27,7 +27,7 @@ def imports(job: Launch) -> list[str]:
     if any(isinstance(place, FileSystem) for place in job.inputs.values()):
         lines.append("from sagemaker.inputs import FileSystemInput")
     name = job.container.estimator
-    compiler = ", TrainingCompilerConfig" if job.plan.library == "training-compiler" else ""
+    compiler = ", TrainingCompilerConfig" if job.library.compiles else ""
     return [*lines, f"from sagemaker.{name.lower()} import {name}{compiler}"]
 
 
@@ -52,7 +52,7 @@ def estimator(job: Launch) -> Call:
     else:
         arguments["framework_version"] = container.framework_version
     arguments["py_version"] = container.py_version
-    if job.plan.library == "training-compiler":
+    if job.library.compiles:
         arguments["compiler_config"] = Call("TrainingCompilerConfig", job.plan.parameters)
     if (launched := distribution(job)) is not None:
         arguments["distribution"] = launched

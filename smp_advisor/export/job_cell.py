@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.export import estimator, trainer
 from smp_advisor.export.describing import describe, hardware, library_name
 from smp_advisor.export.launch import Launch, launch
-from smp_advisor.export.launcher import starts_by_hyperparameters
 from smp_advisor.export.literal import Comment, Expression, comment
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.sdk import REQUIREMENTS, chosen_sdk
@@ -83,7 +82,6 @@ def _version_2(job: Launch, values: dict[str, object]) -> str:
 
 
 def _version_3(job: Launch, values: dict[str, object]) -> str:
-    by_hyperparameters = starts_by_hyperparameters(job.plan.library)
     own_directory = job.options.source_dir is not None
     packed = [Expression("script.name"), *(["requirements.txt"] if job.generated else [])]
     values = values | {
@@ -97,9 +95,9 @@ def _version_3(job: Launch, values: dict[str, object]) -> str:
         "inputs": trainer.inputs(job),
     }
     flags = _flags(job) | {
-        "launcher_hyperparameters": by_hyperparameters,
+        "launcher_hyperparameters": not job.torchrun,
         "own_directory": own_directory,
         "own_file": not job.generated and not own_directory,
-        "path": by_hyperparameters or not own_directory,
+        "path": not (job.torchrun and own_directory),
     }
     return render("job_v3.py.in", values=values, flags=flags)

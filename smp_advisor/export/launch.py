@@ -10,12 +10,14 @@ from smp_advisor.export import checks
 from smp_advisor.export.script import SCRIPT_NAME, builds, require_writable, requirements
 from smp_advisor.export.storage import CHECKPOINT_CHANNEL, FileSystem, Location
 from smp_advisor.libraries.groups import global_batch_size
+from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.support import require_supported_instance
 from smp_advisor.libraries.version import image
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.export.options import JobOptions
+    from smp_advisor.libraries.library import Library
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.libraries.version import Image
     from smp_advisor.workload.job import Job
@@ -50,6 +52,16 @@ class Launch:
     checkpoint_s3_uri: str | None
     base_job_name: str
     volume_gb: int
+
+    @property
+    def library(self) -> Library:
+        """Record of the library of the plan."""
+        return get_library(self.plan.library)
+
+    @property
+    def torchrun(self) -> bool:
+        """Whether torchrun starts the processes."""
+        return self.library.launcher == "torchrun"
 
     @property
     def processes(self) -> int:
@@ -90,7 +102,7 @@ def launch(model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOpt
         container=image(plan.library, plan.version),
         generated=generated,
         script=SCRIPT_NAME if generated else options.script or _OWN_SCRIPT,
-        requirements=requirements(model, plan) if generated else "",
+        requirements=requirements(model, cluster, job, plan) if generated else "",
         hyperparameters=checks.hyperparameters(own, options.extra_hyperparameters, plan.parameters),
         inputs=inputs,
         checkpoint_s3_uri=place if isinstance(place, str) else None,

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.instance import Instance
     from smp_advisor.export.launch import Launch
 
-__all__ = ["distribution", "launcher_hyperparameters", "require_sdk_takes", "starts_by_hyperparameters"]
+__all__ = ["distribution", "launcher_hyperparameters", "require_sdk_takes"]
 
-_BY_MPI = frozenset({"smp-v1", "smp-v1-tensorflow"})
-_BY_XLA = frozenset({"training-compiler"})
 _INFO = 20
 _FIRST_XLA_LAUNCHER = "1.11.0"
 """The SDK rejects pytorchxla for older containers."""
@@ -25,28 +23,21 @@ _FIRST_XLA_LAUNCHER = "1.11.0"
 
 def distribution(job: Launch) -> dict[str, Any] | None:
     """``distribution`` of a version 2 estimator; None for a single process without a launcher."""
-    library = job.plan.library
-    smp = {"modelparallel": {"enabled": True, "parameters": job.plan.parameters}}
-    if library in _BY_MPI:
-        return {"smdistributed": smp, "mpi": _mpi(job.cluster.instance)}
-    if library == "smp-v2":
-        return {"torch_distributed": {"enabled": True}, "smdistributed": smp}
-    if library in _BY_XLA:
+    if job.library.launcher == "xla":
         return {"pytorchxla": {"enabled": True}} if _several_by_xla(job) else None
-    return {"torch_distributed": {"enabled": True}}
-
-
-def starts_by_hyperparameters(library: str) -> bool:
-    """Whether SDK version 3 has no class for the library, so that the cell sends launcher hyperparameters itself."""
-    return library in _BY_MPI | _BY_XLA
+    smp = {"smdistributed": {"modelparallel": {"enabled": True, "parameters": job.plan.parameters}}}
+    parameters = smp if job.library.smdistributed else {}
+    if job.library.launcher == "mpi":
+        return parameters | {"mpi": _mpi(job.cluster.instance)}
+    return {"torch_distributed": {"enabled": True}} | parameters
 
 
 def launcher_hyperparameters(job: Launch) -> dict[str, Any]:
-    """Hyperparameters with which the launcher in the container (sagemaker-training) starts a library.
+    """Hyperparameters with which the launcher in the container (sagemaker-training) starts MPI or torch_xla.
 
-    SDK version 2 sends them itself; version 3 has no class that sends them.
+    SDK version 2 sends them itself; version 3 has a class for torchrun only.
     """
-    if job.plan.library in _BY_XLA:
+    if job.library.launcher == "xla":
         launcher: dict[str, Any] = {"sagemaker_pytorch_xla_multi_worker_enabled": True} if _several_by_xla(job) else {}
         return launcher | {
             "sagemaker_training_compiler_enabled": True,
@@ -82,8 +73,8 @@ def require_sdk_takes(parameters: Mapping[str, Any]) -> None:
 def _several_by_xla(job: Launch) -> bool:
     if job.processes > 1 and release(job.plan.version) < release(_FIRST_XLA_LAUNCHER):
         raise ExportError(
-            f"The Training Compiler container of PyTorch {job.plan.version} requires your own launcher script for more"
-            f" than one GPU: choose version {_FIRST_XLA_LAUNCHER} or later, or an instance with one GPU."
+            f"The {job.library.title} container of PyTorch {job.plan.version} requires your own launcher script for"
+            f" more than one GPU: choose version {_FIRST_XLA_LAUNCHER} or later, or an instance with one GPU."
         )
     return job.processes > 1
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["local_cell"]
 
+_DATA_PARALLEL = "ddp"
 _STEPS = 20
 _PROCESSES = 2
 _LARGEST_BATCH = 2
@@ -77,7 +78,7 @@ def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: 
         )
     small = Model.from_config(_small_config(json.loads(model.config_json)))
     alone = Plan(
-        library="ddp",
+        library=_DATA_PARALLEL,
         batch_size=min(plan.batch_size, _LARGEST_BATCH),
         precision="fp32",
         activation_checkpointing="each" if plan.activation_checkpointing else False,

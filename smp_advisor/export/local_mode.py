@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.export import checks
 from smp_advisor.export.literal import Comment, comment
 from smp_advisor.export.template import render
-from smp_advisor.libraries.version import image
+from smp_advisor.libraries.registry import DEFAULT_LIBRARY
+from smp_advisor.libraries.version import default_version, image
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +25,8 @@ def local_mode_cell(
     hyperparameters: Mapping[str, Any] | None = None,
     channels: Mapping[str, str] | None = None,
     output_directory: str = "local-mode",
-    library: str = "smp-v1",
-    version: str = "1.15.0",
+    library: str = DEFAULT_LIBRARY,
+    version: str | None = None,
     image_uri: str | None = None,
 ) -> str:
     """Cell for version 2 of the SageMaker Python SDK that trains in a container on this machine.
@@ -46,7 +47,7 @@ def local_mode_cell(
     output_directory
         Folder for the trained model.
     library, version
-        Determine the PyTorch version of the container.
+        Determine the PyTorch version of the container; None for the default version of the library.
     image_uri
         Custom container image, used instead of the container of the library.
 
@@ -55,7 +56,7 @@ def local_mode_cell(
     >>> "sagemaker.local" in local_mode_cell("train.py", instance_type="local_gpu")
     True
     """
-    container = image(library, version)
+    container = image(library, version or default_version(library))
     inputs = {name: Path(path).expanduser().resolve().as_uri() for name, path in (channels or {}).items()}
     values: dict[str, object] = {
         "script_name": Comment(comment(script)),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export import script_compiler, script_smp_v1, script_tensorflow, script_torch
-from smp_advisor.export.architectures import architecture_of, transformers_release
-from smp_advisor.export.script_parts import lacks_positions, positions
+from smp_advisor.export.architectures import architecture_of
+from smp_advisor.export.script_parts import Training
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -19,6 +19,27 @@ __all__ = ["SCRIPT_NAME", "builds", "require_writable", "requirements", "script_
 
 SCRIPT_NAME = "train_smp.py"
 """Name of the generated script, next to the notebook."""
+
+
+class _Kind(Protocol):
+    """Module that generates one kind of script."""
+
+    def require(self, training: Training) -> None:
+        """Raise `ExportError` for a training run that the script does not support."""
+
+    def requirements(self, training: Training) -> list[str]:
+        """Packages missing from the container."""
+
+    def write(self, training: Training) -> str:
+        """Generate the script."""
+
+
+_KINDS: dict[str, _Kind] = {
+    "torch": script_torch,
+    "smp_step": script_smp_v1,
+    "keras": script_tensorflow,
+    "trainer": script_compiler,
+}
 
 
 def builds(model: Model) -> bool:
@@ -48,19 +69,23 @@ def training_script(model: Model, cluster: Cluster, job: Job, plan: Plan) -> str
         No transformers release in the containers of the library supports the model, or a setting of the plan requires
         changes that depend on the model.
     """
-    require_writable(model, cluster, job, plan)
-    architecture = architecture_of(model)
-    if plan.library == "smp-v1":
-        return script_smp_v1.write(model, cluster, job, plan, architecture)
-    if plan.library == "smp-v1-tensorflow":
-        return script_tensorflow.write(model, job, plan, architecture)
-    if plan.library == "training-compiler":
-        return script_compiler.write(model, job, plan, architecture)
-    return script_torch.write(model, cluster, job, plan, architecture)
+    training = _training(model, cluster, job, plan)
+    return _KINDS[training.library.script].write(training)
 
 
 def require_writable(model: Model, cluster: Cluster, job: Job, plan: Plan) -> None:
     """Raise `ExportError` if no script can be generated for a model and plan."""
+    _training(model, cluster, job, plan)
+
+
+def requirements(model: Model, cluster: Cluster, job: Job, plan: Plan) -> str:
+    """``requirements.txt`` of the generated script: packages missing from its container."""
+    training = Training(model=model, cluster=cluster, job=job, plan=plan, architecture=architecture_of(model))
+    return "".join(f"{package}\n" for package in _KINDS[training.library.script].requirements(training))
+
+
+def _training(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Training:
+    """The training run, if a script can be generated for it."""
     if not builds(model):
         raise ExportError(
             f"No training script can be generated for {model.name!r}, which has no transformers configuration: pass"
@@ -72,27 +97,11 @@ def require_writable(model: Model, cluster: Cluster, job: Job, plan: Plan) -> No
             f"The generated script trains all parameters with Adam or SGD, and the job has {setting}: pass script="
             " with your own script."
         )
-    architecture = architecture_of(model)
-    sequence_length = model.sequence_length(job.sequence_length)
-    if lacks_positions(model, architecture, sequence_length) and model.origin != "inferred":
+    training = Training(model=model, cluster=cluster, job=job, plan=plan, architecture=architecture_of(model))
+    if training.lacks_positions and model.origin != "inferred":
         raise ExportError(
-            f"{model.name!r} has {positions(model, architecture)} positions and cannot train on sequences of"
-            f" {sequence_length} tokens: shorten the sequence, or describe the model with more positions."
+            f"{model.name!r} has {training.positions} positions and cannot train on sequences of"
+            f" {training.sequence_length} tokens: shorten the sequence, or describe the model with more positions."
         )
-    if plan.library == "smp-v1":
-        script_smp_v1.require(plan)
-    elif plan.library == "smp-v1-tensorflow":
-        script_tensorflow.require(model, plan, architecture)
-    elif plan.library == "training-compiler":
-        script_compiler.require(model, job, architecture)
-    else:
-        script_torch.require(model, cluster, plan)
-
-
-def requirements(model: Model, plan: Plan) -> str:
-    """``requirements.txt`` of the generated script: packages missing from its container."""
-    release = transformers_release(architecture_of(model), plan)
-    lines = [f"transformers=={release}"] if release else []
-    if plan.library == "smp-v2":
-        lines.append("accelerate")
-    return "".join(f"{line}\n" for line in lines)
+    _KINDS[training.library.script].require(training)
+    return training

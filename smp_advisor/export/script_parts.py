@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import Architecture, configuration
 from smp_advisor.export.describing import describe, library_name
 from smp_advisor.export.literal import Comment, comment
+from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.version import image
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.library import Library
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.libraries.version import Image
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["DTYPES", "common_flags", "common_values", "copies_fit", "lacks_positions", "positions"]
+__all__ = ["DTYPES", "Training", "common_flags", "common_values", "copies_fit", "require_auto_partition"]
 
 DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.float32"}
 
@@ -24,9 +30,45 @@ _HOST_SHARE = 0.7
 """Fraction of the host memory that the copies of the model in all processes may use while it is built."""
 
 
-def common_values(model: Model, job: Job, plan: Plan, architecture: Architecture) -> dict[str, object]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """A training run for which a script is generated."""
+
+    model: Model
+    cluster: Cluster
+    job: Job
+    plan: Plan
+    architecture: Architecture
+
+    @property
+    def library(self) -> Library:
+        """Record of the library of the plan."""
+        return get_library(self.plan.library)
+
+    @property
+    def container(self) -> Image:
+        """Container of the library version."""
+        return image(self.plan.library, self.plan.version)
+
+    @property
+    def sequence_length(self) -> int:
+        """Length of a sequence, in tokens."""
+        return self.model.sequence_length(self.job.sequence_length)
+
+    @property
+    def positions(self) -> int:
+        """Longest sequence that the position embeddings support, in tokens; 0 without position embeddings."""
+        return max(0, self.model.shape.max_positions - self.architecture.reserved_positions)
+
+    @property
+    def lacks_positions(self) -> bool:
+        """Whether the sequence is longer than the position embeddings support."""
+        return 0 < self.positions < self.sequence_length
+
+
+def common_values(training: Training) -> dict[str, object]:
     """Template values for all libraries."""
-    sequence_length = model.sequence_length(job.sequence_length)
+    model, plan, architecture = training.model, training.plan, training.architecture
     return {
         "model_name": Comment(f'"{comment(model.name)}"'),
         "parameters": Comment(f"{format_count(model.parameter_count)} parameters"),
@@ -36,56 +78,57 @@ def common_values(model: Model, job: Job, plan: Plan, architecture: Architecture
         "auto_model": Comment(architecture.auto_model),
         "family": model.family,
         "family_text": Comment(architecture.family),
-        "configuration": _configuration(model, architecture, sequence_length),
+        "configuration": _configuration(training),
         "batch_size": plan.batch_size,
-        "sequence_length": sequence_length,
-        "positions": positions(model, architecture),
+        "sequence_length": training.sequence_length,
+        "positions": training.positions,
         "precision": plan.precision,
         "precision_text": Comment(plan.precision),
         "activation_checkpointing": plan.activation_checkpointing or "none",
-        "learning_rate": 0.0001 if job.optimizer == "adam" else 0.01,
+        "learning_rate": 0.0001 if training.job.optimizer == "adam" else 0.01,
         "mask_token_id": min(architecture.mask_token_id, max(0, model.shape.vocab - 1)),
         "dtype": Comment(DTYPES[plan.precision]),
         "layer_names": ["seq_layers", *architecture.layers],
     }
 
 
-def common_flags(model: Model, job: Job, plan: Plan, architecture: Architecture) -> dict[str, bool]:
+def common_flags(training: Training) -> dict[str, bool]:
     """Template flags for all libraries."""
-    return {task: architecture.task == task for task in _TASKS} | {
-        "adam": job.optimizer == "adam",
+    plan = training.plan
+    return {task: training.architecture.task == task for task in _TASKS} | {
+        "adam": training.job.optimizer == "adam",
         "fp16": plan.precision == "fp16",
         "half": plan.precision != "fp32",
         "half_inputs": False,
         "clip": True,
         "checkpoints_activations": bool(plan.activation_checkpointing),
-        "more_positions": lacks_positions(model, architecture, model.sequence_length(job.sequence_length)),
+        "more_positions": training.lacks_positions,
     }
 
 
-def copies_fit(model: Model, cluster: Cluster, bytes_per_parameter: float) -> bool:
+def require_auto_partition(plan: Plan) -> None:
+    """Raise `ExportError` if the script must place layers on pipeline stages itself."""
+    if not plan.auto_partition:
+        raise ExportError(
+            "auto_partition=False requires a script that places layers on pipeline stages, which depends on the model:"
+            " set auto_partition=True, or pass script= with your own script."
+        )
+
+
+def copies_fit(training: Training, bytes_per_parameter: float) -> bool:
     """Whether the host memory is large enough for one copy of the model per GPU."""
-    copies_bytes = model.parameter_count * bytes_per_parameter * cluster.gpus_per_node
+    cluster = training.cluster
+    copies_bytes = training.model.parameter_count * bytes_per_parameter * cluster.gpus_per_node
     return copies_bytes <= _HOST_SHARE * cluster.instance.host_memory_gib * 2**30
 
 
-def positions(model: Model, architecture: Architecture) -> int:
-    """Longest sequence that the position embeddings support, in tokens; 0 without position embeddings."""
-    return max(0, model.shape.max_positions - architecture.reserved_positions)
-
-
-def lacks_positions(model: Model, architecture: Architecture, sequence_length: int) -> bool:
-    """Whether the sequence is longer than the position embeddings support."""
-    return 0 < positions(model, architecture) < sequence_length
-
-
-def _configuration(model: Model, architecture: Architecture, sequence_length: int) -> dict[str, object]:
-    settings = configuration(model)
-    if lacks_positions(model, architecture, sequence_length):
+def _configuration(training: Training) -> dict[str, object]:
+    settings = configuration(training.model)
+    if training.lacks_positions:
         # The number of positions of an inferred shape is inferred too: use the sequence length.
         name = next(name for name in ("n_positions", "max_position_embeddings") if name in settings)
-        settings[name] = sequence_length + architecture.reserved_positions
-    if architecture.task == "text_classification":
+        settings[name] = training.sequence_length + training.architecture.reserved_positions
+    if training.architecture.task == "text_classification":
         # Decoders use it to find the last token of a sequence.
         settings.setdefault("pad_token_id", 0)
     return settings

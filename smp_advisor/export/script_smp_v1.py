@@ -5,59 +5,59 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export.architectures import Architecture, first_library_version
+from smp_advisor.export.architectures import first_library_version, patched_release
 from smp_advisor.export.literal import Comment
-from smp_advisor.export.script_parts import common_flags, common_values, copies_fit
+from smp_advisor.export.script_parts import common_flags, common_values, copies_fit, require_auto_partition
 from smp_advisor.export.template import render
 from smp_advisor.libraries.families import supports_tensor_parallelism
-from smp_advisor.libraries.version import image, release
+from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
-    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.export.script_parts import Training
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
 
-__all__ = ["require", "write"]
+__all__ = ["require", "requirements", "write"]
 
 _DELAY_ABOVE_PARAMETERS = 100e9
 """Above this size, the developer guide ("Configuration Tips and Pitfalls") requires delayed initialization."""
 
 
-def require(plan: Plan) -> None:
+def require(training: Training) -> None:
     """Raise `ExportError` for plans that the script does not support."""
+    plan = training.plan
     if release(plan.version) < release(first_library_version()):
         raise ExportError(
             f"The training script requires library version {first_library_version()} or later, and the plan uses"
             f" {plan.version}: choose a later version, or pass script= with your own script."
         )
-    if plan.pipeline_parallel_degree > 1 and not plan.auto_partition:
-        raise ExportError(
-            "auto_partition=False requires a script that places layers on pipeline stages, which depends on the model:"
-            " set auto_partition=True, or pass script= with your own script."
-        )
+    if plan.pipeline_parallel_degree > 1:
+        require_auto_partition(plan)
 
 
-def write(model: Model, cluster: Cluster, job: Job, plan: Plan, architecture: Architecture) -> str:
+def requirements(training: Training) -> list[str]:
+    """Packages missing from the container."""
+    return [f"transformers=={patched_release(training.architecture)}"]
+
+
+def write(training: Training) -> str:
     """Generate the script."""
-    container = image(plan.library, plan.version)
-    sharded = plan.sharded_data_parallel_degree > 1
-    values = common_values(model, job, plan, architecture) | {
+    plan = training.plan
+    values = common_values(training) | {
         "library_version": Comment(plan.version),
-        "framework_version": Comment(container.framework_version),
+        "framework_version": Comment(training.container.framework_version),
         "features": _features(plan),
     }
-    flags = common_flags(model, job, plan, architecture) | {
+    flags = common_flags(training) | {
         "half_inputs": plan.precision != "fp32",
         # Sharded data parallelism clips gradients itself; only fp16 has a norm over all partitions.
-        "clip": plan.precision == "fp16" and not sharded,
+        "clip": plan.precision == "fp16" and not plan.shards_parameters,
         "checkpoints_activations": True,
-        "sharded_data_parallel": sharded,
+        "sharded_data_parallel": plan.shards_parameters,
         "shard_optimizer_state": plan.shard_optimizer_state,
         "prescaled": plan.prescaled_batch,
         "tensor_parallel": plan.tensor_parallel_degree > 1,
-        "tensor_parallel_family": supports_tensor_parallelism(model.family),
-        "delay_initialization": _delays_initialization(model, cluster, plan),
+        "tensor_parallel_family": supports_tensor_parallelism(training.model.family, plan.library),
+        "delay_initialization": _delays_initialization(training),
     }
     return render("train_smp_v1.py.in", values=values, flags=flags)
 
@@ -68,13 +68,13 @@ def _features(plan: Plan) -> dict[str, bool]:
         "bf16": plan.precision == "bf16",
         "prescaled_batch": plan.prescaled_batch,
         "shard_optimizer_state": plan.shard_optimizer_state,
-        "sharded_data_parallel": plan.sharded_data_parallel_degree > 1,
+        "sharded_data_parallel": plan.shards_parameters,
         "tensor_parallel": plan.tensor_parallel_degree > 1,
     }
 
 
-def _delays_initialization(model: Model, cluster: Cluster, plan: Plan) -> bool:
-    if plan.delayed_parameter_initialization:
+def _delays_initialization(training: Training) -> bool:
+    if training.plan.delayed_parameter_initialization:
         return False  # The parameter of the estimator enables it.
-    bytes_per_parameter = 4 if plan.precision == "fp32" else 2
-    return model.parameter_count > _DELAY_ABOVE_PARAMETERS or not copies_fit(model, cluster, bytes_per_parameter)
+    bytes_per_parameter = 4 if training.plan.precision == "fp32" else 2
+    return training.model.parameter_count > _DELAY_ABOVE_PARAMETERS or not copies_fit(training, bytes_per_parameter)

@@ -5,50 +5,46 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export.script_parts import common_flags, common_values, lacks_positions, positions
+from smp_advisor.export.script_parts import common_flags, common_values, require_auto_partition
 from smp_advisor.export.template import render
 
 if TYPE_CHECKING:
-    from smp_advisor.export.architectures import Architecture
-    from smp_advisor.libraries.plan import Plan
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
+    from smp_advisor.export.script_parts import Training
 
-__all__ = ["require", "write"]
+__all__ = ["require", "requirements", "write"]
 
 
-def require(model: Model, plan: Plan, architecture: Architecture) -> None:
+def require(training: Training) -> None:
     """Raise `ExportError` for models other than GPT-2, and for plans that the script does not support."""
-    if model.family != "gpt2" or architecture.task != "causal":
+    family, architecture, precision = training.model.family, training.architecture, training.plan.precision
+    if family != "gpt2" or architecture.task != "causal":
         raise ExportError(
             f"The TensorFlow script supports only next-token prediction with the family 'gpt2', not"
-            f" {architecture.title} with {model.family!r}: pass script= with your own script."
+            f" {architecture.title} with {family!r}: pass script= with your own script."
         )
-    if plan.precision != "fp32":
-        raise ExportError(
-            f"The TensorFlow script trains in fp32, not {plan.precision}: pass script= with your own script."
-        )
-    if not plan.auto_partition:
-        raise ExportError(
-            "auto_partition=False requires a script that places layers on pipeline stages, which depends on the model:"
-            " set auto_partition=True, or pass script= with your own script."
-        )
+    if precision != "fp32":
+        raise ExportError(f"The TensorFlow script trains in fp32, not {precision}: pass script= with your own script.")
+    require_auto_partition(training.plan)
 
 
-def write(model: Model, job: Job, plan: Plan, architecture: Architecture) -> str:
+def requirements(training: Training) -> list[str]:
+    """Packages missing from the container: none."""
+    del training
+    return []
+
+
+def write(training: Training) -> str:
     """Generate the script."""
-    sequence_length = model.sequence_length(job.sequence_length)
-    shape = model.shape
-    longer = lacks_positions(model, architecture, sequence_length)
-    values = common_values(model, job, plan, architecture) | {
+    shape, sequence_length = training.model.shape, training.sequence_length
+    values = common_values(training) | {
         "sizes": {
             "vocabulary": shape.vocab,
-            "positions": sequence_length if longer else positions(model, architecture) or sequence_length,
+            "positions": sequence_length if training.lacks_positions else training.positions or sequence_length,
             "width": shape.hidden,
             "layers": shape.layers,
             "heads": shape.heads,
             "feed_forward": shape.ffn,
         },
     }
-    flags = common_flags(model, job, plan, architecture) | {"clip": False, "horovod": bool(plan.ddp)}
+    flags = common_flags(training) | {"clip": False, "horovod": bool(training.plan.ddp)}
     return render("train_smp_v1_tensorflow.py.in", values=values, flags=flags)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.export.launcher import distribution, launcher_hyperparameters, starts_by_hyperparameters
+from smp_advisor.export.launcher import launcher_hyperparameters
 from smp_advisor.export.literal import Call, Expression, import_line
 from smp_advisor.export.storage import FileSystem
 
@@ -20,7 +20,6 @@ _REGION = Expression("session.boto_region_name")
 
 def imports(job: Launch) -> list[str]:
     """Import statements of the cell, sorted."""
-    by_hyperparameters = starts_by_hyperparameters(job.plan.library)
     file_systems = any(isinstance(place, FileSystem) for place in job.inputs.values())
     used = {
         "sagemaker.core": {"image_uris": True},
@@ -34,10 +33,10 @@ def imports(job: Launch) -> list[str]:
             "Compute": True,
             "InputData": bool(job.inputs),
             "Networking": bool(job.options.subnets),
-            "SourceCode": not by_hyperparameters,
+            "SourceCode": job.torchrun,
         },
         "sagemaker.train": {"ModelTrainer": True},
-        "sagemaker.train.distributed": {"SMP": job.plan.library == "smp-v2", "Torchrun": not by_hyperparameters},
+        "sagemaker.train.distributed": {"SMP": job.torchrun and job.library.smdistributed, "Torchrun": job.torchrun},
     }
     imported = {module: [name for name, is_used in names.items() if is_used] for module, names in used.items()}
     return [import_line(module, names) for module, names in imported.items() if names]
@@ -46,15 +45,14 @@ def imports(job: Launch) -> list[str]:
 def training_image(job: Launch) -> Call:
     """Lookup of the container image, which version 3 does not derive from the framework version."""
     container = job.container
-    library = job.plan.library
     place: dict[str, Any] = {"region": _REGION}
     versions: dict[str, Any] = {"py_version": container.py_version, "instance_type": job.cluster.instance.name}
-    if library == "smp-v2":
+    if job.torchrun and job.library.smdistributed:
         # Both keys, with or without parameters, select the image of the library.
         chosen = {"torch_distributed": {"enabled": True}, "smdistributed": {"modelparallel": {"enabled": True}}}
         framework = {"framework": "pytorch", "framework_version": container.framework_version}
         return Call("image_uris.get_training_image_uri", place | framework | versions | {"distribution": chosen})
-    if library == "training-compiler":
+    if job.library.compiles:
         framework = {"framework": "pytorch", "framework_version": container.framework_version}
         if container.transformers_version:
             framework = {
@@ -64,8 +62,7 @@ def training_image(job: Launch) -> Call:
             }
         # Any true value selects the image of the compiler.
         return Call("image_uris.get_training_image_uri", place | framework | versions | {"compiler_config": True})
-    name = "tensorflow" if library == "smp-v1-tensorflow" else "pytorch"
-    framework = {"framework": name, "version": container.framework_version}
+    framework = {"framework": job.library.framework, "version": container.framework_version}
     return Call("image_uris.retrieve", framework | place | versions | {"image_scope": "training"})
 
 
@@ -78,7 +75,7 @@ def trainer(job: Launch) -> Call:
         "training_image": Expression("training_image"),
     }
     hyperparameters = {name: _as_text(value) for name, value in job.hyperparameters.items()}
-    if starts_by_hyperparameters(job.plan.library):
+    if not job.torchrun:
         hyperparameters |= {
             "sagemaker_program": job.script if job.options.source_dir else Expression("script.name"),
             "sagemaker_submit_directory": Expression("source_uri"),
@@ -134,8 +131,7 @@ def _source_code(job: Launch) -> Call:
 
 def _torchrun(job: Launch) -> Call:
     arguments: dict[str, Any] = {"process_count_per_node": job.cluster.instance.gpus}
-    launched = distribution(job) or {}
-    if "smdistributed" in launched:
+    if job.library.smdistributed:
         arguments["smp"] = Call("SMP", job.plan.parameters)
     return Call("Torchrun", arguments)
 

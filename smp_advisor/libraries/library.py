@@ -67,6 +67,13 @@ class Library:
     framework: Literal["pytorch", "tensorflow"] = "pytorch"
     launcher: Literal["mpi", "torchrun", "xla"] = "torchrun"
     """What starts the processes in the container."""
+    smdistributed: bool = False
+    """Whether the SageMaker SDK passes the parameters of the plan to the library (``mp_parameters``)."""
+    compiles: bool = False
+    """Whether the library compiles the training step, with the parameters of the plan as ``compiler_config``."""
+    script: Literal["torch", "smp_step", "keras", "trainer"] = "torch"
+    """Kind of the generated training script: a PyTorch loop (FSDP, or DDP if the plan does not shard parameters), a
+    PyTorch loop with ``smp.step`` functions, a Keras loop, or the Trainer of transformers."""
     adapters: bool = False
     """Whether the library documents training of adapters (LoRA)."""
     inferred_family: str = "gpt2"

@@ -17,6 +17,8 @@ LIBRARY = Library(
     cluster_mismatches=cluster_mismatches,
     framework="tensorflow",
     launcher="mpi",
+    smdistributed=True,
+    script="keras",
     controls=("partitions", "batch_size", "microbatches", "pipeline"),
     alternatives=("partitions", "pipeline", "microbatches"),
 )

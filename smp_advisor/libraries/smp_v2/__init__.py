@@ -28,6 +28,7 @@ LIBRARY = Library(
     space=space,
     cluster_mismatches=cluster_mismatches,
     model_mismatches=model_mismatches,
+    smdistributed=True,
     adapters=True,
     inferred_family="llama",
     restricts_families=True,

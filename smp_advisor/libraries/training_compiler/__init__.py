@@ -16,6 +16,8 @@ LIBRARY = Library(
     layout=layout,
     space=partial(replica_space, "training-compiler"),
     launcher="xla",
+    compiles=True,
+    script="trainer",
     controls=("batch_size",),
     alternatives=("batch_size",),
 )

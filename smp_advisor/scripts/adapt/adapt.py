@@ -106,7 +106,7 @@ def _report_remaining_errors(draft: Draft, plan: Plan | None, target: Target) ->
     """Add the errors that `check_script` finds in the adapted script to the to-do list."""
     from smp_advisor.scripts.check import check_script
 
-    if getattr(plan, "library", target.library) != target.library:
+    if plan is not None and plan.library != target.library:
         plan = None
     for finding in check_script(draft.module.code + "\n", plan, library=target.library).findings:
         if finding.severity == "error" or finding.id in _TODO_WARNINGS:

@@ -35,7 +35,7 @@ __all__ = ["steps_for"]
 
 def steps_for(target: Target) -> list[tuple[str, Step]]:
     """Steps in order, each with its key in ``steps.toml``; each step reads the result of the previous one."""
-    if target.library == "smp-v2":
+    if not target.steps:
         return _v2()
     precision: tuple[str, Step] = (
         ("v1.precision", remove_mixed_precision) if target.half else ("v1.grad_scaler", use_library_scaler)

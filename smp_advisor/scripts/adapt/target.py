@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
+from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library, libraries
 from smp_advisor.scripts.adapt.adaptation import AdaptError
 
-__all__ = ["Target"]
+if TYPE_CHECKING:
+    from smp_advisor.libraries.plan import Plan
 
-LIBRARIES = ("smp-v1", "smp-v2")
+__all__ = ["Target"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """The library to which a script is adapted, and the settings of the plan that affect the script."""
 
-    library: str = "smp-v1"
+    library: str = DEFAULT_LIBRARY
+    steps: bool = True
+    """Whether the training loop moves into ``smp.step`` functions; otherwise FSDP shards the model."""
     tensor_parallel: bool = False
     context_parallel: bool = False
     expert_parallel: bool = False
@@ -52,7 +56,7 @@ class Target:
         return "smp.rdp_size()" if self.prescaled_batch else "smp.dp_size()"
 
     @classmethod
-    def from_plan(cls, plan: Any, library: str | None = None) -> Target:
+    def from_plan(cls, plan: Plan | None, library: str | None = None) -> Target:
         """Read the settings of a `smp_advisor.Plan`; None stands for the defaults of the library.
 
         Raises
@@ -60,32 +64,30 @@ class Target:
         AdaptError
             The library has no documented steps.
         """
-        library = library or getattr(plan, "library", "smp-v1")
-        if library not in LIBRARIES:
+        supported = [record.name for record in libraries() if record.smdistributed and record.framework == "pytorch"]
+        library = library or (plan.library if plan is not None else DEFAULT_LIBRARY)
+        if library not in supported:
             raise AdaptError(
-                f"A script can be adapted to {' or '.join(LIBRARIES)}, not to {library!r}: pass library= one of these."
+                f"A script can be adapted to {' or '.join(supported)}, not to {library!r}: pass library= one of these."
             )
+        record = get_library(library)
+        plan = plan or record.plan()
+        steps = record.script == "smp_step"
+        # Scripts with FSDP are adapted to bfloat16, which needs no loss scaling, unless the plan has the flag `fp16`.
         fp16 = bool(getattr(plan, "fp16", False))
-        bf16 = bool(getattr(plan, "bf16", False)) or (library == "smp-v2" and not fp16)
-        checkpointing = getattr(plan, "activation_checkpointing", False)
+        bf16 = bool(getattr(plan, "bf16", False)) or (not steps and not fp16)
         return cls(
             library=library,
-            tensor_parallel=_degree(plan, "tensor_parallel_degree") > 1,
-            context_parallel=_degree(plan, "context_parallel_degree") > 1,
-            expert_parallel=_degree(plan, "expert_parallel_degree") > 1,
-            pipeline_parallel=_degree(plan, "pipeline_parallel_degree") > 1,
-            sharded_data_parallel=_degree(plan, "sharded_data_parallel_degree") > 1,
-            shard_optimizer_state=bool(getattr(plan, "shard_optimizer_state", False)),
-            prescaled_batch=bool(getattr(plan, "prescaled_batch", False)),
-            microbatches=_degree(plan, "microbatches"),
+            steps=steps,
+            tensor_parallel=plan.tensor_parallel_degree > 1,
+            context_parallel=plan.context_parallel_degree > 1,
+            expert_parallel=plan.expert_parallel_degree > 1,
+            pipeline_parallel=plan.pipeline_parallel_degree > 1,
+            sharded_data_parallel=plan.sharded_data_parallel_degree > 1,
+            shard_optimizer_state=plan.shard_optimizer_state,
+            prescaled_batch=plan.prescaled_batch,
+            microbatches=plan.microbatches,
             dtype="torch.float16" if fp16 else "torch.bfloat16" if bf16 else "torch.float32",
-            activation_checkpointing=checkpointing if isinstance(checkpointing, str) else "each" * bool(checkpointing),
-            offload_activations=bool(
-                getattr(plan, "offload_activations", False) or getattr(plan, "sm_activation_offloading", False)
-            ),
+            activation_checkpointing=plan.activation_checkpointing or "",
+            offload_activations=plan.offload_activations,
         )
-
-
-def _degree(plan: Any, name: str) -> int:
-    value = getattr(plan, name, None)
-    return value if isinstance(value, int) and not isinstance(value, bool) else 1
