@@ -1,4 +1,4 @@
-"""From the plan that was read to the recommended one: what changes, and what it gains."""
+"""Differences between the plan in the text and the recommended plan, and their gain."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ __all__ = ["Comparison", "compare"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Two plans for one model, setting by setting."""
+    """Two plans for one model, compared by setting."""
 
     yours: Plan
     recommended: Plan
     your_estimate: Estimate
     recommended_estimate: Estimate
     differences: tuple[Difference, ...]
-    """Each setting in which they differ, and what it would do to the first plan alone."""
+    """Settings that differ, each with the effect of changing only it in the first plan."""
     gain: str
-    """What all of it together gains, a few sentences."""
+    """The gain of all changes together, in a few sentences."""
 
     def __str__(self) -> str:
         rows = [
-            f"  {one.setting}: {one.reference} -> {one.recommended}. {one.because}".rstrip() for one in self.differences
+            f"  {row.setting}: {row.reference} -> {row.recommended}. {row.because}".rstrip() for row in self.differences
         ]
         return "\n".join([self.gain, *rows])
 
@@ -55,7 +55,7 @@ def compare(
     recommended_job: Job | None = None,
     min_fit_probability: float = 0.95,
 ) -> Comparison:
-    """Set a plan against the recommended one by the same cost model.
+    """Compare a plan with the recommended one by the same cost model.
 
     Parameters
     ----------
@@ -75,8 +75,8 @@ def compare(
     """
     there = recommended_cluster or cluster
     now = estimate_plan(model, cluster, job, yours)
-    asked = recommended_job or job
-    trained = replace(asked, precision=recommended.precision, fp8=bool(getattr(recommended, "fp8", False)))
+    recommended_for = recommended_job or job
+    trained = replace(recommended_for, precision=recommended.precision, fp8=bool(getattr(recommended, "fp8", False)))
     then = estimate_plan(model, there, trained, recommended)
     return Comparison(
         yours=yours,
@@ -91,22 +91,27 @@ def compare(
 def _differences(
     model: Model, yours: Plan, recommended: Plan, cluster: Cluster, there: Cluster, job: Job, now: Estimate
 ) -> tuple[Difference, ...]:
-    found = []
+    rows = []
     if cluster != there:
-        found.append(_row("cluster", _hardware(cluster), _hardware(there), ""))
+        rows.append(_row("cluster", _hardware(cluster), _hardware(there), ""))
     if yours.library != recommended.library:
-        other = f"{schema(recommended.library).name} {recommended.version}"
-        found.append(
-            _row("library", f"{schema(yours.library).name} {yours.version}", other, "The settings are its own.")
+        recommended_library = f"{schema(recommended.library).name} {recommended.version}"
+        rows.append(
+            _row(
+                "library",
+                f"{schema(yours.library).name} {yours.version}",
+                recommended_library,
+                "Each library has its own settings.",
+            )
         )
-        return tuple(found)
+        return tuple(rows)
     names = [
-        one.name
-        for one in fields(yours)
-        if one.name != "library" and getattr(yours, one.name) != getattr(recommended, one.name)
+        setting.name
+        for setting in fields(yours)
+        if setting.name != "library" and getattr(yours, setting.name) != getattr(recommended, setting.name)
     ]
     alone = {name: _alone(yours, cluster, {name: getattr(recommended, name)}) for name in names}
-    # The cost model knows no difference between versions of one library.
+    # The cost model does not distinguish versions of a library.
     possible = {name: plan for name, plan in alone.items() if name != "version" and plan not in (None, yours)}
     estimates = (
         dict(zip(possible, estimate_many(model, cluster, job, list(possible.values())), strict=True))
@@ -114,19 +119,19 @@ def _differences(
         else {}
     )
     for name in names:
-        because = "Only together with the others."
+        because = "Only together with the other changes."
         if name in estimates:
             because = f"Alone, the plan {compared(now, estimates[name])}."
         elif alone[name] is not None or name == "version":
             because = ""
-        found.append(_row(name, getattr(yours, name), getattr(recommended, name), because))
-    return tuple(found)
+        rows.append(_row(name, getattr(yours, name), getattr(recommended, name), because))
+    return tuple(rows)
 
 
 def _alone(plan: Plan, cluster: Cluster, changes: dict[str, Any]) -> Plan | None:
     try:
-        other = replace(plan, **changes)
-        return None if any(True for _ in mismatches(other, cluster)) else other
+        changed = replace(plan, **changes)
+        return None if any(True for _ in mismatches(changed, cluster)) else changed
     except AdvisorError:
         return None
 
@@ -148,19 +153,19 @@ def _hardware(cluster: Cluster) -> str:
 def _gain(model: Model, now: Estimate, then: Estimate, least: float) -> str:
     before = throughput(now.samples_per_second)
     speed = degree_of_change(now.samples_per_second, then.samples_per_second)
-    said = [
-        f"Yours {fit(now, least)} (it needs {gib(now.needed_gib)} a GPU).",
-        f"The recommended plan {fit(then, least)} (it needs {gib(then.needed_gib)} a GPU).",
+    sentences = [
+        f"Your plan {fit(now, least)} (it needs {gib(now.needed_gib)} per GPU).",
+        f"The recommended plan {fit(then, least)} (it needs {gib(then.needed_gib)} per GPU).",
         f"It processes {throughput(then.samples_per_second)} instead of {before} ({speed}).",
     ]
     ours, theirs = usd_per_million(model, now), usd_per_million(model, then)
     if ours is not None and theirs is not None and usd(ours) != usd(theirs):
-        said.append(f"A million {unit(model)} cost {usd(theirs)} instead of {usd(ours)}.")
+        sentences.append(f"A million {unit(model)} cost {usd(theirs)} instead of {usd(ours)}.")
     if now.global_batch_size != then.global_batch_size:
-        said.append(
+        sentences.append(
             f"Its global batch is {then.global_batch_size:,} samples instead of {now.global_batch_size:,}:"
-            " the learning rate goes with it."
+            " adjust the learning rate."
         )
     if not now.fits and then.fits:
-        said.append("Speed is compared although yours would run out of memory.")
-    return " ".join(said)
+        sentences.append("The speeds are compared although your plan would run out of memory.")
+    return " ".join(sentences)

@@ -1,4 +1,4 @@
-"""The text that is checked: Python, JSON or YAML, pasted or in a file, or an object written out."""
+"""The checked text: Python, JSON or YAML, pasted or in a file, or an object as text."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ _TYPESET = str.maketrans("\u00a0\u2007\u202f\u201c\u201d\u2018\u2019", "   \"\"'
 """No-break spaces and curly quotes."""
 _ELLIPSIS = re.compile(r"([ \t]*)(?:\.\.\.|\u2026)[ \t]*,?[ \t]*")
 _MARK = "# ..."
-_ELIDED = "... stands for what is left out"
+_ELIDED = "... replaces a part of the text"
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Text to read, what it is written in, and how it was pasted."""
+    """A text, its language, and its original form."""
 
     source: Source
     dialect: Dialect
     pasted: str
-    """The text as it was given, magics included; what a corrected version is made from."""
+    """The original text with its magics, from which the corrected text is made."""
 
     @property
     def elided(self) -> bool:
-        """Whether something is left out."""
+        """Whether the text elides a part with an ellipsis."""
         return not self.source.cells and bool(self.source.skipped)
 
     @property
     def correctable(self) -> bool:
-        """Whether a corrected text can be given: a notebook has several cells, an object no text of its own."""
+        """Whether the text can be corrected: a notebook has several cells, and an object has no text."""
         return not self.source.cells
 
 
 def with_text(document: Document, text: str) -> Document:
-    """The same document with its text changed; what is left out of it stays left out."""
+    """The same document with changed text; elided parts stay elided."""
     skipped: tuple[tuple[int, str], ...] = ()
     if document.elided:
         lines = enumerate(text.split("\n"), 1)
@@ -60,7 +60,7 @@ def with_text(document: Document, text: str) -> Document:
 
 
 def open_document(source: object) -> Document:
-    """Take what a person has: text, a path, a dictionary.
+    """Open a configuration: a text, a path or a dictionary.
 
     Raises
     ------
@@ -72,12 +72,9 @@ def open_document(source: object) -> Document:
     if isinstance(source, Path) or (isinstance(source, str) and _is_path(source)):
         return _of_file(Path(source).expanduser())
     if not isinstance(source, str):
-        raise AdvisorError(
-            "An estimator is checked by its cell's text, the path of a file, or a dictionary, not by"
-            f" {type(source).__name__}."
-        )
+        raise AdvisorError(f"Pass the text of a cell, the path of a file or a dictionary, not {type(source).__name__}.")
     if len(source) > _LARGEST:
-        raise AdvisorError(f"The text is longer than {_LARGEST:,} characters: paste the cell that makes the estimator.")
+        raise AdvisorError(f"The text is longer than {_LARGEST:,} characters: paste only the cell with the estimator.")
     if not source.strip():
         raise AdvisorError("There is nothing to check: paste a cell, a dictionary, a request or a recipe.")
     return _of_text(source)
@@ -91,15 +88,15 @@ def _is_path(text: str) -> bool:
 def _of_object(data: dict[Any, Any]) -> Document:
     try:
         text = pprint.pformat(_shown(data, 0), sort_dicts=False, width=100)
-    except Exception as error:  # noqa: BLE001 - whatever an object of someone else's does in its repr
+    except Exception as error:  # noqa: BLE001 - the repr of any object may fail
         raise AdvisorError(
-            f"The dictionary holds what cannot be shown ({type(error).__name__}): pass plain data."
+            f"The dictionary contains an object that cannot be shown ({type(error).__name__}): pass plain data."
         ) from None
     return Document(Source("<dictionary>", text), "python", text)
 
 
 class _Other:
-    """Stands for an object that is no plain data: a date in a job's description."""
+    """Placeholder for an object that is not plain data, such as a date in the description of a job."""
 
     def __init__(self, of: object) -> None:
         self._name = type(of).__name__
@@ -121,11 +118,11 @@ def _shown(data: object, depth: int) -> object:
 def _of_file(path: Path) -> Document:
     dialect = _FILES.get(path.suffix.lower(), "python")
     if dialect == "python":
-        found = read(path)
-        return Document(found, dialect, found.text)
+        source = read(path)
+        return Document(source, dialect, source.text)
     try:
         if path.stat().st_size > _LARGEST:
-            raise AdvisorError(f"{path} is larger than {_LARGEST:,} characters, which no configuration is.")
+            raise AdvisorError(f"{path} is larger than {_LARGEST:,} characters, too large for a configuration.")
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
@@ -141,21 +138,21 @@ def _of_text(text: str, dialect: Dialect | None = None) -> Document:
     if dialect in ("json", "yaml"):
         return Document(Source("<text>", text), dialect, text)
     text, elided = _as_python(text)
-    found = read(text if text.lstrip().startswith("%") else f"{text}\n")
-    kept = text
+    source = read(text if text.lstrip().startswith("%") else f"{text}\n")
+    pasted = text
     for magic in _CHECKED_HERE:
         if text.lstrip().startswith(magic):
-            kept = text.lstrip().partition("\n")[2]
-    source = replace(found, path="<cell>", skipped=tuple((line, _ELIDED) for line in elided))
+            pasted = text.lstrip().partition("\n")[2]
+    source = replace(source, path="<cell>", skipped=tuple((line, _ELIDED) for line in elided))
     if elided:
-        kept = _with_ellipses(kept)
-    return Document(source, "python", kept)
+        pasted = _with_ellipses(pasted)
+    return Document(source, "python", pasted)
 
 
 def _as_python(text: str) -> tuple[str, list[int]]:
-    """The text as Python, and the lines of it that say "..."; as it is where nothing makes it Python.
+    """The text as Python, and its lines that are "..."; the original text if it cannot be read as Python.
 
-    What is copied from a web page has spaces and quotes of typesetters, and the indent of where it stood.
+    Text from a web page has typographic spaces and quotes, and the indentation of its place there.
     """
     plain = text.translate(_TYPESET)
     straight = textwrap.dedent(plain)
@@ -189,5 +186,5 @@ def _is_python(text: str) -> bool:
 
 
 def _is_yaml(text: str) -> bool:
-    """Whether it looks like a mapping in YAML: a key at the margin that ends its line or has a value."""
+    """Whether it looks like a YAML mapping: a key at the start of a line, with a value or at its end."""
     return re.search(r"^[A-Za-z_][\w.-]*:(\s|$)", text, re.MULTILINE) is not None

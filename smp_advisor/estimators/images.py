@@ -1,4 +1,4 @@
-"""Which library version a framework version, or an image's name, stands for."""
+"""Library versions by framework version or image name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REPOSITORIES = {
 
 @dataclass(frozen=True, slots=True)
 class ImageName:
-    """What the name of one of AWS's training images says."""
+    """Parts of the name of an AWS training image."""
 
     library: str | None
     framework: str
@@ -40,7 +40,7 @@ class ImageName:
 
 
 def image_name(uri: object) -> ImageName | None:
-    """Read the name of an image; None for images that are not AWS's own."""
+    """Read the name of an image; None for images that are not from AWS."""
     match = _TAG.search(uri) if isinstance(uri, str) else None
     if match is None or match["repository"] not in _REPOSITORIES:
         return None
@@ -56,29 +56,29 @@ def is_version(text: object) -> bool:
 def known_pairs(library: str) -> list[tuple[str, str]]:
     """(framework version, Python version) of every image of a library, oldest first."""
     return sorted(
-        {(one.framework_version, one.py_version) for one in images(library)}, key=lambda pair: release(pair[0])
+        {(image.framework_version, image.py_version) for image in images(library)}, key=lambda pair: release(pair[0])
     )
 
 
 def library_version(library: str, framework_version: object, py_version: object = None) -> str | None:
-    """Newest version of the library that the framework's image holds; None where there is no such image.
+    """Newest version of the library in the framework's image; None if there is no such image.
 
     A short version ("1.12") is the newest of its patch releases, as the SDK takes it.
     """
     if not isinstance(framework_version, str) or not is_version(framework_version):
         return None
-    held = [one for one in images(library) if one.framework_version == framework_version]
-    if not held and framework_version.count(".") == 1:
-        near = [one for one in images(library) if one.framework_version.startswith(f"{framework_version}.")]
-        newest = max((release(one.framework_version) for one in near), default=None)
-        held = [one for one in near if release(one.framework_version) == newest]
+    versions = [image for image in images(library) if image.framework_version == framework_version]
+    if not versions and framework_version.count(".") == 1:
+        near = [image for image in images(library) if image.framework_version.startswith(f"{framework_version}.")]
+        newest = max((release(image.framework_version) for image in near), default=None)
+        versions = [image for image in near if release(image.framework_version) == newest]
     if py_version is not None:
-        held = [one for one in held if one.py_version == py_version]
-    return max((one.version for one in held), key=release, default=None)
+        versions = [image for image in versions if image.py_version == py_version]
+    return max((image.version for image in versions), key=release, default=None)
 
 
 def version_of_older_pair(library: str, framework_version: str, py_version: str | None) -> str | None:
-    """Version that a pair is read as which holds the library and is in none of its tables."""
+    """Version that applies to a pair outside the tables whose image contains the library."""
     for pair in _other_pairs():
         fits = pair["framework_version"] == framework_version or pair["framework_version"].startswith(
             f"{framework_version}."

@@ -1,4 +1,4 @@
-"""From a configuration to what the advisor works with: plan, cluster, job and model."""
+"""Conversion of a configuration to a plan, cluster, job and model."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ _SHAPE = {
     "experts": ("num_local_experts",),
     "experts_per_token": ("num_experts_per_tok",),
 }
-"""Fields of a shape, under the names that AWS's samples and recipes give them as hyperparameters."""
+"""Fields of a shape, with their names as hyperparameters in AWS's samples and recipes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadBack:
-    """What a configuration amounts to; None where it cannot be said, with the reason in `open`."""
+    """Plan, cluster, job and model of a configuration; None if not known, with the reason in `open`."""
 
     plan: Plan | None = None
     cluster: Cluster | None = None
     job: Job | None = None
     model: Model | None = None
     version: str = ""
-    """Library version that the parameters are read for."""
+    """Library version of the parameters."""
     given: frozenset[str] = frozenset()
-    """Script settings that are written down; the plan's others are the least that a script can do."""
+    """Script settings in the text. The plan uses minimal values for the others."""
     inferred: tuple[str, ...] = ()
-    """What nobody wrote down and was taken to be so, a sentence each."""
+    """Assumptions for settings that are not in the text, one sentence each."""
     open: tuple[str, ...] = field(default=())
-    """What could not be said, a sentence each."""
+    """Parts that could not be determined, one sentence each."""
 
 
 def read_back(configuration: Configuration, *, model: Model | None = None, job: Job | None = None) -> ReadBack:
-    """Read a configuration into a plan, and what else it tells."""
+    """Convert a configuration to a plan, cluster, job and model."""
     inferred: list[str] = []
     left_open: list[str] = []
     library = configuration.library
@@ -74,7 +74,7 @@ def read_back(configuration: Configuration, *, model: Model | None = None, job: 
     read_model = model or _model(configuration, inferred)
     read_job = job or _job(configuration, plan, read_model, inferred)
     if plan is not None and read_job is not None and read_job.precision != plan.precision:
-        # What is asked of the advisor may be another; what was pasted trains in the plan's.
+        # The advisor's job may have another precision; the pasted configuration trains in that of the plan.
         read_job = replace(read_job, precision=plan.precision, fp8=bool(getattr(plan, "fp8", False)))
     return ReadBack(
         plan=plan,
@@ -89,54 +89,56 @@ def read_back(configuration: Configuration, *, model: Model | None = None, job: 
 
 
 def _version(configuration: Configuration, inferred: list[str]) -> str:
-    """Library version of the image that the framework's version selects."""
+    """Library version in the image that the framework version selects."""
     library = str(configuration.library)
-    stated, python = configuration.get("framework_version"), configuration.get("py_version")
-    found = library_version(library, stated, python) or library_version(library, stated)
-    if found is not None:
-        return found
+    framework, python = configuration.get("framework_version"), configuration.get("py_version")
+    matching = library_version(library, framework, python) or library_version(library, framework)
+    if matching is not None:
+        return matching
     name = schema(library).name
     older = (
-        version_of_older_pair(library, stated, python if isinstance(python, str) else None)
-        if is_version(stated)
+        version_of_older_pair(library, framework, python if isinstance(python, str) else None)
+        if is_version(framework)
         else None
     )
     if older is not None:
-        inferred.append(
-            f"{name} {older}, the nearest version that is known to the image of framework version {stated}."
-        )
+        inferred.append(f"{name} {older}, the nearest known version to the image of framework version {framework}.")
         return older
     chosen = default_version(library)
-    why = "the framework version is not given" if stated is None else f"no image of it has framework version {stated!r}"
+    why = (
+        "the configuration has no framework version"
+        if framework is None
+        else f"it has no image with framework version {framework!r}"
+    )
     inferred.append(f"{name} {chosen}, because {why}.")
     return chosen
 
 
 def script_settings(configuration: Configuration, inferred: list[str] | None = None) -> dict[str, Any]:
-    """The script's settings under a plan's names, from hyperparameters as AWS's samples and recipes name them."""
+    """Settings of the script by their names in a plan, from hyperparameters of AWS's samples and recipes."""
     library = configuration.library or "smp-v1"
-    given = {name: stated.value for name, stated in configuration.hyperparameters.items()}
-    known = {one.key for one in schema(library).settings}
-    found = {name: value for name, value in given.items() if name in known}
-    if "batch_size" in known and "batch_size" not in found:
+    hyperparameters = {name: entry.value for name, entry in configuration.hyperparameters.items()}
+    keys = {setting.key for setting in schema(library).settings}
+    settings = {name: value for name, value in hyperparameters.items() if name in keys}
+    if "batch_size" in keys and "batch_size" not in settings:
         for name in _BATCH:
-            if name in given:
-                found["batch_size"] = given[name]
+            if name in hyperparameters:
+                settings["batch_size"] = hyperparameters[name]
                 if inferred is not None:
                     inferred.append(f"The batch size is the hyperparameter {name}.")
                 break
-    strategy = given.get("activation_strategy")
-    if _on(given.get("activation_checkpointing")) and isinstance(strategy, str) and library == "smp-v1":
-        found["activation_checkpointing"] = strategy
-    if library == "smp-v2" and "delayed_param" in given:
-        found["delayed_parameter_initialization"] = _on(given["delayed_param"])
-    if "precision" in known and "precision" not in found:
-        flagged = [name for name in ("bf16", "fp16") if _on(given.get(name))]
+    strategy = hyperparameters.get("activation_strategy")
+    if _on(hyperparameters.get("activation_checkpointing")) and isinstance(strategy, str) and library == "smp-v1":
+        settings["activation_checkpointing"] = strategy
+    if library == "smp-v2" and "delayed_param" in hyperparameters:
+        settings["delayed_parameter_initialization"] = _on(hyperparameters["delayed_param"])
+    if "precision" in keys and "precision" not in settings:
+        flagged = [name for name in ("bf16", "fp16") if _on(hyperparameters.get(name))]
         if len(flagged) == 1:
-            found["precision"] = flagged[0]
-    if "precision" in given and library == "smp-v1":
-        found["precision"] = given["precision"]
-    return {name: _whole(value) for name, value in found.items()}
+            settings["precision"] = flagged[0]
+    if "precision" in hyperparameters and library == "smp-v1":
+        settings["precision"] = hyperparameters["precision"]
+    return {name: _whole(value) for name, value in settings.items()}
 
 
 def _on(value: Any) -> bool:
@@ -151,14 +153,14 @@ def _plan(configuration: Configuration, version: str, settings: dict[str, Any], 
     library = configuration.library
     if library is None:
         uses = (
-            "says nothing of use_smp_model: NeMo's own recipes and those for Trainium are not described by a plan"
+            "does not set use_smp_model, and plans do not describe NeMo's own recipes and those for Trainium"
             if configuration.form == "recipe"
-            else "uses no library that a plan is written for: neither smdistributed.modelparallel nor Training Compiler"
+            else "uses neither smdistributed.modelparallel nor Training Compiler, so there is no plan for it"
         )
         left_open.append(f"{configuration.title} {uses}.")
         return None
     if library == "training-compiler" and _on_tensorflow(configuration):
-        left_open.append("No plan: Training Compiler with TensorFlow is read and not described by a plan.")
+        left_open.append("No plan: plans do not describe Training Compiler with TensorFlow.")
         return None
     wanting = [gap for gap in configuration.gaps if _concerns_plan(configuration, gap.name)]
     if wanting:
@@ -184,11 +186,11 @@ def _on_tensorflow(configuration: Configuration) -> bool:
 
 
 def _concerns_plan(configuration: Configuration, name: str) -> bool:
-    """Whether a setting that is not known would change the plan."""
+    """Whether an unknown setting affects the plan."""
     if name in ("parameters", "modelparallel", "distribution", "distributed", "smdistributed"):
         return True
-    stated = schema(configuration.library or "smp-v1")
-    return any(one.key == name for one in stated.parameters)
+    library_schema = schema(configuration.library or "smp-v1")
+    return any(parameter.key == name for parameter in library_schema.parameters)
 
 
 def _cluster(configuration: Configuration, left_open: list[str]) -> Cluster | None:
@@ -209,10 +211,10 @@ def _job(configuration: Configuration, plan: Plan | None, model: Model | None, i
     if length is None:
         length = DEFAULT_SEQUENCE_LENGTH
         if model is not None:
-            inferred.append(f"A sequence length of {length:,} tokens, because none is given.")
+            inferred.append(f"A sequence length of {length:,} tokens, because the configuration has none.")
     fused = configuration.library in ("smp-v2", "fsdp", "ddp")
     if plan is not None and plan.library == "smp-v1":
-        # Its FlashAttention came with 1.13.0: whether the script uses it is not seen, so the leaner is assumed.
+        # FlashAttention is in SMP v1 from 1.13.0. Whether the script uses it is not visible, so it is assumed.
         fused = release(plan.version) >= release("1.13.0")
     try:
         return Job(
@@ -227,41 +229,43 @@ def _job(configuration: Configuration, plan: Plan | None, model: Model | None, i
 
 
 def _adapter(configuration: Configuration, inferred: list[str]) -> Adapter | None:
-    """The low-rank adapter that a recipe trains, where it does."""
+    """The low-rank adapter of a recipe, if it trains one."""
     kind = configuration.get("adapter")
     if not isinstance(kind, str) or "lora" not in kind.lower():
         return None
-    inferred.append("The adapter is beside the query and value projections, because the recipe does not say where.")
+    inferred.append("The adapter is on the query and value projections, because the recipe does not specify it.")
     return Adapter(rank=configuration.get("adapter_rank", 8), base_bits=4 if "4bit" in kind.lower() else 16)
 
 
 def _number(configuration: Configuration, name: str) -> int | None:
-    stated = configuration.hyperparameters.get(name)
-    value = _whole(stated.value) if stated is not None else None
+    entry = configuration.hyperparameters.get(name)
+    value = _whole(entry.value) if entry is not None else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _model(configuration: Configuration, inferred: list[str]) -> Model | None:
-    """The model whose shape the hyperparameters give, as AWS's samples and recipes do."""
+    """The model with the shape in the hyperparameters, as in AWS's samples and recipes."""
     shape: dict[str, Any] = {
         field: next((value for name in names if (value := _number(configuration, name))), None)
         for field, names in _SHAPE.items()
     }
     if not (shape["layers"] and shape["hidden"] and shape["heads"]):
         return None
-    stated = configuration.hyperparameters.get("model_type")
-    kind = str(stated.value).lower() if stated is not None else "gpt2"
+    model_type = configuration.hyperparameters.get("model_type")
+    kind = str(model_type.value).lower() if model_type is not None else "gpt2"
     family = next((name for prefix, name in _FAMILIES.items() if kind.startswith(prefix)), None)
     if family is None:
-        return None  # its blocks are of a kind that a shape does not tell
+        return None  # a shape does not describe its blocks
     if family != "mixtral":
         shape["experts"] = shape["experts_per_token"] = None
     if family not in ("llama", "mistral", "mixtral"):
         shape["kv_heads"] = None
     try:
-        found = Model.from_shape(family=family, **{field: value for field, value in shape.items() if value is not None})
+        model = Model.from_shape(family=family, **{field: value for field, value in shape.items() if value is not None})
     except (AdvisorError, TypeError):
         return None
-    said = f"of the kind {family}" + ("" if stated is not None else ", because no model_type is given")
-    inferred.append(f"The model is {found.summary.rstrip('.')}: the hyperparameters' shape, {said}.")
-    return found
+    description = f"with blocks of {family}" + (
+        "" if model_type is not None else ", because the configuration has no model_type"
+    )
+    inferred.append(f"The model is {model.summary.rstrip('.')}: the shape in the hyperparameters, {description}.")
+    return model

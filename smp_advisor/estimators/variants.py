@@ -1,4 +1,4 @@
-"""The plan with one technique more or less, as the library allows it on the cluster."""
+"""A plan with one technique added or removed, if the library allows it on the cluster."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ class Variant:
     """One change to a plan."""
 
     technique: str
-    """What it is about, for people."""
+    """Name of the technique."""
     saying: str
     """The change in words: "activation_checkpointing='each'"."""
     plan: Plan
 
 
 def _made(plan: Plan, cluster: Cluster, technique: str, **changes: Any) -> Iterator[Variant]:
-    known = plan_fields(plan.library)
-    if not changes.keys() <= known or all(getattr(plan, name) == value for name, value in changes.items()):
+    names = plan_fields(plan.library)
+    if not changes.keys() <= names or all(getattr(plan, name) == value for name, value in changes.items()):
         return
     try:
-        other = replace(plan, **changes)
-        if any(True for _ in mismatches(other, cluster)):
+        changed = replace(plan, **changes)
+        if any(True for _ in mismatches(changed, cluster)):
             return
     except AdvisorError:
         return
     saying = " and ".join(f"{name}={value!r}" for name, value in changes.items())
-    yield Variant(technique, saying, other)
+    yield Variant(technique, saying, changed)
 
 
 def larger(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
-    """Changes that save memory, the smallest intervention first."""
+    """Changes that save memory, the smallest first."""
     yield from _made(plan, cluster, "checkpointing", activation_checkpointing="each")
     if plan.library == "smp-v1" and not plan.shard_optimizer_state and plan.sharded_data_parallel_degree == 1:
         yield from _made(plan, cluster, "optimizer state sharding", shard_optimizer_state=True)
@@ -73,7 +73,7 @@ def larger(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
 
 
 def without(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
-    """The plan without each technique that it uses, alone."""
+    """The plan without one of its techniques, for each of them."""
     if plan.library not in ("smp-v1", "smp-v2"):
         return
     if plan.offload_activations:
@@ -104,18 +104,18 @@ def _without_pipeline(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
 
 
 def _without_tensor(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
-    """A tensor-parallel group's batch stays what it was where it was the group's."""
+    """The plan without tensor parallelism, with the same batch per group."""
     changes: dict[str, Any] = {"tensor_parallel_degree": 1}
     if plan.library == "smp-v1" and plan.prescaled_batch:
-        share, rest = divmod(plan.batch_size, plan.tensor_parallel_degree)
-        if rest or not share or share % plan.microbatches:
+        share, remainder = divmod(plan.batch_size, plan.tensor_parallel_degree)
+        if remainder or not share or share % plan.microbatches:
             return
         changes |= {"prescaled_batch": False, "batch_size": share}
     yield from _made(plan, cluster, "tensor_parallel_degree", **changes)
 
 
 def estimated(model: Model, cluster: Cluster, job: Job, variants: list[Variant]) -> list[tuple[Variant, Estimate]]:
-    """Each with what it costs."""
+    """Each variant with its estimate."""
     if not variants:
         return []
     estimates = estimate_many(model, cluster, job, [variant.plan for variant in variants])

@@ -35,7 +35,7 @@ def test_the_recommended_plan_is_no_slower_and_each_difference_is_named(report):
     }
     assert differing <= names
     assert "samples/s" in found.gain
-    assert str(found).startswith("Yours fits with")
+    assert str(found).startswith("Your plan fits with")
 
 
 def test_a_setting_alone_says_what_it_does():
