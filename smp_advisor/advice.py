@@ -1,4 +1,4 @@
-"""Advice: the chosen plan with everything that argues for it."""
+"""Advice: the recommended plan with its estimate and its reasons."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ class Advice:
 
     model: Model
     cluster: Cluster
-    """The cluster of the plan; the objective ``cost`` may choose another than was asked about."""
+    """Cluster of the plan. The objective ``cost`` may choose another cluster than the requested one."""
     job: Job
-    """As given; `estimate.global_batch_size` says which batch the search chose."""
+    """Training run. `estimate.global_batch_size` is the batch that the search chose."""
     plan: Plan
     estimate: Estimate
     objective: str
     min_fit_probability: float
     steps: tuple[Step, ...]
-    """The ordered practices: each technique's decision, the figures that decided it, its trade-off and source."""
+    """The ordered practices, each with its decision, figures, trade-off and source."""
     pitfalls: tuple[Pitfall, ...]
-    """What the plan demands of the training script and the data pipeline."""
+    """Requirements of the plan for the training script, the data pipeline and the job."""
     reference: Reference | None
-    """AWS's nearest reference configuration and what differs; None where it publishes none for the library."""
+    """AWS's nearest reference configuration, with the differences; None if AWS publishes none for the library."""
     library_because: str = ""
-    """Why this library, where the advisor chose it (``library="auto"``)."""
+    """Reason for the library, if the advisor chose it (``library="auto"``)."""
     because: str
-    """Why this plan won, and which batch was chosen and why."""
+    """Reasons for the plan and for its batch."""
     defaults: tuple[str, ...]
-    """Settings the user did not give: "sequence length 2,048 tokens", ..."""
+    """Settings that the user left at their default: "sequence length 2,048 tokens", ..."""
     plans_enumerated: int
-    """Plans the library can express on the cluster(s) searched; all were scored for memory."""
+    """Number of plans that the library can express on the searched clusters."""
     plans_scored: int
-    """Plans whose memory and fit were computed."""
+    """Number of plans whose memory and fit were computed."""
     plans_fit: int
-    """Plans that fit with the probability asked for; their time was computed too."""
+    """Number of plans that fit with the required probability. Their time was computed, too."""
     script: str | None = None
     """Path of the user's own training script; None for the generated one."""
     data: str | None = None
@@ -58,7 +58,7 @@ class Advice:
 
     @property
     def alternatives(self) -> pd.DataFrame:
-        """Best first, one row a combination of techniques, with why it lost."""
+        """The best plan of each combination of techniques, best first, with the reason why it is not recommended."""
         from smp_advisor.search.alternatives import alternatives
 
         return alternatives(
@@ -68,16 +68,16 @@ class Advice:
         )
 
     def cell(self, sdk: str = "auto", plan: Plan | None = None, **options: Any) -> str:
-        """The cell that starts the job, for `plan` or the recommended one.
+        """The cell that starts the job, for `plan` or the recommended plan.
 
         Parameters
         ----------
         sdk
             Version of the SageMaker Python SDK to write for: ``"v2"``, ``"v3"``, or ``"auto"``, the one installed.
         plan
-            As the controls have it, for example; the recommended one if None.
+            Another plan, for example with the values of the controls; the recommended plan if None.
         options
-            Of the job: ``data``, ``checkpoints``, ``spot``, ``subnets`` and so on, see `JobOptions`.
+            Options of the job: ``data``, ``checkpoints``, ``spot``, ``subnets`` and others; see `JobOptions`.
         """
         from smp_advisor.export import estimator_cell
 
@@ -91,19 +91,19 @@ class Advice:
         return local_cell(self.model, self.cluster, self.job, plan or self.plan, **self._options(options))
 
     def monitoring_cell(self) -> str:
-        """The cell that shows what the hosts of the running job do: metrics, logs, links to the console."""
+        """The cell that shows metrics and logs of the running job, with links to the console."""
         from smp_advisor.export import monitoring_cell
 
         return monitoring_cell(self.cluster)
 
     def permissions_cell(self, plan: Plan | None = None, **options: Any) -> str:
-        """The cell with the least that the job's execution role has to be allowed."""
+        """The cell with the minimum permissions of the job's execution role."""
         from smp_advisor.export import permissions_cell
 
         return permissions_cell(self.cluster, plan or self.plan, **self._options(options))
 
     def quota_cell(self, **options: Any) -> str:
-        """The cell that asks AWS for the account's quota and today's price, with a time limit."""
+        """The cell that requests the account's quota and the current price from AWS, with a time limit."""
         from smp_advisor.export import quota_cell
 
         return quota_cell(self.cluster, **self._options(options))

@@ -1,4 +1,4 @@
-"""From what the user has to advice: the one call that runs the whole flow."""
+"""`advise`: the recommendation for a model on a cluster, from the user's input to the explanation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from smp_advisor.guidance.library_choice import LibraryChoice, choose_library, j
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.plan_fields import plan_fields
-from smp_advisor.libraries.registry import LIBRARIES
-from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library, libraries
 from smp_advisor.libraries.support import require_supported_instance
 from smp_advisor.search import OBJECTIVES, Objective, search
 from smp_advisor.search.fleet import search_cheapest
@@ -33,8 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["advise", "read_model"]
 
 _JOB_FIELDS = frozenset(f.name for f in fields(Job))
-_PLAN_FIELDS = frozenset[str]().union(*map(plan_fields, LIBRARIES)) - {"library"}
 _SHAPE_FIELDS = frozenset({"family", "layers", "hidden", "heads", "vocab"})
+
+
+def _all_plan_fields() -> frozenset[str]:
+    return frozenset[str]().union(*(plan_fields(record.name) for record in libraries())) - {"library"}
 
 
 def read_model(
@@ -43,9 +45,9 @@ def read_model(
     sequence_length: int,
     shape: Mapping[str, Any] | None = None,
     job: Job | None = None,
-    library: str = "smp-v1",
+    library: str = DEFAULT_LIBRARY,
 ) -> Model:
-    """A `Model` of whatever the user has.
+    """Convert any description of a model to a `Model`.
 
     Parameters
     ----------
@@ -53,11 +55,11 @@ def read_model(
         A `Model`; a parameter count (``10e9``, ``"10B"``); a transformers config (object, dict, path of a
         ``config.json``); a `Profile`; a ``torch.nn.Module``, which is traced in a child process.
     sequence_length
-        Positions that an inferred shape must hold.
+        Positions that an inferred shape needs at least.
     shape
-        What to hold when the shape is inferred from a count: `family`, `layers`, `hidden`, `heads`, `vocab`.
+        Fixed values for a shape that is inferred from a count: `family`, `layers`, `hidden`, `heads`, `vocab`.
     job, library
-        What a module is traced for.
+        Job and library for the trace of a module.
     """
     if isinstance(model, Model):
         return model
@@ -72,18 +74,18 @@ def read_model(
         return _of_module(model, job or Job(sequence_length=sequence_length), library)
     is_path = isinstance(model, str) and (model.endswith(".json") or "/" in model or "\\" in model)
     if not isinstance(model, int | str) and isinstance(model, Real):
-        model = float(model)  # NumPy's numbers are as good as Python's
+        model = float(model)  # NumPy's numbers
     if isinstance(model, int | float) or (isinstance(model, str) and not is_path):
         return Model.from_parameters(model, sequence_length=sequence_length, **shape)
     if shape:
         raise AdvisorError(
-            f"{_words(shape)} can only be given with a parameter count; this model's configuration already says them."
+            f"{_words(shape)} can only be given with a parameter count; this model's configuration already has them."
         )
     return Model.from_config(model)
 
 
 def _of_module(module: Any, job: Job, library: str) -> Model:
-    """A live module as its trace measures it; by its family's formulas where it cannot be traced."""
+    """Model of a module from its trace, or from its family's formulas if it cannot be traced."""
     from smp_advisor.profiling import profile
     from smp_advisor.profiling.entry import attention_for
 
@@ -103,7 +105,7 @@ def advise(
     job: Job | None = None,
     *,
     instance_count: int | None = None,
-    library: str = "smp-v1",
+    library: str = DEFAULT_LIBRARY,
     framework: str | None = None,
     objective: str = "throughput",
     min_fit_probability: float = 0.95,
@@ -125,10 +127,10 @@ def advise(
     instance_count
         Nodes, where `cluster` is an instance; 1 if not given.
     library
-        ``"smp-v1"``, ``"smp-v1-tensorflow"``, ``"smp-v2"``, ``"training-compiler"``, ``"ddp"``, ``"fsdp"``; ``"auto"``
-        chooses from instance, framework and model, and says why (`Advice.library_because`).
+        Name of a library: ``smp-v1``, ``smp-v1-tensorflow``, ``smp-v2``, ``training-compiler``, ``ddp``, ``fsdp``.
+        ``auto`` chooses one from instance, framework and model, and explains the choice (`Advice.library_because`).
     framework
-        With ``library="auto"``, what the script is written for: ``"pytorch"``, ``"tensorflow"``, with a version if it
+        With ``library="auto"``, framework of the training script: ``"pytorch"``, ``"tensorflow"``, with a version if it
         is settled (``"pytorch 1.13"``).
     objective
         ``"throughput"``, ``"cost"`` (also tries fewer nodes and comparable instance types), ``"headroom"`` or
@@ -139,12 +141,12 @@ def advise(
         Path of your own training script and S3 URI of its data, for the cell.
     **settings
         Fields of `Job`; of an inferred shape (`family`, `layers`, `hidden`, `heads`, `vocab`); and fields of `Plan` to
-        hold at a value (``tensor_parallel_degree=4``).
+        fix at a value (``tensor_parallel_degree=4``).
 
     Raises
     ------
     AdvisorError
-        One sentence: what is wrong with the input, or that nothing fits and what would.
+        The input is wrong, or no plan fits. One sentence states the reason and a remedy.
 
     Examples
     --------
@@ -152,26 +154,33 @@ def advise(
     >>> advice.estimate.fits
     True
     """
-    chosen_objective = _objective(objective)
+    checked_objective = _objective(objective)
     for name, text in (("script", script), ("data", data)):
         _require_text(name, text)
     _require_probability(min_fit_probability)
     _require_library(library, framework)
-    given_job, shape, pins = _sort_settings(settings)
-    job_is_given = job is not None
-    job = _job(job, given_job)
+    job_settings, shape, pins = _sort_settings(settings)
+    user_settings = _JOB_FIELDS if job is not None else frozenset(job_settings)
+    job = _job(job, job_settings)
     at_default = set(job.defaulted())
     cluster = _cluster(cluster, instance_count)
-    read = read_model(model, sequence_length=job.sequence_length, shape=shape, job=job, library=library)
-    job = _within_positions(job, read, given="sequence_length" in given_job or job_is_given)
-    job = _within_usual_batch(job, read)
-    settled = _JOB_FIELDS if job_is_given else frozenset(given_job)
-    chosen = _library(library, read, cluster, job, framework=framework, given=settled, probability=min_fit_probability)
-    library = chosen.library
-    read = _in_shape_of(library, read, model, job, shape)
-    job = job_for(library, job, cluster, given=settled)
+    workload = read_model(model, sequence_length=job.sequence_length, shape=shape, job=job, library=library)
+    job = _within_positions(job, workload, is_set="sequence_length" in user_settings)
+    job = _within_usual_batch(job, workload)
+    choice = _library(
+        library,
+        workload,
+        cluster,
+        job,
+        framework=framework,
+        user_settings=user_settings,
+        probability=min_fit_probability,
+    )
+    library = choice.library
+    workload = _in_shape_of(library, workload, model, job, shape)
+    job = job_for(library, job, cluster, user_settings=user_settings)
     _require_fields(library, pins)
-    if chosen_objective == "cost" and cluster.usd_per_hour is None:
+    if checked_objective == "cost" and cluster.usd_per_hour is None:
         raise AdvisorError(
             f"objective='cost' needs a price, and none is known for {cluster.instance.name}: use another objective, or "
             "Cluster.custom(..., usd_per_hour=...)."
@@ -181,56 +190,64 @@ def advise(
         raise JobError(f"{cluster.instance.gpu_label} does not compute in bf16; use precision='fp16'.")
 
     if pins:
-        check_against(_pinned_plan(library, job, cluster, pins), cluster, read)
+        check_against(_pinned_plan(library, job, cluster, pins), cluster, workload)
 
-    if chosen_objective == "cost":
+    if checked_objective == "cost":
         best, searched = search_cheapest(
-            read, cluster, job, library=library, min_fit_probability=min_fit_probability, pins=pins
+            workload, cluster, job, library=library, min_fit_probability=min_fit_probability, pins=pins
         )
     else:
         best = search(
-            read,
+            workload,
             cluster,
             job,
-            objective=chosen_objective,
+            objective=checked_objective,
             min_fit_probability=min_fit_probability,
             pins=pins,
             library=library,
         )
         searched = [best]
     if best is None or not len(best.ranked):
-        raise NoPlanFitsError(nothing_fits(read, cluster, job, searched[0], min_fit_probability, pins))
+        raise NoPlanFitsError(nothing_fits(workload, cluster, job, searched[0], min_fit_probability, pins))
 
     plan = best.best()
-    value = estimate(read, best.cluster, job, plan)
+    plan_estimate = estimate(workload, best.cluster, job, plan)
     because = (
-        why_this_plan(read, best, searched, cluster, min_fit_probability),
-        batch_note(read, job, value),
-        low_utilisation(value),
+        why_this_plan(workload, best, searched, cluster, min_fit_probability),
+        batch_note(workload, job, plan_estimate),
+        low_utilisation(plan_estimate),
     )
     return Advice(
-        model=read,
+        model=workload,
         cluster=best.cluster,
         job=job,
         plan=plan,
-        estimate=value,
-        objective=chosen_objective,
+        estimate=plan_estimate,
+        objective=checked_objective,
         min_fit_probability=min_fit_probability,
         steps=explain(
-            read, best.cluster, job, plan, value, min_fit_probability=min_fit_probability, objective=objective
+            workload,
+            best.cluster,
+            job,
+            plan,
+            plan_estimate,
+            min_fit_probability=min_fit_probability,
+            objective=objective,
         ),
         pitfalls=pitfalls(
-            read,
+            workload,
             best.cluster,
             job,
             plan,
             script_is_generated=script is None,
             min_fit_probability=min_fit_probability,
         ),
-        reference=nearest_reference(read, best.cluster, job, plan, value, min_fit_probability=min_fit_probability),
-        library_because=chosen.because,
+        reference=nearest_reference(
+            workload, best.cluster, job, plan, plan_estimate, min_fit_probability=min_fit_probability
+        ),
+        library_because=choice.because,
         because=" ".join(filter(None, because)),
-        defaults=defaults(library, read, job, at_default - set(given_job), vocab_given="vocab" in shape),
+        defaults=defaults(library, workload, job, at_default - set(job_settings), vocab_given="vocab" in shape),
         plans_enumerated=sum(r.plans_enumerated for r in searched),
         plans_scored=sum(len(r.peak_gib) for r in searched),
         plans_fit=sum(len(r.ranked) for r in searched),
@@ -262,24 +279,28 @@ def _require_probability(value: object) -> None:
 
 def _sort_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Keywords of the job, of the shape, and pinned plan fields."""
-    known = _JOB_FIELDS | _SHAPE_FIELDS | _PLAN_FIELDS
+    plan_settings = _all_plan_fields()
+    names = _JOB_FIELDS | _SHAPE_FIELDS | plan_settings
     for name in settings:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]}?" if near else "see the fields of Job and Plan."
             raise AdvisorError(f"advise takes no setting {name!r}; {hint}")
     return (
         {k: v for k, v in settings.items() if k in _JOB_FIELDS},
         {k: v for k, v in settings.items() if k in _SHAPE_FIELDS and v is not None},
-        {k: v for k, v in settings.items() if k in _PLAN_FIELDS - _JOB_FIELDS},
+        {k: v for k, v in settings.items() if k in plan_settings - _JOB_FIELDS},
     )
 
 
 def _require_library(library: str, framework: str | None) -> None:
-    if library not in {*LIBRARIES, "auto"}:
-        raise AdvisorError(f"library must be 'auto' or one of {', '.join(LIBRARIES)}, not {library!r}.")
-    if framework is not None and library != "auto":
-        raise AdvisorError(f"framework goes with library='auto'; library={library!r} settles it already.")
+    if library == "auto":
+        return
+    if library not in {record.name for record in libraries()}:
+        names = ", ".join(record.name for record in libraries())
+        raise AdvisorError(f"library must be 'auto' or one of {names}, not {library!r}.")
+    if framework is not None:
+        raise AdvisorError(f"framework goes with library='auto'; library={library!r} determines it already.")
 
 
 def _library(
@@ -289,85 +310,80 @@ def _library(
     job: Job,
     *,
     framework: str | None,
-    given: frozenset[str],
+    user_settings: frozenset[str],
     probability: float,
 ) -> LibraryChoice:
-    """The library asked for, if it runs there, or the one chosen."""
+    """The requested library, if it runs on the instance, or the chosen one."""
     if library == "auto":
-        return choose_library(model, cluster, job, framework=framework, given=given, min_fit_probability=probability)
+        return choose_library(
+            model, cluster, job, framework=framework, user_settings=user_settings, min_fit_probability=probability
+        )
     require_supported_instance(library, cluster.instance)
     return LibraryChoice(library=library, because="")
 
 
 def _require_trainable(library: str, job: Job) -> None:
-    """Refuse what a library does not document: adapters and fp8 products."""
-    name = schema(library).name
-    if job.adapter is not None and library not in {"smp-v2", "fsdp", "ddp"}:
-        raise JobError(f"{name} documents no adapters: leave them out of the job, or use SMP v2, FSDP or DDP.")
-    if job.fp8 and library != "smp-v2":
-        raise JobError(f"{name} documents no fp8 products: leave them out of the job, or use library='smp-v2'.")
+    """Refuse adapters and fp8 products in a library that does not document them."""
+    record = get_library(library)
+    if job.adapter is not None and not record.adapters:
+        titles = " or ".join(other.title for other in libraries() if other.adapters)
+        raise JobError(f"{record.title} documents no adapters: leave them out of the job, or use {titles}.")
+    if job.fp8 and "fp8" not in plan_fields(library):
+        names = " or ".join(f"library={other.name!r}" for other in libraries() if "fp8" in plan_fields(other.name))
+        raise JobError(f"{record.title} documents no fp8 products: leave them out of the job, or use {names}.")
 
 
-def _in_shape_of(library: str, read: Model, model: Any, job: Job, shape: Mapping[str, Any]) -> Model:
-    """The model, in Llama's shape where SMP v2 trains a bare parameter count.
+def _in_shape_of(library: str, workload: Model, model: Any, job: Job, shape: Mapping[str, Any]) -> Model:
+    """The model, with an inferred shape in the family of the library's reference configurations.
 
-    AWS's reference configurations of SMP v2 are Llama's, and its tensor and context parallelism do not know GPT-2.
+    SMP v2's tensor and context parallelism do not support GPT-2, for example; AWS's reference configurations are Llama.
     """
-    if library != "smp-v2" or read.origin != "inferred" or "family" in shape:
-        return read
-    return read_model(model, sequence_length=job.sequence_length, shape={**shape, "family": "llama"})
+    family = get_library(library).inferred_family
+    if workload.origin != "inferred" or "family" in shape or workload.family == family or isinstance(model, Model):
+        return workload
+    return read_model(model, sequence_length=job.sequence_length, shape={**shape, "family": family})
 
 
 def _require_fields(library: str, pins: Mapping[str, Any]) -> None:
-    """Refuse pinned settings that plans of the library do not have, in the library's own words."""
+    """Raise the library's own error for pinned settings that its plans do not have."""
     unknown = {name: value for name, value in pins.items() if name not in plan_fields(library)}
     if unknown:
         Plan(library=library, **unknown)
 
 
 def _pinned_plan(library: str, job: Job, cluster: Cluster, pins: Mapping[str, Any]) -> Plan:
-    """A small plan with the pinned fields: what is wrong with them shows here, in the library's own terms."""
-    if library != "smp-v1":
-        return _small_plan(library, job, cluster, pins)
+    """A small plan with the pinned fields, which raises the library's own error if they are wrong."""
     microbatches = pins.get("microbatches") or pins.get("active_microbatches") or 1
-    fill: dict[str, Any] = {
+    settings: dict[str, Any] = {
+        "precision": job.precision,
+        "fp8": job.fp8,
         "microbatches": microbatches,
         "batch_size": microbatches,
         "activation_checkpointing": "each" if pins.get("offload_activations") else False,
-        "fp16": job.precision == "fp16",
-    }
-    if job.precision == "bf16":  # only with sharded data parallelism, which then shows what it excludes
-        fill |= {"bf16": True, "sharded_data_parallel_degree": 2}
-    plan: Plan = Plan(**{**fill, **pins})
-    return plan
-
-
-def _small_plan(library: str, job: Job, cluster: Cluster, pins: Mapping[str, Any]) -> Plan:
-    known = plan_fields(library)
-    fill: dict[str, Any] = {
-        "precision": job.precision,
-        "fp8": job.fp8,
-        "activation_checkpointing": "each" if pins.get("offload_activations") else False,
         "horovod": cluster.gpus > pins.get("partitions", 1),
-        "batch_size": pins.get("microbatches", 1),
+        "fp16": job.precision == "fp16",
+        "bf16": job.precision == "bf16",
+        # SMP v1 has bf16 only with sharded data parallelism.
+        "sharded_data_parallel_degree": 2 if job.precision == "bf16" else 1,
     }
-    return Plan(library=library, **{**{name: value for name, value in fill.items() if name in known}, **pins})
+    fields = plan_fields(library)
+    return Plan(library=library, **{**{name: value for name, value in settings.items() if name in fields}, **pins})
 
 
-def _job(job: Job | None, given: Mapping[str, Any]) -> Job:
+def _job(job: Job | None, settings: Mapping[str, Any]) -> Job:
     if job is None:
-        return Job(**given)
-    if given:
-        raise JobError(f"Give either a Job or its fields, not both: {_words(given)} came beside job=.")
+        return Job(**settings)
+    if settings:
+        raise JobError(f"Pass either a Job or its fields, not both: {_words(settings)} came with job=.")
     return job
 
 
-def _within_positions(job: Job, model: Model, *, given: bool) -> Job:
-    """The job, at the model's own length where the user gave none; an error where theirs exceeds its positions."""
+def _within_positions(job: Job, model: Model, *, is_set: bool) -> Job:
+    """The job, with the model's own length if the user set none; an error if theirs exceeds its positions."""
     positions = model.shape.max_positions
     if not positions or model.fixed_sequence_length or job.sequence_length <= positions:
         return job
-    if not given:
+    if not is_set:
         return replace(job, sequence_length=positions)
     raise JobError(
         f"{model.name} has {positions:,} positions, fewer than a sequence_length of {job.sequence_length:,}: pass "
@@ -376,7 +392,7 @@ def _within_positions(job: Job, model: Model, *, given: bool) -> Job:
 
 
 def _within_usual_batch(job: Job, model: Model) -> Job:
-    """The job, with the limit of a free global batch in samples where the model reads no tokens."""
+    """The job, with the limit of a free global batch in samples if the model reads no tokens."""
     if model.reads_tokens or "max_tokens_per_step" not in job.defaulted():
         return job
     return replace(job, max_tokens_per_step=MAX_SAMPLES_PER_STEP * model.sequence_length(1))
@@ -385,6 +401,8 @@ def _within_usual_batch(job: Job, model: Model) -> Job:
 def _cluster(cluster: Cluster | Instance | str, count: int | None) -> Cluster:
     if isinstance(cluster, Cluster):
         if count is not None and count != cluster.nodes:
-            raise AdvisorError(f"instance_count={count} contradicts the cluster's {cluster.nodes} nodes; give one.")
+            raise AdvisorError(
+                f"instance_count={count} contradicts the cluster's {cluster.nodes} nodes; pass one of them."
+            )
         return cluster
     return Cluster(cluster, 1 if count is None else count)

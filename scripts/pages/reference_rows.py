@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import smp_advisor as smpa
 from smp_advisor.guidance import reference_rows
-from smp_advisor.guidance.reference_smp_v2 import reference_rows_smp_v2
 from smp_advisor.guidance.wording import probability
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def section(row: ReferenceRow) -> Iterator[str]:
             yield f"- **{difference.setting}**: {settings}. {difference.because}"
 
 
-ROWS = (*reference_rows(), *reference_rows_smp_v2())
+ROWS = (*reference_rows(), *reference_rows("smp-v2"))
 
 
 def page() -> str:

@@ -1,12 +1,12 @@
-"""Why a plan is as it is: the ordered best practices, AWS's reference configurations, pitfalls."""
+"""Reasons for a plan: the ordered best practices, AWS's reference configurations, pitfalls."""
 
 from smp_advisor.guidance.aws_reference import ReferenceRow, reference_rows
-from smp_advisor.guidance.demands import pitfalls
 from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.extrapolation import Extrapolation, Trial, extrapolate
 from smp_advisor.guidance.half_cluster import downsizing
 from smp_advisor.guidance.nearest import nearest_reference
 from smp_advisor.guidance.notes import instance_note
+from smp_advisor.guidance.pitfalls import pitfalls
 from smp_advisor.guidance.step import Difference, Pitfall, Reference, Step
 
 __all__ = [

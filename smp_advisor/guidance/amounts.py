@@ -1,4 +1,4 @@
-"""Amounts of training data in words: in tokens, or in samples where a model's samples are no sequences of tokens."""
+"""Amounts of training data in words: in tokens, or in samples for models that read no tokens."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["amount", "batch_limit", "global_batch", "unit", "usd_per_million"]
 
 
 def unit(model: Model) -> str:
-    """What is counted: ``tokens``, or ``samples`` (images, for example)."""
+    """Unit of the amounts: ``tokens``, or ``samples`` (images, for example)."""
     return "tokens" if model.reads_tokens else "samples"
 
 
 def amount(model: Model, tokens: float) -> float:
-    """So many tokens in the model's `unit`."""
+    """Convert tokens to the model's `unit`."""
     return tokens if model.reads_tokens else tokens / (model.fixed_sequence_length or 1)
 
 
 def batch_limit(model: Model, job: Job) -> str:
-    """The most that a free global batch may hold: ``4,000,000 tokens``."""
+    """Upper limit of a free global batch: ``4,000,000 tokens``."""
     return f"{int(amount(model, job.max_tokens_per_step)):,} {unit(model)}"
 
 
@@ -36,6 +36,6 @@ def global_batch(model: Model, estimate: Estimate) -> str:
 
 
 def usd_per_million(model: Model, estimate: Estimate) -> float | None:
-    """Cost of a million of the model's `unit`; None where the price is unknown."""
+    """USD per million of the model's `unit`; None if the price is unknown."""
     price = estimate.usd_per_million_tokens
     return None if price is None else price / amount(model, 1)

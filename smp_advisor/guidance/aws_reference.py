@@ -1,8 +1,7 @@
-"""AWS's reference configurations, read from their data file."""
+"""AWS's reference configurations, from the data files of the libraries."""
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -10,10 +9,13 @@ from typing import Any
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.libraries.plan import Plan
+from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 
-__all__ = ["ReferenceRow", "largest_tested_ratio", "reference_rows", "tested_extrapolation"]
+__all__ = ["ReferenceRow", "reference_rows"]
+
+_FILE = "aws_reference.toml"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,12 +24,20 @@ class ReferenceRow:
 
     name: str
     """By size: ``10 B``."""
+    model_name: str
+    """Published name of the model: ``GPT-2``."""
     model: Model
     cluster: Cluster
     job: Job
     plan: Plan
     assumed: tuple[str, ...]
-    """What AWS does not publish and was filled in, one sentence each."""
+    """Values that AWS does not publish and that are assumed here, one sentence each."""
+    compared: tuple[str, ...]
+    """Settings in which a recommendation is compared with the row, in order."""
+    procedure: str
+    """AWS's procedure of extrapolation from its rows, as a sentence; empty if it describes none."""
+    largest_parameter_ratio: float
+    """Largest ratio of parameter counts over which AWS extrapolates; 0 without a procedure."""
     source_title: str
     source_url: str
     date: str
@@ -35,55 +45,42 @@ class ReferenceRow:
 
 
 @cache
-def _file() -> dict[str, Any]:
-    text = (files("smp_advisor.guidance") / "data" / "aws_reference.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
-
-
-@cache
-def reference_rows() -> tuple[ReferenceRow, ...]:
-    """The three rows of the best-practices page, smallest first.
+def reference_rows(library: str = DEFAULT_LIBRARY) -> tuple[ReferenceRow, ...]:
+    """The rows of a library's best-practices page, smallest first; empty for libraries without published rows.
 
     Examples
     --------
     >>> [row.plan.tensor_parallel_degree for row in reference_rows()]
     [4, 8, 8]
     """
-    return tuple(_row(entry) for entry in _file()["row"])
+    record = get_library(library)
+    if not (files(record.package) / _FILE).is_file():
+        return ()
+    page = record.table(_FILE)
+    return tuple(_row(library, page, entry) for entry in page["row"])
 
 
-def _row(entry: dict[str, Any]) -> ReferenceRow:
-    page = _file()
-    shared = dict(page["shared"])
-    assumed = list(shared.pop("assumed"))
-    if entry["shape_assumed"]:
-        assumed.insert(0, f"The shape of the {entry['name']} model is not published; {entry['shape_source']}.")
+def _row(library: str, page: dict[str, Any], entry: dict[str, Any]) -> ReferenceRow:
+    job = Job(**page["job"])
+    extrapolation = page.get("extrapolation", {})
     return ReferenceRow(
         name=entry["name"],
+        model_name=page["model"],
         model=Model.from_shape(
-            layers=entry["layers"],
-            hidden=entry["hidden"],
-            heads=entry["heads"],
+            **entry["shape"],
             vocab=page["vocab"],
             family=page["family"],
-            max_positions=page["sequence_length"],
-            name=f"GPT-2 {entry['name']} (AWS reference)",
+            max_positions=job.sequence_length,
+            name=f"{page['model']} {entry['name']} (AWS reference)",
         ),
         cluster=Cluster(page["instance"], entry["nodes"]),
-        job=Job(sequence_length=page["sequence_length"], precision="fp16"),
-        plan=Plan(**shared, **entry["plan"]),
-        assumed=tuple(assumed),
+        job=job,
+        plan=Plan(library=library, **page["plan"], **entry["plan"]),
+        assumed=tuple(filter(None, (entry["shape_assumed"], *page["assumed"]))),
+        compared=tuple(page["compared"]),
+        procedure=extrapolation.get("procedure", ""),
+        largest_parameter_ratio=extrapolation.get("largest_parameter_ratio", 0.0),
         source_title=page["title"],
         source_url=page["url"],
         date=page["date"],
     )
-
-
-def tested_extrapolation() -> str:
-    """How AWS extrapolates from its rows, as a clause."""
-    return str(_file()["extrapolation"]["tested"])
-
-
-def largest_tested_ratio() -> float:
-    """Largest ratio of parameter counts that the page extrapolates over."""
-    return float(_file()["extrapolation"]["largest_parameter_ratio"])

@@ -1,4 +1,4 @@
-"""Why the winner won, which batch was chosen, what was left at its default; or why nothing fits and what would."""
+"""Reasons for the recommended plan: its rank, its batch, the defaults; or why nothing fits, and what would."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.guidance.amounts import amount, batch_limit, global_batch, unit
 from smp_advisor.guidance.wording import gib, percent, plural
+from smp_advisor.libraries.registry import get_library, libraries
 from smp_advisor.search import NEAR_BEST, search
 
 if TYPE_CHECKING:
@@ -22,79 +23,75 @@ __all__ = ["batch_note", "defaults", "low_utilisation", "nothing_fits", "why_thi
 _NEAR = f"{100 * NEAR_BEST:.0f} %"
 
 _LOW_MFU = 0.1
-"""Model FLOPs utilisation below which a recommendation comes with a warning."""
+"""Model FLOPs utilization below which a recommendation has a warning."""
 
 _LARGER_BY = (2, 4, 8, 16, 32, 64)
-"""Multiples of the cluster that are tried when nothing fits."""
+"""Multiples of the cluster that are tried if nothing fits."""
 
 _MOST_COUNTS = 16
 """Numbers of nodes tried between the last multiple that does not fit and the first that does."""
 
 
-_WHOLE_REPLICAS = ("ddp", "training-compiler")
-"""Libraries in which more nodes do not help a model to fit."""
-
-
 def why_this_plan(
-    model: Model, best: SearchResult, searched: list[SearchResult], asked: Cluster, probability: float
+    model: Model, best: SearchResult, searched: list[SearchResult], requested: Cluster, probability: float
 ) -> str:
     """How many plans fit, and by which rule this one is the first of them."""
     top = float(best.scores.tokens_per_second.max())
     near = int((best.scores.tokens_per_second >= top * (1 - NEAR_BEST)).sum())
     fit = (
         f"{len(best.ranked):,} of {best.plans_enumerated:,} plans fit with a probability of at least "
-        f"{percent(probability)}"
+        f"{percent(probability)}."
     )
     if best.objective == "throughput":
         return (
-            f"{fit}; {plural(near, 'is', 'are')} within {_NEAR} of the fastest, and of those this one "
-            "uses the fewest techniques and leaves the most memory free."
+            f"{fit} {plural(near, 'plan is', 'plans are')} within {_NEAR} of the fastest. Of those, this one uses the"
+            " fewest techniques and leaves the most memory free."
         )
     if best.objective == "cost":
-        whose = "yours" if best.cluster == asked else f"{best.cluster.nodes} x {best.cluster.instance.name}"
+        place = "yours" if best.cluster == requested else f"{best.cluster.nodes} x {best.cluster.instance.name}"
         return (
-            f"{fit}; {len(searched)} clusters of up to {asked.nodes} nodes were compared, and {whose} is the cheapest "
-            f"at {best.scores.usd_per_token[0] * 1e6 / amount(model, 1):.3f} USD a million {unit(model)}."
+            f"{fit} {len(searched)} clusters of up to {requested.nodes} nodes were compared; {place} is the cheapest"
+            f" at {best.scores.usd_per_token[0] * 1e6 / amount(model, 1):.3f} USD per million {unit(model)}."
         )
-    wanted = {"headroom": "leaves the most memory free", "simplicity": "uses the fewest techniques"}[best.objective]
-    return f"{fit}; of those at least half as fast as the fastest, this one {wanted}."
+    merit = {"headroom": "leaves the most memory free", "simplicity": "uses the fewest techniques"}[best.objective]
+    return f"{fit} Of the plans at least half as fast as the fastest, this one {merit}."
 
 
 def low_utilisation(estimate: Estimate) -> str:
-    """Warning where even the best plan leaves the GPUs idle; empty elsewhere."""
+    """Warning if even the best plan leaves the GPUs idle; empty otherwise."""
     if estimate.mfu >= _LOW_MFU:
         return ""
     return (
-        f"Beware: it reaches {percent(estimate.mfu)} of the GPUs' peak only (MFU); the links of this cluster, or "
-        "batches this small, are no match for the model."
+        f"Warning: the plan reaches only {percent(estimate.mfu)} of the GPUs' peak (MFU). The links of this cluster are"
+        " too slow for the model, or the batches are too small."
     )
 
 
 def batch_note(model: Model, job: Job, estimate: Estimate) -> str:
-    """Which global batch the plan has, and why."""
+    """The plan's global batch, and the reason for it."""
     chosen = global_batch(model, estimate)
     if job.global_batch_size is not None:
         return f"Every plan keeps your global batch of {chosen}."
-    reason = f"larger ones gain less than {_NEAR} or do not fit"
+    reason = f"larger batches gain less than {_NEAR} or do not fit"
     if estimate.tokens_per_step == job.max_tokens_per_step:
-        reason = "no larger one is within that"
+        reason = "no larger batch is within this limit"
     return (
-        f"The global batch was free up to {batch_limit(model, job)} a step; the search chose {chosen}: {reason}. Set "
-        "global_batch_size if your optimization needs another."
+        f"You set no global batch size; its limit is {batch_limit(model, job)} per step. The search chose {chosen}:"
+        f" {reason}. Set global_batch_size if your optimization needs another batch."
     )
 
 
 def defaults(
     library: str, model: Model, job: Job, at_default: Collection[str], *, vocab_given: bool
 ) -> tuple[str, ...]:
-    """Settings that nobody gave, as phrases.
+    """Settings that the user left at their default, as phrases.
 
     Parameters
     ----------
     at_default
-        Names of the job's settings that the user did not give.
+        Names of the job's settings that the user did not set.
     vocab_given
-        Whether the user gave the vocabulary of an inferred shape.
+        Whether the user set the vocabulary of an inferred shape.
     """
     phrases = {
         "precision": f"precision {job.precision}",
@@ -103,20 +100,20 @@ def defaults(
         "sequence_length": f"sequence length {job.sequence_length:,} tokens",
         "global_batch_size": f"global batch free up to {batch_limit(model, job)}",
     }
-    said = [
+    result = [
         phrase
         for name, phrase in phrases.items()
         if name in at_default and not (name == "sequence_length" and model.fixed_sequence_length)
     ]
     if model.origin == "inferred" and not vocab_given:
-        said.append(f"vocabulary {model.shape.vocab:,}")
-    return tuple(said)
+        result.append(f"vocabulary {model.shape.vocab:,}")
+    return tuple(result)
 
 
 def _attention(library: str, job: Job) -> str:
     if job.attention == "fused":
         return "fused attention (PyTorch 2's own)"
-    if library == "smp-v1-tensorflow":
+    if get_library(library).framework == "tensorflow":
         return "eager attention"
     return "eager attention (PyTorch 1.13 has no fused kernel of its own)"
 
@@ -124,54 +121,58 @@ def _attention(library: str, job: Job) -> str:
 def nothing_fits(
     model: Model, cluster: Cluster, job: Job, result: SearchResult, probability: float, pins: Mapping[str, Any]
 ) -> str:
-    """One sentence: how far the nearest plan is from fitting, and the smallest cluster that would do."""
-    where = f"{cluster.nodes} x {cluster.instance.name}"
-    held = ", ".join(sorted(pins))
+    """How far the nearest plan is from fitting, and the smallest cluster on which a plan fits."""
+    place = f"{cluster.nodes} x {cluster.instance.name}"
+    pinned = ", ".join(sorted(pins))
     if not result.plans_enumerated:
-        if job.global_batch_size is not None:
-            multiple = max(1, round(job.global_batch_size / cluster.gpus)) * cluster.gpus
-            other = f"choose a multiple of the replicas, for example {multiple:,}"
-            return f"No plan divides a global batch of {job.global_batch_size:,} samples over {where}" + (
-                f" with {held} held; free one of them, or {other}." if held else f"; {other}."
-            )
-        if not held:
-            return (
-                f"On {where} one sample a replica is already more than max_tokens_per_step "
-                f"({job.max_tokens_per_step:,}): raise it, or use fewer nodes."
-            )
-        return (
-            f"No plan is left on {where} with {held} held and at most {batch_limit(model, job)} a step; "
-            "free one of them."
-        )
-    if job.global_batch_size is None:
-        remedy = "use GPUs with more memory or a shorter sequence"
-    else:
-        remedy = "use GPUs with more memory, a shorter sequence or a smaller batch"
+        return _no_plan(model, cluster, job, place, pinned)
     nearest = float(result.needed_gib.min())
     usable = cluster.instance.usable_gpu_memory_gib
-    short = (
+    shortfall = (
         f"needs {gib(nearest)} of the GPU's {gib(usable)}"
         if nearest > usable
-        else f"leaves {gib(usable - nearest)} free, which is too little for that"
+        else f"leaves {gib(usable - nearest)} free, which is not enough for this probability"
     )
-    said = (
-        f"None of {result.plans_enumerated:,} plans fits {model.name} on {where} with a probability of "
-        f"{percent(probability)}: the nearest {short}"
+    sentence = (
+        f"None of {result.plans_enumerated:,} plans fits {model.name} on {place} with a probability of "
+        f"{percent(probability)}: the nearest {shortfall}"
     )
-
-    if result.space.library in _WHOLE_REPLICAS:
-        return f"{said}; every GPU holds a whole replica: divide the model with library='fsdp' or 'smp-v2'."
+    record = get_library(result.space.library)
+    if not record.divides_model:
+        others = [f"'{other.name}'" for other in libraries() if other.divides_model and other.launcher == "torchrun"]
+        return f"{sentence}; every GPU holds an entire replica: divide the model with library={' or '.join(others)}."
 
     def fits(nodes: int) -> bool:
         larger = Cluster(cluster.instance, nodes)
-        found = search(model, larger, job, min_fit_probability=probability, pins=pins, library=result.space.library)
-        return len(found.ranked) > 0
+        candidates = search(model, larger, job, min_fit_probability=probability, pins=pins, library=record.name)
+        return len(candidates.ranked) > 0
 
     enough = next((cluster.nodes * factor for factor in _LARGER_BY if fits(cluster.nodes * factor)), None)
     if enough:
-        # Upwards, because which numbers of nodes fit depends on their divisors: some larger ones do not.
+        # Upwards, because whether a number of nodes fits depends on its divisors: some larger ones do not.
         least = max(cluster.nodes, enough // 2) + 1
         step = max(1, (enough - least) // _MOST_COUNTS)
         enough = next((nodes for nodes in range(least, enough, step) if fits(nodes)), enough)
-        return f"{said}; {enough} nodes would do."
-    return f"{said}; {remedy}."
+        return f"{sentence}; {enough} nodes would be enough."
+    smaller_batch = "" if job.global_batch_size is None else " or a smaller batch"
+    comma = "," if smaller_batch else " or"
+    return f"{sentence}; use GPUs with more memory{comma} a shorter sequence{smaller_batch}."
+
+
+def _no_plan(model: Model, cluster: Cluster, job: Job, place: str, pinned: str) -> str:
+    """Why the library has no plan at all on a cluster."""
+    if job.global_batch_size is not None:
+        multiple = max(1, round(job.global_batch_size / cluster.gpus)) * cluster.gpus
+        remedy = f"choose a multiple of the replicas, for example {multiple:,}"
+        return f"No plan divides a global batch of {job.global_batch_size:,} samples over {place}" + (
+            f" with {pinned} fixed; free one of them, or {remedy}." if pinned else f"; {remedy}."
+        )
+    if not pinned:
+        return (
+            f"On {place} one sample per replica already exceeds max_tokens_per_step ({job.max_tokens_per_step:,}):"
+            " raise it, or use fewer nodes."
+        )
+    return (
+        f"No plan is left on {place} with {pinned} fixed and at most {batch_limit(model, job)} per step; free one of"
+        " them."
+    )

@@ -1,21 +1,26 @@
-"""Settings in which a plan differs from a reference configuration, each argued by trying the reference's."""
+"""Differences between a plan and a reference configuration, each argued by an estimate with the reference's setting."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.step import Difference
-from smp_advisor.guidance.what_if import WhatIf, evaluate, vary
+from smp_advisor.guidance.what_if import evaluate, vary
 from smp_advisor.guidance.wording import SAME, compared, fit, seconds
 from smp_advisor.libraries.families import supports_tensor_parallelism
-from smp_advisor.libraries.groups import samples_per_tensor_parallel_group
+from smp_advisor.libraries.groups import samples_per_tensor_parallel_group, shard_degree
+from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.schema import schema
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.aws_reference import ReferenceRow
-    from smp_advisor.guidance.case import Case
+    from smp_advisor.guidance.planned_run import PlannedRun
     from smp_advisor.libraries.plan import Plan
 
 __all__ = ["differences"]
@@ -34,140 +39,153 @@ _TIME_PARTS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Setting:
-    """One setting of the plan that differs."""
+    """One compared setting."""
 
     name: str
-    reference: str
-    own: str
-    phrase: str
-    """The reference's value in a sentence: "tensor_parallel_degree=4"."""
-    question: WhatIf
+    reference: object
+    recommended: object
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of the plan that take the reference's value; empty if the user's request determines the setting."""
+    because: str = ""
+    """Reason, if the user's request determines the setting."""
 
 
-def differences(case: Case, row: ReferenceRow) -> tuple[Difference, ...]:
-    """What was asked for first (model, job, cluster), then the settings of the plan."""
-    settings = _settings(case, row.plan)
-    answers = evaluate(case.model, {setting.name: setting.question for setting in settings})
-    return (
-        *_given(case, row),
-        *(
-            Difference(
-                setting=setting.name,
-                reference=setting.reference,
-                recommended=setting.own,
-                because=_because(case, setting, answers.get(setting.name)),
-            )
-            for setting in settings
-        ),
+def differences(run: PlannedRun, row: ReferenceRow) -> tuple[Difference, ...]:
+    """The settings in which a plan differs from a row, in the row's order."""
+    settings = [
+        setting
+        for name in row.compared
+        for setting in [_SPECIAL.get(name, _field)(run, row, name)]
+        if setting is not None and setting.reference != setting.recommended
+    ]
+    comparisons = {setting.name: vary(run, **setting.changes) for setting in settings if setting.changes}
+    estimates = evaluate(run.model, comparisons)
+
+    def because(setting: _Setting) -> str:
+        if setting.because:
+            return setting.because
+        comparison, estimate = comparisons[setting.name], estimates.get(setting.name)
+        if estimate is None:
+            return f"The reference's setting is not possible here: {comparison.obstacle}"
+        sentences = (
+            f"With the reference's setting{comparison.aside}, the plan {compared(run.estimate, estimate)}.",
+            f"It {fit(estimate, run.min_fit_probability)}.",
+            _largest_change(run.estimate, estimate),
+        )
+        return " ".join(filter(None, sentences))
+
+    return tuple(
+        Difference(
+            setting=setting.name,
+            reference=_shown(setting.reference),
+            recommended=_shown(setting.recommended),
+            because=because(setting),
+        )
+        for setting in settings
     )
-
-
-def _given(case: Case, row: ReferenceRow) -> list[Difference]:
-    """Differences that the user's request makes; their reason is the request."""
-    length = case.model.sequence_length(case.job.sequence_length)
-    pairs = (
-        ("model", row.model.name, case.model.name, row.model.parameter_count, case.model.parameter_count),
-        ("sequence length", str(row.job.sequence_length), str(length), row.job.sequence_length, length),
-        (
-            "cluster",
-            f"{row.cluster.nodes} x {row.cluster.instance.name}",
-            f"{case.cluster.nodes} x {case.cluster.instance.name}",
-            row.cluster.gpus,
-            case.cluster.gpus,
-        ),
-        ("precision", row.job.precision, case.job.precision, 1, 1),
-    )
-    unit = {"model": "parameters", "sequence length": "tokens a sample", "cluster": "GPUs"}
-    result = []
-    for name, reference, own, before, after in pairs:
-        if reference == own or (name == "model" and row.model.shape == case.model.shape):
-            continue
-        because = "As asked for."
-        written = format_count if name == "model" else "{:,}".format
-        counts = (written(after), written(before)) if name in unit else ("", "")
-        if counts[0] != counts[1]:
-            because = f"As asked for: {counts[0]} {unit[name]} instead of {counts[1]}."
-        result.append(Difference(setting=name, reference=reference, recommended=own, because=because))
-    return result
-
-
-def _settings(case: Case, reference: Plan) -> list[_Setting]:
-    plan = case.plan
-    found: list[_Setting] = []
-
-    def add(name: str, theirs: object, own: object, phrase: str, **changes: Any) -> None:
-        if theirs != own:
-            question = vary(case, **changes)
-            found.append(
-                _Setting(name=name, reference=_shown(theirs), own=_shown(own), phrase=phrase, question=question)
-            )
-
-    degrees = ["tensor_parallel_degree", "pipeline_parallel_degree"]
-    if not supports_tensor_parallelism(case.model.family):
-        degrees.remove("tensor_parallel_degree")  # the library would leave this model's layers whole
-    for name in degrees:
-        theirs = getattr(reference, name)
-        add(name, theirs, getattr(plan, name), f"{name}={theirs!r}", **{name: theirs})
-    add(
-        "sharding of the state",
-        _sharding(reference),
-        _sharding(plan),
-        _sharding(reference),
-        shard_optimizer_state=reference.shard_optimizer_state,
-        sharded_data_parallel_degree=reference.sharded_data_parallel_degree,
-    )
-    for name in ("activation_checkpointing", "offload_activations"):
-        theirs = getattr(reference, name)
-        add(name, theirs, getattr(plan, name), f"{name}={theirs!r}", **{name: theirs})
-    theirs, own = samples_per_tensor_parallel_group(reference), samples_per_tensor_parallel_group(plan)
-    if case.job.global_batch_size is None:
-        per_rank = 1 if plan.prescaled_batch else plan.tensor_parallel_degree
-        # A number that does not divide into the plan's microbatches cannot be tried by itself.
-        if theirs % (per_rank * plan.microbatches) == 0:
-            phrase = f"{theirs} samples a model replica"
-            add("samples a model replica", theirs, own, phrase, batch_size=theirs // per_rank)
-    if reference.microbatches != plan.microbatches:
-        wanted = reference.microbatches
-        # In the plan's own batch, which the reference's number need not divide.
-        add("microbatches", wanted, plan.microbatches, f"microbatches={wanted}", microbatches=wanted)
-    if plan.pipeline_parallel_degree > 1 and reference.pipeline_parallel_degree > 1:
-        active = min(reference.active_in_flight, plan.microbatches)
-        theirs, own = reference.active_in_flight, plan.active_in_flight
-        add("active_microbatches", theirs, own, f"active_microbatches={active}", active_microbatches=active)
-    return found
 
 
 def _shown(value: object) -> str:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
-def _sharding(plan: Plan) -> str:
-    if plan.sharded_data_parallel_degree > 1:
-        return f"sharded_data_parallel_degree {plan.sharded_data_parallel_degree}"
-    return "shard_optimizer_state" if plan.shard_optimizer_state else "none"
+def _requested(name: str, reference: str, recommended: str, counts: tuple[str, str] | None = None) -> _Setting:
+    because = f"As requested: {counts[1]} (vs {counts[0]})." if counts else "As requested."
+    return _Setting(name=name.capitalize(), reference=reference, recommended=recommended, because=because)
 
 
-def _because(case: Case, setting: _Setting, estimate: Estimate | None) -> str:
-    if estimate is None:
-        return f"The reference's setting is not possible here: {setting.question.obstacle}"
-    sentence = (
-        f"With {setting.phrase} as in the reference{setting.question.aside} the plan"
-        f" {compared(case.estimate, estimate)}; it then {fit(estimate, case.min_fit_probability)}."
-    )
-    part = _telling_part(case.estimate, estimate)
-    return f"{sentence} {part}" if part else sentence
+def _model(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:
+    if row.model.shape == run.model.shape:
+        return None
+    before, after = format_count(row.model.parameter_count), format_count(run.model.parameter_count)
+    counts = (before, f"{after} parameters") if before != after else None
+    return _requested(name, row.model.name, run.model.name, counts)
 
 
-def _telling_part(now: Estimate, other: Estimate) -> str:
-    """The part of the step that explains most of a change in step time; empty where nothing changes."""
-    if now.global_batch_size != other.global_batch_size:
+def _sequence_length(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting:
+    before, after = row.job.sequence_length, run.sequence_length
+    return _requested(name, str(before), str(after), (f"{before:,}", f"{after:,} tokens per sample"))
+
+
+def _cluster(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting:
+    before, after = (f"{place.nodes} x {place.instance.name}" for place in (row.cluster, run.cluster))
+    same = row.cluster.gpus == run.cluster.gpus
+    return _requested(name, before, after, None if same else (f"{row.cluster.gpus:,}", f"{run.cluster.gpus:,} GPUs"))
+
+
+def _precision(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting:
+    return _requested(name, row.job.precision, run.job.precision)
+
+
+def _field(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:
+    """Comparison of a field of the plan."""
+    record = get_library(run.plan.library)
+    if name == "tensor_parallel_degree" and not supports_tensor_parallelism(run.model.family, record.name):
+        return None  # the library would not divide this model's layers
+
+    def value(plan: Plan, cluster: Cluster) -> Any:
+        return shard_degree(plan, cluster) if name == record.shard_field else getattr(plan, name)
+
+    reference = value(row.plan, row.cluster)
+    return _setting(run, name, reference, value(run.plan, run.cluster), {name: reference})
+
+
+def _setting(run: PlannedRun, name: str, reference: object, recommended: object, changes: dict[str, Any]) -> _Setting:
+    parameter = schema(run.plan.library).described(name)
+    title = parameter.title if parameter else name.capitalize()
+    return _Setting(name=title, reference=reference, recommended=recommended, changes=changes)
+
+
+def _state_sharding(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting:
+    def words(plan: Plan) -> str:
+        if plan.sharded_data_parallel_degree > 1:
+            return f"sharded data parallel degree {plan.sharded_data_parallel_degree}"
+        return "optimizer state" if plan.shard_optimizer_state else "none"
+
+    changes = {
+        "shard_optimizer_state": row.plan.shard_optimizer_state,
+        "sharded_data_parallel_degree": row.plan.sharded_data_parallel_degree,
+    }
+    return _setting(run, name, words(row.plan), words(run.plan), changes)
+
+
+def _samples_per_replica(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:
+    plan = run.plan
+    reference = samples_per_tensor_parallel_group(row.plan)
+    # A number that the plan's microbatches do not divide cannot be tried by itself.
+    if run.job.global_batch_size is not None or reference % (plan.batches_per_group * plan.microbatches):
+        return None
+    changes = {"batch_size": reference // plan.batches_per_group}
+    return _setting(run, name, reference, samples_per_tensor_parallel_group(plan), changes)
+
+
+def _active_microbatches(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:
+    if run.plan.pipeline_parallel_degree == 1 or row.plan.pipeline_parallel_degree == 1:
+        return None
+    reference = row.plan.active_in_flight
+    return _setting(run, name, reference, run.plan.active_in_flight, {name: min(reference, run.plan.microbatches)})
+
+
+_SPECIAL: dict[str, Callable[[PlannedRun, ReferenceRow, str], _Setting | None]] = {
+    "model": _model,
+    "sequence length": _sequence_length,
+    "cluster": _cluster,
+    "precision": _precision,
+    "state sharding": _state_sharding,
+    "samples per replica": _samples_per_replica,
+    "active_microbatches": _active_microbatches,
+}
+"""Settings that are not simply a field of the plan. Every other name of `ReferenceRow.compared` is a field."""
+
+
+def _largest_change(current: Estimate, alternative: Estimate) -> str:
+    """The part of the step with most of the change in step time; empty if the time or the batch does not compare."""
+    if current.global_batch_size != alternative.global_batch_size:
         return ""
-    total = other.step_seconds - now.step_seconds
-    if abs(total) < SAME * now.step_seconds:
+    total = alternative.step_seconds - current.step_seconds
+    if abs(total) < SAME * current.step_seconds:
         return ""
     sign = 1 if total > 0 else -1
-    name = max(_TIME_PARTS, key=lambda part: sign * (getattr(other.time, part) - getattr(now.time, part)))
-    before, after = seconds(getattr(now.time, name)), seconds(getattr(other.time, name))
-    if before == after:
-        return ""
-    return f"Most of the change is in {_TIME_PARTS[name]}: {after} instead of {before}."
+    part = max(_TIME_PARTS, key=lambda name: sign * (getattr(alternative.time, name) - getattr(current.time, name)))
+    before, after = seconds(getattr(current.time, part)), seconds(getattr(alternative.time, part))
+    return "" if before == after else f"Most of the change is in {_TIME_PARTS[part]}: {after} (vs {before})."

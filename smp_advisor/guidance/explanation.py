@@ -1,12 +1,11 @@
-"""The explanation of a plan: AWS's best practices in order, argued with the cost model's own counterfactuals."""
+"""The explanation of a plan: the library's best practices in order, argued with estimates of alternative plans."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from smp_advisor.guidance.case import Case
-from smp_advisor.guidance.practices import order as order_of
-from smp_advisor.guidance.practices import practice, subset_tip
+from smp_advisor.guidance.planned_run import PlannedRun
+from smp_advisor.guidance.practices import order, practice, subset_tip
 from smp_advisor.guidance.step import Step
 from smp_advisor.guidance.techniques import (
     accumulation,
@@ -29,62 +28,47 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.techniques.finding import Finding
+    from smp_advisor.guidance.techniques.conclusion import Conclusion
     from smp_advisor.guidance.what_if import WhatIf
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["explain"]
+__all__ = ["ARGUMENTS", "explain"]
 
 
-class _Room(Protocol):
-    """What argues about one technique."""
+class _Argument(Protocol):
+    """The argument for or against one technique."""
 
-    def ask(self, case: Case) -> dict[str, WhatIf]:
+    def comparisons(self, run: PlannedRun) -> dict[str, WhatIf]:
         """Plans to compare with."""
 
-    def find(self, case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> Finding:
+    def conclude(
+        self, run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]
+    ) -> Conclusion:
         """Decision and reasons."""
 
 
-_DATA_PARALLEL: dict[str, Any] = {
+ARGUMENTS: dict[str, Any] = {
     "instance": instance,
-    "activation_checkpointing": activation_checkpointing,
+    "optimizer_state_sharding": optimizer_state_sharding,
     "sharding": sharding,
+    "activation_checkpointing": activation_checkpointing,
+    "tensor_parallelism": tensor_parallelism,
+    "pipeline_parallelism": pipeline_parallelism,
+    "partitions": Degree(key="partitions"),
+    "tensor_parallel_degree": Degree(key="tensor_parallel_degree", technique="tensor_parallel"),
+    "context_parallelism": Degree(key="context_parallel_degree", technique="context_parallel"),
+    "expert_parallelism": Degree(key="expert_parallel_degree", technique="expert_parallel"),
+    "offloading": offloading,
     "batch": accumulation,
+    "microbatches": batch,
+    "mixed_precision": starting.mixed_precision,
+    "collectives": starting.collectives,
+    "delayed_initialization": starting.delayed_initialization,
+    **compiler.ARGUMENTS,
 }
-
-_ROOMS: dict[str, dict[str, Any]] = {
-    "smp-v1": {
-        "instance": instance,
-        "optimizer_state_sharding": optimizer_state_sharding,
-        "activation_checkpointing": activation_checkpointing,
-        "tensor_parallelism": tensor_parallelism,
-        "pipeline_parallelism": pipeline_parallelism,
-        "offloading": offloading,
-        "batch": batch,
-    },
-    "smp-v1-tensorflow": {
-        "instance": instance,
-        "partitions": Degree(key="partitions"),
-        "batch": accumulation,
-    },
-    "smp-v2": {
-        **_DATA_PARALLEL,
-        "mixed_precision": starting.mixed_precision,
-        "collectives": starting.collectives,
-        "delayed_initialization": starting.delayed_initialization,
-        "offloading": offloading,
-        "tensor_parallelism": Degree(key="tensor_parallel_degree", technique="tensor_parallel"),
-        "context_parallelism": Degree(key="context_parallel_degree", technique="context_parallel"),
-        "expert_parallelism": Degree(key="expert_parallel_degree", technique="expert_parallel"),
-    },
-    "training-compiler": {"instance": instance, **compiler.ROOMS},
-    "ddp": _DATA_PARALLEL,
-    "fsdp": _DATA_PARALLEL,
-}
-"""What argues about each technique, by library."""
+"""Arguments by the name that ``practices.toml`` has for them: `Practice.argument`."""
 
 
 def explain(
@@ -97,29 +81,29 @@ def explain(
     min_fit_probability: float = 0.95,
     objective: str = "throughput",
 ) -> tuple[Step, ...]:
-    """Go through AWS's best practices in order and say of each technique whether the plan uses it, and why.
+    """Explain for each of the library's best practices, in order, whether the plan uses it and why.
 
-    Every sentence argues from two estimates of the same cost model: the plan's own, and that of the plan with the
-    technique turned the other way, everything else equal (the global batch included). What else the library makes
-    move is named in the sentence.
+    Every sentence compares two estimates of the same cost model: of the plan, and of the plan with the technique turned
+    the other way and everything else equal, including the global batch. Other settings that the library requires to
+    change are named in the sentence.
 
     Parameters
     ----------
     model, cluster, job, plan
-        What is explained.
+        The run to explain.
     estimate
-        Of the plan.
+        Estimate of the plan.
     min_fit_probability
-        From which probability on a plan counts as fitting.
+        Required probability of fitting.
     objective
-        What the plan was chosen for.
+        Objective of the search that chose the plan.
 
     Returns
     -------
     tuple of Step
-        One a technique, in order.
+        One per technique, in order.
     """
-    case = Case(
+    run = PlannedRun(
         model=model,
         cluster=cluster,
         job=job,
@@ -128,36 +112,36 @@ def explain(
         min_fit_probability=min_fit_probability,
         objective=objective,
     )
-    names = order_of(plan.library)
-    rooms: dict[str, _Room] = {name: _ROOMS[plan.library][name] for name in names}
-    asked: dict[str, dict[str, WhatIf]] = {name: room.ask(case) for name, room in rooms.items()}
-    answers = evaluate(model, {(name, key): one for name, some in asked.items() for key, one in some.items()})
+    techniques = order(plan.library)
+    arguments: dict[str, _Argument] = {name: ARGUMENTS[practice(name, plan.library).argument] for name in techniques}
+    comparisons = {name: argument.comparisons(run) for name, argument in arguments.items()}
+    estimates = evaluate(
+        model, {(name, key): plan for name, plans in comparisons.items() for key, plan in plans.items()}
+    )
     steps: list[Step] = []
-    from_aws = plan.library in {"smp-v1", "smp-v2"}
-    tip = f" AWS's tip applies: {subset_tip()}." if case.fits and from_aws else ""
-    for order, technique in enumerate(names, 1):
-        find = rooms[technique].find
-        own = {key: one for (name, key), one in answers.items() if name == technique}
-        found = find(case, asked[technique], own)
-        stated = practice(found.practice or technique, plan.library)
-        because = found.because
-        if found.decision == "not used" and found.alternative is not None:
-            # Said once, of the first technique that the plan does well without.
-            other = next(one for one in own.values() if one.plan == found.alternative)
-            slower = other.samples_per_second <= estimate.samples_per_second
-            because, tip = (because + tip, "") if slower else (because, tip)
+    tip = subset_tip(plan.library) if run.fits else ""
+    for position, technique in enumerate(techniques, 1):
+        own = {key: value for (name, key), value in estimates.items() if name == technique}
+        conclusion = arguments[technique].conclude(run, comparisons[technique], own)
+        source = practice(conclusion.practice or technique, plan.library)
+        because = conclusion.because
+        if tip and conclusion.decision == "not used" and conclusion.alternative is not None:
+            # Given once, with the first technique whose absence costs nothing.
+            other = next(value for value in own.values() if value.plan == conclusion.alternative)
+            if other.samples_per_second <= estimate.samples_per_second:
+                because, tip = f"{because} AWS's tip applies: {tip}.", ""
         steps.append(
             Step(
-                order=order,
+                order=position,
                 technique=technique,
-                title=stated.title,
-                decision=found.decision,
+                title=source.title,
+                decision=conclusion.decision,
                 because=because,
-                trade_off=stated.trade_off,
-                figures=found.figures,
-                source_title=stated.source_title,
-                source_url=stated.source_url,
-                alternative=found.alternative,
+                trade_off=source.trade_off,
+                figures=conclusion.figures,
+                source_title=source.source_title,
+                source_url=source.source_url,
+                alternative=conclusion.alternative,
             )
         )
     return tuple(steps)

@@ -1,4 +1,4 @@
-"""From a configuration that AWS ran to another model or sequence length: the batch first, then tensor parallelism."""
+"""AWS's procedure for another model or sequence length: first the batch, then tensor parallelism."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ __all__ = ["Extrapolation", "Trial", "extrapolate"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """One setting on the way."""
+    """One setting of the procedure."""
 
     change: str
-    """What was changed to get here: "as AWS ran it", "batch_size 40 to 20"."""
+    """Change from the setting before: "as AWS ran it", "batch_size 40 to 20"."""
     plan: Plan
     estimate: Estimate
     fits: bool
-    """With the probability asked for."""
+    """Whether it fits with the required probability."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extrapolation:
-    """The settings that were tried, in order, up to the first that fits."""
+    """The tried settings, in order, up to the first that fits."""
 
     reference: str
-    """Name of the row it started from."""
+    """Name of the row at the start."""
     trials: tuple[Trial, ...]
     obstacle: str = ""
-    """Why the reference's settings cannot be tried here; empty where they can."""
+    """Why the reference's settings are not possible here; empty if they are."""
 
     @property
-    def found(self) -> Trial | None:
-        """The first setting that fits; None where none does."""
+    def first_fit(self) -> Trial | None:
+        """The first setting that fits; None if none does."""
         return self.trials[-1] if self.trials and self.trials[-1].fits else None
 
 
@@ -59,22 +59,22 @@ def extrapolate(
     job: Job | None = None,
     min_fit_probability: float = 0.95,
 ) -> Extrapolation:
-    """Move a reference configuration to another model or sequence length as AWS's page advises.
+    """Move a reference configuration to another model or sequence length as AWS's page describes.
 
-    The batch is halved until it is one sample a microbatch; where that does not fit either, the tensor parallel degree
-    is doubled, with the small batch, up to the GPUs of a node.
+    The batch is halved down to one sample per microbatch. If that does not fit, the tensor parallel degree is doubled,
+    with the small batch, up to the GPUs of a node.
 
     Parameters
     ----------
     reference
-        Where to start.
+        Row at the start.
     model, sequence_length, cluster
-        What changes; the reference's own otherwise.
+        Replacements for those of the row.
     job
-        In place of the reference's job, for its precision, optimizer and attention; its global batch is waived, because
+        Replacement for the job of the row (precision, optimizer, attention). Its global batch does not apply, because
         the procedure changes the batch.
     min_fit_probability
-        From which probability on a setting counts as fitting.
+        Required probability of fitting.
     """
     model, cluster = model or reference.model, cluster or reference.cluster
     job = job or reference.job
@@ -83,8 +83,8 @@ def extrapolate(
         settings = _settings(reference.plan, model, cluster, job)
     except PlanError as error:
         return Extrapolation(reference=reference.name, trials=(), obstacle=str(error))
-    wrong = [next(mismatches(plan, cluster, model, job), "") for _, plan in settings]
-    valid = [setting for setting, sentence in zip(settings, wrong, strict=True) if not sentence]
+    obstacles = [next(mismatches(plan, cluster, model, job), "") for _, plan in settings]
+    valid = [setting for setting, sentence in zip(settings, obstacles, strict=True) if not sentence]
     estimates = estimate_many(model, cluster, job, [plan for _, plan in valid])
     trials: list[Trial] = []
     for (change, plan), estimate in zip(valid, estimates, strict=True):
@@ -92,11 +92,11 @@ def extrapolate(
         trials.append(Trial(change=change, plan=plan, estimate=estimate, fits=fitting))
         if fitting:
             break
-    return Extrapolation(reference=reference.name, trials=tuple(trials), obstacle=wrong[0])
+    return Extrapolation(reference=reference.name, trials=tuple(trials), obstacle=obstacles[0])
 
 
 def _settings(start: Plan, model: Model, cluster: Cluster, job: Job) -> list[tuple[str, Plan]]:
-    """Every setting of the procedure in its order; degrees that the model does not allow are passed over later."""
+    """Every setting of the procedure, in order, including degrees that the model does not allow."""
     change = "as AWS ran it"
     if job.precision != start.precision:
         # Raises for bf16, which needs the sharded data parallelism that the rows do not use.

@@ -1,4 +1,4 @@
-"""What a user should know about an instance before planning for it."""
+"""A note on an instance, before a plan for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["instance_note"]
 
 
 def instance_note(library: str, instance: Instance | str) -> str:
-    """One sentence on an instance that the library cannot use, with the nearest that it can; empty where it can.
+    """One sentence on an instance that the library cannot use, with the nearest supported one; empty if it can.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""AWS's best practices as data: order, titles, trade-offs, sources."""
+"""Best practices of a library as data: order, titles, trade-offs, sources."""
 
 from __future__ import annotations
 
@@ -8,23 +8,12 @@ from typing import Any
 
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 
-__all__ = ["ORDER", "Practice", "order", "practice", "subset_tip"]
-
-ORDER = (
-    "instance",
-    "optimizer_state_sharding",
-    "activation_checkpointing",
-    "tensor_parallelism",
-    "pipeline_parallelism",
-    "offloading",
-    "batch",
-)
-"""Techniques of SMP v1 in the order in which AWS advises to go through them."""
+__all__ = ["Practice", "order", "practice", "subset_tip"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Practice:
-    """What the documentation says of one technique, restated."""
+    """Documentation of one technique, restated."""
 
     technique: str
     title: str
@@ -33,27 +22,29 @@ class Practice:
     source_url: str
     date: str
     """State of the page (ISO 8601)."""
+    argument: str
+    """Name of the argument for or against it (guidance/explanation.py); the technique's own name by default."""
 
 
 @cache
-def _file(library: str = DEFAULT_LIBRARY) -> dict[str, Any]:
+def _practices(library: str) -> dict[str, Any]:
     return get_library(library).table("practices.toml")
 
 
 def order(library: str = DEFAULT_LIBRARY) -> tuple[str, ...]:
-    """Techniques of a library in the order in which its best practices go through them."""
-    return ORDER if library == DEFAULT_LIBRARY else tuple(_file(library)["order"])
+    """Techniques of a library in the order of its best practices."""
+    return tuple(_practices(library)["order"])
 
 
 @cache
 def practice(technique: str, library: str = DEFAULT_LIBRARY) -> Practice:
     """The practice of a technique, by its key."""
-    stated = _file(library)
-    entry = next(one for one in stated["practice"] if one["technique"] == technique)
-    fields = {name: value for name, value in entry.items() if name != "page"}
-    return Practice(source_url=stated["base_url"] + entry["page"], date=stated["date"], **fields)
+    page = _practices(library)
+    entry = next(entry for entry in page["practice"] if entry["technique"] == technique)
+    fields = {"argument": technique, **{name: value for name, value in entry.items() if name != "page"}}
+    return Practice(source_url=page["base_url"] + entry["page"], date=page["date"], **fields)
 
 
-def subset_tip() -> str:
-    """AWS's tip against more techniques than needed, as a clause."""
-    return str(_file()["subset_tip"]["text"])
+def subset_tip(library: str) -> str:
+    """The documentation's tip against more techniques than needed, as a clause; empty if there is none."""
+    return str(_practices(library).get("subset_tip", {}).get("text", ""))

@@ -1,4 +1,4 @@
-"""The recommendation as plain text: what a terminal, a log and a screen reader get."""
+"""The recommendation as plain text, for terminals, logs and screen readers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.guidance.amounts import global_batch, unit, usd_per_million
 from smp_advisor.guidance.wording import gib, gives_back, probability, spare
 from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _WIDTH = 100
 
 
 def report(advice: Advice) -> str:
-    """The whole recommendation: plan, figures, memory, explanation, reference, demands on the script."""
+    """The full recommendation: plan, figures, memory, explanation, reference, requirements for the script."""
     sections = (
         ("Recommendation", _header(advice)),
         ("Configuration", _plan(advice.model, advice.plan, advice.estimate)),
@@ -35,8 +36,8 @@ def report(advice: Advice) -> str:
         ("Memory per GPU", _memory(advice.estimate)),
         ("Why", _why(advice)),
         (f"Nearest AWS reference: {advice.reference.name if advice.reference else ''}", _reference(advice.reference)),
-        ("What it demands of your script", _demands(advice)),
-        ("What the figures rest on", advice.estimate.assumptions),
+        ("Requirements for your script", _requirements(advice)),
+        ("Assumptions", advice.estimate.assumptions),
     )
     blocks = []
     for title, lines in sections:
@@ -50,8 +51,8 @@ def _wrapped(line: str) -> str:
     if line.startswith("  "):  # tables keep their columns
         return line
     # A number keeps its unit: textwrap does not break at no-break spaces.
-    kept = re.sub(r"(\d) (%|GiB|s\b|ms\b|B\b)", "\\1\xa0\\2", line)
-    filled = textwrap.fill(kept, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    unbroken = re.sub(r"(\d) (%|GiB|s\b|ms\b|B\b)", "\\1\xa0\\2", line)
+    filled = textwrap.fill(unbroken, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return filled.replace("\xa0", " ")
 
 
@@ -73,30 +74,26 @@ def _plan(model: Model, plan: Plan, estimate: Estimate) -> Iterator[str]:
 
 
 def _settings(plan: Plan) -> list[tuple[str, object]]:
-    """A plan's settings in words, as its library calls them."""
-    if plan.library != "smp-v1":
-        stated = schema(plan.library)
-        fields = [one for one in (*stated.parameters, *stated.settings) if one.audience == "user"]
-        known = plan_fields(plan.library)
-        values = [(one, getattr(plan, one.key)) for one in fields if one.key in known]
-        return [(one.title.lower(), _said(one, value)) for one, value in values if value is not None]
-    rows: list[tuple[str, object]] = [
-        ("tensor parallel degree", plan.tensor_parallel_degree),
-        ("pipeline parallel degree", plan.pipeline_parallel_degree),
-        ("sharded data parallel degree", plan.sharded_data_parallel_degree),
-        ("shard optimizer state", "yes" if plan.shard_optimizer_state else "no"),
-        ("activation checkpointing", plan.activation_checkpointing or "none"),
-        ("offload activations", "yes" if plan.offload_activations else "no"),
-        ("batch size", f"{plan.batch_size} per {'tensor parallel group' if plan.prescaled_batch else 'GPU'}"),
-        ("microbatches", plan.microbatches),
+    """A plan's settings, with their titles."""
+    record, parameters = get_library(plan.library), schema(plan.library)
+    names = record.reported or [
+        parameter.key for parameter in (*parameters.parameters, *parameters.settings) if parameter.audience == "user"
     ]
-    if plan.pipeline_parallel_degree > 1:
-        rows.append(("active microbatches", f"{plan.active_in_flight} ({plan.pipeline} pipeline)"))
+    fields = plan_fields(plan.library)
+    rows: list[tuple[str, object]] = []
+    for name in names:
+        parameter = parameters.described(name)
+        if name not in fields or parameter is None or getattr(plan, name) is None:
+            continue
+        rows.append((parameter.title.lower(), _value(plan, parameter)))
     return rows
 
 
-def _said(setting: Parameter, value: object) -> object:
-    if setting.type == "str" and value is False:
+def _value(plan: Plan, parameter: Parameter) -> object:
+    value = getattr(plan, parameter.key)
+    if parameter.key == "batch_size" and plan.prescaled_batch:
+        return f"{value} per tensor-parallel group"
+    if parameter.type == "str" and value is False:
         return "none"
     return ("yes" if value else "no") if isinstance(value, bool) else value
 
@@ -108,23 +105,25 @@ def _figures(model: Model, estimate: Estimate) -> Iterator[str]:
     rate = f"{estimate.samples_per_second:,.1f} samples/s"
     if model.reads_tokens:
         rate += f", {estimate.tokens_per_second:,.0f} tokens/s"
-    price_each = usd_per_million(model, estimate)
+    price_per_million = usd_per_million(model, estimate)
     rows = [
         ("memory", f"{gib(estimate.memory.peak.total_gib)} of {gib(estimate.usable_gpu_memory_gib)} usable{needed}"),
         ("headroom", f"{gib(estimate.headroom_gib)}; fits with probability {probability(estimate.fit_probability)}"),
         ("throughput", rate),
         ("step time", f"{estimate.step_seconds:.2f} s (95 %: {low:.2f} to {high:.2f} s)"),
-        ("utilisation", f"{estimate.tflops_per_gpu:.0f} TFLOPS per GPU, {100 * estimate.mfu:.1f} % MFU"),
-        ("price", "no on-demand price known" if price is None else f"{price:,.2f} USD an hour"),
+        ("utilization", f"{estimate.tflops_per_gpu:.0f} TFLOPS per GPU, {100 * estimate.mfu:.1f} % MFU"),
+        ("price", "no on-demand price known" if price is None else f"{price:,.2f} USD per hour"),
     ]
-    if price_each is not None:
-        rows.append(("cost", f"{price_each:.3f} USD per million {unit(model)}"))
+    if price_per_million is not None:
+        rows.append(("cost", f"{price_per_million:.3f} USD per million {unit(model)}"))
     if estimate.days is not None:
-        between = estimate.usd_total_range
+        interval = estimate.usd_total_range
         total = (
-            "" if between is None else f", {estimate.usd_total:,.0f} USD (95 %: {between[0]:,.0f} to {between[1]:,.0f})"
+            ""
+            if interval is None
+            else f", {estimate.usd_total:,.0f} USD (95 %: {interval[0]:,.0f} to {interval[1]:,.0f})"
         )
-        rows.append(("whole run", f"{estimate.days:,.1f} days{total}"))
+        rows.append(("entire run", f"{estimate.days:,.1f} days{total}"))
     yield from (f"  {name:<14}{value}" for name, value in rows)
 
 
@@ -147,21 +146,21 @@ def _why(advice: Advice) -> Iterator[str]:
         yield f"{step.order}. {step.title}: {step.decision}. {step.because}"
 
 
-def _demands(advice: Advice) -> Iterator[str]:
-    """What is left to do; what the generated cells already do is only counted."""
-    done = [one for one in advice.pitfalls if one.severity == "info"]
-    yield from (f"{one.id}: {one.text}" for one in advice.pitfalls if one.severity != "info")
+def _requirements(advice: Advice) -> Iterator[str]:
+    """Requirements that are left to the user; those that the generated cells meet are only listed."""
+    done = [pitfall.id for pitfall in advice.pitfalls if pitfall.severity == "info"]
+    yield from (f"{pitfall.id}: {pitfall.text}" for pitfall in advice.pitfalls if pitfall.severity != "info")
     if done:
-        names = ", ".join(one.id for one in done)
-        yield f"Already done by the generated cells, or to know (advice.pitfalls has each in words): {names}."
+        yield f"Met by the generated cells, or for information (advice.pitfalls has the texts): {', '.join(done)}."
 
 
 def _reference(reference: Reference | None) -> Iterator[str]:
     if reference is None:
         return
     fits = "fits" if reference.fits else "does not fit"
-    yield f"{reference.summary} By this model it {fits}: it needs {reference.needed_gib:.1f} GiB a GPU."
-    for one in reference.differences:
-        yield f"- {one.setting}: {one.reference} there, {one.recommended} here. {one.because}"
+    yield f"{reference.summary} It {fits} by the cost model: it needs {reference.needed_gib:.1f} GiB per GPU."
+    for difference in reference.differences:
+        values = f"{difference.recommended} (reference: {difference.reference})"
+        yield f"- {difference.setting}: {values}. {difference.because}"
     if reference.extrapolation:
         yield reference.extrapolation

@@ -1,4 +1,4 @@
-"""Values of an explanation: one step a technique, in the order of AWS's best practices."""
+"""Parts of an explanation: steps, differences from a reference configuration, pitfalls."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ Decision = Literal["used", "not used", "not possible"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """One technique: used or not, and the figures that decided it."""
+    """Decision on one technique, with the figures behind it."""
 
     order: int
-    """Place in the best practices, from 1."""
+    """Position in the best practices, from 1."""
     technique: str
-    """Key, as the library's best practices list them: ``instance``, ``optimizer_state_sharding``, ``batch``, ..."""
+    """Key in the library's best practices: ``instance``, ``optimizer_state_sharding``, ``batch``, ..."""
     title: str
     decision: Decision
     because: str
-    """A few sentences with the figures with and without."""
+    """Reason: a few sentences with the figures with and without the technique."""
     trade_off: str
-    """What the technique costs, from the documentation."""
+    """Costs of the technique, from the documentation."""
     figures: tuple[tuple[str, str], ...] = ()
     """(label, value with unit) pairs: "memory needed with", "memory needed without", "step time with", ..."""
     source_title: str = ""
     source_url: str = ""
     alternative: Plan | None = None
-    """The plan that the figures compare with: without the technique where it is used, with it where it is not. None
-    where no such plan exists, and for the instance, where the plan stays and the machine changes."""
+    """The plan of the comparison: without the technique if it is used, with it otherwise. None if no such plan exists,
+    and for the instance, because there the machine changes and not the plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """One setting in which the recommendation differs from a reference configuration."""
+    """A setting in which the recommendation differs from a reference configuration."""
 
     setting: str
     reference: str
@@ -48,27 +48,27 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reference:
-    """The nearest of AWS's published configurations, how it fares by the cost model and what differs."""
+    """The nearest of AWS's published configurations, its estimate, and the differences from it."""
 
     name: str
     summary: str
     fits: bool
     needed_gib: float
-    """What a GPU must have for it to run, by the cost model."""
+    """Memory needed per GPU, from the cost model."""
     differences: tuple[Difference, ...]
     extrapolation: str
-    """How far the recommendation is from what AWS tested, and how to move there (batch first, then TP)."""
+    """Distance from the configuration that AWS ran, and the result of AWS's procedure of extrapolation."""
     source_url: str
     assumed: tuple[str, ...] = ()
-    """What AWS does not publish of the configuration and was filled in, one sentence each."""
+    """Values that AWS does not publish and that are assumed here, one sentence each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pitfall:
-    """What this plan demands of the training script or the data pipeline."""
+    """A requirement of the plan for the training script, the data pipeline or the job."""
 
     id: str
-    """The check that finds it (``SMP109``)."""
+    """Id of the check that finds violations (``SMP109``), or a name."""
     severity: Literal["error", "warning", "info"]
     text: str
     source_url: str = ""

@@ -1,4 +1,4 @@
-"""What a plan would be with one setting changed, everything else as equal as the library allows."""
+"""An alternative plan: some settings changed, everything else as equal as the library allows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.case import Case
+    from smp_advisor.guidance.planned_run import PlannedRun
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -28,79 +28,75 @@ __all__ = ["WhatIf", "evaluate", "vary"]
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """Another plan to compare with, or why there is none."""
+    """An alternative plan, or why there is none."""
 
     cluster: Cluster
     job: Job
     plan: Plan | None = None
     moved: tuple[str, ...] = ()
-    """Other settings that had to move: "1 microbatch instead of 4"."""
+    """Other settings that had to change: "1 microbatch instead of 4"."""
     obstacle: str = ""
-    """Sentence on why the library or the cluster allows no such plan; empty where `plan` is given."""
+    """Sentence on why the library or the cluster allows no such plan; empty if there is a `plan`."""
 
     @property
     def aside(self) -> str:
-        """The moved settings in parentheses, with a space before; empty where none moved."""
+        """The other changed settings in parentheses, after a space; empty if there are none."""
         return f" (with {', '.join(self.moved)})" if self.moved else ""
 
 
-def vary(case: Case, *, cluster: Cluster | None = None, hold_global_batch: bool = True, **changes: Any) -> WhatIf:
-    """Change settings of the plan and move others only where the library demands it.
+def vary(run: PlannedRun, *, cluster: Cluster | None = None, keep_global_batch: bool = True, **changes: Any) -> WhatIf:
+    """Change settings of the plan, and others only if the library requires it.
 
-    The global batch stays, so that step times compare: where the number of replicas changes, the batch of each does.
-    What else had to move is listed in `WhatIf.moved`.
+    The global batch stays, so that step times compare: if the number of replicas changes, the batch of each changes.
+    `WhatIf.moved` lists the other settings that had to change.
 
     Parameters
     ----------
-    case
-        Where it starts from.
+    run
+        The run to change.
     cluster
         Another cluster.
-    hold_global_batch
+    keep_global_batch
         Whether the global batch stays. Otherwise each replica keeps its batch, and the job's global batch is waived.
     **changes
         Fields of `Plan`.
     """
-    place = cluster or case.cluster
-    job = case.job if hold_global_batch else replace(case.job, global_batch_size=None)
+    place = cluster or run.cluster
+    job = run.job if keep_global_batch else replace(run.job, global_batch_size=None)
     after = dependent_settings(
-        case.plan,
-        fields_of(case.plan),
+        run.plan,
+        fields_of(run.plan),
         changes,
-        model=case.model,
+        model=run.model,
         job=job,
         cluster=place,
-        global_batch_size=case.estimate.global_batch_size if hold_global_batch else None,
-        cluster_before=case.cluster,
+        global_batch_size=run.estimate.global_batch_size if keep_global_batch else None,
+        cluster_before=run.cluster,
     )
     if after.obstacle:
         return WhatIf(cluster=place, job=job, obstacle=after.obstacle)
-    settings, moved = completed_settings(case.plan, after.settings, place), after.moved
+    settings, moved = completed_settings(run.plan, after.settings, place), after.moved
     if settings.get("bf16") and not settings["sharded_data_parallel_degree"] > 1:
         settings |= {"bf16": False, "fp16": True}
         job = replace(job, precision="fp16")
         moved = (*moved, "fp16, because bf16 needs sharded data parallelism")
-    return _built(case, place, job, settings, moved)
-
-
-def _built(case: Case, place: Cluster, job: Job, settings: dict[str, Any], moved: tuple[str, ...]) -> WhatIf:
     try:
-        plan = replace(case.plan, **settings)
+        plan = replace(run.plan, **settings)
     except PlanError as error:
         return WhatIf(cluster=place, job=job, obstacle=str(error))
-    for sentence in mismatches(plan, place, case.model, job):
+    for sentence in mismatches(plan, place, run.model, job):
         return WhatIf(cluster=place, job=job, obstacle=sentence)
     return WhatIf(cluster=place, job=job, plan=plan, moved=moved)
 
 
-def evaluate(model: Model, questions: Mapping[Key, WhatIf]) -> dict[Key, Estimate]:
-    """Estimates of all plans, those of one cluster and job together; a question without a plan has no answer."""
+def evaluate(model: Model, comparisons: Mapping[Key, WhatIf]) -> dict[Key, Estimate]:
+    """Estimates of the alternative plans, those of one cluster and job together; none for a missing plan."""
     groups: dict[tuple[Cluster, Job], list[tuple[Key, Plan]]] = defaultdict(list)
-    for key, question in questions.items():
-        if question.plan is not None:
-            groups[question.cluster, question.job].append((key, question.plan))
-    answers: dict[Key, Estimate] = {}
-    for (cluster, job), asked in groups.items():
-        found = estimate_many(model, cluster, job, [plan for _, plan in asked])
-        answers.update(zip((key for key, _ in asked), found, strict=True))
-    return answers
+    for key, comparison in comparisons.items():
+        if comparison.plan is not None:
+            groups[comparison.cluster, comparison.job].append((key, comparison.plan))
+    results: dict[Key, Estimate] = {}
+    for (cluster, job), plans in groups.items():
+        estimates = estimate_many(model, cluster, job, [plan for _, plan in plans])
+        results.update(zip((key for key, _ in plans), estimates, strict=True))
+    return results

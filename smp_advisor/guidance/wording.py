@@ -1,4 +1,4 @@
-"""Figures as people read them, and the sentences that compare two estimates."""
+"""Figures with their units, and the phrases that compare two estimates."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ __all__ = [
 ]
 
 SAME = 0.005
-"""Changes of less than this share are no change: the cost model does not resolve them."""
-
+"""Relative changes below this share count as no change: the cost model does not resolve them."""
 
 VISIBLE_GIB = 0.05
-"""Half of the last digit in which memory is shown: what differs by more is shown as different."""
+"""Half of the last digit in which memory is shown. Larger differences are visible."""
 
 
 def gib(value: float) -> str:
@@ -48,7 +47,7 @@ def seconds(value: float) -> str:
 
 
 def throughput(value: float) -> str:
-    """Samples a second: ``361.5 samples/s``."""
+    """Throughput: ``361.5 samples/s``."""
     return f"{value:,.1f} samples/s" if value >= 1 else f"{value:.3f} samples/s"
 
 
@@ -59,7 +58,7 @@ def percent(share: float) -> str:
 
 
 def probability(value: float) -> str:
-    """Probability that never claims certainty: ``85.5 %``, ``over 99.9 %``."""
+    """Probability, never as a certainty: ``85.5 %``, ``over 99.9 %``."""
     if value > 0.999:
         return "over 99.9 %"
     return "under 0.1 %" if value < 0.001 else f"{value * 100:.1f} %"
@@ -83,39 +82,38 @@ def listed(parts: tuple[str, ...] | list[str]) -> str:
 
 
 def fits(estimate: Estimate, min_fit_probability: float) -> bool:
-    """Whether a plan fits with the probability asked for, in GPU and host memory."""
+    """Whether a plan fits in GPU and host memory with the required probability."""
     return estimate.fit_probability >= min_fit_probability and estimate.host_memory_fits
 
 
 def gives_back(estimate: Estimate) -> bool:
-    """Whether what a GPU must have is visibly less than its peak, because the allocator keeps free blocks."""
+    """Whether the memory needed is visibly below the peak, because the allocator keeps free blocks."""
     return estimate.memory.peak.total_gib - estimate.needed_gib > VISIBLE_GIB
 
 
 def spare(estimate: Estimate) -> str:
-    """What of the peak the allocator can do without: the difference of the two as they are shown."""
+    """Part of the peak that the allocator can release: the difference of peak and needed memory as shown."""
     peak, needed = round(estimate.memory.peak.total_gib, 1), round(estimate.needed_gib, 1)
-    return f"the allocator can give back {gib(peak - needed)}"
+    return f"the allocator can release {gib(peak - needed)}"
 
 
 def fit(estimate: Estimate, min_fit_probability: float) -> str:
     """Predicate on how a plan fits: "fits with 9.1 GiB to spare"."""
-    usable = gib(estimate.usable_gpu_memory_gib)
-    short = gib(-estimate.headroom_gib)
-    over = f"{short if short != '0.0 GiB' else 'slightly'} more than the usable {usable}"
+    missing = gib(-estimate.headroom_gib)
+    over = f"{missing if missing != '0.0 GiB' else 'slightly'} over the {gib(estimate.usable_gpu_memory_gib)} available"
     if estimate.headroom_gib < 0 and estimate.fit_probability < min_fit_probability:
         return f"does not fit: {over}"
     if not estimate.host_memory_fits:
-        return f"does not fit: {gib(estimate.host_memory_gib_per_node)} of host memory a node is more than there is"
-    if estimate.fit_probability < min_fit_probability:
         return (
-            f"fits with a probability of {probability(estimate.fit_probability)} only, where"
-            f" {probability(min_fit_probability)} is asked for"
+            f"does not fit: a node has less than the required {gib(estimate.host_memory_gib_per_node)} of host memory"
         )
-    if estimate.headroom_gib < 0:  # less than an even chance was asked for
-        asked = probability(min_fit_probability)
-        return f"fits with a probability of {probability(estimate.fit_probability)}, where {asked} is enough: {over}"
-    return f"fits with {gib(estimate.headroom_gib)} to spare"
+    if estimate.headroom_gib >= 0 and estimate.fit_probability >= min_fit_probability:
+        return f"fits with {gib(estimate.headroom_gib)} to spare"
+    required = probability(min_fit_probability)
+    chance = f"fits with a probability of {probability(estimate.fit_probability)}"
+    if estimate.fit_probability < min_fit_probability:
+        return f"{chance} only ({required} required)"
+    return f"{chance} ({required} required): {over}"  # the required probability is less than an even chance
 
 
 def degree_of_change(before: float, after: float, *, more: str = "more", less: str = "less") -> str:
@@ -126,32 +124,32 @@ def degree_of_change(before: float, after: float, *, more: str = "more", less: s
     return f"{percent(change)} {more if change > 0 else less}"
 
 
-def compared(now: Estimate, other: Estimate) -> str:
-    """Predicate of another plan against the present one, memory and speed.
+def compared(current: Estimate, alternative: Estimate) -> str:
+    """Predicate of an alternative plan against the current one: memory, and step time or throughput.
 
-    Step times are compared where both plans process the same global batch, throughputs otherwise.
+    Step times are compared if both plans process the same global batch, throughputs otherwise.
     """
-    here, there = gib(now.needed_gib), gib(other.needed_gib)
-    memory = f"the same {here} a GPU" if here == there else f"{there} a GPU instead of {here}"
-    if now.global_batch_size == other.global_batch_size:
-        before, after = seconds(now.step_seconds), seconds(other.step_seconds)
-        change = degree_of_change(now.step_seconds, other.step_seconds, more="longer", less="shorter")
-        time = f"the same {after} a step" if before == after else f"{after} a step instead of {before} ({change})"
-        return f"would need {memory} and take {time}"
-    before, after = throughput(now.samples_per_second), throughput(other.samples_per_second)
-    change = degree_of_change(now.samples_per_second, other.samples_per_second)
-    speed = f"the same {after}" if before == after else f"{after} instead of {before} ({change})"
-    return f"would need {memory} and process {speed}"
+    needed, reference = gib(alternative.needed_gib), gib(current.needed_gib)
+    memory = f"the same {reference} per GPU" if needed == reference else f"{needed} per GPU (vs {reference})"
+    if current.global_batch_size == alternative.global_batch_size:
+        before, after = seconds(current.step_seconds), seconds(alternative.step_seconds)
+        change = degree_of_change(current.step_seconds, alternative.step_seconds, more="longer", less="shorter")
+        time = f"the same {after} per step" if before == after else f"{after} per step (vs {before}, {change})"
+        return f"needs {memory} and takes {time}"
+    before, after = throughput(current.samples_per_second), throughput(alternative.samples_per_second)
+    change = degree_of_change(current.samples_per_second, alternative.samples_per_second)
+    speed = f"the same {after}" if before == after else f"{after} (vs {before}, {change})"
+    return f"needs {memory} and processes {speed}"
 
 
 def figures(with_: Estimate | None, without: Estimate | None) -> tuple[tuple[str, str], ...]:
-    """Memory that is needed, step time and throughput with and without a technique, as label and value."""
+    """Needed memory, step time and throughput with and without a technique, as (label, value) pairs."""
     rows: list[tuple[str, str]] = []
-    for label, one in (("with", with_), ("without", without)):
-        if one is not None:
+    for label, estimate in (("with", with_), ("without", without)):
+        if estimate is not None:
             rows += [
-                (f"memory needed {label}", gib(one.needed_gib)),
-                (f"step time {label}", seconds(one.step_seconds)),
-                (f"throughput {label}", throughput(one.samples_per_second)),
+                (f"memory needed {label}", gib(estimate.needed_gib)),
+                (f"step time {label}", seconds(estimate.step_seconds)),
+                (f"throughput {label}", throughput(estimate.samples_per_second)),
             ]
     return tuple(rows)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.libraries.space import Space
-    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.job import Job, Precision
     from smp_advisor.workload.model import Model
 
 __all__ = ["Library", "table"]
@@ -80,6 +80,12 @@ class Library:
     """Model family of a shape that is inferred from a parameter count: the one of AWS's reference configurations."""
     fused_attention: bool = True
     """Whether transformers runs fused attention in the library's containers."""
+    default_precision: Precision = "bf16"
+    """Precision of jobs that state none; fp16 in place of bf16 on GPUs without bf16."""
+    default_attention: Literal["eager", "fused"] = "fused"
+    """Attention of jobs that state none."""
+    divides_model: bool = True
+    """Whether plans can divide the model's state over GPUs, so that more nodes help a model to fit."""
     shard_field: str = ""
     """Field of the plan with the number of shards; empty where it has none."""
     shards_beside: tuple[str, ...] = ()
@@ -90,6 +96,8 @@ class Library:
     """Names of the controls, in the order of the form: fields of the plan, or names that `control_codec` maps."""
     control_codec: ControlCodec = field(default_factory=ControlCodec)
     """How the controls show the fields of a plan."""
+    reported: tuple[str, ...] = ()
+    """Fields of the plan in the text report; all user-facing ones if empty."""
     alternatives: tuple[str, ...] = ()
     """Fields of the plan that tell the rows of `Advice.alternatives` apart."""
 

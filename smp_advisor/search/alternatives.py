@@ -1,4 +1,4 @@
-"""The best plan of each combination of techniques, and why it lost."""
+"""The best plan of each combination of techniques, and why it is not the recommended one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COMBINATION = (
 )
 
 
-def _shown(plan: Plan, name: str) -> Any:
+def _value(plan: Plan, name: str) -> Any:
     value = getattr(plan, name)
     return value or "none" if name == "activation_checkpointing" else value
 
@@ -48,7 +48,7 @@ def _first_of_each(keys: NDArray[np.int64]) -> NDArray[np.intp]:
 def _combinations(layout: Layout) -> NDArray[np.int64]:
     """A number for each plan's combination of techniques, shape (n,).
 
-    Offloading counts only where it has something to move: activations of a microbatch that waits.
+    Offloading counts only if it moves something: activations of a microbatch that waits.
     """
     waits = ((layout.pipeline_parallel_degree > 1) & (layout.microbatches > 1)) | layout.offload_running
     columns = [getattr(layout, name).astype(np.int64) for name in _COMBINATION]
@@ -61,32 +61,32 @@ def _combinations(layout: Layout) -> NDArray[np.int64]:
 
 
 def alternatives(result: SearchResult, *, sequence_length: int, min_fit_probability: float) -> pd.DataFrame:
-    """One row a combination of techniques: its best plan, best first, with why it lost.
+    """The best plan of each combination of techniques, one row per combination, best first.
 
-    Combinations of which no plan fits follow, nearest to fitting first. Columns: the plan's settings, figures with
-    their units in the names, ``fit_probability`` and ``why``.
+    Combinations without a plan that fits follow, nearest to fitting first. Columns: the plan's settings, figures with
+    their units in the names, ``fit_probability``, and ``why`` the plan is not the recommended one.
     """
     import pandas as pd
 
     layout = result.space.layout
     keys = _combinations(layout)
     fitting = _first_of_each(keys[result.ranked])
-    chosen = result.ranked[fitting]
+    best = result.ranked[fitting]
     nearest_first = np.argsort(result.needed_gib, kind="stable")
-    others = nearest_first[_first_of_each(keys[nearest_first])]
-    others = others[~np.isin(keys[others], keys[chosen])]
+    too_large = nearest_first[_first_of_each(keys[nearest_first])]
+    too_large = too_large[~np.isin(keys[too_large], keys[best])]
 
-    speeds = dict(zip(chosen.tolist(), result.scores.tokens_per_second[fitting].tolist(), strict=True))
+    speeds = dict(zip(best.tolist(), result.scores.tokens_per_second[fitting].tolist(), strict=True))
     counts = techniques(layout)
     usable = result.cluster.instance.usable_gpu_memory_gib
     rows: list[dict[str, Any]] = []
-    for row in [*chosen.tolist(), *others.tolist()]:
+    for row in [*best.tolist(), *too_large.tolist()]:
         speed = speeds.get(row)
         plan = result.space.plan(row)
         batch = global_batch_size(plan, result.cluster)
         rows.append(
             {
-                **{name: _shown(plan, name) for name in get_library(plan.library).alternatives},
+                **{name: _value(plan, name) for name in get_library(plan.library).alternatives},
                 "global_batch_size": batch,
                 "tokens_per_second": speed,
                 "step_seconds": None if speed is None else batch * sequence_length / speed,
@@ -105,11 +105,11 @@ def _why(row: dict[str, Any], leader: dict[str, Any], min_fit_probability: float
     """Why a plan is not the recommended one, in one sentence."""
     if row["tokens_per_second"] is None:
         if row["headroom_gib"] < 0:
-            return f"Does not fit: {-row['headroom_gib']:.1f} GiB over in its smallest form."
+            return f"Does not fit: {-row['headroom_gib']:.1f} GiB over the available memory with the smallest batch."
         if row["fit_probability"] < min_fit_probability:
             return (
-                f"Fits by the point estimate, but only with {100 * row['fit_probability']:.1f} % probability "
-                f"({100 * min_fit_probability:.0f} % asked for)."
+                f"Fits by the point estimate, but with a probability of {100 * row['fit_probability']:.1f} % only "
+                f"({100 * min_fit_probability:.0f} % required)."
             )
         return "Its offloaded activations do not fit in host memory."
     if row is leader:
@@ -124,8 +124,8 @@ def _why(row: dict[str, Any], leader: dict[str, Any], min_fit_probability: float
     if less > 0:
         return f"As fast within {100 * NEAR_BEST:.0f} %, with {less:.1f} GiB less headroom."
     if less == 0:
-        batch = f"{row['global_batch_size']:,} instead of {leader['global_batch_size']:,} samples a step"
+        batch = f"{row['global_batch_size']:,} samples per step (vs {leader['global_batch_size']:,})"
         return f"As fast within {100 * NEAR_BEST:.0f} %, with the same headroom and {batch}."
     faster = round(100 * (ratio - 1))
-    speed = f"{abs(faster)} % {'more' if faster > 0 else 'less'} speed" if faster else "as fast"
+    speed = f"{abs(faster)} % {'faster' if faster > 0 else 'slower'}" if faster else "as fast"
     return f"Ranked lower by the objective ({speed}, {-less:.1f} GiB more headroom)."

@@ -20,15 +20,15 @@ __all__ = ["comparable_clusters", "search_cheapest"]
 
 
 def comparable_clusters(cluster: Cluster, library: str) -> list[Cluster]:
-    """Clusters up to the given one: its instance type and the library's others with a known price.
+    """Clusters up to a given one: its instance type, and the library's other types with a known price.
 
     Counts are the powers of two up to the given number of nodes, and that number.
     """
     counts = sorted({2**k for k in range(cluster.nodes.bit_length())} | {cluster.nodes})
-    # Types that are being phased out are compared only when asked for.
-    others = [one for one in suggested_instances(library) if one.usd_per_hour is not None]
-    instances = [cluster.instance, *(one for one in others if one.name != cluster.instance.name)]
-    return [Cluster(one, count) for one in instances for count in counts if count <= cluster.nodes]
+    # Types that are being phased out are compared only if the user requests them.
+    priced = [instance for instance in suggested_instances(library) if instance.usd_per_hour is not None]
+    instances = [cluster.instance, *(instance for instance in priced if instance.name != cluster.instance.name)]
+    return [Cluster(instance, count) for instance in instances for count in counts if count <= cluster.nodes]
 
 
 def search_cheapest(
@@ -40,15 +40,17 @@ def search_cheapest(
     min_fit_probability: float,
     pins: Mapping[str, Any] | None = None,
 ) -> tuple[SearchResult | None, list[SearchResult]]:
-    """Search all comparable clusters; the one whose best plan costs least per token, and all results.
+    """Search all comparable clusters for the plan with the lowest cost per token; return its result and all results.
 
-    Clusters within 3 % of the cheapest count as equal: among them the one asked about wins, then its instance type,
-    then the lowest price an hour. None where nothing fits anywhere.
+    Clusters within 3 % of the cheapest count as equal: among them the requested one wins, then its instance type, then
+    the lowest price per hour. None if nothing fits anywhere.
     """
     results = [
-        search(model, one, job, objective="cost", min_fit_probability=min_fit_probability, pins=pins, library=library)
-        for one in comparable_clusters(cluster, library)
-        if not (job.precision == "bf16" and not one.instance.bf16)
+        search(
+            model, candidate, job, objective="cost", min_fit_probability=min_fit_probability, pins=pins, library=library
+        )
+        for candidate in comparable_clusters(cluster, library)
+        if not (job.precision == "bf16" and not candidate.instance.bf16)
     ]
     fitting = [r for r in results if len(r.ranked) and r.scores.usd_per_token[0] < float("inf")]
     if not fitting:

@@ -1,4 +1,4 @@
-"""Which of the plans that fit is best, and why the others are not."""
+"""Rank of the plans that fit."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Objective = Literal["throughput", "cost", "headroom", "simplicity"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
 NEAR_BEST = 0.03
-"""Plans within this share of the best count as equal: among them the one with the fewest techniques, then the most
-headroom wins (AWS, model-parallel best practices: if a subset of the techniques is enough, more does not help)."""
+"""Plans within this share of the best count as equal: among them the fewest techniques win, then the most headroom
+(AWS, model-parallel best practices: if a subset of the techniques is enough, more techniques do not help)."""
 
 _SLOWEST_SHARE = 0.5
 """`headroom` and `simplicity` look only at plans with at least this share of the best throughput."""
@@ -29,19 +29,19 @@ _SLOWEST_SHARE = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """What ranking needs to know of n plans that fit, arrays of shape (n,)."""
+    """Values by which n plans are ranked, arrays of shape (n,)."""
 
     tokens_per_second: Floats
     usd_per_token: Floats
-    """Equal for all plans of one cluster up to throughput; infinite where no price is known."""
+    """Depends on throughput alone within a cluster; infinite if no price is known."""
     headroom: Floats
-    """Share of usable memory that is not needed, at the point estimate."""
+    """Share of usable memory that is free, at the point estimate."""
     techniques: NDArray[np.int64]
     tokens_per_step: NDArray[np.int64]
 
 
 def techniques(layout: Layout) -> NDArray[np.int64]:
-    """How many memory-saving techniques each plan uses, shape (n,).
+    """Number of memory-saving techniques of each plan, shape (n,).
 
     Tensor, pipeline, context and expert parallelism, sharding (of the optimizer state or of everything), activation
     checkpointing, grouping of checkpoints, offloading.
@@ -65,8 +65,8 @@ def techniques(layout: Layout) -> NDArray[np.int64]:
 def order(scores: Scores, objective: Objective) -> NDArray[np.intp]:
     """Rows from best to worst; deterministic (ties keep the order of enumeration).
 
-    ``throughput``: tokens a second. ``cost``: US dollars a token. ``headroom``: free memory, among plans at least half
-    as fast as the fastest. ``simplicity``: fewest techniques, among the same. Plans within 3 % of the best value are
+    ``throughput``: tokens per second. ``cost``: USD per token. ``headroom``: free memory, among plans at least half as
+    fast as the fastest. ``simplicity``: fewest techniques, among the same. Plans within 3 % of the best value are
     equal, and among equals fewer techniques win, then more headroom, then the smaller batch.
     """
     speed = scores.tokens_per_second
@@ -81,7 +81,7 @@ def order(scores: Scores, objective: Objective) -> NDArray[np.intp]:
     near = ~slow & (value >= best * (1 - NEAR_BEST))
     # Near the best: fewest techniques, most headroom, value. Below: by value alone.
     fewest = np.where(near, scores.techniques, 0)
-    # Rounded, so that what differs in the last bits only is equal.
+    # Rounded, so that values that differ in the last bits only are equal.
     roomiest = np.where(near, -np.round(scores.headroom, 3), 0.0)
     smallest = np.where(near, scores.tokens_per_step, 0)
     return np.lexsort((-speed, -value, smallest, roomiest, fewest, ~near, slow))

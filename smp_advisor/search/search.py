@@ -1,4 +1,4 @@
-"""Enumerate, estimate memory, drop what does not fit, estimate time, rank."""
+"""Search: enumerate plans, estimate memory, drop those that do not fit, estimate time, rank."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ class SearchResult:
     objective: Objective
     space: Space
     peak_gib: Floats
-    """Of every plan, shape (n,): with all that the allocator keeps while there is room."""
+    """Peak memory of every plan, shape (n,), with the free blocks that the allocator keeps while there is room."""
     needed_gib: Floats
-    """Of every plan, shape (n,): what a GPU must have for it to run."""
+    """Memory per GPU that every plan needs, shape (n,)."""
     margin: Floats
     """Free memory of every plan in standard deviations of its error, shape (n,)."""
     ranked: NDArray[np.intp]
-    """Rows that fit with the probability asked for, best first."""
+    """Rows that fit with the required probability, best first."""
     scores: Scores
-    """Of `ranked`, in the same order."""
+    """Scores of `ranked`, in the same order."""
     step_seconds: Floats
-    """Of `ranked`, in the same order."""
+    """Step times of `ranked`, in the same order."""
 
     @property
     def plans_enumerated(self) -> int:
-        """Every plan the library can express here."""
+        """Number of plans that the library can express here."""
         return len(self.space)
 
     def best(self) -> Plan:
-        """The plan at the top."""
+        """The best plan."""
         return self.space.plan(int(self.ranked[0]))
 
 
@@ -72,8 +72,7 @@ def search(
 ) -> SearchResult:
     """Score every plan of a cluster and rank those that fit.
 
-    Memory is estimated for all plans, time for those that fit with `min_fit_probability` and whose offloaded
-    activations the host can hold.
+    Memory is estimated for all plans, time for those that fit with `min_fit_probability` in GPU and host memory.
     """
     space = enumerate_plans(model, cluster, job, pins, library=library)
     memory = memory_columns(model, cluster, job, space.layout)

@@ -44,7 +44,7 @@ def test_a_setting_alone_says_what_it_does():
     found = compare(MODEL, report.plan, unchecked, cluster=report.cluster, job=report.job)
     (row,) = found.differences
     assert (row.setting, row.reference, row.recommended) == ("activation_checkpointing", "each", "off")
-    assert row.because.startswith("Alone, the plan would need")
+    assert row.because.startswith("Alone, the plan needs")
     assert "shorter" in row.because
 
 

@@ -43,7 +43,7 @@ def test_a_free_batch_is_one_that_images_are_trained_with(advice):
     assert 0 < advice.estimate.global_batch_size <= 8192
     assert "global batch free up to 8,192 samples" in advice.defaults
     at_limit = advice.estimate.global_batch_size == 8192
-    assert ("no larger one is within that" in advice.because) == at_limit
+    assert ("no larger batch is within this limit" in advice.because) == at_limit
     assert ("larger ones gain less" in advice.because) != at_limit
     larger = smpa.advise(advice.model, "ml.p4d.24xlarge", instance_count=2, global_batch_size=16_384)
     assert larger.estimate.global_batch_size == 16_384

@@ -10,14 +10,13 @@ from smp_advisor import advise
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance import explain, nearest_reference, pitfalls
-from smp_advisor.guidance.compiler_table import compiler_rows, nearest_tested
-from smp_advisor.guidance.demands import _rows
+from smp_advisor.guidance import explain, nearest_reference, pitfalls, reference_rows
 from smp_advisor.guidance.library_choice import choose_library
+from smp_advisor.guidance.pitfalls import _rows
 from smp_advisor.guidance.practices import order, practice
-from smp_advisor.guidance.reference_smp_v2 import reference_rows_smp_v2
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.registry import LIBRARIES
+from smp_advisor.libraries.training_compiler.tested_models import all_tested_models, nearest_tested
 from smp_advisor.workload import Adapter, Job, Model
 
 LLAMA_70B = Model.from_shape(
@@ -76,7 +75,7 @@ def test_an_alternative_keeps_the_global_batch(smp_v2):
             assert there.global_batch_size == 512
 
 
-@pytest.mark.parametrize("row", reference_rows_smp_v2(), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", reference_rows("smp-v2"), ids=lambda row: row.name)
 def test_aws_reference_rows_of_smp_v2_fit(row):
     assert estimate(row.model, row.cluster, row.job, row.plan).fits
 
@@ -93,8 +92,8 @@ def test_the_nearest_reference_of_smp_v2_argues_each_difference():
     assert found.name == "70 B"
     assert {one.setting for one in found.differences} == {
         "Hybrid shard degree",
-        "Activation offloading",
-        "Batch of a GPU group",
+        "Offload activations",
+        "Batch size",
     }
     assert all(one.because.endswith(".") for one in found.differences)
 
@@ -184,7 +183,7 @@ def test_layers_divided_by_tensor_parallelism_have_divided_gradients():
 
 
 def test_the_tested_table_is_whole():
-    rows = compiler_rows()
+    rows = all_tested_models()
     assert len(rows) == 270
     assert all(row.native_batch_size > 0 and row.compiled_batch_size > 0 for row in rows)
     vit = next(row for row in rows if row.model == "ViT" and row.instance_type == "ml.g5.4xlarge")
@@ -318,7 +317,7 @@ def test_what_a_library_does_not_document_is_refused():
 
 
 def test_a_replica_that_fits_no_gpu_is_told_to_be_divided():
-    with pytest.raises(AdvisorError, match="divide the model with library='fsdp' or 'smp-v2'"):
+    with pytest.raises(AdvisorError, match="divide the model with library='smp-v2' or 'fsdp'"):
         advise("70B", "ml.p4d.24xlarge", library="ddp", sequence_length=512)
 
 

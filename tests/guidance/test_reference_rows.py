@@ -15,7 +15,7 @@ from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
-from tests.guidance.cases import any_case, case, llama, model
+from tests.guidance.runs import any_run, llama, model, planned_run
 
 ROWS = {row.name: row for row in reference_rows()}
 P4D = "ml.p4d.24xlarge"
@@ -84,7 +84,7 @@ def test_does_not_fit_without_activation_checkpointing(row):
 )
 def test_extrapolation_lowers_the_batch_first_and_finds_a_setting_that_fits(moved):
     path = extrapolate(ROWS["10 B"], **moved)
-    found = path.found
+    found = path.first_fit
 
     assert found is not None
     assert path.trials[0].plan == ROWS["10 B"].plan
@@ -102,15 +102,15 @@ def test_extrapolation_raises_tensor_parallelism_when_the_batch_is_not_enough():
     smaller = Model.from_shape(layers=48, hidden=8192, heads=64, vocab=50_000, max_positions=2048)
     path = extrapolate(ROWS["10 B"], model=smaller)
 
-    assert path.found is not None
-    assert path.found.plan.tensor_parallel_degree == 8
-    assert path.found.plan.batch_size == 1
+    assert path.first_fit is not None
+    assert path.first_fit.plan.tensor_parallel_degree == 8
+    assert path.first_fit.plan.batch_size == 1
 
 
 def test_extrapolation_says_when_nothing_on_the_way_fits():
     path = extrapolate(ROWS["10 B"], model=ROWS["60 B"].model, cluster=Cluster(P4D, 2))
 
-    assert path.found is None
+    assert path.first_fit is None
     assert path.trials
 
 
@@ -126,9 +126,9 @@ def test_extrapolation_says_when_the_row_cannot_be_carried_over():
 )
 def test_nearest_is_by_size_and_gpus(parameters, nodes, expected):
     of = Model.from_shape(layers=48, hidden=int((parameters / 576) ** 0.5) // 64 * 64, heads=64, vocab=50_000)
-    one = case(of, Cluster(P4D, nodes), Plan(fp16=True, batch_size=1, shard_optimizer_state=True))
+    run = planned_run(of, Cluster(P4D, nodes), Plan(fp16=True, batch_size=1, shard_optimizer_state=True))
 
-    assert nearest_reference(one.model, one.cluster, one.job, one.plan, one.estimate).name == expected
+    assert nearest_reference(run.model, run.cluster, run.job, run.plan, run.estimate).name == expected
 
 
 def test_reference_is_estimated_by_the_same_cost_model():
@@ -146,53 +146,53 @@ def test_reference_is_estimated_by_the_same_cost_model():
 
 
 def test_each_difference_is_argued_by_trying_the_references_setting():
-    one = case(
+    run = planned_run(
         model("10 B"),
         Cluster(P4D, 16),
         Plan(sharded_data_parallel_degree=8, fp16=True, batch_size=8, activation_checkpointing="each"),
     )
-    reference = nearest_reference(one.model, one.cluster, one.job, one.plan, one.estimate)
+    reference = nearest_reference(run.model, run.cluster, run.job, run.plan, run.estimate)
     found = {difference.setting: difference for difference in reference.differences}
 
-    assert (found["tensor_parallel_degree"].reference, found["tensor_parallel_degree"].recommended) == ("4", "1")
-    tried = replace(one.plan, shard_optimizer_state=True, sharded_data_parallel_degree=1)
-    expected = estimate(one.model, one.cluster, one.job, tried)
-    because = found["sharding of the state"].because
+    assert (found["Tensor parallel degree"].reference, found["Tensor parallel degree"].recommended) == ("4", "1")
+    tried = replace(run.plan, shard_optimizer_state=True, sharded_data_parallel_degree=1)
+    expected = estimate(run.model, run.cluster, run.job, tried)
+    because = found["State sharding"].because
     assert gib(expected.needed_gib) in because
-    assert gib(one.estimate.needed_gib) in because
-    wider = estimate(one.model, one.cluster, one.job, replace(one.plan, batch_size=40))
-    assert throughput(wider.samples_per_second) in found["samples a model replica"].because
+    assert gib(run.estimate.needed_gib) in because
+    wider = estimate(run.model, run.cluster, run.job, replace(run.plan, batch_size=40))
+    assert throughput(wider.samples_per_second) in found["Samples per replica"].because
 
 
-@given(any_case())
-def test_every_plan_has_a_reference_with_reasons(one):
+@given(any_run())
+def test_every_plan_has_a_reference_with_reasons(run):
     reference = nearest_reference(
-        one.model, one.cluster, one.job, one.plan, one.estimate, min_fit_probability=one.min_fit_probability
+        run.model, run.cluster, run.job, run.plan, run.estimate, min_fit_probability=run.min_fit_probability
     )
 
     assert reference.name in ROWS
     assert reference.extrapolation.endswith(".")
     for difference in reference.differences:
-        assert difference.reference != difference.recommended or difference.setting == "model"
+        assert difference.reference != difference.recommended or difference.setting == "Model"
         assert difference.because.endswith(".")
 
 
 def test_distance_from_what_aws_tested_is_stated():
-    one = case(
+    run = planned_run(
         model("20 B"),
         Cluster(P4D, 16),
         Plan(sharded_data_parallel_degree=32, fp16=True, batch_size=1, activation_checkpointing="each"),
         job=Job(sequence_length=2048),
     )
-    text = nearest_reference(one.model, one.cluster, one.job, one.plan, one.estimate).extrapolation
+    text = nearest_reference(run.model, run.cluster, run.job, run.plan, run.estimate).extrapolation
 
     assert "4 times the sequence length" in text
     assert "lower the batch first, then raise the tensor parallel degree" in text
 
 
 def test_other_architectures_are_named_as_such():
-    one = case(llama(), Cluster(P4D, 16), Plan(fp16=True, batch_size=1, shard_optimizer_state=True))
+    run = planned_run(llama(), Cluster(P4D, 16), Plan(fp16=True, batch_size=1, shard_optimizer_state=True))
 
-    text = nearest_reference(one.model, one.cluster, one.job, one.plan, one.estimate).extrapolation
+    text = nearest_reference(run.model, run.cluster, run.job, run.plan, run.estimate).extrapolation
 
     assert "another architecture (llama)" in text

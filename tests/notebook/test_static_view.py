@@ -118,7 +118,7 @@ def test_the_memory_figure_says_what_is_needed_where_the_allocator_keeps_more(ad
     assert note.startswith(f"{now.needed_gib:.1f} GiB needed, ± ")
     # As they are shown, the three add up.
     rest = round(peak, 1) - round(now.needed_gib, 1)
-    assert note.endswith(f" GiB (95 %); the allocator can give back {rest:.1f} GiB")
+    assert note.endswith(f" GiB (95 %); the allocator can release {rest:.1f} GiB")
     assert f"Fits with {now.usable_gpu_memory_gib - now.needed_gib:.1f} GiB to spare" in verdict(now)
     large = replace(advice.plan, batch_size=200)
     over = estimate(advice.model, advice.cluster, advice.job, large)

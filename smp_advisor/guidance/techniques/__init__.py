@@ -1,1 +1,1 @@
-"""One module a technique: which plans to compare with, and what the comparison says."""
+"""One module per technique: which plans to compare with, and the conclusion from the comparison."""

@@ -1,11 +1,11 @@
-"""Batch of a GPU and gradient accumulation, in libraries without a pipeline schedule of their own."""
+"""Batch per GPU and gradient accumulation, in libraries without a pipeline schedule of their own."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.amounts import global_batch
-from smp_advisor.guidance.techniques.finding import Finding
+from smp_advisor.guidance.techniques.conclusion import Conclusion
 from smp_advisor.guidance.what_if import WhatIf, vary
 from smp_advisor.guidance.wording import compared, fit, plural
 from smp_advisor.libraries.plan_fields import plan_fields
@@ -14,46 +14,48 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.case import Case
+    from smp_advisor.guidance.planned_run import PlannedRun
 
-__all__ = ["ask", "find"]
+__all__ = ["comparisons", "conclude"]
 
 
-def ask(case: Case) -> dict[str, WhatIf]:
-    """Twice the batch, where the limit of tokens allows it."""
-    if case.job.global_batch_size is not None or 2 * case.estimate.tokens_per_step > case.job.max_tokens_per_step:
+def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
+    """Twice the batch, if the limit of tokens allows it."""
+    if run.job.global_batch_size is not None or 2 * run.estimate.tokens_per_step > run.job.max_tokens_per_step:
         return {}
-    return {"batch": vary(case, batch_size=2 * case.plan.batch_size)}
+    return {"batch": vary(run, batch_size=2 * run.plan.batch_size)}
 
 
-def find(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> Finding:
-    """Say what the batch is and what more of it would do."""
-    plan, now = case.plan, case.estimate
-    together = plan.tensor_parallel_degree * plan.context_parallel_degree * plan.pipeline_parallel_degree
-    who = f"group of {together} GPUs" if together > 1 else "GPU"
-    whole = global_batch(case.model, now)
+def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+    """Report the batch and the effect of a larger one."""
+    plan = run.plan
+    group = plan.tensor_parallel_degree * plan.context_parallel_degree * plan.pipeline_parallel_degree
+    owner = f"group of {group} GPUs" if group > 1 else "GPU"
+    total = global_batch(run.model, run.estimate)
     steps = plan.gradient_accumulation_steps
-    often = f", {steps} times before each optimizer step" if steps > 1 else ""
+    times = f", {steps} times before each optimizer step" if steps > 1 else ""
+    copies = f"{run.replicas:,} of them make" if run.replicas > 1 else "That is"
     sentences = [
-        (
-            f"Each {who} is handed {plural(plan.batch_size, 'sample')}{often};"
-            f" {plural(case.replicas, 'of them makes', 'of them make')} a global batch of {whole}."
-        )
+        f"Each {owner} processes {plural(plan.batch_size, 'sample')}{times}.",
+        f"{copies} a global batch of {total}.",
     ]
-    if "batch" in answers:
-        estimate = answers["batch"]
-        sentences.append(
-            f"Twice the batch ({2 * plan.batch_size}){asked['batch'].aside} {compared(now, estimate)}; it"
-            f" {fit(estimate, case.min_fit_probability)}."
-        )
-    if case.job.global_batch_size is not None:
-        sentences.append("The global batch is the one that was asked for.")
+    if "batch" in estimates:
+        estimate = estimates["batch"]
+        sentences += [
+            (
+                f"With twice the batch ({2 * plan.batch_size}){comparisons['batch'].aside}, the plan"
+                f" {compared(run.estimate, estimate)}."
+            ),
+            f"It {fit(estimate, run.min_fit_probability)}.",
+        ]
+    if run.job.global_batch_size is not None:
+        sentences.append("The global batch is as requested.")
     rows = [("batch_size", str(plan.batch_size))]
     if "gradient_accumulation_steps" in plan_fields(plan.library):
         rows.append(("gradient_accumulation_steps", str(steps)))
-    return Finding(
+    return Conclusion(
         decision="used",
         because=" ".join(sentences),
-        figures=(*rows, ("global batch", whole)),
-        alternative=asked["batch"].plan if "batch" in answers else None,
+        figures=(*rows, ("global batch", total)),
+        alternative=comparisons["batch"].plan if "batch" in estimates else None,
     )

@@ -1,87 +1,92 @@
-"""Practice 3: activation checkpointing."""
+"""Activation checkpointing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance.techniques.finding import Finding, why_not_used, why_used
+from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary
 from smp_advisor.guidance.wording import compared, figures, fit, gib
 from smp_advisor.libraries.axes import checkpointing_strategies
+from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.case import Case
+    from smp_advisor.guidance.planned_run import PlannedRun
     from smp_advisor.guidance.what_if import WhatIf
 
-__all__ = ["ask", "find"]
+__all__ = ["comparisons", "conclude"]
 
 
-def ask(case: Case) -> dict[str, WhatIf]:
+def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
     """No checkpointing, and the other strategies."""
-    result = {"none": vary(case, activation_checkpointing=False)}
-    for strategy in _strategies(case):
-        result[strategy] = vary(case, activation_checkpointing=strategy)
+    result = {"none": vary(run, activation_checkpointing=False)}
+    for strategy in _strategies(run):
+        result[strategy] = vary(run, activation_checkpointing=strategy)
     return result
 
 
-def _strategies(case: Case) -> list[str]:
-    """The strategies that the library has and the layers can use."""
-    if case.plan.library != "smp-v1":
+def _strategies(run: PlannedRun) -> list[str]:
+    """Strategies that the library has and the layers can use."""
+    setting = schema(run.plan.library).described("activation_checkpointing")
+    if setting is None or "contiguous" not in setting.choices:
         return ["each"]
-    layers = -(-case.model.layer_count // case.plan.pipeline_parallel_degree)
-    return [str(one) for one in checkpointing_strategies(layers, case.plan.tensor_parallel_degree) if one]
+    layers = -(-run.model.layer_count // run.plan.pipeline_parallel_degree)
+    return [str(name) for name in checkpointing_strategies(layers, run.plan.tensor_parallel_degree) if name]
 
 
-def find(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> Finding:
+def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
     """Compare the plan's strategy with none and with the others."""
-    now = case.plan.activation_checkpointing
-    if not now:
-        estimate = answers.get("each")
-        return Finding(
+    strategy = run.plan.activation_checkpointing
+    if not strategy:
+        estimate = estimates.get("each")
+        return Conclusion(
             decision="not used",
-            because=why_not_used(case, asked["each"], estimate, name='activation_checkpointing="each"'),
-            figures=figures(estimate, case.estimate),
-            alternative=asked["each"].plan if estimate else None,
+            because=why_not_used(run, comparisons["each"], estimate, name='activation_checkpointing="each"'),
+            figures=figures(estimate, run.estimate),
+            alternative=comparisons["each"].plan if estimate else None,
         )
-    estimate = answers.get("none")
-    time = case.estimate.time.recomputation_seconds / case.estimate.step_seconds * 100
-    peak = case.estimate.memory.peak
+    estimate = estimates.get("none")
+    share = run.estimate.time.recomputation_seconds / run.estimate.step_seconds * 100
+    peak = run.estimate.memory.peak
     sentences = [
         (
-            f"Strategy {now!r} keeps {gib(peak.activations_gib)} of activations a GPU and {gib(peak.recomputation_gib)}"
-            f" live while it recomputes, which takes {time:.0f} % of the step."
+            f"Strategy {strategy!r} keeps {gib(peak.activations_gib)} of activations per GPU, and"
+            f" {gib(peak.recomputation_gib)} during recomputation."
         ),
-        why_used(case, asked["none"], estimate, name="checkpointing"),
-        *_grouping(case, asked, answers),
+        f"Recomputation takes {share:.0f} % of the step.",
+        why_used(run, comparisons["none"], estimate, name="checkpointing"),
+        *_grouping(run, comparisons, estimates),
     ]
-    return Finding(
+    return Conclusion(
         decision="used",
         because=" ".join(sentences),
-        figures=figures(case.estimate, estimate),
-        alternative=asked["none"].plan if estimate else None,
+        figures=figures(run.estimate, estimate),
+        alternative=comparisons["none"].plan if estimate else None,
     )
 
 
-def _grouping(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> list[str]:
+def _grouping(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> list[str]:
     """The other strategy that needs least memory."""
-    others = {s: answers[s] for s in _strategies(case) if s != case.plan.activation_checkpointing and s in answers}
+    current = run.plan.activation_checkpointing
+    others = {name: estimates[name] for name in _strategies(run) if name != current and name in estimates}
     if not others:
         return []
-    best = min(others, key=lambda strategy: others[strategy].needed_gib)
-    one = others[best]
-    saves = one.needed_gib < case.estimate.needed_gib
-    which = "The most frugal other strategy" if saves else "No other strategy needs less memory: the next"
-    unit = {"each": "one layer a unit", "contiguous": "one unit of all layers of a stage"}.get(
+    best = min(others, key=lambda name: others[name].needed_gib)
+    estimate = others[best]
+    saves = estimate.needed_gib < run.estimate.needed_gib
+    lead = "Of the other strategies," if saves else "No other strategy needs less memory. The next,"
+    unit = {"each": "one unit per layer", "contiguous": "one unit for all layers of a stage"}.get(
         best, f"units of {best.removeprefix('group_')} layers"
     )
-    peak = one.memory.peak
+    least = " needs the least memory:" if saves else ","
+    peak = estimate.memory.peak
     return [
         (
-            f"{which}, {best!r} ({unit}: {gib(peak.activations_gib)} kept and {gib(peak.recomputation_gib)} live while"
-            f" recomputing){asked[best].aside}, {compared(case.estimate, one)};"
-            f" it {fit(one, case.min_fit_probability)}."
-        )
+            f"{lead} {best!r} ({unit}){comparisons[best].aside}{least} it keeps {gib(peak.activations_gib)}, and"
+            f" {gib(peak.recomputation_gib)} during recomputation; the plan {compared(run.estimate, estimate)}."
+        ),
+        f"It {fit(estimate, run.min_fit_probability)}.",
     ]

@@ -1,11 +1,11 @@
-"""Practice 7: batch and microbatches."""
+"""Batch and microbatches."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.amounts import batch_limit, global_batch
-from smp_advisor.guidance.techniques.finding import Finding
+from smp_advisor.guidance.techniques.conclusion import Conclusion
 from smp_advisor.guidance.what_if import WhatIf, vary
 from smp_advisor.guidance.wording import compared, fit, plural
 
@@ -13,85 +13,77 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.case import Case
+    from smp_advisor.guidance.planned_run import PlannedRun
 
-__all__ = ["ask", "find"]
+__all__ = ["comparisons", "conclude"]
 
 
-def ask(case: Case) -> dict[str, WhatIf]:
-    """Twice the batch, twice the microbatches, twice the active microbatches: each where it can be."""
-    plan = case.plan
+def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
+    """Twice the batch, twice the microbatches, twice the active microbatches, each if possible."""
+    plan = run.plan
     result: dict[str, WhatIf] = {}
-    if case.job.global_batch_size is None and not _beyond_limit(case):
-        result["batch"] = vary(case, batch_size=2 * plan.batch_size)
+    if run.job.global_batch_size is None and not _beyond_limit(run):
+        result["batch"] = vary(run, batch_size=2 * plan.batch_size)
     if plan.batch_size % (2 * plan.microbatches) == 0:
         more: dict[str, Any] = {"microbatches": 2 * plan.microbatches}
-        # Held, so that microbatches alone change; the library's default would follow.
+        # Fixed, so that only the microbatches change; the library's default would follow them.
         if plan.pipeline_parallel_degree > 1 and plan.pipeline != "simple":
             more["active_microbatches"] = plan.active_in_flight
-        result["microbatches"] = vary(case, **more)
+        result["microbatches"] = vary(run, **more)
     if plan.pipeline_parallel_degree > 1 and plan.pipeline != "simple" and plan.active_in_flight < plan.microbatches:
         active = min(2 * plan.active_in_flight, plan.microbatches)
-        result["active"] = vary(case, active_microbatches=active)
+        result["active"] = vary(run, active_microbatches=active)
     return result
 
 
-def _beyond_limit(case: Case) -> bool:
-    return 2 * case.estimate.tokens_per_step > case.job.max_tokens_per_step
+def _beyond_limit(run: PlannedRun) -> bool:
+    return 2 * run.estimate.tokens_per_step > run.job.max_tokens_per_step
 
 
-def find(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> Finding:
-    """Say what the batch is and what more of it would do."""
-    plan, now = case.plan, case.estimate
-    rounds = plural(plan.microbatches, "microbatch", "microbatches")
+def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+    """Report the batch and the effect of a larger one."""
+    plan = run.plan
+    microbatches = plural(plan.microbatches, "microbatch", "microbatches")
     size = plan.batch_size // plan.microbatches
-    copies = case.replicas if plan.prescaled_batch else case.data_parallel_degree
-    whole = global_batch(case.model, now)
+    copies = run.replicas if plan.prescaled_batch else run.data_parallel_degree
+    total = global_batch(run.model, run.estimate)
     sentences = [
-        (
-            f"Each {_who(case)} is handed {plural(plan.batch_size, 'sample')} a step, in {rounds} of {size};"
-            f" {f'{copies:,} of them make' if copies > 1 else 'that is'} a global batch of {whole}."
-        )
+        f"Each {_owner(run)} processes {plural(plan.batch_size, 'sample')} per step, in {microbatches} of {size}.",
+        f"{f'{copies:,} of them make' if copies > 1 else 'That is'} a global batch of {total}.",
     ]
     if plan.microbatches > 1:
         sentences.append(
-            f"Every batch must be a multiple of {plan.microbatches}, the last one of an epoch included: drop it with"
+            f"Every batch must be a multiple of {plan.microbatches}, including the last batch of an epoch: drop it with"
             " drop_last=True."
         )
-    for key, what in (
-        ("batch", f"Twice the batch ({2 * plan.batch_size})"),
-        ("microbatches", f"Twice the microbatches ({2 * plan.microbatches}, each half as large)"),
+    active = min(2 * plan.active_in_flight, plan.microbatches)
+    for key, change in (
+        ("batch", f"twice the batch ({2 * plan.batch_size})"),
+        ("microbatches", f"twice the microbatches ({2 * plan.microbatches}, each half as large)"),
+        ("active", f"{active} active microbatches instead of {plan.active_in_flight}"),
     ):
-        if key in answers:
-            sentences.append(_more(case, f"{what}{asked[key].aside}", answers[key]))
-    if "active" in answers:
-        plan_with = asked["active"].plan
-        active = plan_with.active_in_flight if plan_with else None
-        sentences.append(
-            _more(case, f"{active} active microbatches instead of {plan.active_in_flight}", answers["active"])
-        )
-    if case.job.global_batch_size is not None:
-        sentences.append("The global batch is the one that was asked for.")
-    if case.job.global_batch_size is None and _beyond_limit(case):
-        sentences.append(f"Twice the batch would exceed the limit of {batch_limit(case.model, case.job)} a step.")
+        if key in estimates:
+            estimate = estimates[key]
+            sentences.append(f"With {change}{comparisons[key].aside}, the plan {compared(run.estimate, estimate)}.")
+            sentences.append(f"It {fit(estimate, run.min_fit_probability)}.")
+    if run.job.global_batch_size is not None:
+        sentences.append("The global batch is as requested.")
+    elif _beyond_limit(run):
+        sentences.append(f"Twice the batch would exceed the limit of {batch_limit(run.model, run.job)} per step.")
     figures = (
         ("batch_size", str(plan.batch_size)),
         ("microbatches", str(plan.microbatches)),
         ("samples per microbatch", str(size)),
-        ("microbatches in flight", str(now.microbatches_in_flight)),
-        ("global batch", whole),
+        ("microbatches in flight", str(run.estimate.microbatches_in_flight)),
+        ("global batch", total),
     )
-    shown = next((asked[key].plan for key in ("batch", "microbatches", "active") if key in answers), None)
-    return Finding(decision="used", because=" ".join(sentences), figures=figures, alternative=shown)
+    alternative = next((comparisons[key].plan for key in ("batch", "microbatches", "active") if key in estimates), None)
+    return Conclusion(decision="used", because=" ".join(sentences), figures=figures, alternative=alternative)
 
 
-def _who(case: Case) -> str:
-    """What `batch_size` is the batch of."""
-    tp, pp = case.plan.tensor_parallel_degree, case.plan.pipeline_parallel_degree
-    if case.plan.prescaled_batch and tp > 1:
+def _owner(run: PlannedRun) -> str:
+    """The GPUs that process one `batch_size` together."""
+    tp, pp = run.plan.tensor_parallel_degree, run.plan.pipeline_parallel_degree
+    if run.plan.prescaled_batch and tp > 1:
         return f"model-parallel group of {tp * pp} GPUs" if pp > 1 else f"tensor-parallel group of {tp} GPUs"
     return f"pipeline of {pp} GPUs" if pp > 1 else "GPU"
-
-
-def _more(case: Case, what: str, estimate: Estimate) -> str:
-    return f"{what} {compared(case.estimate, estimate)}; it {fit(estimate, case.min_fit_probability)}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance.techniques.finding import Finding, why_not_used, why_used
+from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary
 from smp_advisor.guidance.wording import figures, listed, plural
 from smp_advisor.libraries.families import supported_families
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.case import Case
+    from smp_advisor.guidance.planned_run import PlannedRun
     from smp_advisor.guidance.what_if import WhatIf
 
 __all__ = ["Degree"]
@@ -22,69 +22,70 @@ __all__ = ["Degree"]
 
 @dataclass(frozen=True, kw_only=True)
 class Degree:
-    """A degree of parallelism, compared with 1 where it is used and with its smallest useful value where not."""
+    """A degree of parallelism, compared with 1 if it is used and with its smallest useful value otherwise."""
 
     key: str
     """Field of the plan."""
     technique: str = ""
-    """Technique whose families are listed by the library; empty where it takes any."""
+    """Technique for which the library lists model families; empty if it takes any family."""
 
-    def ask(self, case: Case) -> dict[str, WhatIf]:
-        """Without it where it is used; with it where it is not."""
-        if self._obstacle(case):
+    def comparisons(self, run: PlannedRun) -> dict[str, WhatIf]:
+        """The plan without it if it is used, with it otherwise."""
+        if self._obstacle(run):
             return {}
-        degree = getattr(case.plan, self.key)
-        if degree > 1:
-            return {"1": self._with(case, 1)}
-        other = next((one for one in (2, 4, 8, 3, 5, 7) if case.cluster.gpus % one == 0), 2)
-        return {str(other): self._with(case, other)}
+        if getattr(run.plan, self.key) > 1:
+            return {"1": self._with(run, 1)}
+        smallest = next((degree for degree in (2, 4, 8, 3, 5, 7) if run.cluster.gpus % degree == 0), 2)
+        return {str(smallest): self._with(run, smallest)}
 
-    def _with(self, case: Case, degree: int) -> WhatIf:
+    def _with(self, run: PlannedRun, degree: int) -> WhatIf:
         changes: dict[str, Any] = {self.key: degree}
-        return vary(case, **changes)
+        return vary(run, **changes)
 
-    def find(self, case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> Finding:
+    def conclude(
+        self, run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]
+    ) -> Conclusion:
         """Compare the degree with none, or none with the degree."""
-        obstacle = self._obstacle(case)
+        obstacle = self._obstacle(run)
         if obstacle:
-            return Finding(decision="not possible", because=obstacle)
-        degree = getattr(case.plan, self.key)
-        ((value, question),) = asked.items()
-        estimate = answers.get(value)
+            return Conclusion(decision="not possible", because=obstacle)
+        degree = getattr(run.plan, self.key)
+        ((value, comparison),) = comparisons.items()
+        estimate = estimates.get(value)
+        alternative = comparison.plan if estimate else None
         if degree > 1:
-            across = self._across(case, degree)
-            return Finding(
+            return Conclusion(
                 decision="used",
-                because=f"{across} {why_used(case, question, estimate)}",
-                figures=figures(case.estimate, estimate),
-                alternative=question.plan if estimate else None,
+                because=f"{self._placement(run, degree)} {why_used(run, comparison, estimate)}",
+                figures=figures(run.estimate, estimate),
+                alternative=alternative,
             )
-        return Finding(
+        return Conclusion(
             decision="not used",
-            because=why_not_used(case, question, estimate, name=f"{self.key}={value}"),
-            figures=figures(estimate, case.estimate),
-            alternative=question.plan if estimate else None,
+            because=why_not_used(run, comparison, estimate, name=f"{self.key}={value}"),
+            figures=figures(estimate, run.estimate),
+            alternative=alternative,
         )
 
-    def _across(self, case: Case, degree: int) -> str:
-        node = case.cluster.gpus_per_node
+    def _placement(self, run: PlannedRun, degree: int) -> str:
+        node = run.cluster.gpus_per_node
         inside = degree <= node and node % degree == 0
-        where = f"inside a node of {node} GPUs" if inside else f"across nodes of {node} GPUs, over the network"
-        return f"{self.key}={degree} runs {where}."
+        place = f"inside a node of {node} GPUs" if inside else f"across nodes of {node} GPUs, over the network"
+        return f"{self.key}={degree} runs {place}."
 
-    def _obstacle(self, case: Case) -> str:
-        """Why the technique cannot be used at all; empty where it can."""
-        if self.key == "expert_parallel_degree" and case.model.shape.experts == 1:
-            return "The model has no experts to spread."
-        if self.key == "partitions" and case.cluster.gpus == 1:
+    def _obstacle(self, run: PlannedRun) -> str:
+        """Why the technique cannot be used at all; empty if it can."""
+        if self.key == "expert_parallel_degree" and run.model.shape.experts == 1:
+            return "The model has no experts."
+        if self.key == "partitions" and run.cluster.gpus == 1:
             return "A single GPU holds all layers."
         if not self.technique:
             return ""
-        known = supported_families(self.technique, case.plan.library)
-        if case.model.family in known:
+        families = supported_families(self.technique, run.plan.library)
+        if run.model.family in families:
             return ""
-        word = self.technique.replace("_", " ").replace("parallel", "parallelism")
+        name = self.technique.replace("_", " ").replace("parallel", "parallelism")
         return (
-            f"The library has {word} for the {plural(len(known), 'family', 'families')} {listed(known)} only, not for"
-            f" {case.model.family}."
+            f"The library has {name} for the {plural(len(families), 'family', 'families')} {listed(families)} only, not"
+            f" for {run.model.family}."
         )

@@ -1,74 +1,81 @@
-"""Practice 6: activation offloading to host memory."""
+"""Activation offloading to host memory."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance.techniques.finding import Finding, why_not_used, why_used
+from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary
 from smp_advisor.guidance.wording import figures, gib
+from smp_advisor.libraries.layouts import layout_of
 from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.case import Case
+    from smp_advisor.guidance.planned_run import PlannedRun
     from smp_advisor.guidance.what_if import WhatIf
 
-__all__ = ["ask", "find"]
+__all__ = ["comparisons", "conclude"]
 
 
-def ask(case: Case) -> dict[str, WhatIf]:
+def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
     """The plan with offloading the other way."""
-    if not case.plan.activation_checkpointing:
+    if not run.plan.activation_checkpointing:
         return {}
-    return {"other": vary(case, offload_activations=not case.plan.offload_activations)}
+    return {"other": vary(run, offload_activations=not run.plan.offload_activations)}
 
 
-def find(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> Finding:
+def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
     """Compare offloading with none."""
-    if not case.plan.activation_checkpointing:
-        return Finding(
+    if not run.plan.activation_checkpointing:
+        return Conclusion(
             decision="not possible",
             because="Offloading moves checkpointed activations, and this plan does not use activation checkpointing.",
         )
-    other, estimate = asked["other"], answers.get("other")
-    alternative = other.plan if estimate else None
-    if case.plan.offload_activations:
-        host = gib(case.estimate.host_memory_gib_per_node)
+    comparison, estimate = comparisons["other"], estimates.get("other")
+    alternative = comparison.plan if estimate else None
+    limits = "" if _moves_running(run) else _limits(run)
+    if run.plan.offload_activations:
+        host = f"take {gib(run.estimate.host_memory_gib_per_node)} of host memory per node."
         lead = (
-            f"Checkpointed activations take {host} of a node's host memory; those of {_horizon(case)} layers are on the"
-            " GPU at a time."
-            if case.plan.library == "smp-v2"
-            else f"Activations of waiting microbatches take {host} of a node's host memory."
+            f"Checkpointed activations {host} Those of {_horizon(run)} layers are on the GPU at a time."
+            if _moves_running(run)
+            else f"Activations of waiting microbatches {host}"
         )
-        return Finding(
+        return Conclusion(
             decision="used",
-            because=f"{_limits(case)}{lead} {why_used(case, other, estimate)}",
-            figures=figures(case.estimate, estimate),
+            because=f"{limits}{lead} {why_used(run, comparison, estimate)}",
+            figures=figures(run.estimate, estimate),
             alternative=alternative,
         )
-    return Finding(
+    return Conclusion(
         decision="not used",
-        because=_limits(case) + why_not_used(case, other, estimate, name="offload_activations"),
-        figures=figures(estimate, case.estimate),
+        because=limits + why_not_used(run, comparison, estimate, name="offload_activations"),
+        figures=figures(estimate, run.estimate),
         alternative=alternative,
     )
 
 
-def _horizon(case: Case) -> int:
-    horizon = case.plan.activation_loading_horizon
-    return int(
-        schema("smp-v2").defaults(case.plan.version)["activation_loading_horizon"] if horizon is None else horizon
-    )
+def _moves_running(run: PlannedRun) -> bool:
+    """Whether the library also moves the activations of the microbatch that runs."""
+    return bool(layout_of([run.plan], run.job, run.cluster).offload_running[0])
 
 
-def _limits(case: Case) -> str:
-    if case.plan.library != "smp-v1":
-        return ""
-    if case.plan.microbatches == 1:
-        return "With a single microbatch there is none waiting whose activations could leave the GPU. "
-    if case.plan.pipeline_parallel_degree == 1:
-        return "Without a pipeline one microbatch runs at a time, so none waits whose activations could leave the GPU. "
+def _horizon(run: PlannedRun) -> int:
+    horizon = run.plan.activation_loading_horizon
+    if horizon is None:
+        horizon = schema(run.plan.library).defaults(run.plan.version)["activation_loading_horizon"]
+    return int(horizon)
+
+
+def _limits(run: PlannedRun) -> str:
+    if run.plan.microbatches == 1:
+        return "With a single microbatch, no microbatch waits whose activations could leave the GPU. "
+    if run.plan.pipeline_parallel_degree == 1:
+        return (
+            "Without a pipeline, one microbatch runs at a time: no microbatch waits whose activations could leave the"
+            " GPU. "
+        )
     return ""

@@ -1,10 +1,10 @@
-"""Practice 2: optimizer-state sharding, or sharded data parallelism in its place."""
+"""Optimizer-state sharding, or sharded data parallelism in its place."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance.techniques.finding import Finding, why_not_used, why_used
+from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary
 from smp_advisor.guidance.wording import compared, figures, fit, fits, gib, plural
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.case import Case
+    from smp_advisor.guidance.planned_run import PlannedRun
     from smp_advisor.guidance.what_if import WhatIf
 
-__all__ = ["ask", "find"]
+__all__ = ["comparisons", "conclude"]
 
 _NOTHING: dict[str, Any] = {"shard_optimizer_state": False, "sharded_data_parallel_degree": 1}
 
 
-def ask(case: Case) -> dict[str, WhatIf]:
+def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
     """No sharding, optimizer-state sharding, and every degree of sharded data parallelism."""
     result = {
-        "nothing": vary(case, **_NOTHING),
-        "optimizer": vary(case, shard_optimizer_state=True, sharded_data_parallel_degree=1),
+        "nothing": vary(run, **_NOTHING),
+        "optimizer": vary(run, shard_optimizer_state=True, sharded_data_parallel_degree=1),
     }
-    if case.plan.sharded_data_parallel_degree == 1 and case.plan.pipeline_parallel_degree == 1:
-        for degree in _degrees(case.replicas):
-            result[f"sharded {degree}"] = vary(case, shard_optimizer_state=False, sharded_data_parallel_degree=degree)
+    if run.plan.sharded_data_parallel_degree == 1 and run.plan.pipeline_parallel_degree == 1:
+        for degree in _degrees(run.replicas):
+            result[f"sharded {degree}"] = vary(run, shard_optimizer_state=False, sharded_data_parallel_degree=degree)
     return result
 
 
@@ -36,25 +36,27 @@ def _degrees(replicas: int) -> list[int]:
     return [degree for degree in range(2, replicas + 1) if replicas % degree == 0]
 
 
-def find(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> Finding:
+def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
     """Compare the plan's sharding with the others."""
-    plan = case.plan
+    plan = run.plan
     if plan.sharded_data_parallel_degree > 1:
-        return _sharded(case, asked, answers)
+        return _sharded(run, comparisons, estimates)
     if plan.shard_optimizer_state:
-        return _optimizer(case, asked, answers)
-    with_ = asked["optimizer"]
-    if case.data_parallel_degree == 1:
-        return Finding(
+        return _optimizer(run, comparisons, estimates)
+    if run.data_parallel_degree == 1:
+        return Conclusion(
             decision="not possible",
-            because="There is one data-parallel rank, so there is nothing to divide the optimizer state over.",
+            because="There is only one data-parallel rank, so the optimizer state cannot be divided.",
         )
-    estimate = answers.get("optimizer")
-    sentences = [why_not_used(case, with_, estimate, name="shard_optimizer_state"), *_instead(case, asked, answers)]
-    return Finding(
+    with_, estimate = comparisons["optimizer"], estimates.get("optimizer")
+    sentences = (
+        why_not_used(run, with_, estimate, name="shard_optimizer_state"),
+        *_instead(run, comparisons, estimates),
+    )
+    return Conclusion(
         decision="not used",
         because=" ".join(sentences),
-        figures=figures(estimate, case.estimate),
+        figures=figures(estimate, run.estimate),
         alternative=with_.plan if estimate else None,
     )
 
@@ -64,67 +66,70 @@ def _state(estimate: Estimate) -> str:
     return gib(peak.optimizer_state_gib + peak.fp32_copies_gib)
 
 
-def _optimizer(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> Finding:
-    without, estimate = asked["nothing"], answers.get("nothing")
-    whole = f" in place of {_state(estimate)}" if estimate else ""
-    shares = plural(case.replicas, "replica")
-    what = "The optimizer state is" if case.job.precision == "fp32" else "Optimizer state and fp32 copies are"
-    lead = f"{what} divided over {shares}: {_state(case.estimate)} a GPU{whole}."
-    sentences = [lead, why_used(case, without, estimate), *_instead(case, asked, answers)]
-    return Finding(
+def _optimizer(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+    without, estimate = comparisons["nothing"], estimates.get("nothing")
+    undivided = f" (vs {_state(estimate)})" if estimate else ""
+    state = "The optimizer state is" if run.job.precision == "fp32" else "Optimizer state and fp32 copies are"
+    sentences = (
+        f"{state} divided over {plural(run.replicas, 'replica')}: {_state(run.estimate)} per GPU{undivided}.",
+        why_used(run, without, estimate),
+        *_instead(run, comparisons, estimates),
+    )
+    return Conclusion(
         decision="used",
         because=" ".join(sentences),
-        figures=figures(case.estimate, estimate),
+        figures=figures(run.estimate, estimate),
         alternative=without.plan if estimate else None,
     )
 
 
-def _instead(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> list[str]:
-    """Sharded data parallelism in its place, at the smallest degree that fits (else the largest)."""
-    if case.plan.pipeline_parallel_degree > 1:
+def _instead(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> list[str]:
+    """Sharded data parallelism in its place, at the smallest degree that fits (otherwise the largest)."""
+    if run.plan.pipeline_parallel_degree > 1:
         return ["Sharded data parallelism in its place is not possible: it excludes pipeline parallelism."]
-    degrees = [degree for degree in _degrees(case.replicas) if f"sharded {degree}" in answers]
-    tried = {degree: answers[f"sharded {degree}"] for degree in degrees}
-    if not tried:
+    by_degree = {
+        degree: estimates[f"sharded {degree}"] for degree in _degrees(run.replicas) if f"sharded {degree}" in estimates
+    }
+    if not by_degree:
         return []
-    least = case.min_fit_probability
-    fitting = [degree for degree, one in tried.items() if fits(one, least)]
-    degree = min(fitting) if fitting else max(tried)
-    which = "at the smallest degree that fits" if fitting else "even at the largest degree"
-    aside = asked[f"sharded {degree}"].aside
-    one = tried[degree]
+    required = run.min_fit_probability
+    fitting = [degree for degree, estimate in by_degree.items() if fits(estimate, required)]
+    degree = min(fitting) if fitting else max(by_degree)
+    aside = comparisons[f"sharded {degree}"].aside
+    rank = "smallest degree that fits" if fitting else "largest degree"
     return [
         (
-            f"Sharded data parallelism in its place, {which} ({degree}){aside}, {compared(case.estimate, one)};"
-            f" it {fit(one, least)}."
-        )
+            f"With sharded data parallelism in its place, at the {rank} ({degree}){aside},"
+            f" the plan {compared(run.estimate, by_degree[degree])}."
+        ),
+        f"It {fit(by_degree[degree], required)}.",
     ]
 
 
-def _sharded(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> Finding:
-    degree = case.plan.sharded_data_parallel_degree
-    without, estimate = asked["optimizer"], answers.get("optimizer")
-    bytes_ = 16 if case.job.precision == "fp32" else 20
-    if case.job.optimizer == "sgd":
+def _sharded(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+    degree = run.plan.sharded_data_parallel_degree
+    without, estimate = comparisons["optimizer"], estimates.get("optimizer")
+    bytes_ = 16 if run.job.precision == "fp32" else 20
+    if run.job.optimizer == "sgd":
         bytes_ -= 4
     sentences = [
         (
-            f"All {bytes_} bytes of state a parameter (parameters, gradients, optimizer state, copies) are divided over"
-            f" {degree} GPUs, where shard_optimizer_state would leave parameters and gradients whole."
+            f"All {bytes_} bytes of state per parameter (parameters, gradients, optimizer state, copies) are divided"
+            f" over {degree} GPUs. shard_optimizer_state would not divide parameters and gradients."
         )
     ]
     if estimate is None:
         sentences.append(f"There is no plan with shard_optimizer_state in its place: {without.obstacle}")
     else:
-        sentences.append(
-            f"With shard_optimizer_state in its place{without.aside} the plan {compared(case.estimate, estimate)};"
-            f" it then {fit(estimate, case.min_fit_probability)}."
-        )
-    sentences.append(why_used(case, asked["nothing"], answers.get("nothing"), name="any sharding"))
-    return Finding(
+        sentences += [
+            f"With shard_optimizer_state in its place{without.aside}, the plan {compared(run.estimate, estimate)}.",
+            f"It {fit(estimate, run.min_fit_probability)}.",
+        ]
+    sentences.append(why_used(run, comparisons["nothing"], estimates.get("nothing"), name="any sharding"))
+    return Conclusion(
         decision="used",
         because=" ".join(sentences),
-        figures=figures(case.estimate, estimate),
+        figures=figures(run.estimate, estimate),
         alternative=without.plan if estimate else None,
         practice="sharded_data_parallelism",
     )

@@ -1,10 +1,10 @@
-"""Practice 5: pipeline parallelism across nodes."""
+"""Pipeline parallelism across nodes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance.techniques.finding import Finding, why_not_used, why_used
+from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
 from smp_advisor.guidance.what_if import WhatIf, vary
 from smp_advisor.guidance.wording import figures, plural, seconds
 
@@ -12,28 +12,28 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.case import Case
+    from smp_advisor.guidance.planned_run import PlannedRun
 
-__all__ = ["ask", "find"]
+__all__ = ["comparisons", "conclude"]
 
 
-def ask(case: Case) -> dict[str, WhatIf]:
-    """One stage where there are several; two where there is one."""
-    if case.plan.pipeline_parallel_degree > 1:
-        return {"without": vary(case, pipeline_parallel_degree=1)}
-    if case.plan.sharded_data_parallel_degree > 1:
+def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
+    """One stage if there are several, two stages otherwise."""
+    if run.plan.pipeline_parallel_degree > 1:
+        return {"without": vary(run, pipeline_parallel_degree=1)}
+    if run.plan.sharded_data_parallel_degree > 1:
         return {}
-    return {"with": _two_stages(case)}
+    return {"with": _two_stages(run)}
 
 
-def _two_stages(case: Case) -> WhatIf:
-    """Two stages; one microbatch would not overlap them, so AWS's starting points of 4 or 2 are tried first."""
-    plain = vary(case, pipeline_parallel_degree=2)
-    if case.plan.microbatches > 1 or plain.plan is None:
+def _two_stages(run: PlannedRun) -> WhatIf:
+    """Two stages. A single microbatch would not overlap them, so AWS's starting points of 4 or 2 are tried first."""
+    plain = vary(run, pipeline_parallel_degree=2)
+    if run.plan.microbatches > 1 or plain.plan is None:
         return plain
     for microbatches in (4, 2):
         if plain.plan.batch_size % microbatches == 0:
-            more = vary(case, pipeline_parallel_degree=2, microbatches=microbatches)
+            more = vary(run, pipeline_parallel_degree=2, microbatches=microbatches)
             return WhatIf(
                 cluster=more.cluster,
                 job=more.job,
@@ -44,54 +44,51 @@ def _two_stages(case: Case) -> WhatIf:
     return plain
 
 
-def find(case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> Finding:
-    """Compare the plan's pipeline with none, or no pipeline with one of two stages."""
-    if case.plan.pipeline_parallel_degree > 1:
-        return _used(case, asked["without"], answers.get("without"))
-    if case.plan.sharded_data_parallel_degree > 1:
-        return Finding(
+def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+    """Compare the plan's pipeline with none, or no pipeline with two stages."""
+    if run.plan.pipeline_parallel_degree > 1:
+        return _used(run, comparisons["without"], estimates.get("without"))
+    if run.plan.sharded_data_parallel_degree > 1:
+        return Conclusion(
             decision="not possible",
-            because="Sharded data parallelism, which this plan uses, and pipeline parallelism exclude each other.",
+            because="This plan uses sharded data parallelism, which excludes pipeline parallelism.",
         )
-    question, estimate = asked["with"], answers.get("with")
+    comparison, estimate = comparisons["with"], estimates.get("with")
     if estimate is None:
-        return Finding(decision="not possible", because=question.obstacle)
-    return Finding(
+        return Conclusion(decision="not possible", because=comparison.obstacle)
+    return Conclusion(
         decision="not used",
-        because=why_not_used(case, question, estimate, name="pipeline_parallel_degree=2"),
-        figures=figures(estimate, case.estimate),
-        alternative=question.plan,
+        because=why_not_used(run, comparison, estimate, name="pipeline_parallel_degree=2"),
+        figures=figures(estimate, run.estimate),
+        alternative=comparison.plan,
     )
 
 
-def _used(case: Case, without: WhatIf, estimate: Estimate | None) -> Finding:
-    plan, now = case.plan, case.estimate
-    sentences = [
+def _used(run: PlannedRun, without: WhatIf, estimate: Estimate | None) -> Conclusion:
+    plan, current = run.plan, run.estimate
+    waiting, total = seconds(current.time.pipeline_bubble_seconds), seconds(current.step_seconds)
+    sentences = (
+        f"The layers are divided into {plan.pipeline_parallel_degree} stages, which {_placement(run)}.",
         (
-            f"The layers are divided into {plan.pipeline_parallel_degree} stages, which {_where(case)}; with"
-            f" {plural(plan.microbatches, 'microbatch', 'microbatches')}, at most {now.microbatches_in_flight} in"
-            f" flight, waiting and hand-overs take {seconds(now.time.pipeline_bubble_seconds)} of the"
-            f" {seconds(now.step_seconds)} of a step."
+            f"With {plural(plan.microbatches, 'microbatch', 'microbatches')}, at most {current.microbatches_in_flight}"
+            f" in flight, waiting and transfers between stages take {waiting} of {total} per step."
         ),
-        why_used(case, without, estimate),
-    ]
-    return Finding(
+        why_used(run, without, estimate),
+    )
+    return Conclusion(
         decision="used",
         because=" ".join(sentences),
-        figures=(
-            *figures(now, estimate),
-            ("waiting and hand-overs", seconds(now.time.pipeline_bubble_seconds)),
-        ),
+        figures=(*figures(current, estimate), ("waiting and transfers between stages", waiting)),
         alternative=without.plan if estimate else None,
     )
 
 
-def _where(case: Case) -> str:
-    """Where neighbouring stages lie, by placement: "cluster" keeps tensor-parallel ranks next to each other."""
-    plan, per_node = case.plan, case.cluster.instance.gpus
-    stride = case.replicas if plan.placement_strategy == "spread" else plan.tensor_parallel_degree
+def _placement(run: PlannedRun) -> str:
+    """Location of neighboring stages: placement "cluster" keeps tensor-parallel ranks next to each other."""
+    plan, per_node = run.plan, run.cluster.instance.gpus
+    stride = run.replicas if plan.placement_strategy == "spread" else plan.tensor_parallel_degree
     if stride * plan.pipeline_parallel_degree <= per_node:
-        return "lie within a node"
+        return "are within a node"
     if stride >= per_node:
-        return "lie on different nodes, as AWS advises"
-    return f"spread over several nodes, up to {per_node // stride} of them on one"
+        return "are on different nodes, as AWS advises"
+    return f"are on several nodes, with up to {per_node // stride} of them per node"

@@ -1,4 +1,4 @@
-"""Techniques that are argued without a plan to compare with."""
+"""Techniques that are argued without an estimate of another plan."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.case import Case
-    from smp_advisor.guidance.techniques.finding import Finding
+    from smp_advisor.guidance.planned_run import PlannedRun
+    from smp_advisor.guidance.techniques.conclusion import Conclusion
     from smp_advisor.guidance.what_if import WhatIf
 
 __all__ = ["Statement"]
@@ -18,17 +18,21 @@ __all__ = ["Statement"]
 
 @dataclass(frozen=True)
 class Statement:
-    """What the case alone says of a technique, and a plan to try if there is one."""
+    """A conclusion that follows from the run alone, with a plan to try if there is one."""
 
-    found: Callable[[Case], Finding]
-    tried: Callable[[Case], WhatIf | None] | None = None
+    conclusion: Callable[[PlannedRun], Conclusion]
+    alternative: Callable[[PlannedRun], WhatIf | None] | None = None
 
-    def ask(self, case: Case) -> dict[str, WhatIf]:
+    def comparisons(self, run: PlannedRun) -> dict[str, WhatIf]:
         """The plan to try."""
-        other = self.tried(case) if self.tried else None
-        return {} if other is None else {"tried": other}
+        plan = self.alternative(run) if self.alternative else None
+        return {} if plan is None else {"alternative": plan}
 
-    def find(self, case: Case, asked: Mapping[str, WhatIf], answers: Mapping[str, Estimate]) -> Finding:
-        """The statement, with the plan to try where it can be."""
-        finding = self.found(case)
-        return replace(finding, alternative=asked["tried"].plan) if "tried" in answers else finding
+    def conclude(
+        self, run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]
+    ) -> Conclusion:
+        """The conclusion, with the plan to try if it is possible."""
+        conclusion = self.conclusion(run)
+        if "alternative" not in estimates:
+            return conclusion
+        return replace(conclusion, alternative=comparisons["alternative"].plan)

@@ -10,11 +10,11 @@ from hypothesis import given
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.guidance import downsizing, instance_note, pitfalls
-from smp_advisor.guidance.demands import _rows
+from smp_advisor.guidance.pitfalls import _rows
 from smp_advisor.guidance.wording import gib
 from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
-from tests.guidance.cases import any_case, llama, model
+from tests.guidance.runs import any_run, llama, model
 
 P4D = "ml.p4d.24xlarge"
 PLAIN = Plan(fp16=True, batch_size=4)
@@ -111,9 +111,9 @@ def test_gravest_come_first():
     assert severities == sorted(severities)
 
 
-@given(any_case())
-def test_any_plan_gets_complete_rows(one):
-    for row in pitfalls(one.model, one.cluster, one.job, one.plan, script_is_generated=False):
+@given(any_run())
+def test_any_plan_gets_complete_rows(run):
+    for row in pitfalls(run.model, run.cluster, run.job, run.plan, script_is_generated=False):
         assert "{" not in row.text
         assert row.source_url.startswith("https://docs.aws.amazon.com/sagemaker/latest/dg/")
         assert row.source_title

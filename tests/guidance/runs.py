@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
-from smp_advisor.guidance.case import Case
+from smp_advisor.guidance.planned_run import PlannedRun
 from smp_advisor.libraries import Plan, mismatches
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
@@ -34,9 +34,9 @@ def llama() -> Model:
     return Model.from_shape(layers=32, hidden=4096, heads=32, vocab=32_000, family="llama")
 
 
-def case(of: Model, cluster: Cluster, plan: Plan, *, job: Job | None = None, least: float = 0.95) -> Case:
+def planned_run(of: Model, cluster: Cluster, plan: Plan, *, job: Job | None = None, least: float = 0.95) -> PlannedRun:
     job = job or Job(sequence_length=512, precision=plan.precision)
-    return Case(
+    return PlannedRun(
         model=of,
         cluster=cluster,
         job=job,
@@ -47,7 +47,7 @@ def case(of: Model, cluster: Cluster, plan: Plan, *, job: Job | None = None, lea
 
 
 @st.composite
-def any_case(draw: st.DrawFn) -> Case:
+def any_run(draw: st.DrawFn) -> PlannedRun:
     """Any plan that the library takes, on any of its clusters, whether it fits or not."""
     of = draw(st.sampled_from([*(model(name) for name in SHAPES), llama()]))
     machine = draw(st.sampled_from(["ml.p4d.24xlarge", "ml.p4de.24xlarge", "ml.p3dn.24xlarge", "ml.g4dn.12xlarge"]))
@@ -79,4 +79,4 @@ def any_case(draw: st.DrawFn) -> Case:
     if draw(st.booleans()):
         asked = estimate(of, cluster, job, plan).global_batch_size
         job = Job(sequence_length=job.sequence_length, precision=precision, global_batch_size=asked)
-    return case(of, cluster, plan, job=job, least=draw(st.sampled_from([0.5, 0.95])))
+    return planned_run(of, cluster, plan, job=job, least=draw(st.sampled_from([0.5, 0.95])))

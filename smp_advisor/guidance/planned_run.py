@@ -1,4 +1,4 @@
-"""What is being explained: a plan for a model on a cluster, with its estimate."""
+"""The run that guidance explains: a plan for a model on a cluster, with its estimate."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["Case"]
+__all__ = ["PlannedRun"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
-    """A plan for a model on a cluster, with its estimate: what is being explained."""
+class PlannedRun:
+    """A plan for a model on a cluster, with its estimate."""
 
     model: Model
     cluster: Cluster
@@ -27,12 +27,18 @@ class Case:
     plan: Plan
     estimate: Estimate
     min_fit_probability: float
+    """Required probability of fitting."""
     objective: str = "throughput"
 
     @property
     def fits(self) -> bool:
-        """Whether the plan fits with the probability asked for."""
+        """Whether the plan fits with the required probability."""
         return fits(self.estimate, self.min_fit_probability)
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens per sample of the model in this job."""
+        return self.model.sequence_length(self.job.sequence_length)
 
     @property
     def data_parallel_degree(self) -> int:
@@ -41,5 +47,5 @@ class Case:
 
     @property
     def replicas(self) -> int:
-        """Groups of GPUs that see different samples (reduced data-parallel degree)."""
+        """Groups of GPUs that process different samples (reduced data-parallel degree)."""
         return self.data_parallel_degree // (self.plan.tensor_parallel_degree * self.plan.context_parallel_degree)

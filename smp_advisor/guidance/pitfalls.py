@@ -1,4 +1,4 @@
-"""What a plan demands of the training script, the data pipeline and the job."""
+"""Pitfalls: requirements of a plan for the training script, the data pipeline and the job."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class _Row:
 
 @cache
 def _rows(library: str) -> tuple[_Row, ...]:
-    stated = get_library(library).table("pitfalls.toml")
+    table = get_library(library).table("pitfalls.toml")
     rows = []
-    for entry in stated["pitfall"]:
-        title, page = stated["pages"][entry["page"]]
+    for entry in table["pitfall"]:
+        title, page = table["pages"][entry["page"]]
         rows.append(
             _Row(
                 id=entry["id"],
@@ -59,7 +59,7 @@ def _rows(library: str) -> tuple[_Row, ...]:
                 when=tuple(Condition.parse(key, condition) for key, condition in entry["when"].items()),
                 generated=entry.get("generated", ""),
                 source_title=title,
-                source_url=page if page.startswith("https://") else stated["base_url"] + page,
+                source_url=page if page.startswith("https://") else table["base_url"] + page,
             )
         )
     return tuple(rows)
@@ -74,44 +74,44 @@ def pitfalls(
     script_is_generated: bool,
     min_fit_probability: float = 0.95,
 ) -> tuple[Pitfall, ...]:
-    """What this plan demands, the gravest first.
+    """Requirements of a plan, errors first.
 
     Parameters
     ----------
     model, cluster, job, plan
-        What is trained, where and how.
+        The run.
     script_is_generated
-        Whether the training script is the advisor's own, which it writes for jobs without an adapter. What it does
-        already is then listed as information, for those who edit it; what cannot occur in it is left out.
+        Whether the training script is the advisor's own, which it writes for jobs without an adapter. Requirements that
+        it meets are then information, for users who edit it. Mistakes that cannot occur in it are left out.
     min_fit_probability
-        For the warning about a smaller cluster.
+        Required probability of fitting, for the warning about a smaller cluster.
     """
-    known = _facts(model, cluster, job, plan)
+    facts = _facts(model, cluster, job, plan)
     generated = script_is_generated and job.adapter is None
-    found = []
+    results = []
     for row in _rows(plan.library):
-        if not all(condition.holds(known, known) for condition in row.when):
+        if not all(condition.holds(facts, facts) for condition in row.when):
             continue
         if row.generated == "absent" and generated:
             continue
         done = row.generated == "cell" or (row.generated == "done" and generated)
-        found.append(
+        results.append(
             Pitfall(
                 id=row.id,
                 severity="info" if done else row.severity,
-                text=row.text.format_map(known) + (_DONE_BY[row.generated] if done else ""),
+                text=row.text.format_map(facts) + (_DONE_BY[row.generated] if done else ""),
                 source_url=row.source_url,
                 source_title=row.source_title,
             )
         )
     shrinking = downsizing(model, cluster, job, plan, min_fit_probability=min_fit_probability)
     if shrinking is not None:
-        found.append(shrinking)
-    return tuple(sorted(found, key=lambda pitfall: _SEVERITIES.index(pitfall.severity)))
+        results.append(shrinking)
+    return tuple(sorted(results, key=lambda pitfall: _SEVERITIES.index(pitfall.severity)))
 
 
 def _facts(model: Model, cluster: Cluster, job: Job, plan: Plan) -> dict[str, Any]:
-    """What conditions and texts may name: the plan's fields, and these."""
+    """Names that conditions and texts may use: the plan's fields, and these."""
     machine = cluster.instance
     # "ml.p4d.24xlarge": family ml.p4d, generation p4.
     family, generation = ".".join(machine.name.split(".")[:2]), machine.name.removeprefix("ml.")[:2]
@@ -138,22 +138,24 @@ def _facts(model: Model, cluster: Cluster, job: Job, plan: Plan) -> dict[str, An
         "replicas": reduced_data_parallel_degree(plan, cluster),
         "sharing_ranks": plan.tensor_parallel_degree * plan.context_parallel_degree,
         "transformed": max(plan.tensor_parallel_degree, plan.context_parallel_degree, plan.expert_parallel_degree) > 1,
-        # Of FSDP: what gradients of every parameter take on a GPU, whole and divided by sharding.
+        # Of FSDP: gradients of all parameters on a GPU, without and with sharding.
         "adapter": job.adapter is not None,
         "shard_degree": shards,
         "whole_gradients": gib(gradients),
         "divided_gradients": gib(gradients / max(shards, 1)),
-        # Of Training Compiler: a loop of one's own rather than Hugging Face's, workers started by pytorchxla.
+        # Of Training Compiler: the script has its own loop rather than Hugging Face's; pytorchxla starts the workers.
         "torch_script": container.estimator == "PyTorch",
         "launches_workers": _number(plan.version) >= _number("1.11.0"),
         "price_known": machine.usd_per_hour is not None,
         "price_assumed": "usd_per_hour" in machine.assumed,
-        "price_date": next((one.date for one in sources() if "usd_per_hour" in one.columns), ""),
+        "price_date": next((source.date for source in sources() if "usd_per_hour" in source.columns), ""),
     }
 
 
 def _gradient_gib(model: Model, job: Job, plan: Plan) -> float:
-    """Gradients of all parameters that a GPU computes with, undivided: in the type that they are computed or kept in.
+    """Gradients of all parameters that a GPU computes with, not sharded, in GiB.
+
+    In the type in which they are computed or kept.
 
     Source: torch.distributed.fsdp, ``FullyShardedDataParallel.no_sync`` and the notes on frozen parameters.
     """

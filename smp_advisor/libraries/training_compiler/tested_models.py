@@ -1,21 +1,21 @@
-"""AWS's tested models of Training Compiler: the largest batch a GPU took natively and compiled."""
+"""AWS's tested models of Training Compiler: the largest batch per GPU without and with the compiler."""
 
 from __future__ import annotations
 
 import csv
-import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from smp_advisor.libraries.library import table
 from smp_advisor.libraries.support import instance_family
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.instance import Instance
     from smp_advisor.workload.model import Model
 
-__all__ = ["TestedModel", "compiler_rows", "nearest_tested"]
+__all__ = ["TestedModel", "all_tested_models", "nearest_tested"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,24 +30,20 @@ class TestedModel:
     """None for images."""
     precision: str
     native_batch_size: int
-    """Largest batch of a GPU that fits without the compiler."""
+    """Largest batch per GPU without the compiler."""
     compiled_batch_size: int
+    """Largest batch per GPU with the compiler."""
 
     @property
     def factor(self) -> float:
-        """How many times the native batch the compiler allows."""
+        """Compiled batch over native batch."""
         return self.compiled_batch_size / self.native_batch_size
 
 
 @cache
-def _file() -> dict[str, Any]:
-    return tomllib.loads((files("smp_advisor.guidance") / "data" / "training_compiler.toml").read_text("utf-8"))
-
-
-@cache
-def compiler_rows() -> tuple[TestedModel, ...]:
-    """Every row that states both batch sizes."""
-    with (files("smp_advisor.guidance") / "data" / "training_compiler_tested.csv").open(encoding="utf-8") as table:
+def all_tested_models() -> tuple[TestedModel, ...]:
+    """Every row that has both batch sizes."""
+    with (files(__package__) / "tested_models.csv").open(encoding="utf-8") as text:
         return tuple(
             TestedModel(
                 framework=row["framework"],
@@ -59,22 +55,22 @@ def compiler_rows() -> tuple[TestedModel, ...]:
                 native_batch_size=int(row["native_batch_size"]),
                 compiled_batch_size=int(row["compiled_batch_size"]),
             )
-            for row in csv.DictReader(table)
+            for row in csv.DictReader(text)
         )
 
 
 def nearest_tested(model: Model, instance: Instance, sequence_length: int, version: str) -> TestedModel | None:
-    """The row of this model's shape that is most like the job, None where AWS tested no such model.
+    """The row of this model's shape that is most like the job; None if AWS tested no such model.
 
-    The same family of instance counts most (batch sizes are a GPU's), then the sequence length, then the version.
+    The same instance family counts most (batch sizes are per GPU), then the sequence length, then the version.
     """
-    own = {
+    names = {
         name
-        for name, (family, layers, hidden) in _file()["shapes"].items()
+        for name, (family, layers, hidden) in table(str(__package__), "tested_models.toml")["shapes"].items()
         if (model.family, model.layer_count, model.shape.hidden) == (family, layers, hidden)
     }
     machine = instance_family(instance.name)
-    rows = [row for row in compiler_rows() if row.framework == "pytorch" and row.model in own]
+    rows = [row for row in all_tested_models() if row.framework == "pytorch" and row.model in names]
     return min(
         rows,
         key=lambda row: (
