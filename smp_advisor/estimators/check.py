@@ -315,7 +315,8 @@ def _as_pasted(document: Document, text: str) -> str | None:
 def _unresolved(document: Document, cases: list[Case], findings: tuple[Finding, ...]) -> list[Unresolved]:
     """What could not be read, in the order of the text."""
     notes: dict[tuple[int, str], Unresolved] = {}
-    said = [finding.message.rstrip(".") for finding in findings]
+    messages = [finding.message.rstrip(".") for finding in findings]
+    reported = [text for message in messages for text in (message, message.partition(": ")[2]) if text]
 
     def note(start: int, what: str) -> None:
         path, line = document.source.locate(_place(document.source, start)[0])
@@ -329,7 +330,7 @@ def _unresolved(document: Document, cases: list[Case], findings: tuple[Finding, 
                 start = gap.span.start if gap.span is not None else home
                 note(start, f"{gap.name} is not known: {gap.why}. Checks that need it say nothing.")
         for sentence in case.back.open:
-            if not any(one in sentence for one in said):  # a finding says it already
+            if not any(text in sentence for text in reported):  # a finding reports it
                 note(home, sentence)
         if not configuration.sure:
             note(home, f"{configuration.title} is made only under a condition that reading cannot decide.")

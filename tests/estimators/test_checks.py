@@ -155,3 +155,9 @@ def test_findings_of_a_notebook_name_the_cell(tmp_path):
     (found,) = check_estimator(path)
     assert (found.id, found.path, found.line) == ("EST501", f"{path}#cell-1", 14)
     assert check_estimator(path).diff == ""  # a notebook is shown what to change, not written anew
+
+
+def test_a_defect_that_leaves_no_plan_is_reported_once():
+    report = check_estimator({"microbatches": 4, "prescaled_batch": True, "optimize": "memory", "ddp": True})
+    assert [finding.id for finding in report] == ["EST505"]
+    assert not report.unresolved
