@@ -20,6 +20,7 @@ from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library, libraries
 from smp_advisor.libraries.support import require_supported_instance
 from smp_advisor.search import OBJECTIVES, Objective, search
+from smp_advisor.search.alternatives import representatives
 from smp_advisor.search.fleet import search_cheapest
 from smp_advisor.workload.job import MAX_SAMPLES_PER_STEP, Job
 from smp_advisor.workload.model import Model
@@ -253,7 +254,7 @@ def advise(
         plans_fit=sum(len(r.ranked) for r in searched),
         script=script,
         data=data,
-        result=best,
+        result=representatives(best),
     )
 
 

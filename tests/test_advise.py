@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,14 @@ def test_the_recommendation_fits_and_says_where_it_comes_from(advice: smpa.Advic
     assert advice.plans_scored == advice.plans_enumerated > advice.plans_fit > 0
     assert f"{advice.estimate.global_batch_size:,} samples" in advice.because
     assert advice.estimate.tokens_per_step <= 4_000_000
+
+
+def test_advice_is_small_and_survives_pickle_and_copy(advice: smpa.Advice) -> None:
+    data = pickle.dumps(advice)
+    assert len(data) < 1_000_000
+    for restored in (pickle.loads(data), copy.deepcopy(advice)):
+        assert restored == advice
+        assert restored.alternatives.equals(advice.alternatives)
 
 
 def test_defaults_are_named_until_they_are_given(advice: smpa.Advice) -> None:

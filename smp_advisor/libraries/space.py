@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +46,11 @@ class Space:
         settings = {name: decoded(name, column[row].item()) for name, column in self.columns.items()}
         plan: Plan = get_library(self.library).plan(**{**self.finish(settings), **self.shared})
         return plan
+
+    def take(self, rows: NDArray[np.intp]) -> Space:
+        """The space of some of the plans."""
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        return replace(self, layout=self.layout.take(rows), columns=columns)
 
     @classmethod
     def of_blocks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from smp_advisor.costs.evaluate import fit_probability
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.registry import get_library
-from smp_advisor.search.rank import NEAR_BEST, techniques
+from smp_advisor.search.rank import NEAR_BEST, Scores, techniques
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.search import SearchResult
 
-__all__ = ["alternatives"]
+__all__ = ["alternatives", "representatives"]
 
 _COMBINATION = (
     "tensor_parallel_degree",
@@ -60,6 +61,29 @@ def _combinations(layout: Layout) -> NDArray[np.int64]:
     return number
 
 
+def _representatives(result: SearchResult) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Positions in `ranked` of the best plan of each combination, and rows nearest to fitting of the others."""
+    keys = _combinations(result.space.layout)
+    fitting = _first_of_each(keys[result.ranked])
+    nearest_first = np.argsort(result.needed_gib, kind="stable")
+    too_large = nearest_first[_first_of_each(keys[nearest_first])]
+    return fitting, too_large[~np.isin(keys[too_large], keys[result.ranked[fitting]])]
+
+
+def representatives(result: SearchResult) -> SearchResult:
+    """The result with only the plans that `alternatives` lists: kilobytes in place of megabytes."""
+    fitting, too_large = _representatives(result)
+    rows = np.concatenate([result.ranked[fitting], too_large])
+    return replace(
+        result,
+        space=result.space.take(rows),
+        **{name: getattr(result, name)[rows] for name in ("peak_gib", "needed_gib", "margin")},
+        ranked=np.arange(len(fitting)),
+        scores=Scores(**{name: values[fitting] for name, values in vars(result.scores).items()}),
+        step_seconds=result.step_seconds[fitting],
+    )
+
+
 def alternatives(result: SearchResult, *, sequence_length: int, min_fit_probability: float) -> pd.DataFrame:
     """The best plan of each combination of techniques, one row per combination, best first.
 
@@ -68,16 +92,10 @@ def alternatives(result: SearchResult, *, sequence_length: int, min_fit_probabil
     """
     import pandas as pd
 
-    layout = result.space.layout
-    keys = _combinations(layout)
-    fitting = _first_of_each(keys[result.ranked])
+    fitting, too_large = _representatives(result)
     best = result.ranked[fitting]
-    nearest_first = np.argsort(result.needed_gib, kind="stable")
-    too_large = nearest_first[_first_of_each(keys[nearest_first])]
-    too_large = too_large[~np.isin(keys[too_large], keys[best])]
-
     speeds = dict(zip(best.tolist(), result.scores.tokens_per_second[fitting].tolist(), strict=True))
-    counts = techniques(layout)
+    counts = techniques(result.space.layout)
     usable = result.cluster.instance.usable_gpu_memory_gib
     rows: list[dict[str, Any]] = []
     for row in [*best.tolist(), *too_large.tolist()]:
