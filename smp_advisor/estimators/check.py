@@ -1,40 +1,33 @@
-"""Read what configures a training job, say what will go wrong with it, and put it right."""
+"""Read the configuration of a training job, report what will go wrong with it, and correct it."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.cells import follow
+from smp_advisor.estimators.cases import Terms, read_configurations
 from smp_advisor.estimators.checks import CHECKS, Case
-from smp_advisor.estimators.corrections import corrected_text
-from smp_advisor.estimators.documents import Document, open_document, with_text
-from smp_advisor.estimators.readback import read_back
+from smp_advisor.estimators.checks.memory import estimate_of
+from smp_advisor.estimators.documents import Document, open_document
 from smp_advisor.estimators.report import EstimatorReport, Reading
-from smp_advisor.estimators.sources import configuration_of_recipe, configurations_of_cell
-from smp_advisor.estimators.sources.recipe import yaml_table
+from smp_advisor.estimators.rounds import as_pasted, changed_by, corrected
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.finding import Finding, Fix, Unresolved
 from smp_advisor.libraries.registry import require_library
-from smp_advisor.reading.edits import parses
 from smp_advisor.scripts.check import check_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.estimators.checks import Hit
-    from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.reading.source import Source
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
 __all__ = ["check_estimator", "looks_like_estimator"]
 
-_ROUNDS = 40
 _COMPILER = ("STC407", "STC408", "STC412", "STC414")
 
 
@@ -88,77 +81,37 @@ def check_estimator(
     if library is not None:
         require_library(library)
     document = open_document(source)
-    given = {"model": model, "job": job, "library": library}
-    cases = _cases(document, variables, given, min_fit_probability)
-    found = [(case, hit) for case in cases for check in CHECKS for hit in check(case)]
-    corrected = _corrected(document, variables, given, min_fit_probability)
-    findings = _findings(document, found) + _of_the_compiler(document, cases)
+    terms = Terms(model=model, job=job, library=library, variables=variables, min_fit_probability=min_fit_probability)
+    cases, unresolved = terms.read(document)
+    hits = [(case, hit) for case in cases for check in CHECKS for hit in check(case)]
+    text = corrected(document, terms)
+    findings = _findings(document, hits) + _of_the_compiler(document, cases, terms)
     return EstimatorReport(
         findings,
-        tuple(_unresolved(document, cases, findings)),
+        (*_unresolved(document, cases, findings), *unresolved),
         document.source.path,
         tuple(_reading(document, case) for case in cases),
         document.pasted,
-        corrected,
-        _mended(document, corrected, variables, given, min_fit_probability),
+        text,
+        _after_correction(document, text, terms),
     )
 
 
 def looks_like_estimator(source: str) -> bool:
     """Whether a text configures a job: an estimator, a trainer, a request, a recipe or a dictionary of parameters."""
     try:
-        return bool(_configurations(open_document(source), None))
+        return bool(read_configurations(open_document(source), None)[0])
     except AdvisorError:
         return False
 
 
-def _configurations(document: Document, variables: Mapping[str, Any] | None) -> list[Configuration]:
-    if document.dialect == "yaml":
-        return [configuration_of_recipe(yaml_table(document.source.text))]
-    followed = follow(document.source, variables, json=document.dialect == "json")
-    found = configurations_of_cell(followed)
-    if found:
-        return found
-    if any(one.name == "from_recipe" or "training_recipe" in one.keywords for one in followed.made):
-        raise AdvisorError("The job takes its configuration from a recipe: paste the recipe's YAML itself.")
-    if followed.stopped is not None:
-        line, why = followed.stopped
-        raise AdvisorError(
-            f"Line {line} of {document.source.path} is the last that is read, {why}: no estimator is made."
-        )
-    raise AdvisorError(
-        "Nothing in it configures a training job: paste the cell with the estimator or ModelTrainer, the distribution"
-        " or smp_options dictionary, a HyperPod recipe or a CreateTrainingJob request."
-    )
-
-
-def _cases(
-    document: Document, variables: Mapping[str, Any] | None, given: dict[str, Any], min_fit_probability: float
-) -> list[Case]:
-    found = _configurations(document, variables)
-    settings = dict(given)
-    asked = settings.pop("library")
-    for one in found:
-        if asked is not None and (one.library is None or (one.form == "parameters" and not one.settings)):
-            one.library = asked
-    # A notebook often trains a first time without the libraries: that job is no one's mistake.
-    telling = [one for one in found if one.library not in (None, "ddp")] or found
-    return [Case(one, read_back(one, **settings), min_fit_probability) for one in telling]
-
-
-def _mended(
-    document: Document,
-    corrected: str,
-    variables: Mapping[str, Any] | None,
-    given: dict[str, Any],
-    min_fit_probability: float,
-) -> Reading | None:
-    """What the corrected text says, where it is another."""
-    if corrected == document.pasted:
+def _after_correction(document: Document, text: str, terms: Terms) -> Reading | None:
+    """What the corrected text configures; None if nothing was corrected."""
+    if text == document.pasted:
         return None
-    better = replace(open_document(corrected), dialect=document.dialect)
-    readings = [_reading(better, case) for case in _cases(better, variables, given, min_fit_probability)]
-    return next((one for one in readings if one.plan is not None), readings[0])
+    better = replace(open_document(text), dialect=document.dialect)
+    readings = [_reading(better, case) for case in terms.cases(better)]
+    return next((reading for reading in readings if reading.plan is not None), readings[0])
 
 
 def _reading(document: Document, case: Case) -> Reading:
@@ -173,21 +126,15 @@ def _reading(document: Document, case: Case) -> Reading:
         cluster=back.cluster,
         job=back.job,
         model=back.model,
-        estimate=_estimate(case),
+        estimate=estimate_of(case),
         inferred=back.inferred,
         open=back.open,
     )
 
 
-def _estimate(case: Case) -> Estimate | None:
-    from smp_advisor.estimators.checks.memory import estimate_of
-
-    return estimate_of(case)
-
-
-def _findings(document: Document, found: list[tuple[Case, Hit]]) -> tuple[Finding, ...]:
-    made: dict[tuple[Any, ...], Finding] = {}
-    for case, hit in found:
+def _findings(document: Document, hits: list[tuple[Case, Hit]]) -> tuple[Finding, ...]:
+    findings: dict[tuple[Any, ...], Finding] = {}
+    for case, hit in hits:
         start = hit.span.start if hit.span is not None else 0
         line, column = _place(document.source, start)
         path, located = document.source.locate(line)
@@ -201,16 +148,16 @@ def _findings(document: Document, found: list[tuple[Case, Hit]]) -> tuple[Findin
             text=document.source.line(line),
         )
         finding = replace(finding, fix=_fix(document, case, hit))
-        made.setdefault((finding.id, path, located, finding.message), finding)
+        findings.setdefault((finding.id, path, located, finding.message), finding)
     order = {"error": 0, "warning": 1, "info": 2}
-    return tuple(sorted(made.values(), key=lambda one: (one.path, one.line, order[one.severity], one.id)))
+    return tuple(sorted(findings.values(), key=lambda made: (made.path, made.line, order[made.severity], made.id)))
 
 
-def _of_the_compiler(document: Document, cases: list[Case]) -> tuple[Finding, ...]:
-    """What the script checker says of estimators with Training Compiler: workers, learning rate, debugging."""
+def _of_the_compiler(document: Document, cases: list[Case], terms: Terms) -> tuple[Finding, ...]:
+    """Findings of the script checker about estimators with Training Compiler: workers, learning rate, debugging."""
     if document.dialect != "python" or all(case.library != "training-compiler" for case in cases):
         return ()
-    report = check_source(document.source, library="training-compiler")
+    report = check_source(document.source, library="training-compiler", variables=terms.variables)
     return tuple(finding for finding in report if finding.id in _COMPILER)
 
 
@@ -223,93 +170,12 @@ def _place(source: Source, offset: int) -> tuple[int, int]:
 
 def _fix(document: Document, case: Case, hit: Hit) -> Fix | None:
     description = catalog()[hit.id].fix
-    if not hit.changes or not description or not document.correctable:
-        return None
-    changed = corrected_text(document.source.text, document.dialect, case.configuration, hit.changes)
-    if changed is None or changed == document.source.text or not _readable(document, changed):
-        return None
-    text = _as_pasted(document, changed)
+    text = changed_by(document, case, hit) if description and document.correctable else None
+    text = as_pasted(document, text) if text is not None else None
     if text is None:
         return None
     report = EstimatorReport((), (), document.source.path, (), document.pasted, text)
     return Fix(description=description, diff=report.diff, source=text)
-
-
-def _readable(document: Document, text: str) -> bool:
-    if document.dialect == "python":
-        return parses(text)
-    try:
-        if document.dialect == "json":
-            json.loads(text)
-        else:
-            yaml_table(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _corrected(
-    document: Document, variables: Mapping[str, Any] | None, given: dict[str, Any], min_fit_probability: float
-) -> str:
-    """The text with all safe changes made, round by round, since one change can show the next."""
-    if not document.correctable:
-        return document.pasted
-    text = document.source.text
-    for _ in range(_ROUNDS):
-        better = _round(with_text(document, text), variables, given, min_fit_probability)
-        if better is None:
-            break
-        text = better
-    return _as_pasted(document, text) or document.pasted
-
-
-def _round(
-    document: Document, variables: Mapping[str, Any] | None, given: dict[str, Any], min_fit_probability: float
-) -> str | None:
-    """The text with the first change that leaves fewer errors and warnings."""
-    try:
-        before = _defects(_cases(document, variables, given, min_fit_probability))
-    except AdvisorError:
-        return None
-    for case, hit in before:
-        if not hit.changes:
-            continue
-        changed = corrected_text(document.source.text, document.dialect, case.configuration, hit.changes)
-        if changed is None or changed == document.source.text or not _readable(document, changed):
-            continue
-        candidate = with_text(document, changed)
-        try:
-            after = _defects(_cases(candidate, variables, given, min_fit_probability))
-        except AdvisorError:
-            continue
-        if _weight(after) < _weight(before):
-            return changed
-    return None
-
-
-def _defects(cases: list[Case]) -> list[tuple[Case, Hit]]:
-    """What a change can mend; memory is estimated once, for the report."""
-    return [(case, hit) for case in cases for check in CHECKS[:6] for hit in check(case)]
-
-
-def _weight(found: list[tuple[Case, Hit]]) -> tuple[int, ...]:
-    """Names count before types and types before combinations: what they hide shows only once they are right."""
-    errors = sum(catalog()[hit.id].wordings[hit.variant].severity == "error" for _, hit in found)
-    names = sum(hit.rule in ("unknown", "version") for _, hit in found)
-    return names, sum(hit.id == "EST501" for _, hit in found), errors, len(found)
-
-
-def _as_pasted(document: Document, text: str) -> str | None:
-    """The changed text with the magics that were blanked out for reading put back; None where it cannot be."""
-    if document.source.text.rstrip("\n") == document.pasted.rstrip("\n"):
-        ending = "\n" if document.pasted.endswith("\n") else ""
-        return text.rstrip("\n") + ending
-    # Only whole lines differ, those with magics and ellipses: they are found again by what stands for them.
-    blanked, pasted = document.source.text.rstrip("\n").split("\n"), document.pasted.rstrip("\n").split("\n")
-    dropped = max(0, len(blanked) - len(pasted))  # the magic that checks the cell
-    original = {one: two for one, two in zip(blanked[dropped:], pasted, strict=False) if one != two}
-    lines = text.rstrip("\n").split("\n")[dropped:]
-    return "\n".join(original.get(line, line) for line in lines) + ("\n" if document.pasted.endswith("\n") else "")
 
 
 def _unresolved(document: Document, cases: list[Case], findings: tuple[Finding, ...]) -> list[Unresolved]:
@@ -328,7 +194,7 @@ def _unresolved(document: Document, cases: list[Case], findings: tuple[Finding, 
         for gap in configuration.gaps:
             if not gap.name.startswith("sagemaker_"):
                 start = gap.span.start if gap.span is not None else home
-                note(start, f"{gap.name} is not known: {gap.why}. Checks that need it say nothing.")
+                note(start, f"{gap.name} is not known: {gap.why}. Checks that need it are skipped.")
         for sentence in case.back.open:
             if not any(text in sentence for text in reported):  # a finding reports it
                 note(home, sentence)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.estimators.values import Listing, Made, Scalar, Span, Table, Unknown, Value, plain
+from smp_advisor.reading.values import Constant, Mapping, Value, plain, reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Configuration", "Gap", "Setting"]
+    from smp_advisor.reading.source import Span
+
+__all__ = ["Configuration", "Gap", "Setting", "why_not"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Setting:
     value: Any
     span: Span | None = None
     """Where it is set: key or keyword with its value."""
-    table: Table | None = None
+    table: Mapping | None = None
     """What it is an entry of."""
     key: str = ""
     """Its name there."""
@@ -52,7 +54,7 @@ class Configuration:
     """The library's, under its own names."""
     hyperparameters: dict[str, Setting] = field(default_factory=dict)
     """The script's."""
-    tables: dict[str, Table] = field(default_factory=dict)
+    tables: dict[str, Mapping] = field(default_factory=dict)
     """Where something can be added: ``estimator``, ``distribution``, ``mpi``, ``parameters``, ``hyperparameters``."""
     embedded: Setting | None = None
     """The text that holds the parameters as JSON, where they travel as a hyperparameter."""
@@ -73,7 +75,7 @@ class Configuration:
         wanted = self.parameters.keys() if names is None else names
         return {name: self.parameters[name].value for name in wanted if name in self.parameters}
 
-    def take(self, table: Table | None, key: str, name: str = "", *, found: Value | None = None) -> None:
+    def take(self, table: Mapping | None, key: str, name: str = "", *, found: Value | None = None) -> None:
         """Note the entry `key` of `table` as the setting `name`."""
         entry = table.entries.get(key) if table is not None else None
         name = name or key
@@ -83,16 +85,16 @@ class Configuration:
             return
         value = entry.value if found is None else found
         span = entry.span or _span(value)
-        if isinstance(value, Scalar):
+        if isinstance(value, Constant):
             self.settings[name] = Setting(value.value, span, table, key)
         else:
             known = _plain(value)
             if known is _NOT_PLAIN:
-                self.gaps.append(Gap(name, _why(value), span))
+                self.gaps.append(Gap(name, reason(value), span))
             else:
                 self.settings[name] = Setting(known, span, table, key)
 
-    def take_all(self, table: Table, into: dict[str, Setting], *, group: str) -> None:
+    def take_all(self, table: Mapping, into: dict[str, Setting], *, group: str) -> None:
         """Note every entry of a table as settings of `into`."""
         self.tables[group] = table
         for key, entry in table.entries.items():
@@ -103,7 +105,7 @@ class Configuration:
             span = entry.span or _span(entry.value)
             if known is _NOT_PLAIN:
                 into.pop(key, None)
-                self.gaps.append(Gap(key, _why(entry.value), span))
+                self.gaps.append(Gap(key, reason(entry.value), span))
             else:
                 into[key] = Setting(known, span, table, key)
         if table.open:
@@ -120,15 +122,9 @@ def _plain(value: Value) -> Any:
         return _NOT_PLAIN
 
 
-def _why(value: Value) -> str:
-    if isinstance(value, Unknown):
-        return value.why
-    if isinstance(value, Made):
-        return f"what {value.path}(...) returns is known only when it runs"
-    if isinstance(value, (Table, Listing)):
-        inner = [entry.value for entry in value.entries.values()] if isinstance(value, Table) else value.items
-        return next((_why(one) for one in inner if _plain(one) is _NOT_PLAIN), "part of it is known only when it runs")
-    return "it is known only when it runs"
+def why_not(value: Value, otherwise: str) -> str:
+    """Why `value` cannot be used: why it is not known, or `otherwise` if it is of another kind."""
+    return otherwise if _plain(value) is not _NOT_PLAIN else reason(value)
 
 
 def _span(value: Value) -> Span | None:

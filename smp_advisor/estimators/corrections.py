@@ -6,8 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.estimators.values import Scalar, Span, Table
 from smp_advisor.reading.edits import Edit, applied, complete
+from smp_advisor.reading.values import Constant, Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from smp_advisor.estimators.checks import Change
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.documents import Dialect
+    from smp_advisor.reading.source import Span
 
 __all__ = ["corrected_text"]
 
@@ -73,7 +74,7 @@ def _edits(text: str, dialect: Dialect, change: Change, configuration: Configura
         if entry.span is None or not re.match(rf"{re.escape(change.key)}\s*=", text[entry.span.start :]):
             return [None]
         return [Edit(entry.span.start, entry.span.start + len(change.key), change.value)]
-    shared = isinstance(entry.value, Scalar) and _shared(configuration, change.table, change.key, entry.value)
+    shared = isinstance(entry.value, Constant) and _shared(configuration, change.table, change.key, entry.value)
     span = _editable(text, None if shared else entry.value, entry.value_span)
     if span is None:
         return [None]
@@ -91,7 +92,7 @@ def _edits(text: str, dialect: Dialect, change: Change, configuration: Configura
 
 def _editable(text: str, value: Any, written: Span | None) -> Span | None:
     """Where a new value goes: the literal, wherever it is assigned; else the expression behind the key."""
-    if isinstance(value, Scalar) and value.span is not None and _is_literal(text[value.span.start : value.span.end]):
+    if isinstance(value, Constant) and value.span is not None and _is_literal(text[value.span.start : value.span.end]):
         return value.span
     return written
 
@@ -100,7 +101,7 @@ def _is_literal(text: str) -> bool:
     return re.fullmatch(r"-?[\w.+-]+|[rbfu]?(\"[^\"\n]*\"|'[^'\n]*')", text, re.IGNORECASE) is not None
 
 
-def _shared(configuration: Configuration, table: Table, key: str, value: Scalar) -> bool:
+def _shared(configuration: Configuration, table: Mapping, key: str, value: Constant) -> bool:
     """Whether another setting comes from the same literal."""
     if value.span is None:
         return False
@@ -108,7 +109,7 @@ def _shared(configuration: Configuration, table: Table, key: str, value: Scalar)
     for other in (*configuration.tables.values(),):
         for name, entry in other.entries.items():
             inner = entry.value
-            if isinstance(inner, Scalar) and inner.span == value.span and not (other is table and name == key):
+            if isinstance(inner, Constant) and inner.span == value.span and not (other is table and name == key):
                 places += entry.span != table.entries[key].span
     return places > 0
 
@@ -170,7 +171,7 @@ def _after(text: str, last: Span, closing: int, new: str) -> list[Edit | None]:
     return [Edit(last.end, last.end, ","), Edit(line_end, line_end, added)]
 
 
-def _removal(text: str, table: Table, key: str) -> Edit | None:
+def _removal(text: str, table: Mapping, key: str) -> Edit | None:
     """Take an entry out, with its comma, and its line where it has one to itself."""
     entry = table.entries[key]
     span, around = entry.span, table.span

@@ -1,20 +1,22 @@
-"""What calls of Python's own functions, and of those that hand functions on, give back."""
+"""Results of calls of Python's own functions, and of those that hand functions on."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.functions import FUNCTIONS, call_method, dictionary
 from smp_advisor.reading.values import (
     Class,
     Collection,
     Constant,
     External,
     Function,
+    Instance,
     Mapping,
     Partial,
     Result,
     StepMark,
-    Unknown,
     Value,
     choice,
     options,
@@ -34,7 +36,7 @@ _LAUNCHERS = (
     "accelerate.notebook_launcher",
     "torch_xla.launch",
 )
-_NAMESPACES = ("dict", "types.SimpleNamespace", "argparse.Namespace")
+_NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
 _SAME_FUNCTION = (
     "tensorflow.function",
     "tensorflow.autograph.experimental.do_not_convert",
@@ -48,7 +50,7 @@ _SAME_FUNCTION = (
 
 
 def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
-    """What the call of something external gives back."""
+    """The result of a call of something external."""
     from smp_advisor.reading.calls import enter
 
     first = event.arguments[0] if event.arguments else None
@@ -56,7 +58,7 @@ def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
         enter(run, first, {})
     mark = step_mark(External(event.name), event.node.func) if event.name else step_mark(target, event.node.func)
     if mark is not None and isinstance(first, Function):
-        return Function(first.node, first.module, first.scope, first.owner, mark, first.static, first.home)
+        return replace(first, step=mark)
     if event.name in _SAME_FUNCTION and isinstance(first, Function):
         return first
     if event.name == "functools.partial" and first is not None:
@@ -64,29 +66,23 @@ def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
     if event.name == "getattr" and len(event.arguments) > 1:
         return _attribute(run, frame, event)
     if event.name == "setattr" and len(event.arguments) == 3:
-        _set(event)
-    return _container(event, first) or Result(event)
+        _set(run, event)
+    return _data(run, event, first) or Result(event)
 
 
-def _container(event: Call, first: Value | None) -> Value | None:
-    """Dictionaries, objects made of keywords, and copies of what is known."""
-    if event.name in _NAMESPACES and not event.arguments:
-        return Mapping(dict(event.keywords), complete=not event.unpacks)
-    if event.name == "dict" and isinstance(first, Mapping):
-        return Mapping(first.entries | event.keywords, complete=first.complete and not event.unpacks)
-    if event.name in ("vars", "copy.copy", "copy.deepcopy") and isinstance(first, Mapping):
-        return first if event.name == "vars" else Mapping(dict(first.entries), first.complete)
-    if event.name in ("list", "tuple") and isinstance(first, Collection):
+def _data(run: Run, event: Call, first: Value | None) -> Value | None:
+    """The result of a function or method of plain data."""
+    if event.name == "dict" or (event.name in _NAMESPACES and not event.arguments):
+        return dictionary(event)
+    if event.name == "vars" and isinstance(first, Mapping):
         return first
-    if isinstance(event.receiver, Mapping) and event.method == "copy":
-        return Mapping(dict(event.receiver.entries), event.receiver.complete)
-    if isinstance(event.receiver, Mapping) and event.method == "get" and isinstance(first, Constant):
-        return _looked_up(event, event.receiver, str(first.value))
-    return None
+    if event.name in FUNCTIONS and not event.unpacks and (run.computes or event.name != "range"):
+        return FUNCTIONS[event.name](event.arguments, event.keywords)
+    return call_method(run, event) if event.receiver is not None else None
 
 
 def step_mark(value: Value, decorator: ast.expr) -> StepMark | None:
-    """How ``smp.step`` marks a function, where `value` is that decorator or its call."""
+    """How ``smp.step`` marks a function, if `value` is that decorator or its call."""
     for option in options(value):
         if isinstance(option, External) and option.path in ("smp.step", "smptf.step"):
             return StepMark(decorator, (), option.path == "smptf.step")
@@ -114,8 +110,8 @@ def _partial(event: Call, first: Value) -> Value:
     called: list[Value] = []
     for option in options(first):
         callable_here = isinstance(option, (Function, Class, External, Partial))
-        rest = (event.arguments[1:], dict(event.keywords), event.unpacks)
-        called.append(Partial(option, *rest) if callable_here else Result(event))
+        named = Mapping(dict(event.named.entries), None, event.named.open)
+        called.append(Partial(option, event.arguments[1:], named) if callable_here else Result(event))
     return choice(*called)
 
 
@@ -126,21 +122,13 @@ def _attribute(run: Run, frame: Frame, event: Call) -> Value:
     names = [option.value for option in options(event.arguments[1]) if isinstance(option, Constant)]
     if not names or not all(isinstance(name, str) for name in names):
         return Result(event)
-    found = [attribute(run, frame, owner, name, event.node) for name in names for owner in options(event.arguments[0])]
-    return choice(*found, *event.arguments[2:3])
+    values = [attribute(run, frame, owner, name, event.node) for name in names for owner in options(event.arguments[0])]
+    data = all(isinstance(value, (Constant, Mapping, Collection)) for value in values)
+    return choice(*values, *([] if data else event.arguments[2:3]))
 
 
-def _set(event: Call) -> None:
+def _set(run: Run, event: Call) -> None:
     name = event.arguments[1]
     for owner in options(event.arguments[0]):
-        attributes = getattr(owner, "attributes", None)
-        if isinstance(attributes, dict) and isinstance(name, Constant):
-            attributes[str(name.value)] = event.arguments[2]
-
-
-def _looked_up(event: Call, mapping: Mapping, key: str) -> Value:
-    if key in mapping.entries:
-        return mapping.entries[key]
-    if mapping.complete:
-        return event.argument("default", 1) or Constant(None)
-    return Unknown()
+        if isinstance(owner, Instance) and isinstance(name, Constant):
+            run.write(owner.attributes, str(name.value), event.arguments[2])

@@ -1,10 +1,12 @@
-"""Follow a call: into the script's own functions and classes, up to the door of everything else."""
+"""Follow a call: into functions and classes of the files that are read, up to the door of everything else."""
 
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.branches import joined
 from smp_advisor.reading.builtins import known_result
 from smp_advisor.reading.command_lines import declare
 from smp_advisor.reading.expressions import evaluate
@@ -14,6 +16,7 @@ from smp_advisor.reading.values import (
     Class,
     Collection,
     Constant,
+    Entry,
     External,
     Function,
     Instance,
@@ -27,8 +30,12 @@ from smp_advisor.reading.values import (
     Unknown,
     Value,
     choice,
+    element_values,
     options,
+    reason,
+    settled,
     something,
+    unpack,
 )
 
 if TYPE_CHECKING:
@@ -42,12 +49,12 @@ _TENSOR_FUNCTIONS = ("float", "int", "torch.", "math.", "numpy.", "tensorflow.",
 
 
 def call(run: Run, frame: Frame, node: ast.Call) -> Value:
-    """The value of a call; the call is recorded once for each thing that it may be calling."""
-    callee = evaluate(run, frame, node.func)
-    positional, keywords, unpacks = _arguments(run, frame, node)
+    """The value of a call; the call is recorded once for each thing that it can be calling."""
+    candidates = something(evaluate(run, frame, node.func))
+    positional, named = _arguments(run, frame, node)
     results = []
-    for named in something(callee):
-        target, given, preset, hidden = _unwrapped(named)
+    for candidate in candidates:
+        target, arguments, keywords = _unwrapped(candidate)
         event = Call(
             node=node,
             module=frame.module,
@@ -56,36 +63,39 @@ def call(run: Run, frame: Frame, node: ast.Call) -> Value:
             method=_method(node, target),
             receiver=_receiver(target),
             function=target if isinstance(target, Function) else None,
-            arguments=given + positional,
-            keywords=preset | keywords,
-            unpacks=unpacks or hidden,
+            arguments=arguments + positional,
+            named=_together(keywords, named),
             guards=tuple(run.guards),
             contexts=tuple(run.contexts),
             loops=tuple(run.loops),
             functions=tuple(run.functions),
             step=run.step,
             reached=run.reached,
-            candidates=something(callee),
+            candidates=candidates,
         )
         results.append(_apply(run, frame, event, target))
     return choice(*results)
 
 
-def _unwrapped(target: Value) -> tuple[Value, tuple[Value, ...], dict[str, Value], bool]:
+def _together(first: Mapping, second: Mapping) -> Mapping:
+    """The keyword arguments of a ``functools.partial`` with those of its call."""
+    entries = {key: replace(entry) for key, entry in (first.entries | second.entries).items()}
+    return Mapping(entries, second.span, first.open or second.open)
+
+
+def _unwrapped(target: Value) -> tuple[Value, tuple[Value, ...], Mapping]:
     """What a ``functools.partial`` calls, and the arguments that it brings along."""
     arguments: tuple[Value, ...] = ()
-    keywords: dict[str, Value] = {}
-    unpacks = False
+    named = Mapping()
     while isinstance(target, Partial):
         arguments = target.arguments + arguments
-        keywords = target.keywords | keywords
-        unpacks = unpacks or target.unpacks
+        named = _together(target.keywords, named)
         target = target.of
-    return target, arguments, keywords, unpacks
+    return target, arguments, named
 
 
 def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
-    """Follow the body of `function` with its parameters bound; what it returns."""
+    """Follow the body of `function` with its parameters bound; its result."""
     from smp_advisor.reading.run import Frame as NewFrame
     from smp_advisor.reading.statements import execute
 
@@ -93,26 +103,33 @@ def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
     scope = Scope(function.scope)
     inner = NewFrame(function.module, scope, function)
     defaults = _defaults(run, function)
-    known = run.reached
     for parameter in _parameters(node):
-        default = defaults.get(parameter)
         if parameter in bound:
             scope.names[parameter] = bound[parameter]
-        elif default is not None:
-            # Of a function that nobody here calls, the default is one possibility.
-            scope.names[parameter] = default if known else choice(default, Unknown())
-        else:
-            scope.names[parameter] = Unknown()
+            continue
+        # If nobody here calls the function, the default is one possibility.
+        unknown = Unknown(f"{parameter} is not passed" if run.reached else f"it is an argument of {function.name}")
+        default = defaults.get(parameter, unknown)
+        scope.names[parameter] = default if run.reached else choice(default, unknown)
     run.followed[node] += 1
     with run.inside(function):
         if isinstance(node, ast.Lambda):
             returned = evaluate(run, inner, node.body)
         else:
             depth = len(run.guards)
-            execute(run, inner, node.body)
+            leaving = execute(run, inner, node.body)
             del run.guards[depth:]
-            returned = choice(*inner.returned) if inner.returned else Constant(None)
-    run.results[node] = returned
+            returned = (
+                choice(*inner.returned, why="the function returns in several places")
+                if inner.returned
+                else Constant(None)
+            )
+            if leaving == "raise" and run.computes:
+                returned = Unknown(f"{function.name} ends with an error")
+            for _, changes in inner.exits:
+                own = {place: change for place, change in changes.items() if change.owner is not scope.names}
+                run.journal.apply(joined({}, own, f"{function.name} returns in several places"))
+    run.results.setdefault(node, []).append(returned)
     return returned
 
 
@@ -125,33 +142,29 @@ def _receiver(target: Value) -> Value | None:
 
 
 def _method(node: ast.Call, target: Value) -> str:
-    """The method that is called; empty where an attribute holds the object that is: ``self.model(batch)``."""
-    held = isinstance(target, (Instance, Result, Item, StepOutput))
-    return node.func.attr if isinstance(node.func, ast.Attribute) and not held else ""
+    """The method that is called; empty if an attribute holds the object that is: ``self.model(batch)``."""
+    is_object = isinstance(target, (Instance, Result, Item, StepOutput))
+    return node.func.attr if isinstance(node.func, ast.Attribute) and not is_object else ""
 
 
-def _arguments(run: Run, frame: Frame, node: ast.Call) -> tuple[tuple[Value, ...], dict[str, Value], bool]:
+def _arguments(run: Run, frame: Frame, node: ast.Call) -> tuple[tuple[Value, ...], Mapping]:
     positional: list[Value] = []
-    keywords: dict[str, Value] = {}
-    unpacks = False
+    named = Mapping({}, run.span(frame, node), frame.module.source.left_out(node))
     for argument in node.args:
         value = evaluate(run, frame, argument)
         if not isinstance(argument, ast.Starred):
             positional.append(value)
-        elif isinstance(value, Collection):
-            positional += value.items
+        elif (items := element_values(value)) is not None:
+            positional += items
         else:
-            unpacks = True
+            named.open = reason(value)
     for keyword in node.keywords:
         value = evaluate(run, frame, keyword.value)
-        if keyword.arg is not None:
-            keywords[keyword.arg] = value
-        elif isinstance(value, Mapping):
-            keywords |= value.entries
-            unpacks = unpacks or not value.complete
+        if keyword.arg is None:
+            unpack(named, value)
         else:
-            unpacks = True
-    return tuple(positional), keywords, unpacks
+            named.entries[keyword.arg] = Entry(value, run.span(frame, keyword), run.span(frame, keyword.value))
+    return tuple(positional), named
 
 
 def _apply(run: Run, frame: Frame, event: Call, target: Value) -> Value:
@@ -160,35 +173,47 @@ def _apply(run: Run, frame: Frame, event: Call, target: Value) -> Value:
     if isinstance(target, Class):
         return _construct(run, event, target)
     if isinstance(target, Instance):
-        method = next((found for name in _CALLED if (found := target.cls.find(name)) is not None), None)
+        method = next((member for name in _CALLED if (member := target.cls.find(name)) is not None), None)
         if isinstance(method, Function):
-            bound = Function(method.node, method.module, method.scope, target, method.step, home=method.home)
-            return _follow(run, event, bound)
+            return _follow(run, event, replace(method, owner=target, static=False))
     run.record(event)
-    _mutate(event)
     if event.method == "add_argument":
         declare(run, event)
     if _formats_numbers(event) or _wants_tensors(event):
-        for node, value in zip(event.node.args, event.arguments, strict=False):
-            how = f"{event.name or frame.module.text(event.node.func)}()"
-            run.trace.uses += [Use(node, frame.module, output, how) for output in _outputs_in(value)]
-    return known_result(run, frame, event, target)
+        _use_outputs(run, event)
+    result = known_result(run, frame, event, target)
+    if run.computes and isinstance(result, Result):
+        # The arguments as they are now: what the cell changes later does not count.
+        copies: dict[int, Value] = {}
+        event.arguments = tuple(settled(value, copies) for value in event.arguments)
+        for entry in event.named.entries.values():
+            entry.value = settled(entry.value, copies)
+        run.count(len(copies))
+    return result
 
 
 def _follow(run: Run, event: Call, function: Function) -> Value:
-    """Into a function of the script."""
+    """Into a function of the files that are read."""
     event.bound = _bind(function, event)
     run.record(event)
     returned = enter(run, function, event.bound) if run.follows(function) else run.last_result(function)
     return _outputs(returned, event) if function.step is not None and run.step is None else returned
 
 
+def _use_outputs(run: Run, event: Call) -> None:
+    """Record the outputs of a step that the call takes for tensors."""
+    for node, value in zip(event.node.args, event.arguments, strict=False):
+        for output in _outputs_in(value):
+            how = f"{event.name or event.module.text(event.node.func)}()"
+            run.trace.uses.append(Use(node, event.module, output, how))
+
+
 def _wants_tensors(event: Call) -> bool:
     """Whether the call computes with its arguments."""
     if event.name:
         return event.name.startswith(_TENSOR_FUNCTIONS) and event.name not in ("torch.save", "tensorflow.print")
-    made = event.receiver.call.name if isinstance(event.receiver, Result) else ""
-    computes = made.startswith(("tensorflow.keras.", "keras.", "torchmetrics.", "torch.nn."))
+    maker = event.receiver.call.name if isinstance(event.receiver, Result) else ""
+    computes = maker.startswith(("tensorflow.keras.", "keras.", "torchmetrics.", "torch.nn."))
     return computes and event.method in ("", "apply_gradients", "update_state", "update")
 
 
@@ -200,17 +225,17 @@ def _formats_numbers(event: Call) -> bool:
 
 def _outputs_in(value: Value, depth: int = 0) -> list[StepOutput]:
     """Outputs of a step in `value`, looking into lists and what pairs them up."""
-    found: list[StepOutput] = []
+    outputs: list[StepOutput] = []
     for option in options(value) if depth < 5 else ():
         if isinstance(option, StepOutput):
-            found.append(option)
+            outputs.append(option)
         elif isinstance(option, Collection):
-            found += [output for item in option.items for output in _outputs_in(item, depth + 1)]
+            outputs += [output for item in option.items for output in _outputs_in(item, depth + 1)]
         elif isinstance(option, Operation) and option.operator == "comprehension":
-            found += _outputs_in(option.operands[0], depth + 1)
+            outputs += _outputs_in(option.operands[0], depth + 1)
         elif isinstance(option, Result) and option.call.name in ("zip", "list", "tuple", "enumerate"):
-            found += [output for argument in option.call.arguments for output in _outputs_in(argument, depth + 1)]
-    return found
+            outputs += [output for argument in option.call.arguments for output in _outputs_in(argument, depth + 1)]
+    return outputs
 
 
 def _construct(run: Run, event: Call, cls: Class) -> Value:
@@ -218,26 +243,26 @@ def _construct(run: Run, event: Call, cls: Class) -> Value:
     run.trace.instances.append(instance)
     initializer = cls.find("__init__")
     if isinstance(initializer, Function):
-        bound = Function(initializer.node, initializer.module, initializer.scope, instance, home=initializer.home)
+        bound = replace(initializer, owner=instance, step=None, static=False)
         event.bound = _bind(bound, event)
         run.record(event)
         if run.follows(bound):
             enter(run, bound, event.bound)
     else:
         run.record(event)
-        if not event.arguments:
-            instance.attributes |= event.keywords  # a dataclass
+        # A dataclass or named tuple.
+        instance.attributes |= dict(zip(cls.fields(), event.arguments, strict=False)) | event.keywords
     return instance
 
 
 def _outputs(returned: Value, event: Call) -> Value:
-    """One value a microbatch, for each value that the step returns."""
+    """One value per microbatch, for each value that the step returns."""
     results: list[Value] = []
     for option in options(returned):
         if isinstance(option, Collection):
-            results.append(Collection(tuple(_outputs(item, event) for item in option.items)))
+            results.append(Collection([_outputs(item, event) for item in option.items]))
         elif isinstance(option, Mapping):
-            results.append(Mapping({key: _outputs(value, event) for key, value in option.entries.items()}))
+            results.append(Mapping({key: Entry(_outputs(value, event)) for key, value in option.values().items()}))
         else:
             results.append(StepOutput(option, event))
     return choice(*results)
@@ -246,8 +271,7 @@ def _outputs(returned: Value, event: Call) -> Value:
 def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> list[str]:
     spec = node.args
     names = [argument.arg for argument in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
-    names += [argument.arg for argument in (spec.vararg, spec.kwarg) if argument is not None]
-    return names
+    return names + [argument.arg for argument in (spec.vararg, spec.kwarg) if argument is not None]
 
 
 def _defaults(run: Run, function: Function) -> dict[str, Value]:
@@ -256,16 +280,16 @@ def _defaults(run: Run, function: Function) -> dict[str, Value]:
     spec = function.node.args
     outside = NewFrame(function.module, function.scope)
     positional = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
-    pairs: list[tuple[str, ast.expr]] = []
-    if spec.defaults:
-        pairs += zip(positional[-len(spec.defaults) :], spec.defaults, strict=True)
+    pairs = [*zip(reversed(positional), reversed(spec.defaults), strict=False)]
     pairs += [
         (argument.arg, default)
         for argument, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
         if default is not None
     ]
     return {
-        name: evaluate(run, outside, default) if not isinstance(default, ast.Call) else Unknown()
+        name: Unknown(f"the default of {name} is computed")
+        if isinstance(default, ast.Call) and not run.computes
+        else evaluate(run, outside, default)
         for name, default in pairs
     }
 
@@ -273,45 +297,28 @@ def _defaults(run: Run, function: Function) -> dict[str, Value]:
 def _bind(function: Function, event: Call) -> dict[str, Value]:
     spec = function.node.args
     positional = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
-    given: list[Value] = list(event.arguments)
-    if function.owner is not None and not function.static and not _takes_no_object(positional, len(given)):
-        given.insert(0, function.owner)
-    bound = dict(zip(positional, given, strict=False))
+    arguments: list[Value] = list(event.arguments)
+    if function.owner is not None and not function.static and not _takes_no_object(positional, len(arguments)):
+        arguments.insert(0, function.owner)
+    bound = dict(zip(positional, arguments, strict=False))
     if spec.vararg is not None and not event.unpacks:
-        bound[spec.vararg.arg] = Collection(tuple(given[len(positional) :]))
-    accepted = set(positional) | {argument.arg for argument in spec.kwonlyargs}
-    extra: dict[str, Value] = {}
-    for name, value in event.keywords.items():
-        (bound if name in accepted else extra)[name] = value
+        bound[spec.vararg.arg] = Collection(arguments[len(positional) :])
+    accepted = {*positional, *(argument.arg for argument in spec.kwonlyargs)}
+    extra: dict[str, Entry] = {}
+    for name, entry in event.named.entries.items():
+        if name in accepted:
+            bound[name] = entry.value
+        elif isinstance(name, str):
+            extra[name] = entry
     if spec.kwarg is not None:
-        bound[spec.kwarg.arg] = Mapping(extra, complete=not event.unpacks)
+        bound[spec.kwarg.arg] = Mapping(extra, None, event.named.open)
     if event.unpacks:
-        # What is unpacked may bind any of the rest, in place of the defaults.
+        # What is unpacked can bind any of the others, in place of the defaults.
         for name in accepted - bound.keys():
-            bound[name] = Unknown()
+            bound[name] = Unknown(event.named.open)
     return bound
 
 
-def _takes_no_object(positional: list[str], given: int) -> bool:
+def _takes_no_object(positional: list[str], count: int) -> bool:
     """Whether a function of a class is called without the object: what ``smp.step`` makes of it is no method."""
-    return positional[:1] not in (["self"], ["cls"]) and 0 < len(positional) <= given
-
-
-def _mutate(event: Call) -> None:
-    """What ``update`` and ``append`` do to a dictionary or object that is known."""
-    if event.method == "update" and isinstance(event.receiver, Mapping):
-        for value in event.arguments:
-            if isinstance(value, Mapping):
-                _put(event.receiver, value.entries, sure=not event.guards)
-                event.receiver.complete = event.receiver.complete and value.complete
-            else:
-                event.receiver.complete = False
-        _put(event.receiver, event.keywords, sure=not event.guards)
-    elif event.method == "setdefault" and isinstance(event.receiver, Mapping):
-        event.receiver.complete = False
-
-
-def _put(mapping: Mapping, entries: dict[str, Value], *, sure: bool) -> None:
-    for key, value in entries.items():
-        known = mapping.entries.get(key)
-        mapping.entries[key] = value if sure or known is None else choice(known, value)
+    return positional[:1] not in (["self"], ["cls"]) and 0 < len(positional) <= count

@@ -1,19 +1,10 @@
-"""Options of the script: what argparse and Hugging Face's dataclass parser make of them."""
+"""Options of the command line, of argparse and of Hugging Face's dataclass parser."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.reading.values import (
-    Argument,
-    Class,
-    Collection,
-    Constant,
-    Item,
-    Result,
-    Unknown,
-    Value,
-)
+from smp_advisor.reading.values import Argument, Class, Collection, Constant, Item, Result, Unknown, Value
 
 if TYPE_CHECKING:
     from smp_advisor.reading.run import Run
@@ -25,7 +16,7 @@ _INTO_DATACLASSES = ("parse_args_into_dataclasses", "parse_json_file", "parse_ya
 
 
 def declare(run: Run, event: Call) -> None:
-    """An option of argparse: its attribute's name and default."""
+    """Record an option of argparse under the name of its attribute."""
     flags = [value.value for value in event.arguments if isinstance(value, Constant) and isinstance(value.value, str)]
     destination = event.argument("dest")
     if isinstance(destination, Constant) and isinstance(destination.value, str):
@@ -39,7 +30,7 @@ def declare(run: Run, event: Call) -> None:
 
 
 def option_of(run: Run, owner: Value, name: str) -> Value | None:
-    """The command-line option `name`, where `owner` is what a parser returned."""
+    """The command-line option `name`, if `owner` is the result of a parser."""
     position: object = None
     if isinstance(owner, Item):
         position = owner.key.value if isinstance(owner.key, Constant) else None
@@ -58,18 +49,16 @@ def option_of(run: Run, owner: Value, name: str) -> Value | None:
 
 
 def _field_of(call: Call, position: object, name: str) -> Value:
-    """The default of a field of the dataclass that stands at `position` among those the parser was made for."""
-    made = call.receiver.call if isinstance(call.receiver, Result) else None
-    given = made.argument("dataclass_types", 0) if made is not None else None
-    classes = given.items if isinstance(given, Collection) else (given,)
-    if not isinstance(position, int) or position >= len(classes):
-        return Unknown()
-    cls = classes[position]
+    """The default of a field of the dataclass at `position` among those that the parser was made for."""
+    parser = call.receiver.call if isinstance(call.receiver, Result) else None
+    types = parser.argument("dataclass_types", 0) if parser is not None else None
+    classes = types.items if isinstance(types, Collection) else [types]
+    cls = classes[position] if isinstance(position, int) and position < len(classes) else None
     return (field_default(cls.find(name)) if isinstance(cls, Class) else None) or Unknown()
 
 
-def field_default(found: Value | None) -> Value | None:
+def field_default(member: Value | None) -> Value | None:
     """The value of a class attribute; that of ``dataclasses.field(default=...)`` is its default."""
-    if isinstance(found, Result) and found.call.name in ("dataclasses.field", "pydantic.Field"):
-        return found.call.argument("default") or Unknown()
-    return found
+    if isinstance(member, Result) and member.call.name in ("dataclasses.field", "pydantic.Field"):
+        return member.call.argument("default") or Unknown("a factory makes its default")
+    return member

@@ -48,14 +48,14 @@ class Edit:
 
 def replace(module: Module, node: ast.expr, text: str) -> Edit:
     """Put `text` in the place of `node`."""
-    start, end = span(module.source, node)
-    return Edit(start, end, text)
+    place = module.source.span(node)
+    return Edit(place.start, place.end, text)
 
 
 def wrap(module: Module, node: ast.expr, before: str, after: str) -> tuple[Edit, Edit]:
     """Put text on both sides of `node`."""
-    start, end = span(module.source, node)
-    return Edit(start, start, before), Edit(end, end, after)
+    place = module.source.span(node)
+    return Edit(place.start, place.start, before), Edit(place.end, place.end, after)
 
 
 def add_keyword(module: Module, call: ast.Call, name: str, text: str) -> Edit:
@@ -63,16 +63,16 @@ def add_keyword(module: Module, call: ast.Call, name: str, text: str) -> Edit:
     for keyword in call.keywords:
         if keyword.arg == name:
             return replace(module, keyword.value, text)
-    _start, end = span(module.source, call)
+    end = module.source.span(call).end
     arguments: list[ast.expr] = [*call.args, *(keyword.value for keyword in call.keywords)]
     if not arguments:
         return Edit(end - 1, end - 1, f"{name}={text}")
-    last = max(span(module.source, argument)[1] for argument in arguments)
+    last = max(module.source.span(argument).end for argument in arguments)
     if len(arguments) == 1 and isinstance(arguments[0], ast.GeneratorExp) and last == end:
         return Edit(last, last, "")  # f(x for x in y): no place without brackets of its own
     rest = module.source.text[last : end - 1]
     tokens = _code(rest)
-    first = min(arguments, key=lambda argument: span(module.source, argument)[0])
+    first = min(arguments, key=lambda argument: module.source.span(argument).start)
     own_lines = first.lineno != call.lineno and "\n" in rest
     comma = tokens.find(",")
     # Brackets around the last argument close before the comma.
@@ -92,7 +92,7 @@ def before_statement(module: Module, statement: ast.stmt, text: str) -> Edit | N
     source = module.source
     first = statement
     line = _top(first)
-    if source.line(line)[: _column(source, line, first.col_offset)].strip() and line == first.lineno:
+    if source.line(line)[: source.column(line, first.col_offset)].strip() and line == first.lineno:
         return None
     start = _offset(source, line, 0)
     return Edit(start, start, f"{_indent(source, line)}{text}{_newline(source)}")
@@ -101,10 +101,10 @@ def before_statement(module: Module, statement: ast.stmt, text: str) -> Edit | N
 def after_statement(module: Module, statement: ast.stmt, text: str) -> Edit | None:
     """A line below `statement`; None where another statement follows on its last line."""
     source = module.source
-    if source.line(statement.lineno)[: _column(source, statement.lineno, statement.col_offset)].strip():
+    if source.line(statement.lineno)[: source.column(statement.lineno, statement.col_offset)].strip():
         return None
     last = statement.end_lineno or statement.lineno
-    rest = source.line(last)[_column(source, last, statement.end_col_offset or 0) :].strip()
+    rest = source.line(last)[source.column(last, statement.end_col_offset or 0) :].strip()
     if rest and not rest.startswith("#"):
         return None
     end = _offset(source, last, 0) + len(source.line(last))
@@ -215,22 +215,9 @@ def unified(path: str, before: str, after: str, changes: list[Edit]) -> str:
     return _ended(lines)
 
 
-def span(source: Source, node: ast.expr | ast.stmt) -> tuple[int, int]:
-    """First and last character of `node` in the text."""
-    start = _offset(source, node.lineno, _column(source, node.lineno, node.col_offset))
-    last = node.end_lineno or node.lineno
-    return start, _offset(source, last, _column(source, last, node.end_col_offset or 0))
-
-
 def _code(text: str) -> str:
     """`text` with comments blanked, character by character."""
     return "\n".join(line.partition("#")[0].ljust(len(line)) for line in text.split("\n"))
-
-
-def _column(source: Source, line: int, column_bytes: int) -> int:
-    """Characters before a column that the parser counts in bytes of UTF-8."""
-    text = source.line(line)
-    return column_bytes if text.isascii() else len(text.encode()[:column_bytes].decode(errors="ignore"))
 
 
 def _offset(source: Source, line: int, column: int) -> int:

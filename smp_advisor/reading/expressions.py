@@ -1,20 +1,24 @@
-"""Work out what an expression stands for, and note the calls in it."""
+"""Work out what an expression stands for, and record the calls in it."""
 
 from __future__ import annotations
 
 import ast
-import operator
+import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.reading.command_lines import field_default, option_of
+from smp_advisor.reading.names import canonical
+from smp_advisor.reading.operators import compare, compute, formatted, is_index, negated, truth
 from smp_advisor.reading.scope import Scope
 from smp_advisor.reading.trace import Guard, Selection, Use
 from smp_advisor.reading.values import (
+    MAX_ITEMS,
     Choice,
     Class,
     Collection,
     Constant,
+    Entry,
     External,
     Function,
     Instance,
@@ -28,25 +32,21 @@ from smp_advisor.reading.values import (
     Unknown,
     Value,
     choice,
+    distinct,
+    element_values,
     options,
+    shown,
     something,
+    unpack,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from smp_advisor.reading.run import Frame, Run
 
-__all__ = ["attribute", "element", "evaluate"]
+__all__ = ["attribute", "element", "evaluate", "item"]
 
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Div: operator.truediv,
-}
 _TENSOR_ATTRIBUTES = frozenset(
     [
         "item",
@@ -79,50 +79,53 @@ _TENSOR_ATTRIBUTES = frozenset(
         "log",
     ]
 )
-_LARGEST = 10**18
+_ITERATORS = ("tqdm.tqdm", "tqdm.auto.tqdm", "iter", "reversed", "itertools.islice", "tqdm")
 
 
 def evaluate(run: Run, frame: Frame, node: ast.expr | None) -> Value:
-    """What `node` stands for; calls in it are recorded, functions of the script followed."""
+    """What `node` stands for; calls in it are recorded, functions of the files that are read are followed."""
     if node is None:
         return Constant(None)
+    run.count()
     handler = _HANDLERS.get(type(node))
-    if handler is not None:
-        return handler(run, frame, node)
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr):
-            evaluate(run, frame, child)
-    return Unknown()
+    if handler is None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                evaluate(run, frame, child)
+        return Unknown()
+    value = handler(run, frame, node)
+    if type(value) is Constant and value.span is None and type(node) in _MAKING:
+        value.span = run.span(frame, node)
+    return value
 
 
 def attribute(run: Run, frame: Frame, owner: Value, name: str, node: ast.expr) -> Value:
     """The attribute `name` of one possible owner, as `node` reads it."""
     if isinstance(owner, External):
-        from smp_advisor.reading.names import canonical
-
         return External(canonical(f"{owner.path}.{name}"))
     if isinstance(owner, LocalModule):
-        return owner.module.scope.find(name) or Unknown()
-    if isinstance(owner, Instance):
-        if name in owner.attributes:
-            return owner.attributes[name]
-        return _bound(field_default(owner.cls.find(name)), owner) or Member(owner, name)
-    if isinstance(owner, Class):
-        return field_default(owner.find(name)) or Member(owner, name)
+        return owner.module.scope.find(name) or Unknown(f"{owner.module.source.path} does not set {name}")
+    if isinstance(owner, (Instance, Class)):
+        return _member(run, owner, name) or Member(owner, name)
     if isinstance(owner, StepOutput):
         if name in _TENSOR_ATTRIBUTES:
             run.trace.uses.append(Use(node, frame.module, owner, f".{name}"))
         return Member(owner, name)
     if isinstance(owner, Mapping) and name in owner.entries:
-        return owner.entries[name]
-    found = option_of(run, owner, name)
-    return found if found is not None else Member(owner, name)
+        return owner.entries[name].value
+    if isinstance(owner, Result) and run.computes:
+        assigned = owner.attributes.get(name) or owner.call.named.get(name)
+        if assigned is not None:
+            return assigned
+    if isinstance(owner, Constant) and name == "value":
+        return owner  # a member of an enumeration
+    return option_of(run, owner, name) or Member(owner, name)
 
 
 def element(value: Value) -> Value:
     """What iterating over `value` gives."""
     if isinstance(value, Collection) and value.items:
-        return choice(*value.items)
+        return choice(*value.items, *([Unknown(value.open)] if value.open else []))
     if isinstance(value, StepOutput):
         return StepOutput(element(value.of), value.call)
     if isinstance(value, Choice):
@@ -130,26 +133,40 @@ def element(value: Value) -> Value:
     if isinstance(value, Result) and value.call.arguments:
         first = value.call.arguments[0]
         if value.call.name == "enumerate":
-            return Collection((Unknown(), element(first)))
+            return Collection([Unknown("it counts the rounds of a loop"), element(first)])
         if value.call.name == "zip":
-            return Collection(tuple(element(argument) for argument in value.call.arguments))
-        if value.call.name in ("tqdm.tqdm", "tqdm.auto.tqdm", "iter", "reversed", "itertools.islice", "tqdm"):
+            return Collection([element(argument) for argument in value.call.arguments])
+        if value.call.name in _ITERATORS:
             return element(first)
     return Item(value, None)
 
 
-def _bound(found: Value | None, owner: Instance) -> Value | None:
-    if isinstance(found, Function) and not found.static:
-        return Function(found.node, found.module, found.scope, owner, found.step, home=found.home)
-    return found
+def _member(run: Run, owner: Instance | Class, name: str) -> Value | None:
+    if isinstance(owner, Class):
+        return field_default(owner.find(name))
+    if name in owner.attributes:
+        return owner.attributes[name]
+    member = field_default(owner.cls.find(name))
+    if not isinstance(member, Function) or member.static:
+        return member
+    method = Function(member.node, member.module, member.scope, owner, member.step, home=member.home)
+    if not member.is_property:
+        return method
+    if not run.computes or not run.follows(method):
+        return Unknown(f"{member.name} is a property")
+    from smp_advisor.reading.calls import enter
+
+    return enter(run, method, {argument.arg: owner for argument in member.node.args.args[:1]})
 
 
-def _name(_run: Run, frame: Frame, node: ast.Name) -> Value:
-    return frame.scope.read(node.id)
+def _name(run: Run, frame: Frame, node: ast.Name) -> Value:
+    value = frame.scope.read(node.id)
+    # A class that another cell imports.
+    return External(node.id) if run.computes and isinstance(value, Unknown) and node.id[:1].isupper() else value
 
 
-def _constant(_run: Run, _frame: Frame, node: ast.Constant) -> Value:
-    return Constant(node.value)
+def _constant(run: Run, frame: Frame, node: ast.Constant) -> Value:
+    return Constant(node.value, run.span(frame, node))
 
 
 def _attribute(run: Run, frame: Frame, node: ast.Attribute) -> Value:
@@ -162,7 +179,7 @@ def _subscript(run: Run, frame: Frame, node: ast.Subscript) -> Value:
     key = evaluate(run, frame, node.slice)
     if isinstance(key, Operation) and key.operator == ":" and isinstance(node.slice, ast.Slice):
         _selects(run, frame, node.slice.lower, key.operands[0], out_of=key.operands[2])
-    return choice(*(_item(option, key) for option in options(owner)))
+    return choice(*(item(option, key) for option in options(owner)))
 
 
 def _selects(run: Run, frame: Frame, node: ast.expr | None, value: Value, *, out_of: Value) -> None:
@@ -171,16 +188,34 @@ def _selects(run: Run, frame: Frame, node: ast.expr | None, value: Value, *, out
         run.trace.selections.append(Selection(node, frame.module, value, out_of, tuple(run.functions)))
 
 
-def _item(owner: Value, key: Value) -> Value:
-    if isinstance(owner, Mapping) and isinstance(key, Constant) and str(key.value) in owner.entries:
-        return owner.entries[str(key.value)]
-    if isinstance(owner, Collection) and isinstance(key, Constant) and isinstance(key.value, int):
+def item(owner: Value, key: Value) -> Value:
+    """The element of one possible owner under a key."""
+    if isinstance(key, Constant):
         position = key.value
-        if -len(owner.items) <= position < len(owner.items):
+        if isinstance(owner, Mapping) and position in owner.entries:
+            return owner.entries[position].value
+        if isinstance(owner, Collection) and is_index(position, len(owner.items)) and (position >= 0 or not owner.open):
             return owner.items[position]
+        if isinstance(owner, Constant) and isinstance(owner.value, str) and isinstance(position, int):
+            inside = is_index(position, len(owner.value))
+            return Constant(owner.value[position]) if inside else Unknown("there is no such letter")
+    if isinstance(key, Operation) and key.operator == ":" and (part := _part(owner, key.operands)) is not None:
+        return part
     if isinstance(owner, StepOutput):
-        return StepOutput(_item(owner.of, key), owner.call)
+        return StepOutput(item(owner.of, key), owner.call)
     return Item(owner, key)
+
+
+def _part(owner: Value, bounds: tuple[Value, ...]) -> Value | None:
+    """A slice; None if it is not known."""
+    numbers: list[int | None] = [bound.value for bound in bounds if isinstance(bound, Constant)]
+    if len(numbers) < 3 or numbers[2] == 0 or not all(number is None or isinstance(number, int) for number in numbers):
+        return None
+    if isinstance(owner, Collection) and not owner.open:
+        return Collection(owner.items[slice(*numbers)])
+    if isinstance(owner, Constant) and isinstance(owner.value, str):
+        return Constant(owner.value[slice(*numbers)])
+    return None
 
 
 def _slice(run: Run, frame: Frame, node: ast.Slice) -> Value:
@@ -188,10 +223,16 @@ def _slice(run: Run, frame: Frame, node: ast.Slice) -> Value:
 
 
 def _sequence(run: Run, frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
-    items = [evaluate(run, frame, item) for item in node.elts]
-    if any(isinstance(item, ast.Starred) for item in node.elts):
+    items: list[Value] = []
+    unknown: list[Value] = []
+    for part in node.elts:
+        value = evaluate(run, frame, part.value if isinstance(part, ast.Starred) else part)
+        inner = element_values(value) if isinstance(part, ast.Starred) else [value]
+        items += [value] if inner is None else inner
+        unknown += [value] if inner is None else []
+    if unknown:
         return Operation("*", tuple(items))
-    return Collection(tuple(items))
+    return distinct(items) if isinstance(node, ast.Set) else Collection(items, run.span(frame, node))
 
 
 def _starred(run: Run, frame: Frame, node: ast.Starred) -> Value:
@@ -199,23 +240,20 @@ def _starred(run: Run, frame: Frame, node: ast.Starred) -> Value:
 
 
 def _mapping(run: Run, frame: Frame, node: ast.Dict) -> Value:
-    entries: dict[str, Value] = {}
-    complete = True
-    for key, item in zip(node.keys, node.values, strict=True):
-        value = evaluate(run, frame, item)
+    mapping = Mapping({}, run.span(frame, node), frame.module.source.left_out(node))
+    for key, part in zip(node.keys, node.values, strict=True):
+        value = evaluate(run, frame, part)
         if key is None:
-            if isinstance(value, Mapping):
-                entries |= value.entries
-                complete = complete and value.complete
-            else:
-                complete = False
+            unpack(mapping, value)
             continue
-        known = evaluate(run, frame, key)
-        if isinstance(known, Constant):
-            entries[str(known.value)] = value
-        else:
-            complete = False
-    return Mapping(entries, complete)
+        name = evaluate(run, frame, key)
+        if not isinstance(name, Constant):
+            mapping.open = f"the key `{shown(key)}` is computed"
+            continue
+        value_span, key_span = run.span(frame, part), run.span(frame, key)
+        both = type(key_span)(key_span.start, value_span.end) if key_span and value_span else None
+        mapping.entries[name.value] = Entry(value, both, value_span, key_span)
+    return mapping
 
 
 def _binary(run: Run, frame: Frame, node: ast.BinOp) -> Value:
@@ -227,20 +265,7 @@ def _binary(run: Run, frame: Frame, node: ast.BinOp) -> Value:
         parts = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
         for part, value in zip(parts, right.items if isinstance(right, Collection) else (right,), strict=False):
             _use(run, frame, part, value, "number formatting")
-    return _compute(node.op, left, right)
-
-
-def _compute(op: ast.operator, left: Value, right: Value) -> Value:
-    if isinstance(left, Constant) and isinstance(right, Constant) and type(op) in _ARITHMETIC:
-        numbers = isinstance(left.value, (int, float)) and isinstance(right.value, (int, float))
-        if numbers and abs(left.value) < _LARGEST and abs(right.value) < _LARGEST:
-            try:
-                return Constant(_ARITHMETIC[type(op)](left.value, right.value))
-            except ArithmeticError:
-                return Unknown()
-        if isinstance(op, ast.Add) and isinstance(left.value, str) and isinstance(right.value, str):
-            return Constant(left.value + right.value)
-    return Operation(type(op).__name__, (left, right))
+    return compute(node.op, left, right)
 
 
 def _use(run: Run, frame: Frame, node: ast.expr, value: Value, how: str) -> None:
@@ -250,30 +275,32 @@ def _use(run: Run, frame: Frame, node: ast.expr, value: Value, how: str) -> None
 
 
 def _unary(run: Run, frame: Frame, node: ast.UnaryOp) -> Value:
-    value = evaluate(run, frame, node.operand)
-    if isinstance(value, Constant) and isinstance(value.value, (int, float)):
-        if isinstance(node.op, ast.USub):
-            return Constant(-value.value)
-        if isinstance(node.op, ast.Not):
-            return Constant(not value.value)
-    return Operation(type(node.op).__name__, (value,))
+    return negated(node.op, evaluate(run, frame, node.operand))
 
 
 def _boolean(run: Run, frame: Frame, node: ast.BoolOp) -> Value:
-    """Later operands run only where the earlier ones let them."""
-    values = [evaluate(run, frame, node.values[0])]
+    """Later operands run only if the earlier ones let them."""
+    stops = isinstance(node.op, ast.Or)
+    undecided: list[Value] = []
     depth = len(run.guards)
-    for earlier, later in zip(node.values, node.values[1:], strict=False):
-        run.guards.append(Guard(earlier, values[-1], isinstance(node.op, ast.And)))
-        values.append(evaluate(run, frame, later))
+    value: Value = Constant(None)
+    for operand in node.values:
+        value = evaluate(run, frame, operand)
+        decided = truth(value)
+        if decided is None:
+            undecided.append(value)
+            run.guards.append(Guard(operand, value, not stops))
+        elif decided == stops:
+            break
     del run.guards[depth:]
-    return Operation(type(node.op).__name__, tuple(values))
+    if not undecided or undecided == [value]:
+        return value
+    return Operation(type(node.op).__name__, (*undecided, *([value] if undecided[-1] is not value else [])))
 
 
 def _compare(run: Run, frame: Frame, node: ast.Compare) -> Value:
-    values = [evaluate(run, frame, node.left)]
     nodes = [node.left, *node.comparators]
-    values += [evaluate(run, frame, comparator) for comparator in node.comparators]
+    values = [evaluate(run, frame, part) for part in nodes]
     if not any(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in node.ops):
         for part, value in zip(nodes, values, strict=True):
             _use(run, frame, part, value, "a comparison")
@@ -281,34 +308,90 @@ def _compare(run: Run, frame: Frame, node: ast.Compare) -> Value:
         for remainder, number, place in ((values[0], values[1], nodes[1]), (values[1], values[0], nodes[0])):
             if isinstance(remainder, Operation) and remainder.operator == "Mod":
                 _selects(run, frame, place, number, out_of=remainder)
-    return Operation(type(node.ops[0]).__name__, tuple(values))
+    results = [compare(op, *pair) for op, pair in zip(node.ops, itertools.pairwise(values), strict=True)]
+    if False in results:
+        return Constant(value=False)
+    return Operation(type(node.ops[0]).__name__, tuple(values)) if None in results else Constant(value=True)
 
 
 def _conditional(run: Run, frame: Frame, node: ast.IfExp) -> Value:
     test = evaluate(run, frame, node.test)
+    decided = truth(test)
+    if decided is not None:
+        return evaluate(run, frame, node.body if decided else node.orelse)
     with run.under(Guard(node.test, test, holds=True)):
         body = evaluate(run, frame, node.body)
     with run.under(Guard(node.test, test, holds=False)):
         other = evaluate(run, frame, node.orelse)
-    return choice(body, other)
+    return choice(body, other, why=node.test)
 
 
 def _text(run: Run, frame: Frame, node: ast.JoinedStr) -> Value:
-    parts: list[Value] = []
+    values: list[Value] = []
+    texts: list[str | None] = []
     for part in node.values:
-        if isinstance(part, ast.FormattedValue):
-            value = evaluate(run, frame, part.value)
-            if part.format_spec is not None:
-                _use(run, frame, part.value, value, "number formatting")
-            parts.append(value)
-    return Operation("format", tuple(parts))
+        if not isinstance(part, ast.FormattedValue):
+            values.append(evaluate(run, frame, part))
+            texts.append(formatted(values[-1], -1, Constant("")))
+            continue
+        value = evaluate(run, frame, part.value)
+        spec: Value = Constant("")
+        if part.format_spec is not None:
+            spec = evaluate(run, frame, part.format_spec)
+            _use(run, frame, part.value, value, "number formatting")
+        values.append(value)
+        texts.append(formatted(value, part.conversion, spec))
+    text = [text for text in texts if text is not None]
+    if len(text) == len(texts) and sum(map(len, text)) <= 4 * MAX_ITEMS:
+        return Constant("".join(text))
+    return Operation("format", tuple(values))
 
 
 def _comprehension(run: Run, frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
     from smp_advisor.reading.run import Frame as NewFrame
-    from smp_advisor.reading.statements import bind_target
 
     inner = NewFrame(frame.module, Scope(frame.scope), frame.function)
+    if not run.computes:
+        return _followed_once(run, frame, inner, node)
+    mapping, items = Mapping({}, run.span(frame, node)), Collection([], run.span(frame, node))
+    for known in _rounds(run, inner, node.generators):
+        key = evaluate(run, inner, node.key) if isinstance(node, ast.DictComp) else Constant(None)
+        if not known or not isinstance(key, Constant):
+            return Unknown(f"`{shown(node)}` goes over what is known only when it runs")
+        if isinstance(node, ast.DictComp):
+            mapping.entries[key.value] = Entry(evaluate(run, inner, node.value))
+        else:
+            items.items.append(evaluate(run, inner, node.elt))
+    if isinstance(node, ast.SetComp):
+        return distinct(items.items)
+    return mapping if isinstance(node, ast.DictComp) else items
+
+
+def _rounds(run: Run, inner: Frame, generators: list[ast.comprehension]) -> Iterator[bool]:
+    """Bind the names of each round; False if a round is not known."""
+    from smp_advisor.reading.statements import bind_target
+
+    if not generators:
+        yield True
+        return
+    first, *others = generators
+    over = evaluate(run, inner, first.iter)
+    items = element_values(over)
+    for value in items if items is not None and len(items) <= MAX_ITEMS else [None]:
+        bind_target(run, inner, first.target, element(over) if value is None else value)
+        tests = [truth(evaluate(run, inner, test)) for test in first.ifs]
+        if value is None or None in tests:
+            yield False
+            return
+        if all(tests):
+            yield from _rounds(run, inner, others)
+
+
+def _followed_once(
+    run: Run, frame: Frame, inner: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+) -> Value:
+    from smp_advisor.reading.statements import bind_target
+
     conditions: list[Value] = []
     sources: list[Value] = []
     for generator in node.generators:
@@ -319,7 +402,7 @@ def _comprehension(run: Run, frame: Frame, node: ast.ListComp | ast.SetComp | as
     if isinstance(node, ast.DictComp):
         evaluate(run, inner, node.key)
         evaluate(run, inner, node.value)
-        return Mapping({}, complete=False)
+        return Mapping({}, open=f"its keys are computed in line {frame.module.source.locate(node.lineno)[1]}")
     return Operation("comprehension", (evaluate(run, inner, node.elt), *sources, *conditions))
 
 
@@ -331,12 +414,18 @@ def _lambda(run: Run, frame: Frame, node: ast.Lambda) -> Value:
 
 def _walrus(run: Run, frame: Frame, node: ast.NamedExpr) -> Value:
     value = evaluate(run, frame, node.value)
-    frame.scope.bind(node.target.id, value)
+    run.bind(frame, node.target.id, value)
     return value
 
 
 def _await(run: Run, frame: Frame, node: ast.Await) -> Value:
     return evaluate(run, frame, node.value)
+
+
+def _yield(run: Run, frame: Frame, node: ast.Yield | ast.YieldFrom) -> Value:
+    evaluate(run, frame, node.value)
+    frame.returned.append(Unknown("it comes from a generator"))
+    return Unknown("it is sent to a generator")
 
 
 def _call(run: Run, frame: Frame, node: ast.Call) -> Value:
@@ -369,5 +458,9 @@ _HANDLERS: dict[type[ast.expr], Callable[[Run, Frame, Any], Value]] = {
     ast.Lambda: _lambda,
     ast.NamedExpr: _walrus,
     ast.Await: _await,
+    ast.Yield: _yield,
+    ast.YieldFrom: _yield,
     ast.Call: _call,
 }
+_MAKING = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.JoinedStr, ast.Call)
+"""Expressions that make a value of their own."""

@@ -1,4 +1,4 @@
-"""Bind imports: modules beside the script are followed, everything else keeps its dotted name."""
+"""Bind imports: modules next to the file are followed, everything else keeps its dotted name."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import ast
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.reading.branches import Journal
+from smp_advisor.reading.module import parse
 from smp_advisor.reading.names import canonical
-from smp_advisor.reading.source import Unresolved
+from smp_advisor.reading.source import Unresolved, read
 from smp_advisor.reading.values import External, LocalModule, Unknown, Value
 
 if TYPE_CHECKING:
@@ -29,10 +31,10 @@ def bind_import(run: Run, frame: Frame, node: ast.Import | ast.ImportFrom) -> No
             local = _load(run, frame, alias.name, node)
             first = alias.name.partition(".")[0]
             if alias.asname:
-                frame.scope.bind(alias.asname, local or External(canonical(alias.name)))
+                run.bind(frame, alias.asname, local or External(canonical(alias.name)))
             else:
                 plain = _load(run, frame, first, node) if "." in alias.name else local
-                frame.scope.bind(first, plain or External(canonical(first)))
+                run.bind(frame, first, plain or External(canonical(first)))
         return
     base = "." * node.level + (node.module or "")
     local = _load(run, frame, base, node)
@@ -43,33 +45,32 @@ def bind_import(run: Run, frame: Frame, node: ast.Import | ast.ImportFrom) -> No
         if alias.name == "*":
             _bind_all(run, frame, node, local)
             continue
-        frame.scope.bind(alias.asname or alias.name, _member(run, frame, base, alias.name, local, node))
+        run.bind(frame, alias.asname or alias.name, _member(run, frame, base, alias.name, local, node))
 
 
 def _member(run: Run, frame: Frame, base: str, name: str, local: LocalModule | None, node: ast.stmt) -> Value:
-    if local is not None:
-        found = local.module.scope.find(name)
-        if found is not None:
-            return found
-        return _load(run, frame, f"{base}.{name}" if base.strip(".") else base + name, node) or Unknown()
-    if base.startswith("."):
-        inner = _load(run, frame, base + name if not base.strip(".") else f"{base}.{name}", node)
-        return inner or Unknown()
-    return _load(run, frame, f"{base}.{name}", node) or External(canonical(f"{base}.{name}"))
+    if local is not None and (member := local.module.scope.find(name)) is not None:
+        return member
+    inner = _load(run, frame, f"{base}.{name}" if base.strip(".") else base + name, node)
+    if inner is not None:
+        return inner
+    if local is None and not base.startswith("."):
+        return External(canonical(f"{base}.{name}"))
+    return Unknown(f"{name} of {base} is not in the files next to this one")
 
 
 def _bind_all(run: Run, frame: Frame, node: ast.ImportFrom, local: LocalModule | None) -> None:
     if local is not None:
         for name, value in local.module.scope.names.items():
             if not name.startswith("_"):
-                frame.scope.bind(name, value)
+                run.bind(frame, name, value)
         return
     path, line = frame.module.source.locate(node.lineno)
     run.unresolved.append(
         Unresolved(
             path=path,
             line=line,
-            what=f"from {node.module} import * binds names that cannot be told here; what they do is not checked.",
+            what=f"from {node.module} import * binds names that are not known here; what they do is not checked.",
         )
     )
 
@@ -86,9 +87,7 @@ def _load(run: Run, frame: Frame, dotted: str, node: ast.stmt) -> LocalModule | 
 
 
 def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt) -> LocalModule | None:
-    from smp_advisor.reading.module import parse
     from smp_advisor.reading.run import Frame as NewFrame
-    from smp_advisor.reading.source import read
     from smp_advisor.reading.statements import execute
 
     try:
@@ -99,15 +98,16 @@ def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt) -> LocalModule |
         return None
     run.modules[path] = module
     run.trace.modules.append(module)
-    guards, contexts, loops = run.guards, run.contexts, run.loops
-    run.guards, run.contexts, run.loops = [], [], []
+    # A module runs once, whatever branch or loop imports it first.
+    around = run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats
+    run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats = Journal(), [], [], [], 0, 0
     execute(run, NewFrame(module, module.scope), module.tree.body)
-    run.guards, run.contexts, run.loops = guards, contexts, loops
+    run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats = around
     return LocalModule(module)
 
 
 def _file(module: Module, dotted: str) -> Path | None:
-    """The file of a module beside the importing one, where there is one."""
+    """The file of a module next to the importing one; None if there is none."""
     if module.directory is None or not dotted:
         return None
     folder = module.directory

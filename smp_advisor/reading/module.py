@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import warnings
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.reading.scope import Scope
+from smp_advisor.reading.values import Constant
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from smp_advisor.reading.source import Source
 
 __all__ = ["Module", "ScriptError", "parse"]
@@ -70,7 +70,8 @@ class Module:
 
     def text(self, node: ast.expr | ast.stmt) -> str:
         """The source text of `node`."""
-        return ast.get_source_segment(self.source.text, node) or ""
+        place = self.source.span(node)
+        return self.source.text[place.start : place.end]
 
 
 def parse(source: Source, *, entry: bool = True, directory: Path | None = None) -> Module:
@@ -90,7 +91,9 @@ def parse(source: Source, *, entry: bool = True, directory: Path | None = None) 
     except (ValueError, RecursionError, MemoryError) as error:
         reason = "it is nested too deeply" if not isinstance(error, ValueError) else "it holds null bytes"
         raise ScriptError(f"{source.path} cannot be checked: {reason}.") from None
-    return Module(source, tree, entry, directory)
+    module = Module(source, tree, entry, directory)
+    module.scope.names["__name__"] = Constant("__main__" if entry else Path(source.path).stem)
+    return module
 
 
 def _explain(source: Source, error: SyntaxError) -> str:

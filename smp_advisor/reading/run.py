@@ -1,4 +1,4 @@
-"""State of following one script: what has been seen, and under which circumstances the next line runs."""
+"""State of following one file: what has been seen, and under which conditions the next line runs."""
 
 from __future__ import annotations
 
@@ -7,25 +7,35 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from smp_advisor.reading.trace import Call, Trace
-from smp_advisor.reading.values import Function, Unknown, Value
+from smp_advisor.reading.branches import Changes, Journal
+from smp_advisor.reading.trace import Call, Guard, Trace
+from smp_advisor.reading.values import Collection, Constant, Function, Mapping, Unknown, Value, choice
 
 if TYPE_CHECKING:
     import ast
     from collections.abc import Iterator
     from pathlib import Path
+    from typing import Any
 
     from smp_advisor.reading.module import Module
     from smp_advisor.reading.scope import Scope
-    from smp_advisor.reading.source import Source, Unresolved
-    from smp_advisor.reading.trace import Guard
+    from smp_advisor.reading.source import Source, Span, Unresolved
 
-__all__ = ["MAX_CALLS_OF_ONE", "MAX_DEPTH", "Frame", "Run"]
+__all__ = ["Frame", "Leaving", "Run", "TooLongError"]
 
-MAX_DEPTH = 16
+_MAX_DEPTH = 16
 """Calls within calls that are followed."""
-MAX_CALLS_OF_ONE = 3
-"""Times that one function is followed; later calls are taken to return what the last one did."""
+_MAX_CALLS_OF_ONE = 3
+"""Times that one function of a script is followed; later calls are taken to return what the last one did."""
+_MAX_STEPS = 100_000
+"""Statements and expressions of a cell that are followed."""
+
+Leaving = str | None
+"""How statements leave their block: "return", "raise", "break", "continue"; None if they do not."""
+
+
+class TooLongError(Exception):
+    """A cell that does more than anyone would write to configure a job."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,13 +46,21 @@ class Frame:
     scope: Scope
     function: Function | None = None
     returned: list[Value] = field(default_factory=list)
+    exits: list[tuple[Leaving, Changes]] = field(default_factory=list)
+    """Changes of branches that have left the function or loop."""
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """Everything that following the script keeps in mind."""
+    """Everything that following a file keeps in mind."""
 
+    computes: bool = False
+    """Whether loops and functions are followed as often as they run, as in a cell that configures a job.
+
+    Otherwise each loop is followed once, as in a script that trains.
+    """
     trace: Trace = field(default_factory=Trace)
+    journal: Journal = field(default_factory=Journal)
     unresolved: list[Unresolved] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
     contexts: list[Value] = field(default_factory=list)
@@ -51,31 +69,60 @@ class Run:
     step: Function | None = None
     reached: bool = True
     order: int = 0
+    steps: int = 0
+    doubts: int = 0
+    """Undecided conditions around the present line."""
+    repeats: int = 0
+    """Loops around the present line that run several times and are followed once."""
+    stopped: tuple[int, str] | None = None
+    """Line that surely ends the file, and why."""
     followed: Counter[ast.AST] = field(default_factory=Counter)
-    results: dict[ast.AST, Value] = field(default_factory=dict)
+    results: dict[ast.AST, list[Value]] = field(default_factory=dict)
     modules: dict[Path, Module] = field(default_factory=dict)
     texts: dict[Path, Source] = field(default_factory=dict)
-    """Modules beside the script that are taken as given here, and not read from their files."""
+    """Modules next to the file that are taken from here instead of their files."""
+
+    def count(self, steps: int = 1) -> None:
+        """Count statements, expressions and copies of data."""
+        self.steps += steps
+        if self.computes and self.steps > _MAX_STEPS:
+            raise TooLongError
+
+    def span(self, frame: Frame, node: ast.expr | ast.stmt | ast.keyword) -> Span | None:
+        """Where a node is in the text; None in scripts and in imported modules, which are not corrected by spans."""
+        return frame.module.source.span(node) if self.computes and frame.module.entry else None
+
+    def write(self, owner: Any, key: Any, value: Any) -> None:
+        """Set a name, key or field, so that it can be undone."""
+        self.journal.write(owner, key, value)
+
+    def bind(self, frame: Frame, name: str, value: Value) -> None:
+        """Assign to a name."""
+        self.journal.write(frame.scope.names_for(name), name, value)
 
     def follows(self, function: Function) -> bool:
-        """Whether a call of `function` is looked into once more."""
+        """Whether a call of `function` is followed once more."""
+        if self.computes:
+            return len(self.functions) < _MAX_DEPTH
         if any(running.node is function.node for running in self.functions):
             return False
-        return len(self.functions) < MAX_DEPTH and self.followed[function.node] < MAX_CALLS_OF_ONE
+        return len(self.functions) < _MAX_DEPTH and self.followed[function.node] < _MAX_CALLS_OF_ONE
 
     @contextmanager
     def under(self, guard: Guard) -> Iterator[None]:
-        """Run the block under a condition."""
-        self.guards.append(guard)
+        """Follow the block under a condition."""
         depth = len(self.guards)
+        self.guards.append(guard)
+        self.doubts += 1
         try:
             yield
         finally:
-            del self.guards[depth - 1 :]
+            self.doubts -= 1
+            del self.guards[depth:]
 
     @contextmanager
     def inside(self, function: Function) -> Iterator[None]:
-        """Run the block as the body of `function`."""
+        """Follow the block as the body of `function`."""
         before = self.step
         self.functions.append(function)
         if function.step is not None:
@@ -87,12 +134,19 @@ class Run:
             self.step = before
 
     def record(self, call: Call) -> Call:
-        """Note a call, in order."""
+        """Record a call, in order."""
         self.order += 1
         call.order = self.order
+        call.sure = not self.doubts
         self.trace.add(call)
         return call
 
     def last_result(self, function: Function) -> Value:
-        """What the function returned when it was followed last."""
-        return self.results.get(function.node) or Unknown()
+        """The result of a call that is not followed: that of the last one, unless it is data that differs by call."""
+        results = self.results.get(function.node)
+        if not results or self.computes:
+            return Unknown(f"{function.name} calls itself too often to be followed")
+        merged = choice(*results)
+        if merged is results[0] or not isinstance(results[-1], (Constant, Collection, Mapping)):
+            return results[-1]
+        return choice(merged, Unknown(f"{function.name} is called too often to be followed each time"))

@@ -1,4 +1,4 @@
-"""Names and what they are bound to while the script is followed."""
+"""Names and their values while a file is followed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BUILTINS = frozenset(dir(builtins))
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """Bindings of one function call or module, inside of another scope."""
+    """Names of one function call, class or module, inside of another scope."""
 
     parent: Scope | None = None
     names: dict[str, Value] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Scope:
     """Names that ``global`` or ``nonlocal`` sends to a scope further out."""
 
     def find(self, name: str) -> Value | None:
-        """What the name is bound to here or further out; None where nothing binds it."""
+        """Value of the name here or further out; None if it is not bound."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names and (scope is self or not scope.is_class):
@@ -36,16 +36,16 @@ class Scope:
         return None
 
     def read(self, name: str) -> Value:
-        """Like `find`, with Python's own names, and `Unknown` for the rest."""
-        found = self.find(name)
-        if found is not None:
-            return found
-        return External(name) if name in _BUILTINS else Unknown()
+        """Like `find`, with Python's built-in names, and `Unknown` for the rest."""
+        value = self.find(name)
+        if value is not None:
+            return value
+        return External(name) if name in _BUILTINS else Unknown(f"{name} is set elsewhere")
 
-    def bind(self, name: str, value: Value) -> None:
-        """Assign."""
+    def names_for(self, name: str) -> dict[str, Value]:
+        """The names that an assignment to `name` changes."""
         scope: Scope = self
         if name in self.outer:
             while scope.parent is not None and (scope is self or name not in scope.names):
                 scope = scope.parent
-        scope.names[name] = value
+        return scope.names

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from smp_advisor.errors import AdvisorError
 
-__all__ = ["Source", "UnreadableScriptError", "Unresolved", "read", "with_text"]
+__all__ = ["Source", "Span", "UnreadableScriptError", "Unresolved", "read", "with_text"]
 
 _LOOKS_LIKE_A_PATH = re.compile(r"[^\n\r]{1,400}\.(?:py|pyw|ipynb)\s*$", re.IGNORECASE)
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -25,6 +25,14 @@ _CELL_MAGICS_OF_PYTHON = ("%%time", "%%timeit", "%%capture", "%%smp_check", "%%s
 
 class UnreadableScriptError(AdvisorError):
     """A path that leads to nothing that could be a script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Characters ``start`` to ``end`` of the text."""
+
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +71,26 @@ class Source:
     def line(self, number: int) -> str:
         """Line `number`, counted from 1; empty where there is none."""
         return self.lines[number - 1] if 0 < number <= len(self.lines) else ""
+
+    def column(self, line: int, column_bytes: int) -> int:
+        """Characters before a column that the parser counts in bytes of UTF-8."""
+        text = self.line(line)
+        return column_bytes if text.isascii() else len(text.encode()[:column_bytes].decode(errors="ignore"))
+
+    def span(self, node: ast.expr | ast.stmt | ast.keyword) -> Span:
+        """First and last character of `node` in the text."""
+        starts, last = self.starts(), node.end_lineno or node.lineno
+        return Span(
+            starts[node.lineno - 1] + self.column(node.lineno, node.col_offset),
+            starts[last - 1] + self.column(last, node.end_col_offset or 0),
+        )
+
+    def left_out(self, node: ast.expr) -> str:
+        """Why a part of `node` is not in the text; empty if all of it is."""
+        if self.cells or not self.skipped:
+            return ""
+        last = node.end_lineno or node.lineno
+        return next((why for line, why in self.skipped if node.lineno < line <= last), "")
 
     def locate(self, number: int) -> tuple[str, int]:
         """Path and line to tell the reader; in a notebook, cell and line in the cell."""

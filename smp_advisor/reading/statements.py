@@ -1,104 +1,140 @@
-"""Follow statements in the order in which they would run, each branch once."""
+"""Follow statements in the order in which they would run."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.branches import ABSENT, Changes, joined
 from smp_advisor.reading.builtins import step_mark
 from smp_advisor.reading.calls import enter
 from smp_advisor.reading.expressions import element, evaluate
 from smp_advisor.reading.imports import bind_import
+from smp_advisor.reading.operators import compare, compute, is_index, truth
 from smp_advisor.reading.scope import Scope
 from smp_advisor.reading.trace import Guard, Iteration, Store, Use
 from smp_advisor.reading.values import (
+    MAX_ITEMS,
     Class,
     Collection,
     Constant,
+    Entry,
     External,
     Function,
     Instance,
     Item,
     Mapping,
     Operation,
+    Reason,
+    Result,
     StepMark,
     StepOutput,
     Unknown,
     Value,
     choice,
+    element_values,
     options,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from smp_advisor.reading.run import Frame, Run
+    from smp_advisor.reading.run import Frame, Leaving, Run
 
 __all__ = ["bind_target", "execute", "follow_the_rest"]
 
-_LEAVING = ("sys.exit", "exit", "quit", "os._exit")
+_LEAVING_CALLS = ("sys.exit", "exit", "quit", "os._exit")
 
 
-def execute(run: Run, frame: Frame, statements: list[ast.stmt]) -> bool:
-    """Follow `statements`; True where they leave the block (return, raise, break, continue)."""
-    return any(_execute(run, frame, statement) for statement in statements)
+def execute(run: Run, frame: Frame, statements: list[ast.stmt]) -> Leaving:
+    """Follow `statements`; how they leave the block, if they surely do."""
+    for statement in statements:
+        run.count()
+        handler = _HANDLERS.get(type(statement))
+        leaving = handler(run, frame, statement) if handler is not None else None
+        if leaving is not None:
+            if (
+                leaving == "raise"
+                and frame.module.entry
+                and not run.doubts
+                and not run.functions
+                and run.stopped is None
+            ):
+                run.stopped = (statement.lineno, "it ends there with an error")
+            return leaving
+    return None
 
 
-def follow_the_rest(run: Run) -> None:
-    """Follow what running the file does not reach: functions that something unseen may call."""
+def follow_the_rest(run: Run, concerns: Callable[[Function], bool]) -> None:
+    """Follow what running the file does not reach: functions that something unseen can call."""
     for function in tuple(run.trace.functions):
-        # The compiler's runtime calls this one, once a worker.
-        if getattr(function.node, "name", "") == "_mp_fn" and not run.followed[function.node]:
+        # The compiler's runtime calls this one, once per worker.
+        if function.name == "_mp_fn" and not run.followed[function.node]:
             enter(run, function, {})
     run.reached = False
     position = 0
     while position < len(run.trace.functions):
         function = run.trace.functions[position]
         position += 1
-        if function.module.entry and not run.followed[function.node]:
+        if function.module.entry and not run.followed[function.node] and concerns(function):
             owner: dict[str, Value] = {}
             spec = function.node.args
             if function.home is not None and not function.static and (spec.posonlyargs or spec.args):
-                name = (*spec.posonlyargs, *spec.args)[0].arg
-                made = [instance for instance in run.trace.instances if instance.cls is function.home]
-                if made:
-                    owner[name] = made[0]
+                objects = [instance for instance in run.trace.instances if instance.cls is function.home]
+                owner = {(*spec.posonlyargs, *spec.args)[0].arg: instance for instance in objects[:1]}
             enter(run, function, owner)
 
 
-def bind_target(run: Run, frame: Frame, target: ast.expr, value: Value) -> None:
-    """Assign `value` to a name, attribute, subscript or a tuple of them."""
+def bind_target(run: Run, frame: Frame, target: ast.expr, value: Value, node: ast.expr | None = None) -> None:
+    """Assign `value`, which `node` makes, to a name, attribute, subscript or a tuple of them."""
     if isinstance(target, ast.Name):
-        frame.scope.bind(target.id, value)
+        run.bind(frame, target.id, value)
     elif isinstance(target, (ast.Tuple, ast.List)):
+        value = _collected(target.elts, value)
         for position, inner in enumerate(target.elts):
-            if isinstance(inner, ast.Starred):
-                bind_target(run, frame, inner.value, Unknown())
-            else:
-                bind_target(run, frame, inner, _part(value, position, len(target.elts)))
+            part = _part(value, position, len(target.elts))
+            bind_target(run, frame, inner.value if isinstance(inner, ast.Starred) else inner, part)
     elif isinstance(target, ast.Attribute):
-        _store(run, frame, target, value)
+        for option in options(evaluate(run, frame, target.value)):
+            run.order += 1
+            run.trace.stores.append(Store(target, frame.module, option, value, tuple(run.contexts), run.order))
+            _set_attribute(run, option, target.attr, value)
     elif isinstance(target, ast.Subscript):
         owner = evaluate(run, frame, target.value)
         key = evaluate(run, frame, target.slice)
+        span = run.span(frame, node) if node is not None else None
+        entry = Entry(value, span or run.span(frame, target), span)
         for option in options(owner):
-            if isinstance(option, Mapping) and isinstance(key, Constant):
-                _put(run, option.entries, str(key.value), value)
-            elif isinstance(option, Mapping):
-                option.complete = False
+            _set_item(run, option, key, entry)
 
 
-def _store(run: Run, frame: Frame, target: ast.Attribute, value: Value) -> None:
-    for option in options(evaluate(run, frame, target.value)):
-        run.order += 1
-        run.trace.stores.append(Store(target, frame.module, option, value, tuple(run.contexts), run.order))
-        if isinstance(option, Instance):
-            _put(run, option.attributes, target.attr, value)
+def _set_attribute(run: Run, owner: Value, name: str, value: Value) -> None:
+    if isinstance(owner, Instance) or (isinstance(owner, Result) and run.computes):
+        run.write(owner.attributes, name, value)
+    elif isinstance(owner, Mapping):
+        run.write(owner.entries, name, Entry(value))
 
 
-def _put(run: Run, names: dict[str, Value], name: str, value: Value) -> None:
-    """Bind, or add to what it may be where a condition decides."""
-    names[name] = choice(names[name], value) if run.guards and name in names else value
+def _set_item(run: Run, owner: Value, key: Value, entry: Entry) -> None:
+    if isinstance(owner, Mapping) and isinstance(key, Constant):
+        run.write(owner.entries, key.value, entry)
+    elif isinstance(owner, Collection) and isinstance(key, Constant) and isinstance(key.value, int):
+        if is_index(key.value, len(owner.items)):
+            items = list(owner.items)
+            items[key.value] = entry.value
+            run.write(owner, "items", items)
+    elif isinstance(owner, (Mapping, Collection)):
+        run.write(owner, "open", "a key is computed")
+
+
+def _collected(targets: list[ast.expr], value: Value) -> Value:
+    """The items of `value`, with those of a starred target together."""
+    star = next((position for position, target in enumerate(targets) if isinstance(target, ast.Starred)), None)
+    items = element_values(value)
+    if star is None or items is None or len(items) < len(targets) - 1:
+        return value
+    last = len(items) - (len(targets) - star - 1)
+    return Collection([*items[:star], Collection(items[star:last]), *items[last:]])
 
 
 def _part(value: Value, position: int, count: int) -> Value:
@@ -113,31 +149,26 @@ def _part(value: Value, position: int, count: int) -> Value:
     return choice(*parts)
 
 
-def _execute(run: Run, frame: Frame, node: ast.stmt) -> bool:
-    handler = _HANDLERS.get(type(node))
-    return bool(handler(run, frame, node)) if handler is not None else False
-
-
-def _expression(run: Run, frame: Frame, node: ast.Expr) -> bool:
+def _expression(run: Run, frame: Frame, node: ast.Expr) -> Leaving:
     before = len(run.trace.calls)
     evaluate(run, frame, node.value)
     for call in run.trace.calls[before:]:
         if call.node is node.value:
             call.discarded = True
-            if call.name in _LEAVING:
-                return True
-    return False
+            if call.name in _LEAVING_CALLS:
+                return "raise"
+    return None
 
 
 def _assign(run: Run, frame: Frame, node: ast.Assign) -> None:
     value = evaluate(run, frame, node.value)
     for target in node.targets:
-        bind_target(run, frame, target, value)
+        bind_target(run, frame, target, value, node.value)
 
 
 def _annotated(run: Run, frame: Frame, node: ast.AnnAssign) -> None:
     if node.value is not None:
-        bind_target(run, frame, node.target, evaluate(run, frame, node.value))
+        bind_target(run, frame, node.target, evaluate(run, frame, node.value), node.value)
 
 
 def _augmented(run: Run, frame: Frame, node: ast.AugAssign) -> None:
@@ -146,8 +177,32 @@ def _augmented(run: Run, frame: Frame, node: ast.AugAssign) -> None:
         if isinstance(option, StepOutput):
             run.trace.uses.append(Use(node.value, frame.module, option, "arithmetic"))
     before = evaluate(run, frame, node.target)
-    if isinstance(node.target, ast.Name):
-        frame.scope.bind(node.target.id, Operation(type(node.op).__name__, (before, value)))
+    result = compute(node.op, before, value)
+    if isinstance(before, Mapping) and isinstance(result, Mapping):
+        for key, entry in result.entries.items():
+            run.write(before.entries, key, entry)
+        run.write(before, "open", result.open)
+    elif isinstance(before, Collection) and isinstance(result, Collection):
+        run.write(before, "items", result.items)
+        run.write(before, "open", result.open or ("it grows in a loop" if run.repeats else ""))
+    else:
+        # A loop that is followed once changes the value more than once.
+        result = Operation(type(node.op).__name__, (before, value)) if run.repeats else result
+        if isinstance(node.target, ast.Attribute):
+            for option in options(evaluate(run, frame, node.target.value)):
+                _set_attribute(run, option, node.target.attr, result)
+        else:
+            bind_target(run, frame, node.target, result)
+
+
+def _delete(run: Run, frame: Frame, node: ast.Delete) -> None:
+    for target in node.targets:
+        if isinstance(target, ast.Name):
+            run.write(frame.scope.names_for(target.id), target.id, ABSENT)
+        elif isinstance(target, ast.Subscript):
+            owner, key = evaluate(run, frame, target.value), evaluate(run, frame, target.slice)
+            if isinstance(owner, Mapping) and isinstance(key, Constant):
+                run.write(owner.entries, key.value, ABSENT)
 
 
 def _function(run: Run, frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
@@ -156,17 +211,13 @@ def _function(run: Run, frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionD
         closure = closure.parent
     function = Function(node, frame.module, closure)
     run.trace.functions.append(function)
-    is_property = False
     for decorator in reversed(node.decorator_list):
         value = evaluate(run, frame, decorator)
         function.step = function.step or step_mark(value, decorator) or _mark_by(run, value, function)
         name = value.path if isinstance(value, External) else ""
         function.static = function.static or name == "staticmethod"
-        is_property = is_property or name in ("property", "functools.cached_property")
-    if is_property:
-        frame.scope.bind(node.name, Unknown())
-    else:
-        frame.scope.bind(node.name, function)
+        function.is_property = function.is_property or name in ("property", "functools.cached_property")
+    run.bind(frame, node.name, function)
 
 
 def _mark_by(run: Run, decorator: Value, function: Function) -> StepMark | None:
@@ -176,9 +227,9 @@ def _mark_by(run: Run, decorator: Value, function: Function) -> StepMark | None:
             spec = option.node.args
             names = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
             returned = enter(run, option, {names[0]: function}) if len(names) == 1 else Unknown()
-            for made in options(returned):
-                if isinstance(made, Function) and made.node is function.node and made.step is not None:
-                    return made.step
+            for result in options(returned):
+                if isinstance(result, Function) and result.node is function.node and result.step is not None:
+                    return result.step
     return None
 
 
@@ -187,149 +238,199 @@ def _class(run: Run, frame: Frame, node: ast.ClassDef) -> None:
 
     bases = tuple(evaluate(run, frame, base) for base in node.bases)
     scope = Scope(frame.scope, is_class=True)
-    made = Class(node, frame.module, scope, bases, scope.names)
+    cls = Class(node, frame.module, scope, bases, scope.names)
     execute(run, NewFrame(frame.module, scope), node.body)
     for member in scope.names.values():
         if isinstance(member, Function):
-            member.home = made
-    run.trace.classes.append(made)
-    frame.scope.bind(node.name, made)
+            member.home = cls
+    run.trace.classes.append(cls)
+    run.bind(frame, node.name, cls)
 
 
-def _return(run: Run, frame: Frame, node: ast.Return) -> bool:
+def _return(run: Run, frame: Frame, node: ast.Return) -> Leaving:
     frame.returned.append(evaluate(run, frame, node.value))
-    return True
+    return "return"
 
 
-def _leave(run: Run, frame: Frame, node: ast.stmt) -> bool:
+def _leave(run: Run, frame: Frame, node: ast.Raise | ast.Break | ast.Continue) -> Leaving:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
             evaluate(run, frame, child)
-    return True
+    return type(node).__name__.lower()
 
 
-def _if(run: Run, frame: Frame, node: ast.If) -> bool:
+def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
     test = evaluate(run, frame, node.test)
-    if _is_main(node.test) and not frame.module.entry:
-        return execute(run, frame, node.orelse)
-    if isinstance(test, Constant):  # `if True:` and what amounts to it
-        return execute(run, frame, node.body if test.value else node.orelse)
-    if _is_main(node.test):
-        return execute(run, frame, node.body)
-    before = dict(frame.scope.names)
-    depth = len(run.guards)
-    run.guards.append(Guard(node.test, test, holds=True))
-    body_leaves = execute(run, frame, node.body)
-    del run.guards[depth:]
-    after_body = frame.scope.names.copy()
-    _restore(frame, before)
-    run.guards.append(Guard(node.test, test, holds=False))
-    other_leaves = execute(run, frame, node.orelse)
-    del run.guards[depth:]
-    if body_leaves and other_leaves:
-        return True
-    if body_leaves or other_leaves:
-        # What follows runs only in the branch that stayed.
-        run.guards.append(Guard(node.test, test, holds=other_leaves))
-        if other_leaves:
-            _restore(frame, after_body)
-        return False
-    _merge(frame, after_body)
-    return False
+    decided = truth(test)
+    if decided is not None:
+        return execute(run, frame, node.body if decided else node.orelse)
+    paths: list[tuple[Leaving, Changes]] = []
+    for holds, block in ((True, node.body), (False, node.orelse)):
+        with run.journal.branch() as changes, run.under(Guard(node.test, test, holds)):
+            leaving = execute(run, frame, block)
+        paths.append((leaving, changes))
+    body, other = (leaving is not None for leaving, _ in paths)
+    if body != other:
+        # What follows runs only in the branch that stays.
+        run.guards.append(Guard(node.test, test, holds=other))
+    return _after(run, frame, paths, node.test)
 
 
-def _is_main(test: ast.expr) -> bool:
-    return (
-        isinstance(test, ast.Compare)
-        and isinstance(test.left, ast.Name)
-        and test.left.id == "__name__"
-        and isinstance(test.comparators[0], ast.Constant)
-        and test.comparators[0].value == "__main__"
-    )
+def _after(run: Run, frame: Frame, paths: list[tuple[Leaving, Changes]], why: Reason) -> Leaving:
+    """Continue where branches meet, of which one has run; how all of them leave, if they do."""
+    staying = [changes for leaving, changes in paths if leaving is None]
+    if staying:
+        frame.exits += [(leaving, changes) for leaving, changes in paths if leaving not in (None, "raise")]
+    together: Changes | None = None
+    for changes in staying or [changes for _, changes in paths]:
+        together = changes if together is None else joined(together, changes, why)
+    run.journal.apply(together or {})
+    if staying:
+        return None
+    ways = [leaving for leaving, _ in paths]
+    return next((way for way in ("return", "break", "continue") if way in ways), "raise")
 
 
-def _restore(frame: Frame, names: dict[str, Value]) -> None:
-    frame.scope.names.clear()
-    frame.scope.names.update(names)
-
-
-def _merge(frame: Frame, other: dict[str, Value]) -> None:
-    names = frame.scope.names
-    for name, value in other.items():
-        if name not in names:
-            names[name] = value
-        elif names[name] is not value:
-            names[name] = choice(value, names[name])
-
-
-def _for(run: Run, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
+def _for(run: Run, frame: Frame, node: ast.For | ast.AsyncFor) -> Leaving:
     over = evaluate(run, frame, node.iter)
-    before = dict(frame.scope.names)
-    bind_target(run, frame, node.target, element(over))
-    _loop(run, frame, node, before, over)
-
-
-def _while(run: Run, frame: Frame, node: ast.While) -> None:
-    evaluate(run, frame, node.test)
-    _loop(run, frame, node, dict(frame.scope.names), Unknown())
-
-
-def _loop(
-    run: Run, frame: Frame, node: ast.For | ast.AsyncFor | ast.While, before: dict[str, Value], over: Value
-) -> None:
+    items = element_values(over) if run.computes else None
+    if items is None or len(items) > MAX_ITEMS:
+        return _once(run, frame, node, over)
+    first, depth, exits = run.order + 1, len(run.guards), len(frame.exits)
+    leaving: Leaving = None
     run.loops.append(node)
-    first = run.order + 1
-    depth = len(run.guards)
-    execute(run, frame, node.body)
-    del run.guards[depth:]
-    run.trace.iterations.append(Iteration(node, frame.module, over, (first, run.order)))
-    run.loops.pop()
-    _merge(frame, before)
-    execute(run, frame, node.orelse)
-
-
-def _with(run: Run, frame: Frame, node: ast.With | ast.AsyncWith) -> bool:
-    depth = len(run.contexts)
-    for item in node.items:
-        value = evaluate(run, frame, item.context_expr)
-        run.contexts.append(value)
-        if item.optional_vars is not None:
-            bind_target(run, frame, item.optional_vars, value)
-    leaves = execute(run, frame, node.body)
-    del run.contexts[depth:]
-    return leaves
-
-
-def _try(run: Run, frame: Frame, node: ast.Try) -> bool:
-    before = dict(frame.scope.names)
-    leaves = execute(run, frame, node.body)
-    if not leaves:
-        execute(run, frame, node.orelse)
-    for handler in node.handlers:
-        after = frame.scope.names.copy()
-        _restore(frame, before)
-        depth = len(run.guards)
-        handler_leaves = execute(run, frame, handler.body)
+    for value in items:
+        bind_target(run, frame, node.target, value)
+        leaving = execute(run, frame, node.body)
         del run.guards[depth:]
-        if handler_leaves:
-            _restore(frame, after)
+        if leaving not in (None, "continue"):
+            break
+    run.loops.pop()
+    run.trace.iterations.append(Iteration(node, frame.module, over, (first, run.order)))
+    _rejoin(run, frame, exits, f"it is set in the loop of line {frame.module.source.locate(node.lineno)[1]}")
+    if leaving in ("return", "raise"):
+        return leaving
+    return None if leaving == "break" else execute(run, frame, node.orelse)
+
+
+def _while(run: Run, frame: Frame, node: ast.While) -> Leaving:
+    exits, depth = len(frame.exits), len(run.guards)
+    for _ in range(MAX_ITEMS if run.computes else 0):
+        decided = truth(evaluate(run, frame, node.test))
+        if decided is None:
+            break
+        if not decided:
+            return execute(run, frame, node.orelse)
+        leaving = execute(run, frame, node.body)
+        del run.guards[depth:]
+        if leaving in ("return", "raise"):
+            return leaving
+        if leaving == "break":
+            _rejoin(run, frame, exits, "it is set in a loop")
+            return None
+    return _once(run, frame, node, Unknown())
+
+
+def _once(run: Run, frame: Frame, node: ast.For | ast.AsyncFor | ast.While, over: Value) -> Leaving:
+    """A loop that is followed once: what it changes is not known afterwards."""
+    why = f"it is set in the loop of line {frame.module.source.locate(node.lineno)[1]}"
+    first, depth, exits = run.order + 1, len(run.guards), len(frame.exits)
+    with run.journal.branch() as changes:
+        run.loops.append(node)
+        run.repeats += 1
+        run.doubts += 1
+        constants = {name: value for name, value in frame.scope.names.items() if isinstance(value, Constant)}
+        for name in _assigned(node) & constants.keys() if constants else ():
+            run.bind(frame, name, choice(constants[name], Unknown(why), why=why))
+        if isinstance(node, ast.While):
+            evaluate(run, frame, node.test)
         else:
-            _merge(frame, after)
-            leaves = False
-    return execute(run, frame, node.finalbody) or leaves
+            bind_target(run, frame, node.target, element(over))
+        execute(run, frame, node.body)
+        del run.guards[depth:]
+        run.loops.pop()
+        run.repeats -= 1
+        run.doubts -= 1
+    run.trace.iterations.append(Iteration(node, frame.module, over, (first, run.order)))
+    run.journal.join(changes, why)
+    _rejoin(run, frame, exits, why)
+    return execute(run, frame, node.orelse)
 
 
-def _match(run: Run, frame: Frame, node: ast.Match) -> None:
+def _rejoin(run: Run, frame: Frame, start: int, why: Reason) -> None:
+    """What branches have changed that left the loop, whose exits begin at `start`."""
+    outward = [(leaving, changes) for leaving, changes in frame.exits[start:] if leaving == "return"]
+    for leaving, changes in frame.exits[start:]:
+        if leaving != "return":
+            run.journal.join(changes, why)
+    frame.exits[start:] = outward
+
+
+def _assigned(loop: ast.For | ast.AsyncFor | ast.While) -> set[str]:
+    """Names that the body of a loop assigns."""
+    nodes = (node for statement in loop.body for node in ast.walk(statement))
+    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def _with(run: Run, frame: Frame, node: ast.With | ast.AsyncWith) -> Leaving:
+    depth = len(run.contexts)
+    for context in node.items:
+        value = evaluate(run, frame, context.context_expr)
+        run.contexts.append(value)
+        if context.optional_vars is not None:
+            bind_target(run, frame, context.optional_vars, value)
+    leaving = execute(run, frame, node.body)
+    del run.contexts[depth:]
+    return leaving
+
+
+def _try(run: Run, frame: Frame, node: ast.Try) -> Leaving:
+    if run.computes:
+        # In a cell, handlers are for what credentials or the network do.
+        leaving = execute(run, frame, node.body) or execute(run, frame, node.orelse)
+        return execute(run, frame, node.finalbody) or leaving
+    paths: list[tuple[Leaving, Changes]] = []
+    for block in ([*node.body, *node.orelse], *(handler.body for handler in node.handlers)):
+        depth = len(run.guards)
+        with run.journal.branch() as changes:
+            leaving = execute(run, frame, block)
+        if paths:
+            del run.guards[depth:]
+        paths.append((leaving, changes))
+    leaving = _after(run, frame, paths, "an error can occur before it is set")
+    return execute(run, frame, node.finalbody) or leaving
+
+
+def _match(run: Run, frame: Frame, node: ast.Match) -> Leaving:
     value = evaluate(run, frame, node.subject)
-    before = dict(frame.scope.names)
-    merged: dict[str, Value] = dict(before)
+    paths: list[tuple[Leaving, Changes]] = []
+    fits: bool | None = None
     for case in node.cases:
-        _restore(frame, before)
-        with run.under(Guard(node.subject, value, holds=True)):
-            if not execute(run, frame, case.body):
-                _merge(frame, merged)
-                merged = frame.scope.names.copy()
-    _restore(frame, merged)
+        fits = _fits(run, frame, value, case)
+        if fits is False:
+            continue
+        if fits and not paths:
+            return execute(run, frame, case.body)
+        with run.journal.branch() as changes, run.under(Guard(node.subject, value, holds=True)):
+            for pattern in ast.walk(case.pattern):
+                if isinstance(pattern, (ast.MatchAs, ast.MatchStar)) and pattern.name is not None:
+                    run.bind(
+                        frame, pattern.name, value if pattern is case.pattern else Unknown("it is part of a match")
+                    )
+            paths.append((execute(run, frame, case.body), changes))
+        if fits:
+            break
+    return _after(run, frame, paths if fits else [*paths, (None, {})], node.subject)
+
+
+def _fits(run: Run, frame: Frame, value: Value, case: ast.match_case) -> bool | None:
+    """Whether a case is the one that runs; None if that is not known."""
+    if case.guard is None and isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None:
+        return True
+    if isinstance(case.pattern, ast.MatchValue):
+        equal = compare(ast.Eq(), value, evaluate(run, frame, case.pattern.value))
+        return equal if case.guard is None or equal is False else None
+    return None
 
 
 def _outer(_run: Run, frame: Frame, node: ast.Global | ast.Nonlocal) -> None:
@@ -344,11 +445,12 @@ def _assert(run: Run, frame: Frame, node: ast.Assert) -> None:
     evaluate(run, frame, node.test)
 
 
-_HANDLERS: dict[type[ast.stmt], Callable[..., bool | None]] = {
+_HANDLERS: dict[type[ast.stmt], Callable[..., Leaving]] = {
     ast.Expr: _expression,
     ast.Assign: _assign,
     ast.AnnAssign: _annotated,
     ast.AugAssign: _augmented,
+    ast.Delete: _delete,
     ast.FunctionDef: _function,
     ast.AsyncFunctionDef: _function,
     ast.ClassDef: _class,

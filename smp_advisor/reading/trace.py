@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.reading.module import Module
-    from smp_advisor.reading.values import Class, Function, Instance, StepOutput, Value
+    from smp_advisor.reading.values import Class, Function, Instance, Mapping, StepOutput, Value
 
 __all__ = ["Call", "Guard", "Iteration", "Selection", "Store", "Trace", "Use", "exclusive"]
 
@@ -42,9 +42,8 @@ class Call:
     function: Function | None
     """The function of the script that is called."""
     arguments: tuple[Value, ...]
-    keywords: dict[str, Value]
-    unpacks: bool
-    """Whether it has ``*`` or ``**`` arguments that cannot be read."""
+    named: Mapping
+    """Keyword arguments; open if it has ``*`` or ``**`` arguments that are not known."""
     guards: tuple[Guard, ...]
     contexts: tuple[Value, ...]
     """Values of the ``with`` statements around it, outermost first."""
@@ -59,16 +58,31 @@ class Call:
     """Everything that may be called here; there is a `Call` for each."""
     bound: dict[str, Value] = field(default_factory=dict)
     """Arguments by the parameters' names, for a function of the script."""
-    statement: ast.stmt | None = None
     discarded: bool = False
+    sure: bool = True
+    """Whether no undecided condition is around it."""
+
+    @property
+    def keywords(self) -> dict[str, Value]:
+        """Keyword arguments by name."""
+        return self.named.values()
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether it has ``*`` or ``**`` arguments that are not known."""
+        return not self.named.complete
+
+    @property
+    def called(self) -> str:
+        """Last part of the name of what is called."""
+        return self.method or self.name.rpartition(".")[2]
 
     def argument(self, name: str, position: int | None = None) -> Value | None:
         """Argument by keyword or position; None where it is not given."""
-        if name in self.keywords:
-            return self.keywords[name]
-        if position is not None and position < len(self.arguments):
-            return self.arguments[position]
-        return None
+        entry = self.named.entries.get(name)
+        if entry is not None:
+            return entry.value
+        return self.arguments[position] if position is not None and position < len(self.arguments) else None
 
     def gives(self, name: str, position: int | None = None) -> bool:
         """Whether the argument is given, or may be in what is unpacked."""

@@ -80,9 +80,10 @@ def check_source(
     *,
     library: str | None = None,
     hyperparameters: Mapping[str, Any] | None = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Like `check_script`, for text that has been read."""
-    context = follow(source, from_plan(plan, library, hyperparameters))
+    """Like `check_script`, for text that has been read; `variables` are names that it does not assign."""
+    context = follow(source, from_plan(plan, library, hyperparameters), variables=variables)
     budget = _FIXED_CHARACTERS
     findings = []
     for found, hit in judge(context):

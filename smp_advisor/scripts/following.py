@@ -1,51 +1,59 @@
-"""Follow a script from its first line, and say what it is written for."""
+"""Follow a script from its first line, and work out which libraries it is written for."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from smp_advisor.findings.finding import Unresolved
-from smp_advisor.reading.module import ScriptError, parse
-from smp_advisor.reading.run import Frame, Run
-from smp_advisor.reading.statements import execute, follow_the_rest
+from smp_advisor.reading.following import follow as read_through
+from smp_advisor.reading.run import TooLongError
 from smp_advisor.scripts.context import Context, Libraries
 from smp_advisor.scripts.settings import with_script
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+    from typing import Any
 
+    from smp_advisor.reading.run import Run
     from smp_advisor.reading.source import Source
     from smp_advisor.reading.trace import Trace
     from smp_advisor.scripts.settings import Settings
 
 __all__ = ["follow"]
 
+_LAUNCHES = re.compile(
+    r"\b(?:PyTorch|TensorFlow|HuggingFace|ModelTrainer|TrainingCompilerConfig|create_training_job)\("
+    r"|\bsagemaker\.(?:pytorch|tensorflow|huggingface|training_compiler|estimator|modules\.train|train)\b"
+)
+"""Text that starts a training job: its values are computed, as for `smp_advisor.check_estimator`."""
 
-def follow(source: Source, settings: Settings, texts: dict[Path, Source] | None = None) -> Context:
-    """Everything the checks look at; modules in `texts` are taken from there and not from their files.
+
+def follow(
+    source: Source,
+    settings: Settings,
+    texts: Mapping[Path, Source] | None = None,
+    variables: Mapping[str, Any] | None = None,
+) -> Context:
+    """Everything that the checks look at; modules in `texts` are taken from there and not from their files.
 
     Raises
     ------
     ScriptError
-        Where the text is not Python 3, or nested more deeply than can be followed.
+        If the text is not Python 3, or nested too deeply.
     """
-    directory = source.file.resolve().parent if source.file is not None else None
-    module = parse(source, directory=directory)
-    run = Run(texts=texts or {})
-    run.trace.modules.append(module)
-    for line, reason in source.skipped:
-        path, located = source.locate(line)
-        run.unresolved.append(
-            Unresolved(path=path, line=located, what=f"This cell is not Python ({reason}): left out.")
-        )
-    try:
-        execute(run, Frame(module, module.scope), module.tree.body)
-        run.guards.clear()
-        follow_the_rest(run)
-    except RecursionError:
-        raise ScriptError(f"{source.path} cannot be checked: its expressions are nested too deeply.") from None
+    run = _followed(source, texts, variables)
     settings = with_script(settings, run.trace)
     return Context(run.trace, settings, _libraries(run.trace, settings), run.unresolved)
+
+
+def _followed(source: Source, texts: Mapping[Path, Source] | None, variables: Mapping[str, Any] | None) -> Run:
+    if _LAUNCHES.search(source.text) is not None:
+        try:
+            return read_through(source, computes=True, texts=texts, variables=variables)
+        except TooLongError:
+            pass  # it trains as well: each loop is followed once
+    return read_through(source, texts=texts, variables=variables)
 
 
 def _libraries(trace: Trace, settings: Settings) -> Libraries:

@@ -308,9 +308,9 @@ def derived_from(value: Value, source: Value, depth: int = 0) -> bool:
     elif isinstance(value, Operation):
         parts = value.operands
     elif isinstance(value, Collection):
-        parts = value.items
+        parts = tuple(value.items)
     elif isinstance(value, Mapping):
-        parts = tuple(value.entries.values())
+        parts = tuple(value.values().values())
     elif isinstance(value, StepOutput):
         parts = (value.of,)
     elif isinstance(value, Result):

@@ -113,7 +113,7 @@ def with_script(settings: Settings, trace: Trace) -> Settings:
         given = call.argument("config", 0)
         for option in options(given) if given is not None else ():
             if isinstance(option, Mapping):
-                for key, value in option.entries.items():
+                for key, value in option.values().items():
                     name = _ALIASES.get(key, key)
                     if name in _NAMES and isinstance(value, Constant) and _fits(name, value.value):
                         found[name] = value.value

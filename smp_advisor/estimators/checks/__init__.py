@@ -7,7 +7,12 @@ from smp_advisor.estimators.checks.launch import launcher, monitoring
 from smp_advisor.estimators.checks.memory import fit, unneeded
 from smp_advisor.estimators.checks.parameters import length, library_parameters
 
-__all__ = ["CHECKS", "Case", "Change", "Hit"]
+__all__ = ["CHECKS", "CORRECTABLE", "Case", "Change", "Hit"]
 
-CHECKS = (library_parameters, degrees, launcher, tensor_parallelism, image, monitoring, fit, length, unneeded)
-"""In the order of their ids; `library_parameters` makes EST501 and EST505."""
+CORRECTABLE = (library_parameters, degrees, launcher, tensor_parallelism, image, monitoring)
+"""Checks whose defects a change to the text can correct, in the order of their ids.
+
+`library_parameters` makes EST501 and EST505.
+"""
+CHECKS = (*CORRECTABLE, fit, length, unneeded)
+"""All checks; those after `CORRECTABLE` estimate memory or need the author."""

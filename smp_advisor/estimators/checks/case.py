@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.instance import Instance
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.readback import ReadBack
-    from smp_advisor.estimators.values import Span, Table
+    from smp_advisor.reading.source import Span
+    from smp_advisor.reading.values import Mapping
 
 __all__ = ["Case", "Change", "Hit"]
 
@@ -24,7 +25,7 @@ SDK_3 = "model trainer"
 class Change:
     """One change to the text: an entry set, taken out or renamed."""
 
-    table: Table
+    table: Mapping
     key: str
     value: Any = None
     action: Literal["set", "remove", "rename"] = "set"

@@ -15,73 +15,73 @@ from smp_advisor.estimators.sources.distribution import (
 from smp_advisor.estimators.sources.estimator import ESTIMATORS, configuration_of_estimator
 from smp_advisor.estimators.sources.request import configuration_of_request, looks_like_request
 from smp_advisor.estimators.sources.trainer import configuration_of_trainer
-from smp_advisor.estimators.values import Entry, Listing, Made, Span, Table
+from smp_advisor.reading.values import Collection, Entry, Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.estimators.cells import Followed
-    from smp_advisor.estimators.values import Value
+    from smp_advisor.estimators.cells import Cell
+    from smp_advisor.reading.values import Value
 
 __all__ = ["configurations_of_cell"]
 
 _OPTIONS = ("smp_options", "mp_parameters", "smp_parameters", "distribution", "request")
 
 
-def configurations_of_cell(followed: Followed) -> list[Configuration]:
+def configurations_of_cell(cell: Cell) -> list[Configuration]:
     """Every job that the cell would start, in order; else the dictionaries that configure one."""
     found = []
-    for made in followed.made:
-        if made.name in ESTIMATORS and "training_recipe" not in made.keywords:
-            found.append(configuration_of_estimator(made))
-        elif made.name == "ModelTrainer":
-            found.append(configuration_of_trainer(made))
-        elif made.name == "create_training_job":
-            found.append(configuration_of_request(made.table()))
+    for call in cell.calls:
+        if call.called in ESTIMATORS and "training_recipe" not in call.keywords:
+            found.append(configuration_of_estimator(call.called, call.named, sure=call.sure))
+        elif call.called == "ModelTrainer":
+            found.append(configuration_of_trainer(call))
+        elif call.called == "create_training_job":
+            found.append(configuration_of_request(call.named))
     if found:
         return found
-    if isinstance(followed.last, Table):
-        alone = configuration_of_dictionary(followed.last)
+    if isinstance(cell.only, Mapping):
+        alone = configuration_of_dictionary(cell.only)
         return [alone] if alone is not None else []
-    keywords = _keywords(followed.names)
-    if isinstance(keywords.get("distribution"), Table):
+    keywords = _keywords(cell.names)
+    if isinstance(keywords.get("distribution"), Mapping):
         fragment = configuration_of_dictionary(keywords)
         if fragment is not None:
             fragment.tables.pop("estimator", None)
             return [fragment]
-    made_of = (configuration_of_dictionary(table) for table in _dictionaries(followed.names))
+    made_of = (configuration_of_dictionary(table) for table in _dictionaries(cell.names))
     return [one for one in made_of if one is not None][:1]
 
 
-def _keywords(names: dict[str, Value]) -> Table:
+def _keywords(names: dict[str, Value]) -> Mapping:
     """The names of a cell as an estimator's keywords; ``name=value,``, as in a piece of a call, makes a tuple."""
-    table = Table()
+    table = Mapping()
     known = ("distribution", "instance_type", "instance_count", "framework_version", "py_version", "hyperparameters")
     for name in known:
         value = names.get(name)
-        if isinstance(value, Listing) and len(value.items) == 1:
+        if isinstance(value, Collection) and len(value.items) == 1:
             value = value.items[0]
         if value is not None:
             table.entries[name] = Entry(value, getattr(value, "span", None))
     return table
 
 
-def _dictionaries(names: dict[str, Value]) -> Iterator[Table]:
+def _dictionaries(names: dict[str, Value]) -> Iterator[Mapping]:
     """The cell's dictionaries, those with a telling name first, then the largest view of the job."""
-    tables = {name: value for name, value in names.items() if isinstance(value, Table)}
+    tables = {name: value for name, value in names.items() if isinstance(value, Mapping)}
     for name in _OPTIONS:
         if name in tables:
             yield tables.pop(name)
     yield from reversed(tables.values())
 
 
-def configuration_of_dictionary(table: Table) -> Configuration | None:
+def configuration_of_dictionary(table: Mapping) -> Configuration | None:
     """A job's dictionary: a request, a ``distribution``, ``smp_options`` or the parameters themselves."""
     if looks_like_request(table):
         return configuration_of_request(table)
     if "distribution" in table.entries and {"entry_point", "role"} & table.entries.keys():
         name = "HuggingFace" if "transformers_version" in table.entries else "PyTorch"
-        return configuration_of_estimator(Made(name, [], table.entries, table.span or Span(0, 0), table.open))
+        return configuration_of_estimator(name, table)
     configuration = Configuration("parameters", "The dictionary", table.span)
     if "distribution" in table.entries:
         configuration.tables["estimator"] = table
@@ -89,7 +89,7 @@ def configuration_of_dictionary(table: Table) -> Configuration | None:
         for name in ("instance_type", "instance_count", "framework_version", "py_version"):
             configuration.take(table, name)
         hyperparameters = table.get("hyperparameters")
-        if isinstance(hyperparameters, Table):
+        if isinstance(hyperparameters, Mapping):
             configuration.take_all(hyperparameters, configuration.hyperparameters, group="hyperparameters")
     elif "smdistributed" in table.entries:
         read_distribution(configuration, table)
@@ -105,7 +105,7 @@ def configuration_of_dictionary(table: Table) -> Configuration | None:
     return configuration
 
 
-def _is_options(table: Table) -> bool:
+def _is_options(table: Mapping) -> bool:
     """Whether it is ``{"enabled": True, "parameters": {...}}``; others have parameters, too."""
     inner = table.get("parameters")
-    return isinstance(inner, Table) and ("enabled" in table.entries or looks_like_parameters(inner))
+    return isinstance(inner, Mapping) and ("enabled" in table.entries or looks_like_parameters(inner))

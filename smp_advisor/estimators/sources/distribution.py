@@ -5,10 +5,10 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from smp_advisor.estimators.configuration import Gap, Setting
-from smp_advisor.estimators.values import Scalar, Table, Unknown, Value
+from smp_advisor.estimators.configuration import Gap, Setting, why_not
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.version import release
+from smp_advisor.reading.values import Constant, Mapping, Value, reason
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
@@ -31,9 +31,10 @@ def read_distribution(configuration: Configuration, value: Value | None) -> None
     """Note what a ``distribution`` says."""
     if value is None:
         return
-    if not isinstance(value, Table):
-        why = value.why if isinstance(value, Unknown) else "it is known only when it runs"
-        configuration.gaps.append(Gap("distribution", why, getattr(value, "span", None)))
+    if not isinstance(value, Mapping):
+        configuration.gaps.append(
+            Gap("distribution", why_not(value, "it is no dictionary"), getattr(value, "span", None))
+        )
         return
     configuration.tables["distribution"] = value
     if value.open:
@@ -43,56 +44,57 @@ def read_distribution(configuration: Configuration, value: Value | None) -> None
     _read_smdistributed(configuration, value)
 
 
-def _read_launcher(configuration: Configuration, table: Table, launcher: str) -> None:
+def _read_launcher(configuration: Configuration, table: Mapping, launcher: str) -> None:
     inner = table.get(launcher)
-    if isinstance(inner, Table):
+    if isinstance(inner, Mapping):
         configuration.tables[launcher] = inner
         configuration.take(inner, "enabled", launcher)
         if launcher == "mpi":
             configuration.take(inner, "processes_per_host")
             configuration.take(inner, "custom_mpi_options")
     elif inner is not None:
-        configuration.gaps.append(Gap(launcher, "it is no dictionary", table.entries[launcher].span))
+        configuration.gaps.append(Gap(launcher, why_not(inner, "it is no dictionary"), table.entries[launcher].span))
 
 
-def _read_smdistributed(configuration: Configuration, table: Table) -> None:
+def _read_smdistributed(configuration: Configuration, table: Mapping) -> None:
     smdistributed = table.get("smdistributed")
-    if isinstance(smdistributed, Table):
+    if isinstance(smdistributed, Mapping):
         configuration.tables["smdistributed"] = smdistributed
         span = table.entries["smdistributed"].span
         configuration.settings["smdistributed"] = Setting(value=True, span=span, table=table, key="smdistributed")
         read_model_parallel(configuration, smdistributed)
         data_parallel = smdistributed.get("dataparallel")
-        if isinstance(data_parallel, Table):
+        if isinstance(data_parallel, Mapping):
             configuration.take(data_parallel, "enabled", "dataparallel")
     elif smdistributed is not None:
-        configuration.gaps.append(Gap("smdistributed", "it is no dictionary", table.entries["smdistributed"].span))
+        why = why_not(smdistributed, "it is no dictionary")
+        configuration.gaps.append(Gap("smdistributed", why, table.entries["smdistributed"].span))
 
 
-def read_model_parallel(configuration: Configuration, table: Table) -> None:
+def read_model_parallel(configuration: Configuration, table: Mapping) -> None:
     """Note what stands under ``modelparallel`` of a table."""
     options = table.get("modelparallel")
     if options is None:
         return
-    if not isinstance(options, Table):
-        why = options.why if isinstance(options, Unknown) else "it is no dictionary"
+    if not isinstance(options, Mapping):
+        why = why_not(options, "it is no dictionary")
         configuration.gaps.append(Gap("modelparallel", why, table.entries["modelparallel"].span))
         return
     read_options(configuration, options)
 
 
-def read_options(configuration: Configuration, options: Table) -> None:
+def read_options(configuration: Configuration, options: Mapping) -> None:
     """Note ``{"enabled": True, "parameters": {...}}``."""
     configuration.tables["modelparallel"] = options
     configuration.take(options, "enabled", "modelparallel")
     parameters = options.get("parameters")
-    if isinstance(parameters, Table):
+    if isinstance(parameters, Mapping):
         configuration.take_all(parameters, configuration.parameters, group="parameters")
-    elif isinstance(parameters, Scalar) and isinstance(parameters.value, str):
+    elif isinstance(parameters, Constant) and isinstance(parameters.value, str):
         why = f"they are in the file {parameters.value!r}: paste what it holds"
         configuration.gaps.append(Gap("parameters", why, options.entries["parameters"].span))
     elif parameters is not None:
-        why = parameters.why if isinstance(parameters, Unknown) else "they are known only when it runs"
+        why = reason(parameters)
         configuration.gaps.append(Gap("parameters", why, options.entries["parameters"].span))
     elif options.open:
         configuration.gaps.append(Gap("parameters", options.open, options.span))
@@ -107,7 +109,7 @@ def _version_1_keys() -> frozenset[str]:
     return frozenset(one.key for one in schema("smp-v1").parameters)
 
 
-def looks_like_parameters(table: Table) -> bool:
+def looks_like_parameters(table: Mapping) -> bool:
     """Whether a dictionary holds the library's parameters: most of its keys are some version's, or nearly so."""
     known = _version_1_keys() | version_2_keys()
     keys = [key for key in table.entries if isinstance(key, str)]

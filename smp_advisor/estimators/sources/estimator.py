@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from smp_advisor.estimators.configuration import Configuration, Gap, Setting
+from smp_advisor.estimators.configuration import Configuration, Gap, Setting, why_not
 from smp_advisor.estimators.images import image_name
 from smp_advisor.estimators.sources.distribution import choose_library, read_distribution
 from smp_advisor.estimators.sources.toolkit import read_toolkit_contract
-from smp_advisor.estimators.values import Made, Scalar, Table, Unknown, Value
+from smp_advisor.reading.values import Constant, Mapping, Result, Value
 
 __all__ = ["ESTIMATORS", "configuration_of_estimator", "read_image"]
 
@@ -30,21 +30,18 @@ _TAKEN = (
 _OLDER_NAMES = {"train_instance_type": "instance_type", "train_instance_count": "instance_count"}
 
 
-def configuration_of_estimator(made: Made) -> Configuration:
+def configuration_of_estimator(name: str, call: Mapping, *, sure: bool = True) -> Configuration:
     """What ``PyTorch(...)``, ``TensorFlow(...)`` or ``HuggingFace(...)`` says."""
-    call = made.table()
-    configuration = Configuration(
-        "estimator", f"{made.name}(...)", made.span, framework=ESTIMATORS[made.name], sure=made.sure
-    )
+    configuration = Configuration("estimator", f"{name}(...)", call.span, framework=ESTIMATORS[name], sure=sure)
     configuration.tables["estimator"] = call
-    for name in _TAKEN:
-        configuration.take(call, name)
-    for older, name in _OLDER_NAMES.items():
+    for key in _TAKEN:
+        configuration.take(call, key)
+    for older, key in _OLDER_NAMES.items():
         if older in call.entries:
-            configuration.take(call, older, name)
+            configuration.take(call, older, key)
     # An object there means that it is on: DebuggerHookConfig(...), or rules.
     hook = call.get("debugger_hook_config")
-    if isinstance(hook, Made):
+    if isinstance(hook, Result):
         configuration.gaps = [gap for gap in configuration.gaps if gap.name != "debugger_hook_config"]
         configuration.settings["debugger_hook_config"] = Setting(
             value=True, span=call.entries["debugger_hook_config"].span, table=call, key="debugger_hook_config"
@@ -52,10 +49,10 @@ def configuration_of_estimator(made: Made) -> Configuration:
     _compiler(configuration, call)
     read_distribution(configuration, call.get("distribution") or call.get("distributions"))
     given = call.get("hyperparameters")
-    if isinstance(given, Table):
+    if isinstance(given, Mapping):
         configuration.take_all(given, configuration.hyperparameters, group="hyperparameters")
     elif given is not None:
-        why = given.why if isinstance(given, Unknown) else "they are known only when it runs"
+        why = why_not(given, "they are no dictionary")
         configuration.gaps.append(Gap("hyperparameters", why, call.entries["hyperparameters"].span))
     read_toolkit_contract(configuration)
     named = read_image(configuration)
@@ -86,17 +83,17 @@ def read_image(configuration: Configuration) -> str | None:
     return named.library
 
 
-def _compiler(configuration: Configuration, call: Table) -> None:
+def _compiler(configuration: Configuration, call: Mapping) -> None:
     given: Value | None = call.get("compiler_config")
-    if given is None or (isinstance(given, Scalar) and not given.value):
+    if given is None or (isinstance(given, Constant) and not given.value):
         return
     entry = call.entries["compiler_config"]
-    if isinstance(given, Made) and given.name == "TrainingCompilerConfig":
-        enabled, debug = given.get("enabled", 0), given.get("debug", 1)
-        on = not (isinstance(enabled, Scalar) and enabled.value is False)
+    if isinstance(given, Result) and given.call.called == "TrainingCompilerConfig":
+        enabled, debug = given.call.argument("enabled", 0), given.call.argument("debug", 1)
+        on = not (isinstance(enabled, Constant) and enabled.value is False)
         configuration.settings["compiler"] = Setting(on, entry.span, call, "compiler_config")
-        if isinstance(debug, Scalar):
-            configuration.settings["compiler_debug"] = Setting(debug.value, entry.span, given.table(), "debug")
+        if isinstance(debug, Constant):
+            configuration.settings["compiler_debug"] = Setting(debug.value, entry.span, given.call.named, "debug")
     else:
-        why = given.why if isinstance(given, Unknown) else "it is no TrainingCompilerConfig(...)"
+        why = why_not(given, "it is no TrainingCompilerConfig(...)")
         configuration.gaps.append(Gap("compiler_config", why, entry.span))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.configuration import Configuration, Gap, Setting
-from smp_advisor.estimators.values import Entry, Listing, Scalar, Span, Table, Unknown, Value
+from smp_advisor.estimators.configuration import Configuration, Gap, Setting, why_not
+from smp_advisor.reading.source import Span
+from smp_advisor.reading.values import Collection, Constant, Entry, Mapping, Unknown, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,13 +51,13 @@ _SHAPE = {
 _WRAPPERS = ("recipes", "training_config", "recipe")
 
 
-def looks_like_recipe(table: Table) -> bool:
+def looks_like_recipe(table: Mapping) -> bool:
     """Whether a mapping is a recipe: it has a trainer and a model."""
     inner = _unwrapped(table)
-    return isinstance(inner.get("trainer"), Table) and isinstance(inner.get("model"), Table)
+    return isinstance(inner.get("trainer"), Mapping) and isinstance(inner.get("model"), Mapping)
 
 
-def yaml_table(text: str) -> Table:
+def yaml_table(text: str) -> Mapping:
     """Read YAML text as a table with places.
 
     Raises
@@ -78,7 +79,7 @@ def yaml_table(text: str) -> Table:
         where = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "it cannot be read"
         raise AdvisorError(f"The recipe is no YAML{where} ({problem}): paste the whole file.") from None
-    if not isinstance(value, Table):
+    if not isinstance(value, Mapping):
         raise AdvisorError("The text is no recipe: a recipe is a mapping with trainer and model.")
     return value
 
@@ -90,7 +91,7 @@ def _value(node: yaml.Node, construct: Callable[..., Any], depth: int) -> Value:
         raise yaml.constructor.ConstructorError(None, None, f"the tag {node.tag} is no plain data", node.start_mark)
     span = Span(node.start_mark.index, node.end_mark.index)
     if isinstance(node, yaml.MappingNode):
-        table = Table({}, span)
+        table = Mapping({}, span)
         for key, inner in node.value:
             value = _value(inner, construct, depth + 1)
             name = construct(key, deep=True) if isinstance(key, yaml.ScalarNode) else None
@@ -99,16 +100,16 @@ def _value(node: yaml.Node, construct: Callable[..., Any], depth: int) -> Value:
             table.entries[name] = Entry(value, Span(key_span.start, value_span.end), value_span, key_span)
         return table
     if isinstance(node, yaml.SequenceNode):
-        return Listing([_value(inner, construct, depth + 1) for inner in node.value], span)
-    return Scalar(construct(node), span)
+        return Collection([_value(inner, construct, depth + 1) for inner in node.value], span)
+    return Constant(construct(node), span)
 
 
-def configuration_of_recipe(table: Table) -> Configuration:
+def configuration_of_recipe(table: Mapping) -> Configuration:
     """What a recipe says: SMP v2's parameters under the recipe's names."""
     recipe = _unwrapped(table)
     configuration = Configuration("recipe", "The recipe", recipe.span)
     trainer, model = recipe.get("trainer"), recipe.get("model")
-    if not isinstance(trainer, Table) or not isinstance(model, Table):
+    if not isinstance(trainer, Mapping) or not isinstance(model, Mapping):
         raise AdvisorError("The text is no recipe: a recipe is a mapping with trainer and model.")
     _resolve(recipe)
     configuration.tables |= {"trainer": trainer, "model": model}
@@ -126,14 +127,14 @@ def configuration_of_recipe(table: Table) -> Configuration:
     for key, name in _SHAPE.items():
         _move(configuration, configuration.hyperparameters, model, key, name)
     precision = trainer.entries.get("precision")
-    if precision is not None and isinstance(precision.value, Scalar):
+    if precision is not None and isinstance(precision.value, Constant):
         text = str(precision.value.value).removesuffix("-mixed")
         configuration.hyperparameters["precision"] = Setting(
             {"16": "fp16", "32": "fp32"}.get(text, text), precision.span, trainer, "precision"
         )
     _peft(configuration, model)
     used = recipe.get("use_smp_model")
-    if not isinstance(used, Scalar):
+    if not isinstance(used, Constant):
         configuration.library = None  # NeMo's own recipes, and those for Trainium
         return configuration
     configuration.library = "smp-v2" if used.value is True else "fsdp"
@@ -145,25 +146,25 @@ def configuration_of_recipe(table: Table) -> Configuration:
     return configuration
 
 
-def _move(configuration: Configuration, into: dict[str, Setting], table: Table, key: str, name: str) -> None:
+def _move(configuration: Configuration, into: dict[str, Setting], table: Mapping, key: str, name: str) -> None:
     entry = table.entries.get(key)
     if entry is None:
         return
-    if isinstance(entry.value, Scalar):
+    if isinstance(entry.value, Constant):
         if entry.value.value is not None:
             into[name] = Setting(entry.value.value, entry.span, table, key)
     else:
-        why = entry.value.why if isinstance(entry.value, Unknown) else "it is no single value"
+        why = why_not(entry.value, "it is no single value")
         configuration.gaps.append(Gap(name, why, entry.span))
 
 
-def _peft(configuration: Configuration, model: Table) -> None:
+def _peft(configuration: Configuration, model: Mapping) -> None:
     peft = model.get("peft")
-    kind = peft.get("peft_type") if isinstance(peft, Table) else None
-    if isinstance(kind, Scalar) and kind.value is not None and isinstance(peft, Table):
+    kind = peft.get("peft_type") if isinstance(peft, Mapping) else None
+    if isinstance(kind, Constant) and kind.value is not None and isinstance(peft, Mapping):
         configuration.settings["adapter"] = Setting(str(kind.value), peft.entries["peft_type"].span, peft, "peft_type")
         rank = peft.get("rank")
-        if isinstance(rank, Scalar) and isinstance(rank.value, int):
+        if isinstance(rank, Constant) and isinstance(rank.value, int):
             configuration.settings["adapter_rank"] = Setting(rank.value, peft.entries["rank"].span, peft, "rank")
 
 
@@ -174,32 +175,32 @@ def _instance(configuration: Configuration) -> None:
         configuration.settings["instance_type"] = Setting(f"ml.{stated.value}", stated.span, stated.table, stated.key)
 
 
-def _unwrapped(table: Table) -> Table:
+def _unwrapped(table: Mapping) -> Mapping:
     for name in _WRAPPERS:
         inner = table.get(name)
-        if isinstance(inner, Table):
+        if isinstance(inner, Mapping):
             return _unwrapped(inner)
     return table
 
 
-def _resolve(recipe: Table) -> None:
+def _resolve(recipe: Mapping) -> None:
     """Put what ``${.sibling}`` and ``${recipes.trainer.precision}`` refer to in their places."""
 
-    def visit(table: Table, depth: int) -> None:
+    def visit(table: Mapping, depth: int) -> None:
         for entry in table.entries.values():
-            if isinstance(entry.value, Table) and depth < _DEEPEST:
+            if isinstance(entry.value, Mapping) and depth < _DEEPEST:
                 visit(entry.value, depth + 1)
-            elif isinstance(entry.value, Scalar) and isinstance(entry.value.value, str):
+            elif isinstance(entry.value, Constant) and isinstance(entry.value.value, str):
                 entry.value = _referred(recipe, table, entry.value)
 
     visit(recipe, 0)
 
 
-def _referred(recipe: Table, table: Table, value: Scalar) -> Value:
+def _referred(recipe: Mapping, table: Mapping, value: Constant) -> Value:
     match = _REFERENCE.fullmatch(str(value.value).strip())
     if match is None:
         held = _REFERENCE.search(str(value.value))
-        return value if held is None else Unknown(f"it refers to {held.group(0)}", value.span)
+        return value if held is None else Unknown(f"it refers to {held.group(0)}")
     seen: set[str] = set()
     path, home = match.group(1), table
     while path not in seen:
@@ -209,12 +210,12 @@ def _referred(recipe: Table, table: Table, value: Scalar) -> Value:
         if not path.startswith(".") and parts[0] in _WRAPPERS:
             parts = parts[1:]
         for part in parts[:-1]:
-            owner = owner.get(part) if isinstance(owner, Table) else None
-        found = owner.get(parts[-1]) if isinstance(owner, Table) else None
-        if not isinstance(found, Scalar):
+            owner = owner.get(part) if isinstance(owner, Mapping) else None
+        found = owner.get(parts[-1]) if isinstance(owner, Mapping) else None
+        if not isinstance(found, Constant):
             break
         again = _REFERENCE.fullmatch(str(found.value).strip())
         if again is None:
-            return Scalar(found.value, value.span)
-        path, home = again.group(1), owner if isinstance(owner, Table) else recipe
-    return Unknown(f"it refers to {match.group(0)}", value.span)
+            return Constant(found.value, value.span)
+        path, home = again.group(1), owner if isinstance(owner, Mapping) else recipe
+    return Unknown(f"it refers to {match.group(0)}")

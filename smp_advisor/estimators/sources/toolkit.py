@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.estimators.cells.functions import from_plain
 from smp_advisor.estimators.configuration import Gap, Setting
-from smp_advisor.estimators.values import Table
+from smp_advisor.reading.values import Mapping, from_plain
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
@@ -59,12 +58,12 @@ def _parameters(configuration: Configuration, stated: Setting) -> None:
         return
     if isinstance(stated.value, dict) and stated.table is not None:
         inner = stated.table.get("mp_parameters")
-        if isinstance(inner, Table):
+        if isinstance(inner, Mapping):
             configuration.take_all(inner, configuration.parameters, group="parameters")
             return
     configuration.embedded = stated
     table = from_plain(found)
-    if isinstance(table, Table):
+    if isinstance(table, Mapping):
         configuration.take_all(table, configuration.parameters, group="parameters")
     configuration.parameters = {
         key: Setting(one.value, stated.span, one.table, key) for key, one in configuration.parameters.items()

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from smp_advisor.estimators.configuration import Configuration, Gap, Setting
+from typing import TYPE_CHECKING
+
+from smp_advisor.estimators.configuration import Configuration, Gap, Setting, why_not
 from smp_advisor.estimators.sources.distribution import choose_library, read_distribution
 from smp_advisor.estimators.sources.estimator import read_image
 from smp_advisor.estimators.sources.toolkit import read_toolkit_contract
-from smp_advisor.estimators.values import Made, Scalar, Table, Unknown, Value
+from smp_advisor.reading.values import Constant, Mapping, Result, Value
+
+if TYPE_CHECKING:
+    from smp_advisor.reading.trace import Call
 
 __all__ = ["configuration_of_trainer"]
 
 
-def configuration_of_trainer(made: Made) -> Configuration:
+def configuration_of_trainer(made: Call) -> Configuration:
     """What ``ModelTrainer(...)`` says."""
-    call = made.table()
-    configuration = Configuration("model trainer", "ModelTrainer(...)", made.span, sure=made.sure)
+    call = made.named
+    configuration = Configuration("model trainer", "ModelTrainer(...)", call.span, sure=made.sure)
     configuration.tables["estimator"] = call
     compute = call.get("compute")
-    if isinstance(compute, Made):
-        configuration.tables["compute"] = compute.table()
+    if isinstance(compute, Result):
+        configuration.tables["compute"] = compute.call.named
         for name in ("instance_type", "instance_count"):
             configuration.take(configuration.tables["compute"], name)
     elif compute is not None or call.open:
-        why = compute.why if isinstance(compute, Unknown) else call.open or "it is no Compute(...)"
-        configuration.gaps += [Gap(name, why, made.span) for name in ("instance_type", "instance_count")]
+        why = call.open if compute is None else why_not(compute, "it is no Compute(...)")
+        configuration.gaps += [Gap(name, why, call.span) for name in ("instance_type", "instance_count")]
     source = call.get("source_code")
-    configuration.settings["source_code"] = Setting(source is not None, made.span)
+    configuration.settings["source_code"] = Setting(source is not None, call.span)
     given = call.get("hyperparameters")
-    if isinstance(given, Table):
+    if isinstance(given, Mapping):
         configuration.take_all(given, configuration.hyperparameters, group="hyperparameters")
     elif given is not None:
-        why = given.why if isinstance(given, Unknown) else "they are in a file: paste what it holds"
+        why = why_not(given, "they are in a file: paste its content")
         configuration.gaps.append(Gap("hyperparameters", why, call.entries["hyperparameters"].span))
     named = _image(configuration, call)
     _distributed(configuration, call.get("distributed"), call)
@@ -39,54 +44,54 @@ def configuration_of_trainer(made: Made) -> Configuration:
     return configuration
 
 
-def _distributed(configuration: Configuration, value: Value | None, call: Table) -> None:
+def _distributed(configuration: Configuration, value: Value | None, call: Mapping) -> None:
     if value is None:
         return
-    if not isinstance(value, Made):
-        why = value.why if isinstance(value, Unknown) else "it is no Torchrun(...) or MPI(...)"
+    if not isinstance(value, Result):
+        why = why_not(value, "it is no Torchrun(...) or MPI(...)")
         configuration.gaps.append(Gap("distributed", why, call.entries["distributed"].span))
         return
-    launcher = value.table()
+    launcher, driver = value.call.named, value.call.called
     span = call.entries["distributed"].span
-    configuration.settings["driver"] = Setting(value.name, span, call, "distributed")
-    if value.name == "Torchrun":
+    configuration.settings["driver"] = Setting(driver, span, call, "distributed")
+    if driver == "Torchrun":
         configuration.settings["torch_distributed"] = Setting(value=True, span=span, table=call, key="distributed")
-    elif value.name == "MPI":
+    elif driver == "MPI":
         configuration.settings["mpi"] = Setting(value=True, span=span, table=call, key="distributed")
     configuration.tables["launcher"] = launcher
     configuration.take(launcher, "process_count_per_node", "processes_per_host")
     if configuration.get("processes_per_host", 0) is None:
         configuration.settings.pop("processes_per_host")
-    smp = value.get("smp")
-    if isinstance(smp, Made):
+    smp = launcher.get("smp")
+    if isinstance(smp, Result):
         # Fields that are None are not sent.
-        fields = Table(
+        fields = Mapping(
             {
                 key: one
-                for key, one in smp.keywords.items()
-                if not (isinstance(one.value, Scalar) and one.value.value is None)
+                for key, one in smp.call.named.entries.items()
+                if not (isinstance(one.value, Constant) and one.value.value is None)
             },
-            smp.span,
-            smp.open,
+            smp.call.named.span,
+            smp.call.named.open,
         )
         configuration.tables["modelparallel"] = launcher
-        configuration.settings["modelparallel"] = Setting(value=True, span=smp.span)
+        configuration.settings["modelparallel"] = Setting(value=True, span=fields.span)
         configuration.take_all(fields, configuration.parameters, group="parameters")
-    elif smp is not None and not (isinstance(smp, Scalar) and smp.value is None):
-        why = smp.why if isinstance(smp, Unknown) else "it is no SMP(...)"
+    elif smp is not None and not (isinstance(smp, Constant) and smp.value is None):
+        why = why_not(smp, "it is no SMP(...)")
         configuration.gaps.append(Gap("parameters", why, launcher.entries["smp"].span))
 
 
-def _image(configuration: Configuration, call: Table) -> str | None:
+def _image(configuration: Configuration, call: Mapping) -> str | None:
     """The image's framework; where a call looks it up, from that call's arguments."""
     image = call.get("training_image")
-    if isinstance(image, Made) and image.name in ("retrieve", "get_training_image_uri"):
-        lookup = image.table()
+    if isinstance(image, Result) and image.call.called in ("retrieve", "get_training_image_uri"):
+        lookup = image.call.named
         configuration.tables["image"] = lookup
-        framework = image.get("framework", 0)
+        framework = image.call.argument("framework", 0)
         configuration.framework = (
             framework.value
-            if isinstance(framework, Scalar) and framework.value in ("pytorch", "tensorflow", "huggingface")
+            if isinstance(framework, Constant) and framework.value in ("pytorch", "tensorflow", "huggingface")
             else "pytorch"
         )
         for key, name in (
@@ -101,14 +106,14 @@ def _image(configuration: Configuration, call: Table) -> str | None:
                 if "framework_version" in configuration.settings:
                     configuration.settings["transformers_version"] = configuration.settings["framework_version"]
                 configuration.take(lookup, key, "framework_version")
-        if (compiler := image.get("compiler_config")) is not None and not (
-            isinstance(compiler, Scalar) and not compiler.value
+        if (compiler := lookup.get("compiler_config")) is not None and not (
+            isinstance(compiler, Constant) and not compiler.value
         ):
             configuration.settings["compiler"] = Setting(
                 value=True, span=lookup.entries["compiler_config"].span, table=lookup, key="compiler_config"
             )
         inner = Configuration("estimator", "", None)
-        read_distribution(inner, image.get("distribution"))
+        read_distribution(inner, lookup.get("distribution"))
         return "smp-v2" if "modelparallel" in inner.tables and inner.get("torch_distributed") else None
     configuration.take(call, "training_image", "image_uri")
     return read_image(configuration)

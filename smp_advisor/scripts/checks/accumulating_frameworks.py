@@ -155,12 +155,12 @@ def _leaves_accumulation(config: Value) -> bool:
     if isinstance(config, Result) and config.call.name.endswith("AcceleratorConfig") and not config.call.unpacks:
         inner = config.call.argument("gradient_accumulation_kwargs")
     elif isinstance(config, Mapping) and config.complete:
-        inner = config.entries.get("gradient_accumulation_kwargs")
+        inner = config.get("gradient_accumulation_kwargs")
     else:
         return isinstance(config, Constant) and config.value is None
     if inner is None:
         return True
-    return isinstance(inner, Mapping) and inner.complete and not constant(inner.entries.get("sync_each_batch"))
+    return isinstance(inner, Mapping) and inner.complete and not constant(inner.get("sync_each_batch"))
 
 
 def _of_job(context: Context) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.reading.edits import add_keyword
 from smp_advisor.reading.trace import exclusive
-from smp_advisor.reading.values import Argument, Constant, External, Instance, Result, Value, options
+from smp_advisor.reading.values import Argument, Constant, External, Instance, Result, Value, options, reason
 from smp_advisor.scripts.checks.sizes import samples
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
@@ -150,18 +150,25 @@ def _divisible(context: Context) -> Iterator[Hit]:
             option = alternative
             if isinstance(option, Argument) and option.name in context.settings.hyperparameters:
                 option = Constant(Conditions(context.settings).known(option))
-            default = option.default if isinstance(option, Argument) else None
-            if isinstance(option, Argument) and isinstance(constant(default), int) and constant(default) % microbatches:
-                context.leave_open(
-                    call.module,
-                    call.node,
-                    f"The batch size is the option --{option.name}, with the default {constant(default)}."
-                    f" Pass a multiple of microbatches ({microbatches}) (SMP110).",
-                )
+            _list_unknown_size(context, call, option, microbatches)
             value = constant(option)
             is_size = isinstance(value, int) and not isinstance(value, bool) and value > 0
             if is_size and value % microbatches and not _outside_steps(context, call):
                 yield Hit(call.module, call.node, {"size": value, "microbatches": microbatches})
+
+
+def _list_unknown_size(context: Context, call: Call, size: Value, microbatches: int) -> None:
+    """List a batch size that is not known, or an option whose default is no multiple of the microbatches."""
+    if not isinstance(size, (Argument, Constant)):
+        context.leave_open(call.module, call.node, f"The batch size is not known: {reason(size)} (SMP110).")
+    default = constant(size.default) if isinstance(size, Argument) else None
+    if isinstance(size, Argument) and isinstance(default, int) and default % microbatches:
+        context.leave_open(
+            call.module,
+            call.node,
+            f"The batch size is the option --{size.name}, with the default {default}."
+            f" Pass a multiple of microbatches ({microbatches}) (SMP110).",
+        )
 
 
 @check("SMP125", "smp_torch", needs="tensor_parallel")

@@ -120,9 +120,9 @@ def _parameters_of(value: Value, depth: int = 0) -> set[int]:
     if isinstance(value, Operation):
         parts = value.operands
     elif isinstance(value, Collection):
-        parts = value.items
+        parts = tuple(value.items)
     elif isinstance(value, Mapping):
-        parts = tuple(value.entries.values())
+        parts = tuple(value.values().values())
     elif isinstance(value, Item):
         parts = (value.owner,)
     elif isinstance(value, Result) and value.call.name in ("list", "tuple", "iter", "filter", "itertools.chain"):

@@ -192,7 +192,7 @@ def _fixed_length(context: Context, value: Value) -> str:
     for origin in origins(value):
         shape = origin.call.arguments if isinstance(origin, Result) and origin.call.name in _FILLED else ()
         if len(shape) == 1 and isinstance(shape[0], Collection):
-            shape = shape[0].items
+            shape = tuple(shape[0].items)
         length = constant(shape[0]) if len(shape) == 1 else None
         if not isinstance(length, int) or length in constants:
             return ""

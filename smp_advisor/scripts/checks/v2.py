@@ -184,7 +184,7 @@ def _initial_parameters(context: Context) -> Iterator[tuple[Call, str, object]]:
         config = call.argument("config", 0)
         for option in options(config):
             if isinstance(option, Mapping):
-                for name, value in option.entries.items():
+                for name, value in option.values().items():
                     yield call, name, constant(value)
 
 

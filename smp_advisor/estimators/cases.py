@@ -1,0 +1,84 @@
+"""The jobs that a document configures, with what is known about each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.estimators.cells import read_cell
+from smp_advisor.estimators.checks import Case
+from smp_advisor.estimators.readback import read_back
+from smp_advisor.estimators.sources import configuration_of_recipe, configurations_of_cell
+from smp_advisor.estimators.sources.recipe import yaml_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from smp_advisor.estimators.configuration import Configuration
+    from smp_advisor.estimators.documents import Document
+    from smp_advisor.reading.source import Unresolved
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["Terms", "read_configurations"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """What is known besides the text."""
+
+    model: Model | None = None
+    job: Job | None = None
+    library: str | None = None
+    variables: Mapping[str, Any] | None = None
+    min_fit_probability: float = 0.95
+
+    def cases(self, document: Document) -> list[Case]:
+        """The jobs that a document configures, as from `read`."""
+        return self.read(document)[0]
+
+    def read(self, document: Document) -> tuple[list[Case], tuple[Unresolved, ...]]:
+        """The jobs that a document configures, and what could not be followed.
+
+        Raises
+        ------
+        AdvisorError
+            If there are none.
+        """
+        configurations, unresolved = read_configurations(document, self.variables)
+        for configuration in configurations:
+            alone = configuration.form == "parameters" and not configuration.settings
+            if self.library is not None and (configuration.library is None or alone):
+                configuration.library = self.library
+        # A notebook often trains a first time without the libraries: that job is no mistake.
+        chosen = [configuration for configuration in configurations if configuration.library not in (None, "ddp")]
+        cases = [
+            Case(configuration, read_back(configuration, model=self.model, job=self.job), self.min_fit_probability)
+            for configuration in chosen or configurations
+        ]
+        return cases, unresolved
+
+
+def read_configurations(
+    document: Document, variables: Mapping[str, Any] | None
+) -> tuple[list[Configuration], tuple[Unresolved, ...]]:
+    """The configurations in a document, and what could not be cell."""
+    if document.dialect == "yaml":
+        return [configuration_of_recipe(yaml_table(document.source.text))], ()
+    cell = read_cell(document.source, variables, json=document.dialect == "json")
+    configurations = configurations_of_cell(cell)
+    if configurations:
+        return configurations, cell.unresolved
+    if any(call.called == "from_recipe" or "training_recipe" in call.keywords for call in cell.calls):
+        raise AdvisorError("The job takes its configuration from a recipe: paste the recipe's YAML itself.")
+    if cell.stopped is not None:
+        line, why = cell.stopped
+        raise AdvisorError(
+            f"Line {line} of {document.source.path} is the last that is read, {why}: no estimator is made."
+        )
+    raise AdvisorError(
+        "Nothing in it configures a training job: paste the cell with the estimator or ModelTrainer, the distribution"
+        " or smp_options dictionary, a HyperPod recipe or a CreateTrainingJob request."
+    )

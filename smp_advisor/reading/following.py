@@ -1,0 +1,68 @@
+"""Follow a file from its first line to its last; nothing of it is run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.reading.module import ScriptError, parse
+from smp_advisor.reading.run import Frame, Run
+from smp_advisor.reading.source import Unresolved
+from smp_advisor.reading.statements import execute, follow_the_rest
+from smp_advisor.reading.values import from_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from smp_advisor.reading.source import Source
+    from smp_advisor.reading.values import Function
+
+__all__ = ["follow"]
+
+
+def follow(
+    source: Source,
+    *,
+    computes: bool = False,
+    variables: Mapping[str, Any] | None = None,
+    texts: Mapping[Path, Source] | None = None,
+    concerns: Callable[[Run, Function], bool] = lambda _run, _function: True,
+) -> Run:
+    """Follow the text of a script or cell, and the modules next to its file.
+
+    Parameters
+    ----------
+    source
+        The text.
+    computes
+        Whether loops and functions are followed as often as they run; see `Run`.
+    variables
+        Plain data of names that the text itself does not assign.
+    texts
+        Modules that are taken from here instead of their files.
+    concerns
+        Which functions are followed that running the file does not call.
+
+    Raises
+    ------
+    ScriptError
+        If the text is not Python 3, or nested too deeply.
+    TooLongError
+        If `computes` and the text does more than configure a job.
+    """
+    directory = source.file.resolve().parent if source.file is not None else None
+    module = parse(source, directory=directory)
+    module.scope.names |= {name: from_plain(value) for name, value in (variables or {}).items()}
+    run = Run(computes, texts=dict(texts or {}))
+    run.trace.modules.append(module)
+    for line, why in source.skipped if source.cells else ():
+        path, located = source.locate(line)
+        run.unresolved.append(Unresolved(path=path, line=located, what=f"This cell is not Python ({why}): left out."))
+    try:
+        execute(run, Frame(module, module.scope), module.tree.body)
+        run.guards.clear()
+        follow_the_rest(run, lambda function: concerns(run, function))
+    except RecursionError:
+        raise ScriptError(f"{source.path} cannot be read: its expressions are nested too deeply.") from None
+    return run
