@@ -90,9 +90,9 @@ def _job(plan: Plan, cluster: Cluster, job: Job) -> Iterator[str]:
         remedy = (
             f"set batch_size to {wanted}"
             if wanted and not rest
-            else f"ask for a multiple of {copies}, for example {copies * max(1, round(job.global_batch_size / copies))}"
+            else f"request a multiple of {copies}, for example {copies * max(1, round(job.global_batch_size / copies))}"
         )
         yield (
-            f"The plan's global batch is {batch} samples (batch_size {plan.batch_size} x {copies}) and the job asks for"
+            f"The plan's global batch is {batch} samples (batch_size {plan.batch_size} x {copies}) and the job requires"
             f" {job.global_batch_size}: {remedy}."
         )

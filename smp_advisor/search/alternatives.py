@@ -71,7 +71,7 @@ def _representatives(result: SearchResult) -> tuple[NDArray[np.intp], NDArray[np
 
 
 def representatives(result: SearchResult) -> SearchResult:
-    """The result with only the plans that `alternatives` lists: kilobytes in place of megabytes."""
+    """The result with only the plans that `alternatives` lists: kilobytes instead of megabytes."""
     fitting, too_large = _representatives(result)
     rows = np.concatenate([result.ranked[fitting], too_large])
     return replace(

@@ -67,7 +67,7 @@ UNSUITED = [
     (
         {"batch_size": 3},
         {"job": Job(global_batch_size=32, precision="fp32")},
-        "global batch is 48 samples (batch_size 3 x 16) and the job asks for 32: set batch_size to 2",
+        "global batch is 48 samples (batch_size 3 x 16) and the job requires 32: set batch_size to 2",
         {"batch_size": 2},
     ),
     (
@@ -117,7 +117,7 @@ def test_bf16_needs_a_gpu_that_computes_in_it():
 def test_an_impossible_batch_is_answered_with_a_possible_one():
     job = Job(global_batch_size=100, precision="fp32")
     (sentence,) = mismatches(Plan(), P4D, job=job)
-    assert sentence.endswith("and the job asks for 100: ask for a multiple of 16, for example 96.")
+    assert sentence.endswith("and the job requires 100: request a multiple of 16, for example 96.")
 
 
 def test_all_mismatches_are_listed():

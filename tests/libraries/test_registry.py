@@ -1,0 +1,158 @@
+"""Every library has every capability, including one that is registered from outside of the package."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from smp_advisor import advise
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs import estimate
+from smp_advisor.errors import AdvisorError, PlanError
+from smp_advisor.guidance.explanation import ARGUMENTS
+from smp_advisor.guidance.practices import order, practice
+from smp_advisor.libraries import (
+    LIBRARIES,
+    Library,
+    Plan,
+    get_library,
+    image,
+    libraries,
+    register,
+    schema,
+    supported_instances,
+    versions,
+)
+from smp_advisor.libraries.columns import PlanColumns
+from smp_advisor.libraries.dependent import fields_of
+from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.libraries.registry import unregister
+from smp_advisor.libraries.space import enumerate_plans
+from smp_advisor.libraries.version import default_version
+from smp_advisor.workload import Adapter, Job, Model
+from tests.libraries.toy import LIBRARY as TOY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.advice import Advice
+
+GUIDE = Path(__file__).parents[2] / "docs" / "adding_a_library.md"
+P4D = "ml.p4d.24xlarge"
+MODEL = Model.from_parameters("350M", sequence_length=512)
+
+
+@pytest.fixture(scope="module", params=[*LIBRARIES, TOY.name])
+def record(request: pytest.FixtureRequest) -> Iterator[Library]:
+    if request.param != TOY.name:
+        yield get_library(request.param)
+        return
+    register(TOY)
+    yield TOY
+    unregister(TOY.name)
+
+
+@pytest.fixture(scope="module")
+def advice(record: Library) -> Advice:
+    return advise(MODEL, P4D, library=record.name, sequence_length=512, global_batch_size=64)
+
+
+def test_the_registry_lists_it(record: Library) -> None:
+    assert record in libraries()
+    assert get_library(record.name) is record
+    assert record.title == schema(record.name).name
+
+
+def test_its_plans_are_read_back_and_refuse_other_settings(record: Library) -> None:
+    plan = Plan(library=record.name)
+    assert type(plan) is record.plan
+    again = Plan.from_parameters(plan.parameters, plan.hyperparameters, library=record.name)
+    assert again == plan
+    with pytest.raises(PlanError, match=f"{re.escape(record.title)} has no setting 'batch_sise'"):
+        Plan(library=record.name, batch_sise=1)
+
+
+def test_its_schema_describes_every_field(record: Library) -> None:
+    for name in plan_fields(record.name) - {"library", "version"}:
+        parameter = schema(record.name).described(name)
+        assert parameter is not None, name
+        assert parameter.title
+        assert parameter.doc
+
+
+def test_its_versions_have_containers_and_instances(record: Library) -> None:
+    assert default_version(record.name) in versions(record.name)
+    assert Plan(library=record.name).version in versions(record.name)
+    assert all(image(record.name, version).framework_version for version in versions(record.name))
+    assert supported_instances(record.name)
+
+
+def test_its_layout_of_one_plan_is_the_row_of_many(record: Library) -> None:
+    plan, job, cluster = Plan(library=record.name), Job(sequence_length=512), Cluster(P4D)
+    assert len(layout_of([plan], job, cluster)) == 1
+    assert len(record.layout(PlanColumns.of_plans([plan, plan]), job, cluster)) == 2
+
+
+def test_its_space_has_plans_of_its_kind_with_the_requested_batch(record: Library) -> None:
+    job = Job(sequence_length=512, precision=record.default_precision, global_batch_size=64)
+    space = enumerate_plans(MODEL, Cluster(P4D), job, library=record.name)
+    assert len(space)
+    plan = space.plan(len(space) - 1)
+    assert type(plan) is record.plan
+    assert estimate(MODEL, Cluster(P4D), job, plan).global_batch_size == 64
+
+
+def test_its_practices_have_arguments_and_sources(record: Library) -> None:
+    assert order(record.name)
+    for technique in order(record.name):
+        entry = practice(technique, record.name)
+        assert entry.argument in ARGUMENTS
+        assert entry.title
+        assert entry.trade_off.endswith(".")
+        assert entry.source_url.startswith("https://")
+
+
+def test_advice_explains_its_plan(record: Library, advice: Advice) -> None:
+    assert type(advice.plan) is record.plan
+    assert advice.estimate.fits
+    assert tuple(step.technique for step in advice.steps) == order(record.name)
+    assert all(step.because.endswith(".") for step in advice.steps)
+    assert advice.pitfalls
+    assert all(pitfall.text.endswith(".") and "{" not in pitfall.text.replace('{"', "") for pitfall in advice.pitfalls)
+    assert set(record.alternatives) <= set(advice.alternatives.columns)
+    assert advice.alternatives["why"].iloc[0] == "Recommended."
+    text = str(advice)
+    assert all(step.title in text for step in advice.steps)
+    assert f"{advice.plan.batch_size}" in text
+
+
+def test_a_setting_can_be_fixed(record: Library, advice: Advice) -> None:
+    pinned = advise(MODEL, P4D, library=record.name, sequence_length=512, batch_size=advice.plan.batch_size)
+    assert pinned.plan.batch_size == advice.plan.batch_size
+    if not record.adapters:
+        with pytest.raises(AdvisorError, match="documents no adapters"):
+            advise(MODEL, P4D, library=record.name, sequence_length=512, adapter=Adapter(rank=8))
+
+
+def test_its_controls_show_and_set_fields_of_the_plan(record: Library, advice: Advice) -> None:
+    assert record.controls
+    settings = record.control_codec.settings(record.controls, fields_of(advice.plan))
+    assert set(settings) == set(record.controls)
+    fields = record.control_codec.fields(settings)
+    assert fields
+    assert {name: getattr(advice.plan, name) for name in fields} == fields
+
+
+def test_an_unregistered_library_is_unknown() -> None:
+    with pytest.raises(AdvisorError, match="library must be 'auto' or one of"):
+        advise(MODEL, P4D, library="toy-unregistered")
+
+
+def test_the_guide_quotes_the_toy_library() -> None:
+    blocks = re.findall(r"`tests/libraries/toy/([\w.]+)`:?\n\n```\w+\n(.*?)```\n", GUIDE.read_text("utf-8"), re.DOTALL)
+    files = {path.name: path.read_text("utf-8") for path in Path(__file__).with_name("toy").iterdir() if path.is_file()}
+    assert dict(blocks) == files
