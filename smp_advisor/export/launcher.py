@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["distribution", "launcher_hyperparameters", "require_sdk_takes"]
 
 _INFO = 20
-_FIRST_XLA_LAUNCHER = "1.11.0"
-"""The SDK rejects pytorchxla for older containers."""
 
 
 def distribution(job: Launch) -> dict[str, Any] | None:
@@ -71,10 +69,11 @@ def require_sdk_takes(parameters: Mapping[str, Any]) -> None:
 
 
 def _several_by_xla(job: Launch) -> bool:
-    if job.processes > 1 and release(job.plan.version) < release(_FIRST_XLA_LAUNCHER):
+    first_version = launch_facts()["sdk"]["first_pytorchxla_version"]
+    if job.processes > 1 and release(job.plan.version) < release(first_version):
         raise ExportError(
             f"The {job.library.title} container of PyTorch {job.plan.version} requires your own launcher script for"
-            f" more than one GPU: choose version {_FIRST_XLA_LAUNCHER} or later, or an instance with one GPU."
+            f" more than one GPU: choose version {first_version} or later, or an instance with one GPU."
         )
     return job.processes > 1
 

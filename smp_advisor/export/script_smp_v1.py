@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import first_library_version, patched_release
+from smp_advisor.export.facts import launch_facts
 from smp_advisor.export.literal import Comment
 from smp_advisor.export.script_parts import common_flags, common_values, copies_fit, require_auto_partition
 from smp_advisor.export.template import render
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
 
 __all__ = ["require", "requirements", "write"]
-
-_DELAY_ABOVE_PARAMETERS = 100e9
-"""Above this size, the developer guide ("Configuration Tips and Pitfalls") requires delayed initialization."""
 
 
 def require(training: Training) -> None:
@@ -77,4 +75,5 @@ def _delays_initialization(training: Training) -> bool:
     if training.plan.delayed_parameter_initialization:
         return False  # The parameter of the estimator enables it.
     bytes_per_parameter = 4 if training.plan.precision == "fp32" else 2
-    return training.model.parameter_count > _DELAY_ABOVE_PARAMETERS or not copies_fit(training, bytes_per_parameter)
+    largest = launch_facts()["smp_v1"]["undelayed_parameters"]
+    return training.model.parameter_count > largest or not copies_fit(training, bytes_per_parameter)

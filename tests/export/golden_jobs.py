@@ -90,11 +90,11 @@ def golden(name):
 
 def differences(sent, name):
     """Where a sent request is not the golden one, names and times apart."""
-    expected, found = _comparable(golden(name)), _comparable(sent)
+    expected, sent_leaves = _comparable(golden(name)), _comparable(sent)
     return [
-        f"{key}: {found.get(key)!r} instead of {expected.get(key)!r}"
-        for key in sorted(expected.keys() | found.keys())
-        if _typed(expected.get(key)) != _typed(found.get(key))
+        f"{key}: {sent_leaves.get(key)!r} instead of {expected.get(key)!r}"
+        for key in sorted(expected.keys() | sent_leaves.keys())
+        if _typed(expected.get(key)) != _typed(sent_leaves.get(key))
     ]
 
 

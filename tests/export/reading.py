@@ -17,13 +17,13 @@ def estimator_call(cell):
 
 def estimator_arguments(cell):
     """Keyword arguments of the estimator that are written as plain data."""
-    found = {}
+    arguments = {}
     for keyword in estimator_call(cell).keywords:
         try:
-            found[keyword.arg] = ast.literal_eval(keyword.value)
+            arguments[keyword.arg] = ast.literal_eval(keyword.value)
         except ValueError:
             continue
-    return found
+    return arguments
 
 
 class _Anonymous(ast.NodeTransformer):

@@ -30,11 +30,11 @@ torch.manual_seed = lambda seed, original=torch.manual_seed: (smp.record("manual
 _to = torch.Tensor.to
 
 
-def to(tensor, *arguments, **named):
+def to(tensor, *arguments, **keywords):
     """Keep tensors that go to a GPU where they are: there is none."""
     if arguments and isinstance(arguments[0], torch.device) and arguments[0].type == "cuda":
         return tensor
-    return _to(tensor, *arguments, **named)
+    return _to(tensor, *arguments, **keywords)
 
 
 torch.Tensor.to = to

@@ -190,7 +190,7 @@ def of_job(name, sdk, **options):
 
 def notebooks(environment):
     sdk = environment[:2]
-    made = {name: of_job(name, sdk) for name in JOBS}
+    cells = {name: of_job(name, sdk) for name in JOBS}
     placed = {
         "data": {"train": f"{FSX}/train", "validation": "s3://bucket/held-out"},
         "subnets": ["subnet-1"],
@@ -198,32 +198,32 @@ def notebooks(environment):
     }
     parts = JOBS["DDP"].parts
     for name in ("SMP v1", "DDP"):
-        made[f"{name}: FSx, warm pool"] = [
+        cells[f"{name}: FSx, warm pool"] = [
             script_cell(*JOBS[name].parts),
             estimator_cell(
                 *JOBS[name].parts, sdk=sdk, checkpoints=f"{FSX}/checkpoints", keep_alive_seconds=600, **placed
             ),
         ]
-        made[f"{name}: spot"] = of_job(
+        cells[f"{name}: spot"] = of_job(
             name, sdk, checkpoints="s3://bucket/checkpoints", spot=True, max_run_seconds=3600, max_wait_seconds=7200
         )
     for name in ("SMP v1", "DDP"):
-        made[f"{name}: own script"] = [
+        cells[f"{name}: own script"] = [
             "import os; os.mkdir('code')",
             "%%writefile code/mine.py\nprint('mine')\n",
             estimator_cell(*JOBS[name].parts, sdk=sdk, script="code/mine.py"),
         ]
-    made["as a user"] = of_job("DDP", sdk)
-    made["monitoring"] = [METRICS.replace("{job}", "a-job"), monitoring_cell(TWO), AFTER]
-    made["monitoring without a job"] = [monitoring_cell(TWO)]
-    made["permissions"] = [permissions_cell(TWO, parts[3], **placed)]
-    made["permissions given"] = [
+    cells["as a user"] = of_job("DDP", sdk)
+    cells["monitoring"] = [METRICS.replace("{job}", "a-job"), monitoring_cell(TWO), AFTER]
+    cells["monitoring without a job"] = [monitoring_cell(TWO)]
+    cells["permissions"] = [permissions_cell(TWO, parts[3], **placed)]
+    cells["permissions given"] = [
         permissions_cell(TWO, parts[3], data="s3://bucket/train").replace(
             "role_name = None", "role_name = 'SageMakerRole'"
         )
     ]
-    made["quota"] = [quota_cell(TWO)]
-    return made
+    cells["quota"] = [quota_cell(TWO)]
+    return cells
 
 
 @pytest.fixture(scope="module", params=ENVIRONMENTS)
@@ -240,7 +240,7 @@ def decoded(value):
 
 def test_each_job_is_the_plan(ran):
     sdk, results = ran
-    for name, (instances, image, told, settings) in EXPECTED.items():
+    for name, (instances, image, launched, settings) in EXPECTED.items():
         result = results[name]
         assert result["error"] is None, (name, result["error"])
         (request,) = result["requests"]
@@ -262,7 +262,7 @@ def test_each_job_is_the_plan(ran):
         sent.pop("model_dir", None)
         if sdk == "v2" and name in TORCHRUN:
             assert sent.pop("sagemaker_torch_distributed_enabled") is True, name
-        assert sent == told | settings | {"sequence_length": 32, "max_steps": 100}, name
+        assert sent == launched | settings | {"sequence_length": 32, "max_steps": 100}, name
         channels = {channel["ChannelName"] for channel in request["InputDataConfig"]}
         assert channels == {"train"} | ({"code", "sm_drivers"} if sdk == "v3" and name in TORCHRUN else set()), name
 

@@ -43,15 +43,15 @@ def space(library, instance, nodes, precision):
 
 def precisions(library):
     """What a library trains in."""
-    stated = [setting.choices for setting in schema(library).settings if setting.key == "precision"]
-    return stated[0] if stated else ("fp16", "bf16", "fp32")
+    supported = [setting.choices for setting in schema(library).settings if setting.key == "precision"]
+    return supported[0] if supported else ("fp16", "bf16", "fp32")
 
 
 @st.composite
 def searched(draw):
     """A plan out of a search, with its cluster and job."""
     library = draw(st.sampled_from(LIBRARIES))
-    instance = draw(st.sampled_from([one.name for one in supported_instances(library)]))
+    instance = draw(st.sampled_from([option.name for option in supported_instances(library)]))
     nodes = draw(st.sampled_from([1, 2, 3, 16]))
     precision = draw(st.sampled_from(precisions(library)))
     plans = space(library, instance, nodes, precision)
@@ -66,23 +66,23 @@ def parameters_in(cell, plan, sdk):
     """The library's parameters as the cell writes them."""
     tree = ast.parse(cell)
     calls = {getattr(node.func, "id", ""): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    named = {"training-compiler": "TrainingCompilerConfig"} if sdk == "v2" else {"smp-v2": "SMP"}
-    if plan.library in named:
-        return {keyword.arg: ast.literal_eval(keyword.value) for keyword in calls[named[plan.library]].keywords}
+    classes = {"training-compiler": "TrainingCompilerConfig"} if sdk == "v2" else {"smp-v2": "SMP"}
+    if plan.library in classes:
+        return {keyword.arg: ast.literal_eval(keyword.value) for keyword in calls[classes[plan.library]].keywords}
     key = "parameters" if sdk == "v2" else "mp_parameters"
-    found = [
+    dictionaries = [
         ast.literal_eval(value)
         for node in ast.walk(tree)
         if isinstance(node, ast.Dict)
         for name, value in zip(node.keys, node.values, strict=True)
         if isinstance(name, ast.Constant) and name.value == key
     ]
-    return found[0] if found else {}
+    return dictionaries[0] if dictionaries else {}
 
 
 @given(searched(), st.sampled_from(["v2", "v3"]))
-def test_cells_of_any_plan_are_read_back_as_the_plan(found, sdk):
-    plan, cluster, job = found
+def test_cells_of_any_plan_are_read_back_as_the_plan(example, sdk):
+    plan, cluster, job = example
     model = MODELS.get(plan.library, LLAMA)
     cell = estimator_cell(model, cluster, job, plan, sdk=sdk, script="train.py", data="s3://bucket/train")
     assert black.format_str(cell, mode=black.Mode()) == cell

@@ -61,20 +61,21 @@ def test_cells_are_formatted_as_black_formats(name):
 def test_cell_holds_exactly_the_plan(plan, instance, nodes):
     cluster = Cluster(instance, nodes)
     cell = estimator_cell(make_model(), cluster, Job(sequence_length=64), plan, script="train.py")
-    found = estimator_arguments(cell)
-    launched = found["distribution"]["smdistributed"]["modelparallel"]
+    arguments = estimator_arguments(cell)
+    launched = arguments["distribution"]["smdistributed"]["modelparallel"]
     assert launched["enabled"] is True
     # repr tells 1 from True and 1.0.
     assert repr(launched["parameters"]) == repr(plan.parameters)
-    assert found["distribution"]["mpi"]["enabled"] is True
-    assert found["distribution"]["mpi"]["processes_per_host"] == cluster.instance.gpus
+    assert arguments["distribution"]["mpi"]["enabled"] is True
+    assert arguments["distribution"]["mpi"]["processes_per_host"] == cluster.instance.gpus
     assert "btl_vader" not in cell
     container = image(plan.library, plan.version)
-    assert (found["framework_version"], found["py_version"]) == (container.framework_version, container.py_version)
-    assert (found["instance_type"], found["instance_count"]) == (instance, nodes)
+    assert arguments["framework_version"] == container.framework_version
+    assert arguments["py_version"] == container.py_version
+    assert (arguments["instance_type"], arguments["instance_count"]) == (instance, nodes)
     own = plan.hyperparameters | {"sequence_length": 64, "max_steps": 100}
-    assert repr(found["hyperparameters"]) == repr(own)
-    assert (found["disable_profiler"], found["debugger_hook_config"]) == (True, False)
+    assert repr(arguments["hyperparameters"]) == repr(own)
+    assert (arguments["disable_profiler"], arguments["debugger_hook_config"]) == (True, False)
 
 
 @given(
@@ -106,11 +107,11 @@ def test_no_text_changes_what_a_cell_does(plan, name, script, source_dir, path, 
     benign = cell("model", "train.py", None if source_dir is None else "code", "data", plain)
     assert shape(hostile) == shape(benign)
     assert black.format_str(hostile, mode=black.Mode()) == hostile
-    found = estimator_arguments(hostile)
-    assert found["entry_point"] == script
-    assert found.get("source_dir") == source_dir
-    assert found["checkpoint_s3_uri"] == f"s3://bucket/{path}"
-    assert extra.items() <= found["hyperparameters"].items()
+    arguments = estimator_arguments(hostile)
+    assert arguments["entry_point"] == script
+    assert arguments.get("source_dir") == source_dir
+    assert arguments["checkpoint_s3_uri"] == f"s3://bucket/{path}"
+    assert extra.items() <= arguments["hyperparameters"].items()
     hostile.encode()
 
 
@@ -256,8 +257,8 @@ def test_long_names_of_models_make_valid_job_names():
 def test_disk_holds_three_checkpoints():
     case = CASES["pipeline"]
     cell = estimator_cell(*case.parts, checkpoints="s3://bucket/1")
-    held = 3 * 20 * case.model.parameter_count / 2 / 1e9
-    assert estimator_arguments(cell)["volume_size"] >= 100 + held
+    checkpoints_gb = 3 * 20 * case.model.parameter_count / 2 / 1e9
+    assert estimator_arguments(cell)["volume_size"] >= 100 + checkpoints_gb
 
 
 BASE = CASES["10 B"]

@@ -264,11 +264,11 @@ def differences(result, name):
     if result["error"] or len(result["requests"]) != 1:
         return [result["error"] or "no request"]
     expected, sent = typed(expected_request(name)), typed(sent_request(result))
-    found = [f"{key}: {sent[key]} instead of {value}" for key, value in expected.items() if sent[key] != value]
+    sent_values = [f"{key}: {sent[key]} instead of {value}" for key, value in expected.items() if sent[key] != value]
     files = {"train_smp.py": training_script(*CASES[name].parts), "requirements.txt": "transformers==4.21.0\n"}
     if result["files"] != files:
-        found.append(f"source: {sorted(result['files'])}")
-    return found
+        sent_values.append(f"source: {sorted(result['files'])}")
+    return sent_values
 
 
 def notebook(name, change=lambda cell: cell):

@@ -22,16 +22,16 @@ class Script:
 
     def calls(self, name, within=None):
         """Calls of a dotted name in the order of the text."""
-        found = [
+        nodes = [
             node
             for node in ast.walk(within or self.tree)
             if isinstance(node, ast.Call) and ast.unparse(node.func) == name
         ]
-        return sorted(found, key=lambda node: node.lineno)
+        return sorted(nodes, key=lambda node: node.lineno)
 
     def call(self, name, within=None):
-        (found,) = self.calls(name, within)
-        return found
+        (node,) = self.calls(name, within)
+        return node
 
     def keyword(self, call, name):
         return next((ast.unparse(keyword.value) for keyword in call.keywords if keyword.arg == name), None)
@@ -123,9 +123,9 @@ def checkpoints_are_partial_and_unguarded(script):
 
 
 def says_that_layers_stay_whole(script):
-    told = "smp.tp_register_with_module" in script.text
+    registers = "smp.tp_register_with_module" in script.text
     needed = script.plan.tensor_parallel_degree > 1 and 'MODEL_TYPE = "gpt_neox"' in script.text
-    return told is needed
+    return registers is needed
 
 
 RULES = {
@@ -205,11 +205,11 @@ BROKEN = {
 @pytest.mark.parametrize("rule", BROKEN)
 def test_reading_sees_a_broken_rule(rule):
     """The readings above can fail: each of these scripts breaks one rule."""
-    name, kept, broken = BROKEN[rule]
+    name, original, broken = BROKEN[rule]
     case = CELLS[name]
     text = training_script(*case.parts)
-    assert kept in text
-    assert not RULES[rule](Script(text.replace(kept, broken), case.plan))
+    assert original in text
+    assert not RULES[rule](Script(text.replace(original, broken), case.plan))
 
 
 @pytest.mark.parametrize(("name", "delayed"), [("60 B", True), ("10 B", False), ("sharded data parallelism", False)])
@@ -221,8 +221,8 @@ def test_parameters_get_memory_late_where_host_memory_would_not_hold_them(name, 
 
 def test_script_says_where_tensor_parallelism_needs_a_registration():
     case = CASES["10 B"]
-    other = TASK_CASES["gpt_neox"].model
-    assert "smp.tp_register_with_module" in training_script(other, case.cluster, case.job, case.plan)
+    unregistered = TASK_CASES["gpt_neox"].model
+    assert "smp.tp_register_with_module" in training_script(unregistered, case.cluster, case.job, case.plan)
     assert "smp.tp_register_with_module" not in training_script(*case.parts)
 
 
@@ -235,12 +235,12 @@ def test_layers_of_the_library_are_checkpointed_by_the_plans_strategy():
         for node in ast.parse(text).body
         if isinstance(node, ast.FunctionDef) and node.name == "checkpoint_activations"
     )
-    seen = []
+    checkpointed = []
 
     class Smp:
         @staticmethod
         def set_activation_checkpointing(module, **options):
-            seen.append((type(module).__name__, options))
+            checkpointed.append((type(module).__name__, options))
 
     namespace = {"torch": torch, "smp": Smp}
     exec(ast.unparse(function), namespace)
@@ -252,8 +252,8 @@ def test_layers_of_the_library_are_checkpointed_by_the_plans_strategy():
 
     wrapped = torch.nn.ModuleDict({"module": torch.nn.ModuleDict({"transformer": Transformer()})})
     namespace["checkpoint_activations"](wrapped, "group_2")
-    assert seen == [("Sequential", {"strategy": "group_2"})]
+    assert checkpointed == [("Sequential", {"strategy": "group_2"})]
     namespace["checkpoint_activations"](wrapped, "none")
-    assert len(seen) == 1
+    assert len(checkpointed) == 1
     with pytest.raises(SystemExit, match="no layers named seq_layers or h"):
         namespace["checkpoint_activations"](torch.nn.Linear(2, 2), "each")

@@ -80,9 +80,9 @@ def make_runs(folder):
     np.save(too_large / "x.npy", np.full(32 * 200, 128, dtype=np.uint16))
     add("token outside of the vocabulary", fp16, environment={"SM_CHANNEL_TRAIN": str(too_large)})
     add("too few samples", fp16, environment={"SM_CHANNEL_TRAIN": str(data)}, hyperparameters={"sequence_length": 2000})
-    kept = {"checkpoint_every": 1, "checkpoint_directory": str(folder / "checkpoints")}
-    add("checkpoints", fp16, hyperparameters=kept)
-    add("resumed", fp16, hyperparameters={**kept, "checkpoint_every": 10, "max_steps": 3})
+    checkpoint = {"checkpoint_every": 1, "checkpoint_directory": str(folder / "checkpoints")}
+    add("checkpoints", fp16, hyperparameters=checkpoint)
+    add("resumed", fp16, hyperparameters={**checkpoint, "checkpoint_every": 10, "max_steps": 3})
     add("other precision", fp16, hyperparameters={"precision": "bf16"})
     add("other parameters", fp16, parameters={**PLANS["fp16"].parameters, "fp16": False})
     add("batch that microbatches do not divide", fp16, parameters={**PLANS["fp16"].parameters, "microbatches": 3})
@@ -106,7 +106,7 @@ def names(result):
 
 
 def details(result, event):
-    return [found for name, found in result["events"] if name == event]
+    return [record for name, record in result["events"] if name == event]
 
 
 TRAINED = [*PLANS, *TASK_CASES, "sgd", "files"]
@@ -117,7 +117,7 @@ def test_script_trains_to_the_last_step(results, run):
     result = results[run]
     assert result["error"] is None
     steps = 5 if run == "files" else 2
-    training = [found for found in details(result, "step") if found["function"] == "training_step"]
+    training = [record for record in details(result, "step") if record["function"] == "training_step"]
     assert len(training) == len(details(result, "optimizer.step")) == steps
     assert result["summary"]["steps"] == steps
     assert np.isfinite(result["summary"]["loss"])
@@ -126,13 +126,13 @@ def test_script_trains_to_the_last_step(results, run):
 
 @pytest.mark.parametrize("run", TRAINED)
 def test_calls_come_in_the_order_that_the_library_needs(results, run):
-    found = names(results[run])
+    records = names(results[run])
     order = ["init", "set_device", "manual_seed", "model_creation", "DistributedModel", "DistributedOptimizer", "step"]
-    places = [found.index(name) for name in order]
+    places = [records.index(name) for name in order]
     assert places == sorted(places)
-    assert found[0] == "init"
-    checkpointed = [place for place, name in enumerate(found) if name == "set_activation_checkpointing"]
-    assert all(found.index("DistributedModel") < place < found.index("step") for place in checkpointed)
+    assert records[0] == "init"
+    checkpointed = [place for place, name in enumerate(records) if name == "set_activation_checkpointing"]
+    assert all(records.index("DistributedModel") < place < records.index("step") for place in checkpointed)
 
 
 @pytest.mark.parametrize("run", TASK_CASES)
@@ -156,7 +156,7 @@ def test_precision_and_tensor_parallelism_reach_the_model(results, run):
 def test_every_microbatch_goes_backward_through_the_model(results, run):
     plan = PLANS[run]
     assert len(details(results[run], "backward")) == 2 * plan.microbatches
-    assert {found["batch"] for found in details(results[run], "step")} == {plan.batch_size}
+    assert {record["batch"] for record in details(results[run], "step")} == {plan.batch_size}
 
 
 @pytest.mark.parametrize("run", ["fp16", "pipeline", "prescaled", *TASK_CASES])
@@ -170,7 +170,7 @@ def test_checkpointing_stays_off_where_the_plan_does_without(results):
 
 
 def checksums(result):
-    return [found["checksum"] for found in details(result, "step")]
+    return [record["checksum"] for record in details(result, "step")]
 
 
 def test_ranks_are_seeded_by_their_data_parallel_rank(results):
@@ -197,26 +197,26 @@ def test_stages_of_a_pipeline_see_the_same_rows(results):
 
 def test_partial_last_batch_is_dropped(results):
     """150 windows over 16 ranks are 9 each: two batches of 4, the ninth is left over in every epoch."""
-    training = [found for found in details(results["files"], "step") if found["function"] == "training_step"]
-    assert [found["batch"] for found in training] == [4] * 5
+    training = [record for record in details(results["files"], "step") if record["function"] == "training_step"]
+    assert [record["batch"] for record in training] == [4] * 5
 
 
 def test_validation_runs_without_gradients(results):
-    held_out = [found for found in details(results["files"], "step") if found["function"] == "evaluation_step"]
+    held_out = [record for record in details(results["files"], "step") if record["function"] == "evaluation_step"]
     assert len(held_out) == 2
-    assert not any(found["gradients"] for found in held_out)
+    assert not any(record["gradients"] for record in held_out)
     assert np.isfinite(results["files"]["summary"]["validation_loss"])
 
 
 def test_checkpoints_are_partial_and_resumed(results):
     saved = details(results["checkpoints"], "save_checkpoint")
-    assert [found["tag"] for found in saved] == ["step-1", "step-2"]
-    assert all(found["partial"] and found["kept"] == 2 for found in saved)
+    assert [record["tag"] for record in saved] == ["step-1", "step-2"]
+    assert all(record["partial"] and record["kept"] == 2 for record in saved)
     resumed = results["resumed"]
     assert details(resumed, "resume_from_checkpoint") == [{"step": 2}]
     assert len(details(resumed, "optimizer.step")) == 1
     # The last step is kept whether or not it is one of every ten.
-    assert [found["tag"] for found in details(resumed, "save_checkpoint")] == ["step-3"]
+    assert [record["tag"] for record in details(resumed, "save_checkpoint")] == ["step-3"]
     assert resumed["summary"]["steps"] == 3
 
 
@@ -226,7 +226,7 @@ def test_checkpoints_are_partial_and_resumed(results):
         ("token outside of the vocabulary", "x.npy contains the token id 128"),
         ("too few samples", "fewer than one step requires (16 x 4)"),
         ("other precision", "trains in fp16, not bf16"),
-        ("other parameters", "other parameters than the estimator has (fp16)"),
+        ("other parameters", "other parameters than the estimator sends (fp16)"),
         ("batch that microbatches do not divide", "must be a multiple of microbatches (3)"),
     ],
 )

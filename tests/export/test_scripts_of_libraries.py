@@ -212,8 +212,8 @@ def estimator_settings(plan):
         for node in ast.walk(ast.parse(cell))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "PyTorch"
     ]
-    (given,) = [keyword.value for keyword in call.keywords if keyword.arg == "hyperparameters"]
-    return ast.literal_eval(given)
+    (settings,) = [keyword.value for keyword in call.keywords if keyword.arg == "hyperparameters"]
+    return ast.literal_eval(settings)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neo", "gptj", "falcon", "llama", "mixtral", "bert", "t5", "vit"])
