@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.keywords import JobOptionSettings, completes
+
 if TYPE_CHECKING:
+    from typing import Unpack
+
     import pandas as pd
 
     from smp_advisor.cluster.cluster import Cluster
@@ -67,7 +71,8 @@ class Advice:
             min_fit_probability=self.min_fit_probability,
         )
 
-    def cell(self, sdk: str = "auto", plan: Plan | None = None, **options: Any) -> str:
+    @completes(JobOptionSettings)
+    def cell(self, sdk: str = "auto", plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
         """The cell that starts the job, for `plan` or the recommended plan.
 
         Parameters
@@ -84,7 +89,8 @@ class Advice:
         chosen = plan or self.plan
         return estimator_cell(self.model, self.cluster, self.job, chosen, sdk=sdk, **self._options(options))
 
-    def local_cell(self, plan: Plan | None = None, **options: Any) -> str:
+    @completes(JobOptionSettings)
+    def local_cell(self, plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
         """The ``%%smp_local`` cell that tries the training on this machine, with a small model of the family."""
         from smp_advisor.export import local_cell
 
@@ -96,20 +102,22 @@ class Advice:
 
         return monitoring_cell(self.cluster)
 
-    def permissions_cell(self, plan: Plan | None = None, **options: Any) -> str:
+    @completes(JobOptionSettings)
+    def permissions_cell(self, plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
         """The cell with the minimum permissions of the job's execution role."""
         from smp_advisor.export import permissions_cell
 
         return permissions_cell(self.cluster, plan or self.plan, **self._options(options))
 
-    def quota_cell(self, **options: Any) -> str:
+    @completes(JobOptionSettings)
+    def quota_cell(self, **options: Unpack[JobOptionSettings]) -> str:
         """The cell that requests the account's quota and the current price from AWS, with a time limit."""
         from smp_advisor.export import quota_cell
 
         return quota_cell(self.cluster, **self._options(options))
 
-    def _options(self, given: dict[str, Any]) -> dict[str, Any]:
-        return {"script": self.script, "data": self.data} | given
+    def _options(self, options: JobOptionSettings) -> dict[str, Any]:
+        return {"script": self.script, "data": self.data, **options}
 
     def script_cell(self, plan: Plan | None = None) -> str:
         """The ``%%writefile`` cell with a complete training script for this model; empty for the user's own script."""

@@ -14,6 +14,7 @@ from smp_advisor.errors import AdvisorError, JobError, NoPlanFitsError
 from smp_advisor.guidance import explain, nearest_reference, pitfalls
 from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, nothing_fits, why_this_plan
 from smp_advisor.guidance.library_choice import LibraryChoice, choose_library, job_for
+from smp_advisor.keywords import AdviseSettings, completes
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.plan_fields import plan_fields
@@ -27,6 +28,7 @@ from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Unpack
 
     from smp_advisor.cluster.instance import Instance
 
@@ -100,6 +102,7 @@ def _of_module(module: Any, job: Job, library: str) -> Model:
             raise untraced from None
 
 
+@completes(AdviseSettings)
 def advise(
     model: Any,
     cluster: Cluster | Instance | str,
@@ -112,7 +115,7 @@ def advise(
     min_fit_probability: float = 0.95,
     script: str | None = None,
     data: str | None = None,
-    **settings: Any,
+    **settings: Unpack[AdviseSettings],
 ) -> Advice:
     """Recommend a model-parallel configuration and explain it.
 

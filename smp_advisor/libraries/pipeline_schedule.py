@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -31,4 +29,8 @@ def default_active_microbatches(pipeline_parallel_degree: Any, microbatches: Any
     6
     """
     limit = pipeline_parallel_degree + 2
-    return min(limit, microbatches) if isinstance(limit, int) else np.minimum(limit, microbatches)
+    if isinstance(limit, int):
+        return min(limit, microbatches)
+    import numpy as np  # not with the plans: reading one needs no arrays
+
+    return np.minimum(limit, microbatches)

@@ -33,6 +33,12 @@ __all__ = ["MAX_PARAMETERS_LENGTH", "Checkpointing", "Plan"]
 
 Checkpointing = Literal[False, "each", "contiguous"] | str
 
+if TYPE_CHECKING:
+    # Only for type checkers: completion of attributes (jedi) fails on properties with an annotation that is a Literal.
+    Strategy = Checkpointing
+    Schedule = Literal["interleaved", "simple"]
+    Goal = Literal["speed", "memory"]
+
 MAX_PARAMETERS_LENGTH = 2500
 """Characters of one hyperparameter in SageMaker's CreateTrainingJob; the parameters travel as one, as JSON."""
 
@@ -209,7 +215,7 @@ class Plan:
         return self.microbatches
 
     @property
-    def pipeline(self) -> Literal["interleaved", "simple"]:
+    def pipeline(self) -> Schedule:
         """Schedule of the pipeline."""
         return "interleaved"
 
@@ -219,7 +225,7 @@ class Plan:
         return 1
 
     @property
-    def activation_checkpointing(self) -> Checkpointing:
+    def activation_checkpointing(self) -> Strategy:
         """False, or the strategy of recomputation in the backward pass."""
         return False
 
@@ -269,7 +275,7 @@ class Plan:
         return "cluster"
 
     @property
-    def optimize(self) -> Literal["speed", "memory"]:
+    def optimize(self) -> Goal:
         """What the library optimizes for."""
         return "speed"
 

@@ -1,0 +1,68 @@
+"""Keywords of `advise` and of an advice's cells, for type checkers, editors and completion in notebooks."""
+
+from __future__ import annotations
+
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+
+from smp_advisor.libraries.settings import PlanSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from smp_advisor.workload.adapter import Adapter
+    from smp_advisor.workload.optimizer import OptimizerName
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+__all__ = ["AdviseSettings", "JobOptionSettings", "completes"]
+
+
+class AdviseSettings(PlanSettings, total=False):
+    """Fields of `Job`, of an inferred shape, and of plans (fixed values)."""
+
+    # of the job, which shares precision and fp8 with plans
+    sequence_length: int
+    optimizer: OptimizerName
+    adapter: Adapter | None
+    attention: Literal["eager", "fused"]
+    global_batch_size: int | None
+    max_tokens_per_step: int
+    tokens: float | None
+    # of an inferred shape
+    family: str | None
+    layers: int | None
+    hidden: int | None
+    heads: int | None
+    vocab: int | None
+
+
+class JobOptionSettings(TypedDict, total=False):
+    """Fields of `smp_advisor.export.options.JobOptions`."""
+
+    script: str | None
+    source_dir: str | None
+    data: Mapping[str, str] | str | None
+    checkpoints: str | None
+    job_name: str | None
+    max_run_seconds: int
+    spot: bool
+    max_wait_seconds: int | None
+    keep_alive_seconds: int | None
+    subnets: Sequence[str]
+    security_group_ids: Sequence[str]
+    volume_gb: int | None
+    extra_hyperparameters: Mapping[str, Any] | None
+    plan_hyperparameters: bool
+
+
+def completes(keywords: type) -> Callable[[Function], Function]:
+    """Replace ``**keywords`` by the keywords of a TypedDict, in the signature from which notebooks complete."""
+
+    def complete(function: Function) -> Function:
+        positional = [p for p in signature(function).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+        more = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in keywords.__annotations__]
+        function.__signature__ = Signature([*positional, *more])  # type: ignore[attr-defined]
+        return function
+
+    return complete
