@@ -63,11 +63,6 @@ class Launch:
         """Whether torchrun starts the processes."""
         return self.library.launcher == "torchrun"
 
-    @property
-    def processes(self) -> int:
-        """Total number of processes: one per GPU."""
-        return self.cluster.gpus
-
 
 def launch(model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOptions) -> Launch:
     """Collect the content of the job cell for a plan.

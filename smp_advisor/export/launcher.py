@@ -70,12 +70,12 @@ def require_sdk_takes(parameters: Mapping[str, Any]) -> None:
 
 def _several_by_xla(job: Launch) -> bool:
     first_version = launch_facts()["sdk"]["first_pytorchxla_version"]
-    if job.processes > 1 and release(job.plan.version) < release(first_version):
+    if job.cluster.gpus > 1 and release(job.plan.version) < release(first_version):
         raise ExportError(
             f"The {job.library.title} container of PyTorch {job.plan.version} requires your own launcher script for"
             f" more than one GPU: choose version {first_version} or later, or an instance with one GPU."
         )
-    return job.processes > 1
+    return job.cluster.gpus > 1
 
 
 def _mpi(instance: Instance) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from smp_advisor.scripts.adapt.code import dotted
+from smp_advisor.scripts.adapt.known_names import known_names
 from smp_advisor.scripts.adapt.survey import Function, Survey, targets_of
 
 if TYPE_CHECKING:
@@ -14,19 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Place", "aliases_of", "call_arguments", "callees", "names_of", "source_of"]
 
-_RETURNS_SELF = frozenset({"to", "cuda", "half", "float", "train", "eval"})
-_WRAPPERS = frozenset(
-    {
-        "DistributedDataParallel",
-        "DataParallel",
-        "FullyShardedDataParallel",
-        "DistributedModel",
-        "compile",
-        "DistributedOptimizer",
-        "offload_wrapper",
-        "transform",
-    }
-)
+_RETURNS_SELF = known_names("methods_that_return_self")
+_WRAPPERS = known_names("wrappers_of_the_same_object")
 
 Place = tuple[Function, str]
 """A function (None: the module) and a name or attribute in it."""

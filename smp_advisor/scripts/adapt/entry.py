@@ -6,32 +6,13 @@ import libcst as cst
 
 from smp_advisor.scripts.adapt.code import dotted, text_of, walk
 from smp_advisor.scripts.adapt.imports import is_docstring
+from smp_advisor.scripts.adapt.known_names import known_names
 from smp_advisor.scripts.adapt.survey import Statement, Survey
 
 __all__ = ["entry", "is_main_guard"]
 
-# Calls that only query the machine or set options.
-_PASSIVE = (
-    "torch.device",
-    "torch.cuda.is_available",
-    "torch.cuda.device_count",
-    "torch.backends",
-    "torch.set_",
-    "torch.autograd.set_",
-    "transformers.utils",
-    "transformers.logging",
-    "torchvision.transforms",
-)
-_WORKING = (
-    "torch.",
-    "torchvision.",
-    "transformers.",
-    "datasets.",
-    "numpy.random.",
-    "random.",
-    "smdistributed.",
-    "smp.",
-)
+_PASSIVE = known_names("passive_prefixes")
+_WORKING = known_names("working_prefixes")
 
 
 def is_main_guard(statement: cst.CSTNode) -> bool:

@@ -10,6 +10,7 @@ from smp_advisor.scripts.adapt.aliases import names_of, source_of
 from smp_advisor.scripts.adapt.code import dotted, text_of, walk
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.imports import drop_unused_imports
+from smp_advisor.scripts.adapt.known_names import known_names
 from smp_advisor.scripts.adapt.roles import model_places, root_name
 from smp_advisor.scripts.adapt.survey import targets_of
 
@@ -21,20 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["REPLICATING", "SHARDING", "take_out_wrappers", "without_moves"]
 
-REPLICATING = frozenset(
-    {
-        "torch.nn.parallel.DistributedDataParallel",
-        "torch.nn.parallel.distributed.DistributedDataParallel",
-        "torch.nn.DataParallel",
-        "torch.nn.parallel.DataParallel",
-    }
-)
-SHARDING = frozenset(
-    {
-        "torch.distributed.fsdp.FullyShardedDataParallel",
-        "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel",
-    }
-)
+REPLICATING = frozenset(known_names("data_parallel_wrappers"))
+SHARDING = frozenset(known_names("fsdp_wrappers"))
 _MOVES = ("to", "cuda")
 
 

@@ -10,6 +10,7 @@ from smp_advisor.scripts.adapt.aliases import Place, aliases_of, names_of
 from smp_advisor.scripts.adapt.code import dotted, expression, text_of
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.imports import drop_unused_imports
+from smp_advisor.scripts.adapt.known_names import known_names
 from smp_advisor.scripts.adapt.survey import Survey, targets_of
 
 if TYPE_CHECKING:
@@ -19,10 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AUTOCAST", "SCALER", "remove_mixed_precision", "scalers"]
 
-AUTOCAST = frozenset(
-    {"torch.autocast", "torch.cuda.amp.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast"}
-)
-SCALER = frozenset({"torch.cuda.amp.GradScaler", "torch.amp.GradScaler", "torch.cuda.amp.grad_scaler.GradScaler"})
+AUTOCAST = frozenset(known_names("autocast"))
+SCALER = frozenset(known_names("gradient_scalers"))
 
 
 def scalers(survey: Survey) -> list[cst.Call]:

@@ -10,6 +10,7 @@ import libcst as cst
 
 from smp_advisor.scripts.adapt.aliases import Place, aliases_of, names_of
 from smp_advisor.scripts.adapt.code import dotted, keyword, names_in, positional, walk
+from smp_advisor.scripts.adapt.known_names import known_names
 from smp_advisor.scripts.adapt.survey import Function, Survey, targets_of
 
 if TYPE_CHECKING:
@@ -19,10 +20,7 @@ __all__ = ["Optimizer", "backward_calls", "loader_calls", "model_places", "optim
 
 T = TypeVar("T")
 
-# Optimizers defined outside torch.optim.
-_OPTIMIZERS = frozenset(
-    {"AdamW", "Adafactor", "FusedAdam", "FusedLAMB", "FusedSGD", "Lamb", "LAMB", "Lion", "Adam", "SGD"}
-)
+_OPTIMIZERS = known_names("optimizers_outside_torch")
 _SCHEDULES = "torch.optim.lr_scheduler"
 
 
@@ -185,5 +183,4 @@ def backward_calls(survey: Survey) -> list[cst.Call]:
 
 def loader_calls(survey: Survey) -> list[cst.Call]:
     """Calls that create a ``torch.utils.data.DataLoader``."""
-    names = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
-    return [call for call in survey.calls if survey.callee(call) in names]
+    return [call for call in survey.calls if survey.callee(call) in known_names("data_loaders")]

@@ -10,6 +10,7 @@ from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import dotted, expression, keyword, positional, text_of
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.imports import drop_unused_imports
+from smp_advisor.scripts.adapt.known_names import known_names
 from smp_advisor.scripts.adapt.roles import optimizer_places
 
 if TYPE_CHECKING:
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLIP", "clip_by_library"]
 
-CLIP = frozenset(
-    {"torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm", "torch.nn.utils.clip_grad.clip_grad_norm_"}
-)
+CLIP = frozenset(known_names("clipping"))
 
 
 def clip_by_library(draft: Draft) -> None:

@@ -11,6 +11,7 @@ from smp_advisor.scripts.adapt.aliases import Place, aliases_of, names_of
 from smp_advisor.scripts.adapt.code import call_text, dotted, expression, keyword, positional, statements, text_of, walk
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.imports import add_names, drop_unused_imports
+from smp_advisor.scripts.adapt.known_names import known_names
 from smp_advisor.scripts.adapt.roles import backward_calls, loader_calls
 from smp_advisor.scripts.adapt.survey import Survey, targets_of
 
@@ -19,25 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Shards", "shard_data", "shard_loaders"]
 
-_POSITIONS = (
-    "dataset",
-    "batch_size",
-    "shuffle",
-    "sampler",
-    "batch_sampler",
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "drop_last",
-)
-_SAMPLER = "torch.utils.data.distributed.DistributedSampler"
-_SAMPLERS = (_SAMPLER, "torch.utils.data.DistributedSampler")
-_PLAIN = (
-    "torch.utils.data.RandomSampler",
-    "torch.utils.data.SequentialSampler",
-    "torch.utils.data.sampler.RandomSampler",
-    "torch.utils.data.sampler.SequentialSampler",
-)
+_POSITIONS = known_names("data_loader_parameters")
+_SAMPLERS = known_names("distributed_samplers")
+_PLAIN = known_names("plain_samplers")
 _HELD_OUT = ("val", "eval", "test", "dev")
 
 

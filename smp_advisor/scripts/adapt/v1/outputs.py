@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from smp_advisor.scripts.adapt.code import dotted, walk
+from smp_advisor.scripts.adapt.known_names import known_names
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.survey import Survey
 
 __all__ = ["FIELDS", "fields_read", "is_loss", "reduction"]
 
-# Fields of the output objects of transformers models.
-FIELDS = frozenset(
-    {"loss", "logits", "last_hidden_state", "pooler_output", "prediction_logits", "start_logits", "end_logits"}
-)
+FIELDS = known_names("output_fields")
+"""Fields of the output objects of transformers models."""
 
 
 def is_loss(survey: Survey, name: str, value: cst.CSTNode | None) -> bool:

@@ -8,23 +8,15 @@ import libcst as cst
 
 from smp_advisor.scripts.adapt.code import expression, keyword, statements, text_of
 from smp_advisor.scripts.adapt.edits import Edits
+from smp_advisor.scripts.adapt.known_names import known_names
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.draft import Draft
 
 __all__ = ["seed_by_rank"]
 
-_MODEL_SEEDS = frozenset(
-    {
-        "torch.manual_seed",
-        "torch.random.manual_seed",
-        "torch.cuda.manual_seed",
-        "torch.cuda.manual_seed_all",
-        "transformers.set_seed",
-        "transformers.trainer_utils.set_seed",
-    }
-)
-_DATA_SEEDS = frozenset({"random.seed", "numpy.random.seed"})
+_MODEL_SEEDS = frozenset(known_names("model_seeds"))
+_DATA_SEEDS = frozenset(known_names("data_seeds"))
 
 
 def seed_by_rank(draft: Draft) -> None:

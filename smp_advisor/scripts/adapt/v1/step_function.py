@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from smp_advisor.scripts.adapt.code import call_text, children, dotted, expression, names_in, text_of, walk
+from smp_advisor.scripts.adapt.known_names import known_names
 from smp_advisor.scripts.adapt.survey import BUILTINS, Function, Statement, Survey, assigned_names
 
 if TYPE_CHECKING:
@@ -15,24 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Inputs", "StepFunction", "gather_inputs", "step_text"]
 
-_FACTORIES = frozenset(
-    "torch." + name
-    for name in (
-        "arange",
-        "as_tensor",
-        "eye",
-        "from_numpy",
-        "full",
-        "linspace",
-        "ones",
-        "rand",
-        "randn",
-        "tensor",
-        "zeros",
-        "tril",
-        "triu",
-    )
-)
+_FACTORIES = known_names("tensor_factories")
 
 
 @dataclass(kw_only=True, slots=True)

@@ -11,6 +11,7 @@ from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import call_text, dotted, names_in, statements, text_of, walk
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.flow import flat, read_after, reads, until_reassigned
+from smp_advisor.scripts.adapt.known_names import known_names
 from smp_advisor.scripts.adapt.roles import backward_calls, model_places
 from smp_advisor.scripts.adapt.survey import Function, Statement, Survey, assigned_names
 from smp_advisor.scripts.adapt.v1.outputs import fields_read, is_loss, reduction
@@ -135,28 +136,7 @@ def is_forward(survey: Survey, statement: cst.CSTNode, models: set[str]) -> bool
     return False
 
 
-_NOT_FORWARD = frozenset(
-    {
-        "train",
-        "eval",
-        "to",
-        "parameters",
-        "named_parameters",
-        "zero_grad",
-        "state_dict",
-        "backward",
-        "load_state_dict",
-        "cuda",
-        "cpu",
-        "modules",
-        "requires_grad_",
-        "save_pretrained",
-        "children",
-        "named_modules",
-        "no_sync",
-        "size",
-    }
-)
+_NOT_FORWARD = known_names("methods_without_forward_pass")
 
 
 def _runs_model(survey: Survey, function: cst.FunctionDef) -> bool:
