@@ -1,4 +1,4 @@
-"""The jobs that a document configures, with what is known about each."""
+"""The jobs in a document, with the known settings of each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Terms", "read_configurations"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
-    """What is known besides the text."""
+    """Input of the user other than the text."""
 
     model: Model | None = None
     job: Job | None = None
@@ -36,11 +36,11 @@ class Terms:
     min_fit_probability: float = 0.95
 
     def cases(self, document: Document) -> list[Case]:
-        """The jobs that a document configures, as from `read`."""
+        """The jobs in a document, as from `read`."""
         return self.read(document)[0]
 
     def read(self, document: Document) -> tuple[list[Case], tuple[Unresolved, ...]]:
-        """The jobs that a document configures, and what could not be followed.
+        """The jobs in a document, and the code that could not be followed.
 
         Raises
         ------
@@ -52,7 +52,7 @@ class Terms:
             alone = configuration.form == "parameters" and not configuration.settings
             if self.library is not None and (configuration.library is None or alone):
                 configuration.library = self.library
-        # A notebook often trains a first time without the libraries: that job is no mistake.
+        # A notebook often trains first without the libraries: that job is no defect.
         chosen = [configuration for configuration in configurations if configuration.library not in (None, "ddp")]
         cases = [
             Case(configuration, read_back(configuration, model=self.model, job=self.job), self.min_fit_probability)
@@ -64,7 +64,7 @@ class Terms:
 def read_configurations(
     document: Document, variables: Mapping[str, Any] | None
 ) -> tuple[list[Configuration], tuple[Unresolved, ...]]:
-    """The configurations in a document, and what could not be cell."""
+    """The configurations in a document, and the followed cell."""
     if document.dialect == "yaml":
         return [configuration_of_recipe(yaml_table(document.source.text))], ()
     cell = read_cell(document.source, variables, json=document.dialect == "json")
@@ -72,13 +72,14 @@ def read_configurations(
     if configurations:
         return configurations, cell.unresolved
     if any(call.called == "from_recipe" or "training_recipe" in call.keywords for call in cell.calls):
-        raise AdvisorError("The job takes its configuration from a recipe: paste the recipe's YAML itself.")
+        raise AdvisorError("The configuration of the job is in a recipe: paste the YAML of the recipe.")
     if cell.stopped is not None:
         line, why = cell.stopped
         raise AdvisorError(
-            f"Line {line} of {document.source.path} is the last that is read, {why}: no estimator is made."
+            f"Line {line} of {document.source.path} is the last line that was read, {why}: no estimator is created"
+            " before it."
         )
     raise AdvisorError(
-        "Nothing in it configures a training job: paste the cell with the estimator or ModelTrainer, the distribution"
-        " or smp_options dictionary, a HyperPod recipe or a CreateTrainingJob request."
+        "The text does not configure a training job: paste the cell with the estimator or ModelTrainer, the"
+        " distribution or smp_options dictionary, a HyperPod recipe or a CreateTrainingJob request."
     )

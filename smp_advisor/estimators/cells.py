@@ -1,4 +1,4 @@
-"""Cells that start a training job: what they make, and what their names hold at the end."""
+"""Cells that start a training job: the objects that they create, and the final values of their names."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ __all__ = ["Cell", "read_cell"]
 
 _JSON_NAMES = {"true": True, "false": False, "null": None}
 _MAKERS = ("PyTorch", "TensorFlow", "HuggingFace", "Estimator", "ModelTrainer", "create_training_job")
-"""Calls that configure a job: if running the cell makes none, functions that something else calls can."""
+"""Calls that configure a job. If the cell runs none, its uncalled functions are read too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell that was read."""
+    """A cell after it was read."""
 
     calls: tuple[Call, ...]
     names: dict[str, Value]
-    """At the end of the cell."""
+    """Values at the end of the cell."""
     only: Value | None
-    """The value of its only expression: a pasted dictionary."""
+    """Value of its only expression, such as a pasted dictionary."""
     stopped: tuple[int, str] | None
-    """Line after which nothing is read, and why."""
+    """The last line that was read, and the reason."""
     unresolved: tuple[Unresolved, ...]
 
 
 def read_cell(source: Source, variables: Mapping[str, Any] | None = None, *, json: bool = False) -> Cell:
-    """Read a cell; nothing of it is run.
+    """Read a cell without running it.
 
     Parameters
     ----------
@@ -67,9 +67,7 @@ def read_cell(source: Source, variables: Mapping[str, Any] | None = None, *, jso
         alone = body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
         only = evaluate(run, Frame(module, module.scope), alone) if alone is not None else None
     except TooLongError:
-        raise AdvisorError(
-            f"{source.path} does far more than configure a job: paste the part that makes the estimator."
-        ) from None
+        raise AdvisorError(f"{source.path} has too much code to read: paste the part with the estimator.") from None
     copies: dict[int, Value] = {}
     values = {name: settled(value, copies) for name, value in module.scope.names.items()}
     return Cell(tuple(run.trace.calls), values, only, run.stopped, tuple(run.unresolved))
@@ -83,5 +81,5 @@ def _makes(run: Run, function: Function) -> bool:
 
 
 def _called(call: ast.Call) -> str:
-    """Last part of the name of what is called."""
+    """Last part of the name of the called object."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")

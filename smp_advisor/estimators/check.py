@@ -1,4 +1,4 @@
-"""Read the configuration of a training job, report what will go wrong with it, and correct it."""
+"""Check and correct the configuration of a training job."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def check_estimator(
     variables: Mapping[str, Any] | None = None,
     min_fit_probability: float = 0.95,
 ) -> EstimatorReport:
-    r"""Find what is wrong with a training job's configuration before the cluster is paid for.
+    r"""Find defects in the configuration of a training job before you pay for a cluster.
 
-    Nothing of it is run. What could not be read is listed, never guessed.
+    The configuration is read, never run. Parts that could not be read are listed.
 
     Parameters
     ----------
@@ -52,15 +52,15 @@ def check_estimator(
         or JSON), of a HyperPod recipe (YAML) or a CreateTrainingJob request; the path of a file with one of these; or
         the dictionary itself.
     model
-        What is trained, for the checks of memory; else the shape that the hyperparameters give, where they do.
+        Model for the checks of memory; by default the shape in the hyperparameters, if there is one.
     job
-        Sequence length and precision; else what the hyperparameters give.
+        Sequence length and precision; by default those in the hyperparameters.
     library
-        Whose parameters a dictionary holds, where neither a launcher nor its keys tell.
+        Library of a dictionary, if neither a launcher nor its keys determine it.
     variables
-        Plain data that names of the cell stand for where the cell does not assign them.
+        Plain data for names that the cell does not assign.
     min_fit_probability
-        Changes are proposed that fit with at least this probability.
+        Least fit probability of proposed changes.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def check_estimator(
     Raises
     ------
     AdvisorError
-        One sentence: there is nothing that configures a job.
+        If the source does not configure a job.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def looks_like_estimator(source: str) -> bool:
 
 
 def _after_correction(document: Document, text: str, terms: Terms) -> Reading | None:
-    """What the corrected text configures; None if nothing was corrected."""
+    """The configuration of the corrected text; None if there is no correction."""
     if text == document.pasted:
         return None
     better = replace(open_document(text), dialect=document.dialect)
@@ -150,7 +150,9 @@ def _findings(document: Document, hits: list[tuple[Case, Hit]]) -> tuple[Finding
         finding = replace(finding, fix=_fix(document, case, hit))
         findings.setdefault((finding.id, path, located, finding.message), finding)
     order = {"error": 0, "warning": 1, "info": 2}
-    return tuple(sorted(findings.values(), key=lambda made: (made.path, made.line, order[made.severity], made.id)))
+    return tuple(
+        sorted(findings.values(), key=lambda finding: (finding.path, finding.line, order[finding.severity], finding.id))
+    )
 
 
 def _of_the_compiler(document: Document, cases: list[Case], terms: Terms) -> tuple[Finding, ...]:
@@ -179,7 +181,7 @@ def _fix(document: Document, case: Case, hit: Hit) -> Fix | None:
 
 
 def _unresolved(document: Document, cases: list[Case], findings: tuple[Finding, ...]) -> list[Unresolved]:
-    """What could not be read, in the order of the text."""
+    """Settings that could not be read, in the order of the text."""
     notes: dict[tuple[int, str], Unresolved] = {}
     messages = [finding.message.rstrip(".") for finding in findings]
     reported = [text for message in messages for text in (message, message.partition(": ")[2]) if text]
@@ -199,5 +201,5 @@ def _unresolved(document: Document, cases: list[Case], findings: tuple[Finding, 
             if not any(text in sentence for text in reported):  # a finding reports it
                 note(home, sentence)
         if not configuration.sure:
-            note(home, f"{configuration.title} is made only under a condition that reading cannot decide.")
+            note(home, f"{configuration.title} is created only under a condition that cannot be decided.")
     return list(notes.values())

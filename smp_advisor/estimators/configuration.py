@@ -1,4 +1,4 @@
-"""What a pasted configuration says about its job, in one form whatever it was written in."""
+"""Settings of a job in a common form, for all forms of configurations."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ __all__ = ["Configuration", "Gap", "Setting", "why_not"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One thing that the configuration states."""
+    """One setting of the configuration."""
 
     value: Any
     span: Span | None = None
-    """Where it is set: key or keyword with its value."""
+    """Place of its key or keyword and value."""
     table: Mapping | None = None
-    """What it is an entry of."""
+    """The dictionary or call that contains it."""
     key: str = ""
-    """Its name there."""
+    """Its key there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Something that is set but not readable."""
+    """A setting whose value cannot be read."""
 
     name: str
     why: str
@@ -39,44 +39,44 @@ class Gap:
 
 @dataclass(slots=True)
 class Configuration:
-    """A training job as its author wrote it down; `settings` and `parameters` hold only what is known."""
+    """A training job in its author's text; `settings` and `parameters` contain only known values."""
 
     form: str
     """``estimator``, ``model trainer``, ``parameters``, ``recipe`` or ``request``."""
     title: str
-    """What it is called in sentences: "PyTorch(...)"."""
+    """Title for sentences: "PyTorch(...)"."""
     span: Span | None = None
     framework: str = "pytorch"
     library: str | None = None
     settings: dict[str, Setting] = field(default_factory=dict)
     """Where and how the job runs: `instance_type`, `framework_version`, `processes_per_host`, `mpi`, ..."""
     parameters: dict[str, Setting] = field(default_factory=dict)
-    """The library's, under its own names."""
+    """Parameters of the library, by their names there."""
     hyperparameters: dict[str, Setting] = field(default_factory=dict)
-    """The script's."""
+    """Hyperparameters of the script."""
     tables: dict[str, Mapping] = field(default_factory=dict)
-    """Where something can be added: ``estimator``, ``distribution``, ``mpi``, ``parameters``, ``hyperparameters``."""
+    """Tables for new entries: ``estimator``, ``distribution``, ``mpi``, ``parameters``, ``hyperparameters``."""
     embedded: Setting | None = None
-    """The text that holds the parameters as JSON, where they travel as a hyperparameter."""
+    """The JSON text of the parameters, if they are in a hyperparameter."""
     gaps: list[Gap] = field(default_factory=list)
     sure: bool = True
-    """False where it depends on a condition that reading cannot decide."""
+    """False if the job depends on a condition that cannot be decided."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """Value of a setting."""
         return self.settings[name].value if name in self.settings else default
 
     def unknown(self, *names: str) -> bool:
-        """Whether one of the settings is set but not readable."""
+        """Whether one of the settings has a value that cannot be read."""
         return any(gap.name in names for gap in self.gaps)
 
     def values(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """The library's parameters as plain data."""
-        wanted = self.parameters.keys() if names is None else names
-        return {name: self.parameters[name].value for name in wanted if name in self.parameters}
+        keys = self.parameters.keys() if names is None else names
+        return {name: self.parameters[name].value for name in keys if name in self.parameters}
 
     def take(self, table: Mapping | None, key: str, name: str = "", *, found: Value | None = None) -> None:
-        """Note the entry `key` of `table` as the setting `name`."""
+        """Add the entry `key` of `table` as the setting `name`."""
         entry = table.entries.get(key) if table is not None else None
         name = name or key
         if entry is None or table is None:
@@ -88,26 +88,26 @@ class Configuration:
         if isinstance(value, Constant):
             self.settings[name] = Setting(value.value, span, table, key)
         else:
-            known = _plain(value)
-            if known is _NOT_PLAIN:
+            constant = _plain(value)
+            if constant is _NOT_PLAIN:
                 self.gaps.append(Gap(name, reason(value), span))
             else:
-                self.settings[name] = Setting(known, span, table, key)
+                self.settings[name] = Setting(constant, span, table, key)
 
     def take_all(self, table: Mapping, into: dict[str, Setting], *, group: str) -> None:
-        """Note every entry of a table as settings of `into`."""
+        """Add every entry of a table as settings of `into`."""
         self.tables[group] = table
         for key, entry in table.entries.items():
             if not isinstance(key, str):
                 self.gaps.append(Gap(f"{group}[{key!r}]", "its name is no text", entry.span))
                 continue
-            known = _plain(entry.value)
+            constant = _plain(entry.value)
             span = entry.span or _span(entry.value)
-            if known is _NOT_PLAIN:
+            if constant is _NOT_PLAIN:
                 into.pop(key, None)
                 self.gaps.append(Gap(key, reason(entry.value), span))
             else:
-                into[key] = Setting(known, span, table, key)
+                into[key] = Setting(constant, span, table, key)
         if table.open:
             self.gaps.append(Gap(group, table.open, table.span))
 

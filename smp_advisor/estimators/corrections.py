@@ -1,4 +1,4 @@
-"""Changes to a configuration made in its own text, so that formatting and comments stay."""
+"""Changes to a configuration in its own text, which keep formatting and comments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SCIENTIFIC = re.compile(r"[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]+")
 
 
 def corrected_text(text: str, dialect: Dialect, configuration: Configuration, changes: Iterable[Change]) -> str | None:
-    """The text with the changes made; None where one of them has no place, or two are in each other's way."""
+    """The text with the changes; None if one has no place, or two overlap."""
     embedded: list[Change] = []
     own: list[Change] = []
     for change in changes:
@@ -38,16 +38,16 @@ def corrected_text(text: str, dialect: Dialect, configuration: Configuration, ch
 
 
 def _is_embedded(configuration: Configuration, change: Change) -> bool:
-    """Whether it is a change to parameters that stand in the text as JSON."""
+    """Whether it changes parameters that are JSON in the text."""
     return configuration.embedded is not None and change.table is configuration.tables.get("parameters")
 
 
 def _in_json_text(
     text: str, dialect: Dialect, configuration: Configuration, changes: list[Change]
 ) -> list[Edit | None]:
-    """One new JSON text with all changes to what it holds."""
-    stated = configuration.embedded
-    if not changes or stated is None:
+    """The new JSON text with all changes to its parameters."""
+    embedded = configuration.embedded
+    if not changes or embedded is None:
         return []
     data = configuration.values()
     for change in changes:
@@ -57,7 +57,7 @@ def _in_json_text(
             data = {change.value if key == change.key else key: value for key, value in data.items()}
         else:
             data[change.key] = change.value
-    entry = stated.table.entries.get(stated.key) if stated.table is not None else None
+    entry = embedded.table.entries.get(embedded.key) if embedded.table is not None else None
     span = _editable(text, entry.value if entry is not None else None, entry.value_span if entry is not None else None)
     return [None if span is None else Edit(span.start, span.end, literal(json.dumps(data), dialect, text))]
 
@@ -86,12 +86,12 @@ def _edits(text: str, dialect: Dialect, change: Change, configuration: Configura
         and _SCIENTIFIC.fullmatch(old)
         and int(float(old)) == change.value
     ):
-        new = f"int({old})"  # as people write what has many zeros
+        new = f"int({old})"  # the usual form for round numbers
     return [Edit(span.start, span.end, new)]
 
 
 def _editable(text: str, value: Any, written: Span | None) -> Span | None:
-    """Where a new value goes: the literal, wherever it is assigned; else the expression behind the key."""
+    """The place of a new value: the literal, wherever it is assigned, else the expression after the key."""
     if isinstance(value, Constant) and value.span is not None and _is_literal(text[value.span.start : value.span.end]):
         return value.span
     return written
@@ -102,7 +102,7 @@ def _is_literal(text: str) -> bool:
 
 
 def _shared(configuration: Configuration, table: Mapping, key: str, value: Constant) -> bool:
-    """Whether another setting comes from the same literal."""
+    """Whether another setting uses the same literal."""
     if value.span is None:
         return False
     places = 0
@@ -115,7 +115,7 @@ def _shared(configuration: Configuration, table: Mapping, key: str, value: Const
 
 
 def literal(value: Any, dialect: Dialect, text: str = "") -> str:
-    """`value` as it is written in the text's language, with the quotes that the text prefers."""
+    """`value` in the language of the text, with its preferred quotes."""
     if dialect in ("json", "yaml"):
         return json.dumps(value)
     if isinstance(value, str):
@@ -123,13 +123,15 @@ def literal(value: Any, dialect: Dialect, text: str = "") -> str:
         double = text.count('"') >= text.count("'")
         return json.dumps(value, ensure_ascii=False) if double and "\\" not in shown and '"' not in value else shown
     if isinstance(value, dict):
-        inner = ", ".join(f"{literal(key, dialect, text)}: {literal(one, dialect, text)}" for key, one in value.items())
+        inner = ", ".join(
+            f"{literal(key, dialect, text)}: {literal(item, dialect, text)}" for key, item in value.items()
+        )
         return f"{{{inner}}}"
     return repr(value)
 
 
 def _addition(text: str, dialect: Dialect, change: Change) -> list[Edit | None]:
-    """A new entry at the end of a dictionary or call that is written out."""
+    """A new entry at the end of a dictionary or call."""
     span = change.table.span
     if span is None or dialect == "yaml" or span.end > len(text) or text[span.end - 1] not in "})":
         return [None]
@@ -139,24 +141,24 @@ def _addition(text: str, dialect: Dialect, change: Change) -> list[Edit | None]:
     value = literal(change.value, dialect, text)
     new = f"{literal(change.key, dialect, text)}: {value}" if brace else f"{change.key}={value}"
     spans = [entry.span for entry in change.table.entries.values() if entry.span is not None]
-    inside = [one for one in spans if span.start <= one.start and one.end <= span.end]
+    inside = [entry for entry in spans if span.start <= entry.start and entry.end <= span.end]
     if not inside:
         opening = text.find("{" if brace else "(", span.start) + 1
         return [Edit(opening, opening, new) if not text[opening : span.end - 1].strip() else None]
-    return _after(text, max(inside, key=lambda one: one.end), span.end - 1, new)
+    return _after(text, max(inside, key=lambda entry: entry.end), span.end - 1, new)
 
 
 def _after(text: str, last: Span, closing: int, new: str) -> list[Edit | None]:
-    """Behind the last entry, in its style: on a line of its own where the entries are, below its comment."""
-    rest = _code(text[last.end : closing])
+    """The place after the last entry, in its style: on its own line if the entries are, after its comment."""
+    remainder = _code(text[last.end : closing])
     line_start = text.rfind("\n", 0, last.start) + 1
     indent = text[line_start : last.start]
     own_lines = not indent.strip() and "\n" in text[last.end : closing]
     newline = "\r\n" if "\r\n" in text else "\n"
-    if rest.replace(",", "").strip():
-        # Something that is no entry follows, such as **more: the new one goes in front of the last.
+    if remainder.replace(",", "").strip():
+        # An argument such as **more follows: insert the new entry before the last one.
         return [Edit(last.start, last.start, f"{new},{newline}{indent}" if own_lines else f"{new}, ")]
-    comma = rest.find(",")
+    comma = remainder.find(",")
     if not own_lines:
         place = last.end + comma + 1 if comma >= 0 else last.end
         return [Edit(place, place, f" {new}," if comma >= 0 else f", {new}")]
@@ -165,14 +167,14 @@ def _after(text: str, last: Span, closing: int, new: str) -> list[Edit | None]:
     line_end -= text[line_end - 1] == "\r"
     if comma >= 0:
         return [Edit(line_end, line_end, f"{newline}{indent}{new},")]
-    added = f"{newline}{indent}{new}"  # without a comma, as the last one was
+    added = f"{newline}{indent}{new}"  # without a trailing comma, like the last entry
     if line_end == last.end:
         return [Edit(last.end, last.end, f",{added}")]
     return [Edit(last.end, last.end, ","), Edit(line_end, line_end, added)]
 
 
 def _removal(text: str, table: Mapping, key: str) -> Edit | None:
-    """Take an entry out, with its comma, and its line where it has one to itself."""
+    """Remove an entry with its comma, and its line if it has its own."""
     entry = table.entries[key]
     span, around = entry.span, table.span
     if span is None or around is None or not (around.start <= span.start and span.end <= around.end):
@@ -195,5 +197,5 @@ def _removal(text: str, table: Mapping, key: str) -> Edit | None:
 
 
 def _code(text: str) -> str:
-    """`text` with comments blanked, character by character."""
+    """`text` with comments replaced by spaces."""
     return "\n".join(line.partition("#")[0].ljust(len(line)) for line in text.split("\n"))

@@ -1,4 +1,4 @@
-"""Correct a document: safe changes, one after the other, as long as they leave fewer defects."""
+"""Corrections of a document: safe changes in rounds, as long as they reduce the defects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROUNDS = 40
 
 
 def corrected(document: Document, terms: Terms) -> str:
-    """The text with all safe changes, round by round, since one change can reveal the next defect."""
+    """The text with all safe changes. Each round has one change, because it can reveal the next defect."""
     if not document.correctable:
         return document.pasted
     text = document.source.text
@@ -36,7 +36,7 @@ def corrected(document: Document, terms: Terms) -> str:
 
 
 def changed_by(document: Document, case: Case, hit: Hit) -> str | None:
-    """The text with the changes of one defect; None if they have no place or leave nothing readable."""
+    """The text with the changes for one defect; None if they have no place, or the result is not readable."""
     if not hit.changes:
         return None
     text = corrected_text(document.source.text, document.dialect, case.configuration, hit.changes)
@@ -63,12 +63,12 @@ def _round(document: Document, terms: Terms) -> str | None:
 
 
 def _defects(cases: list[Case]) -> list[tuple[Case, Hit]]:
-    """What a change can correct; memory is estimated once, for the report."""
+    """Defects that a change can correct. Memory is estimated once, for the report."""
     return [(case, hit) for case in cases for check in CORRECTABLE for hit in check(case)]
 
 
 def _weight(defects: list[tuple[Case, Hit]]) -> tuple[int, ...]:
-    """Names count before types and types before combinations: what they hide shows only once they are right."""
+    """Names first, then types, then combinations: correct names and types can reveal other defects."""
     errors = sum(catalog()[hit.id].wordings[hit.variant].severity == "error" for _, hit in defects)
     names = sum(hit.rule in ("unknown", "version") for _, hit in defects)
     return names, sum(hit.id == "EST501" for _, hit in defects), errors, len(defects)
@@ -88,13 +88,13 @@ def _readable(document: Document, text: str) -> bool:
 
 
 def as_pasted(document: Document, text: str) -> str | None:
-    """The changed text with the magics that were blanked out for reading put back; None where it cannot be."""
+    """The changed text with the magics restored; None if this is not possible."""
     if document.source.text.rstrip("\n") == document.pasted.rstrip("\n"):
         ending = "\n" if document.pasted.endswith("\n") else ""
         return text.rstrip("\n") + ending
-    # Only whole lines differ, those with magics and ellipses: they are found again by what stands for them.
+    # Only complete lines differ, with magics and ellipses. Their replacements identify them.
     blanked, pasted = document.source.text.rstrip("\n").split("\n"), document.pasted.rstrip("\n").split("\n")
     dropped = max(0, len(blanked) - len(pasted))  # the magic that checks the cell
-    original = {one: two for one, two in zip(blanked[dropped:], pasted, strict=False) if one != two}
+    original = {line: two for line, two in zip(blanked[dropped:], pasted, strict=False) if line != two}
     lines = text.rstrip("\n").split("\n")[dropped:]
     return "\n".join(original.get(line, line) for line in lines) + ("\n" if document.pasted.endswith("\n") else "")

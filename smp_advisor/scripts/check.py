@@ -1,4 +1,4 @@
-"""Check a training script against what its library's documentation says will go wrong."""
+"""Check a training script against the documentation of its library."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["check_script", "check_source"]
 
 _FIXED_CHARACTERS = 2_000_000
-"""Text that is changed and parsed again to offer fixes: each is tried on the whole file, which adds up in a large one.
-The rest come with the next check, as when fixes are applied."""
+"""Limit of the text that is changed and parsed again for fixes, because each fix is tried on the full file.
+The next check offers the remaining fixes."""
 
 
 def check_script(
@@ -40,30 +40,30 @@ def check_script(
     library: str | None = None,
     hyperparameters: Mapping[str, Any] | None = None,
 ) -> Report:
-    r"""Find what will fail, hang, train wrongly or waste money on the cluster.
+    r"""Find defects that make a job fail, hang, train incorrectly or waste money.
 
-    The script is read, never run. A check speaks only of what it can see; what it could not follow is listed in the
-    report's `unresolved`. ``# smp: ignore[SMP109] why`` silences a finding on its line.
+    The script is read, never run. A check reports only defects that it can see. Code that could not be followed is
+    listed in `unresolved` of the report. ``# smp: ignore[SMP109] why`` suppresses a finding on its line.
 
     Parameters
     ----------
     path_or_source
-        Path of a ``.py`` or ``.ipynb`` file, or the text itself. Modules beside a file are followed where it imports
-        them.
+        Path of a ``.py`` or ``.ipynb`` file, or the text itself. Modules next to a file are followed if it
+        imports them.
     plan
-        What the job will run with: a `Plan`, or a dictionary with some of the library's parameters. Without one, what
-        the script passes to ``smp.init`` counts, and checks that depend on the rest stay silent.
+        Settings of the job: a `Plan`, or a dictionary with some of the library's parameters. Without one, the arguments
+        of ``smp.init`` apply, and checks that depend on other settings report nothing.
     library
-        ``smp-v1``, ``smp-v2``, ``training-compiler`` or ``fsdp`` (PyTorch's alone), where neither the script's imports
-        nor the plan tell.
+        ``smp-v1``, ``smp-v2``, ``training-compiler`` or ``fsdp`` (PyTorch's alone), if neither the script's
+        imports nor the plan determine the library.
     hyperparameters
-        What the job passes to the script's own options; without it, an error behind an option that is off by default
-        is a warning that names the option.
+        Options that the job passes to the script. Without them, an error behind an option that is off by default is a
+        warning that names the option.
 
     Raises
     ------
     AdvisorError
-        Where there is nothing to check: no such file, not text, not Python 3.
+        If there is nothing to check: the file does not exist, is not text, or is not Python 3.
 
     Examples
     --------
@@ -82,36 +82,36 @@ def check_source(
     hyperparameters: Mapping[str, Any] | None = None,
     variables: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Like `check_script`, for text that has been read; `variables` are names that it does not assign."""
+    """Like `check_script`, for a source. `variables` are names that it does not assign."""
     context = follow(source, from_plan(plan, library, hyperparameters), variables=variables)
     budget = _FIXED_CHARACTERS
     findings = []
-    for found, hit in judge(context):
-        description = catalog()[found.id].fix
+    for finding, hit in judge(context):
+        description = catalog()[finding.id].fix
         if not description:
-            findings.append(found)
+            findings.append(finding)
         elif budget <= 0:
-            findings.append(replace(found, unfixed="apply the other fixes first, then check again"))
+            findings.append(replace(finding, unfixed="apply the other fixes first, then check again"))
         else:
             changes = list(hit.edits)
             budget -= len(hit.module.source.text) if changes else 0
             fix = _fix(hit.module, description, changes)
-            findings.append(replace(found, fix=fix, unfixed="" if fix else _why_not(hit, changes)))
+            findings.append(replace(finding, fix=fix, unfixed="" if fix else _why_not(hit, changes)))
     return Report(tuple(findings), tuple(context.unresolved), source.path)
 
 
 def _fix(module: Module, description: str, changes: list[Edit | None]) -> Fix | None:
-    """The fix that makes all of `changes`; None where one has no place, or the result would not parse."""
+    """The fix with all `changes`; None if one has no place, or the result does not parse."""
     edits = complete(changes)
     text = changed(module, edits) if edits else None
     return None if text is None else Fix(description=description, diff=diff(module.source, edits), source=text)
 
 
 def _why_not(hit: Hit, changes: list[Edit | None]) -> str:
-    """Why a finding has no automatic fix where it stands."""
-    known = complete(changes)
-    if not known:
-        return "where the change belongs cannot be told from this place"
-    if hit.module.source.cells and cell_changes(hit.module.source, known) is None:
-        return "the line is one of IPython's own"
-    return "the change would not leave valid Python here"
+    """Reason why a finding has no automatic fix."""
+    edits = complete(changes)
+    if not edits:
+        return "the place of the change is not known"
+    if hit.module.source.cells and cell_changes(hit.module.source, edits) is None:
+        return "the line is IPython syntax"
+    return "the change would not result in valid Python"

@@ -35,7 +35,7 @@ def follow(
     texts: Mapping[Path, Source] | None = None,
     variables: Mapping[str, Any] | None = None,
 ) -> Context:
-    """Everything that the checks look at; modules in `texts` are taken from there and not from their files.
+    """Input of the checks. Modules in `texts` are read from there instead of their files.
 
     Raises
     ------
@@ -52,12 +52,12 @@ def _followed(source: Source, texts: Mapping[Path, Source] | None, variables: Ma
         try:
             return read_through(source, computes=True, texts=texts, variables=variables)
         except TooLongError:
-            pass  # it trains as well: each loop is followed once
+            pass  # the text also trains: each loop is followed once
     return read_through(source, texts=texts, variables=variables)
 
 
 def _libraries(trace: Trace, settings: Settings) -> Libraries:
-    """Which catalogues apply: by the script's imports, and by the plan where those need not tell."""
+    """Libraries of the script: by its imports, else by the plan."""
     return Libraries(
         smp_torch=bool(trace.imported("smdistributed.modelparallel.torch")),
         smp_tensorflow=bool(trace.imported("smdistributed.modelparallel.tensorflow")),

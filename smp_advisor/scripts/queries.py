@@ -1,4 +1,4 @@
-"""Questions that several checks ask of a script's values and calls."""
+"""Queries on the values and calls of a script, shared by several checks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SAME_OBJECT = frozenset(
         "clone",
     ]
 )
-"""Methods that return what they are called on, or a copy that stands for it."""
+"""Methods that return their object, or an equivalent copy."""
 
 _MODEL_MAKERS = ("from_config", "from_pretrained")
 _RANKS = frozenset(
@@ -98,37 +98,41 @@ _VARIABLES = {
     "LOCAL_RANK": "LOCAL_RANK",
     "OMPI_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
 }
-"""Environment variables in which launchers leave a process's rank."""
+"""Environment variables with the rank of a process, set by launchers."""
 
 
 def origins(value: Value | None) -> list[Value]:
-    """What `value` may be, with methods that return their own object taken away."""
-    found: list[Value] = []
+    """Possible values of `value`, without calls of methods that return their object."""
+    sources: list[Value] = []
     pending = list(options(value))
-    while pending and len(found) < 20:
-        one = pending.pop()
-        if isinstance(one, Result) and one.call.method in SAME_OBJECT and one.call.receiver is not None:
-            pending += options(one.call.receiver)
-        elif isinstance(one, Choice):
-            pending += one.alternatives
+    while pending and len(sources) < 20:
+        candidate = pending.pop()
+        if (
+            isinstance(candidate, Result)
+            and candidate.call.method in SAME_OBJECT
+            and candidate.call.receiver is not None
+        ):
+            pending += options(candidate.call.receiver)
+        elif isinstance(candidate, Choice):
+            pending += candidate.alternatives
         else:
-            found.append(one)
-    return found
+            sources.append(candidate)
+    return sources
 
 
 def constant(value: Value | None) -> Any:
-    """The literal that `value` is; None where it is not one."""
+    """The literal in `value`; None if it is not a literal."""
     return value.value if isinstance(value, Constant) else None
 
 
 def is_known(value: Value, depth: int = 0) -> bool:
-    """Whether nothing in `value` is hidden from a reader of the script."""
+    """Whether all parts of `value` are visible in the script."""
     if depth > 8:
         return False
     if isinstance(value, (Constant, External)):
         return True
     if isinstance(value, Argument):
-        return "rank" not in value.name  # the launcher may set it, each process its own
+        return "rank" not in value.name  # the launcher may set a different rank for each process
     if isinstance(value, Operation):
         return all(is_known(operand, depth + 1) for operand in value.operands)
     if isinstance(value, Collection):
@@ -156,7 +160,7 @@ def ranks(value: Value | None, depth: int = 0) -> set[str]:
 
 
 def _computed_from(value: Value) -> Iterable[Value]:
-    """The values that a number is computed from."""
+    """Operands of a computed number."""
     if isinstance(value, Operation):
         return value.operands
     if isinstance(value, Collection):
@@ -172,7 +176,7 @@ def _computed_from(value: Value) -> Iterable[Value]:
 
 
 def _variable(value: Value) -> str:
-    """The rank that is read from the environment: ``os.environ["RANK"]``, ``os.getenv("LOCAL_RANK")``."""
+    """The rank read from the environment: ``os.environ["RANK"]``, ``os.getenv("LOCAL_RANK")``."""
     key: Value | None = None
     if isinstance(value, Item) and isinstance(value.owner, External) and value.owner.path == "os.environ":
         key = value.key
@@ -182,26 +186,28 @@ def _variable(value: Value) -> str:
 
 
 def is_wrapped_model(value: Value) -> bool:
-    """Whether `value` may be what ``smp.DistributedModel`` returned."""
-    return any(isinstance(one, Result) and one.call.name == "smp.DistributedModel" for one in origins(value))
+    """Whether `value` may be a result of ``smp.DistributedModel``."""
+    return any(isinstance(origin, Result) and origin.call.name == "smp.DistributedModel" for origin in origins(value))
 
 
 def is_wrapped_optimizer(value: Value) -> bool:
-    """Whether `value` may be what ``smp.DistributedOptimizer`` returned."""
-    return any(isinstance(one, Result) and one.call.name == "smp.DistributedOptimizer" for one in origins(value))
+    """Whether `value` may be a result of ``smp.DistributedOptimizer``."""
+    return any(
+        isinstance(origin, Result) and origin.call.name == "smp.DistributedOptimizer" for origin in origins(value)
+    )
 
 
 def is_torch_module(value: Value) -> bool:
-    """Whether `value` is an object of a class of the script that is a PyTorch module."""
+    """Whether `value` is an object of a PyTorch module class in the script."""
     return isinstance(value, Instance) and any(
         path.startswith("torch.nn.") or path.endswith(("Model", "Module")) for path in value.cls.ancestors()
     )
 
 
 def is_plain_model(value: Value) -> bool:
-    """Whether `value` is surely a model that nothing has wrapped."""
-    found = origins(value)
-    return bool(found) and all(_is_plain(one) for one in found)
+    """Whether `value` is certainly a model without a wrapper."""
+    sources = origins(value)
+    return bool(sources) and all(_is_plain(source) for source in sources)
 
 
 def _is_plain(value: Value) -> bool:
@@ -216,21 +222,21 @@ def _is_plain(value: Value) -> bool:
 
 
 def is_optimizer_call(value: Value) -> bool:
-    """Whether `value` is an optimizer as its class made it, wrapped by nothing."""
-    found = origins(value)
-    return bool(found) and all(isinstance(one, Result) and is_optimizer(one.call.name) for one in found)
+    """Whether `value` is an optimizer without a wrapper."""
+    sources = origins(value)
+    return bool(sources) and all(isinstance(source, Result) and is_optimizer(source.call.name) for source in sources)
 
 
 def updates(trace: Trace) -> list[tuple[Call, Value]]:
     """Calls that apply gradients, each with its optimizer: ``optimizer.step()``, ``scaler.step(optimizer)``."""
-    found: list[tuple[Call, Value]] = []
+    steps: list[tuple[Call, Value]] = []
     for call in trace.methods("step"):
         if call.receiver is None:
             continue
-        made = [one.call.name for one in origins(call.receiver) if isinstance(one, Result)]
-        scales = any(name.endswith("GradScaler") for name in made)
-        found.append((call, call.arguments[0] if scales and call.arguments else call.receiver))
-    return found
+        names = [origin.call.name for origin in origins(call.receiver) if isinstance(origin, Result)]
+        scales = any(name.endswith("GradScaler") for name in names)
+        steps.append((call, call.arguments[0] if scales and call.arguments else call.receiver))
+    return steps
 
 
 def mentions(node: ast.AST, *words: str) -> bool:
@@ -249,12 +255,12 @@ def mentions(node: ast.AST, *words: str) -> bool:
 
 
 def guarded_by(call: Call, *words: str) -> list[Guard]:
-    """The conditions around `call` that speak of one of `words`."""
+    """Conditions around `call` that contain one of `words`."""
     return [guard for guard in call.guards if mentions(guard.test, *words)]
 
 
 def without_library(call: Call) -> bool:
-    """Whether a condition lets `call` run only where the library is not used: ``else`` of ``if args.smp``."""
+    """Whether a condition limits `call` to runs without the library: ``else`` of ``if args.smp``."""
     for guard in guarded_by(call, "smp", "model_parallel"):
         test = guard.test
         zero = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and _is_zero(test.comparators[0])
@@ -269,11 +275,11 @@ def _is_zero(node: ast.expr) -> bool:
 
 
 def rank_conditions(call: Call) -> set[str]:
-    """Rank functions that must be 0 where `call` runs: ``if smp.dp_rank() == 0``."""
-    found: set[str] = set()
+    """Rank functions that must be 0 for `call` to run: ``if smp.dp_rank() == 0``."""
+    names: set[str] = set()
     for guard in call.guards:
-        found |= _zero(guard.value, holds=guard.holds)
-    return found
+        names |= _zero(guard.value, holds=guard.holds)
+    return names
 
 
 def _zero(value: Value, *, holds: bool) -> set[str]:
@@ -286,16 +292,16 @@ def _zero(value: Value, *, holds: bool) -> set[str]:
     if value.operator == ("And" if holds else "Or"):
         return set[str]().union(*(_zero(operand, holds=holds) for operand in value.operands))
     if value.operator == ("Eq" if holds else "NotEq") and len(value.operands) == 2:
-        one, other = value.operands
-        if constant(other) == 0 and constant(other) is not False:
-            return ranks(one)
-        if constant(one) == 0 and constant(one) is not False:
-            return ranks(other)
+        left, right = value.operands
+        if constant(right) == 0 and constant(right) is not False:
+            return ranks(left)
+        if constant(left) == 0 and constant(left) is not False:
+            return ranks(right)
     return set()
 
 
 def derived_from(value: Value, source: Value, depth: int = 0) -> bool:
-    """Whether `value` was read out of `source`: an element, attribute, sum or method's result of it."""
+    """Whether `value` comes from `source`: an element, attribute, sum or method result of it."""
     if value is source:
         return True
     if depth > 10:

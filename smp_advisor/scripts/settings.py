@@ -1,4 +1,4 @@
-"""What is known of the job that the script will run in: from the plan, and from the script's own ``init`` call."""
+"""Known settings of the job: from the plan, and from the ``init`` call of the script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALIASES = {"partitions": "pipeline_parallel_degree", "fp16_params": "fp16"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """The job's parameters by the library's names; None where nothing tells."""
+    """Parameters of the job by their names in the library; None if unknown."""
 
     library: str | None = None
     microbatches: int | None = None
@@ -42,7 +42,7 @@ class Settings:
     batch_size: int | None = None
     gradient_accumulation_steps: int | None = None
     hyperparameters: MappingABC[str, Any] = field(default_factory=dict)
-    """What the job passes to the script's own options."""
+    """Options that the job passes to the script."""
 
     @property
     def tensor_parallel(self) -> bool:
@@ -51,7 +51,7 @@ class Settings:
 
     @property
     def pipelined(self) -> bool:
-        """Whether the model is known to be cut into pipeline stages."""
+        """Whether the model is known to have several pipeline stages."""
         return (self.pipeline_parallel_degree or 1) > 1
 
     @property
@@ -61,13 +61,13 @@ class Settings:
 
 
 _DEGREES = {"pipeline_parallel_degree", "tensor_parallel_degree", "context_parallel_degree", "expert_parallel_degree"}
-"""What every plan settles, with or without a field for it."""
+"""Degrees of every plan, even without a field for them."""
 
-_NAMES = frozenset(one.name for one in fields(Settings)) - {"hyperparameters"}
+_NAMES = frozenset(field.name for field in fields(Settings)) - {"hyperparameters"}
 
 
 def from_plan(plan: object, library: str | None, hyperparameters: MappingABC[str, Any] | None = None) -> Settings:
-    """Settings of a `Plan`, or of a dictionary with the library's parameters; nothing is known without one.
+    """Settings from a `Plan` or a dictionary of library parameters; all unknown without one.
 
     Raises
     ------
@@ -79,24 +79,24 @@ def from_plan(plan: object, library: str | None, hyperparameters: MappingABC[str
     if plan is None:
         return Settings(library=library, hyperparameters=_options(hyperparameters))
     if isinstance(plan, MappingABC):
-        found = {_ALIASES.get(str(key), str(key)): value for key, value in plan.items()}
+        values = {_ALIASES.get(str(key), str(key)): value for key, value in plan.items()}
     elif hasattr(plan, "library") and hasattr(plan, "parameters"):
         # Other attributes are constants of libraries that leave the technique to the script.
         own = {*getattr(plan, "__dataclass_fields__", vars(type(plan))), *_DEGREES}
-        found = {name: getattr(plan, name) for name in _NAMES & own if hasattr(plan, name)}
+        values = {name: getattr(plan, name) for name in _NAMES & own if hasattr(plan, name)}
     else:
         raise AdvisorError(
             f"plan must be a Plan or a dictionary of the library's parameters, not {type(plan).__name__}."
         )
-    known = {name: value for name, value in found.items() if name in _NAMES and value is not None}
-    known = {name: value for name, value in known.items() if _fits(name, value)}
+    usable = {name: value for name, value in values.items() if name in _NAMES and value is not None}
+    usable = {name: value for name, value in usable.items() if _fits(name, value)}
     if library is not None:
-        known["library"] = library
-    return Settings(**known, hyperparameters=_options(hyperparameters))
+        usable["library"] = library
+    return Settings(**usable, hyperparameters=_options(hyperparameters))
 
 
 def _options(hyperparameters: MappingABC[str, Any] | None) -> dict[str, Any]:
-    """By the names of the attributes that argparse makes: ``train-batch-size`` is ``train_batch_size``."""
+    """Options by their attribute names in argparse: ``train-batch-size`` is ``train_batch_size``."""
     return {str(name).lstrip("-").replace("-", "_"): value for name, value in (hyperparameters or {}).items()}
 
 
@@ -107,15 +107,15 @@ def _fits(name: str, value: Any) -> bool:
 
 
 def with_script(settings: Settings, trace: Trace) -> Settings:
-    """Fill in what the script passes to ``smp.init`` or ``tsm.init`` literally; the estimator's values win over it."""
-    found: dict[str, Any] = {}
+    """Add the literal arguments of ``smp.init`` or ``tsm.init``. The values of the estimator take precedence."""
+    values: dict[str, Any] = {}
     for call in trace.named("smp.init", "smptf.init", "tsm.init"):
-        given = call.argument("config", 0)
-        for option in options(given) if given is not None else ():
+        config = call.argument("config", 0)
+        for option in options(config) if config is not None else ():
             if isinstance(option, Mapping):
                 for key, value in option.values().items():
                     name = _ALIASES.get(key, key)
                     if name in _NAMES and isinstance(value, Constant) and _fits(name, value.value):
-                        found[name] = value.value
-    missing = {name: value for name, value in found.items() if getattr(settings, name) is None}
+                        values[name] = value.value
+    missing = {name: value for name, value in values.items() if getattr(settings, name) is None}
     return replace(settings, **missing) if missing else settings

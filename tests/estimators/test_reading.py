@@ -107,7 +107,7 @@ def test_what_an_ellipsis_leaves_out_is_not_judged():
 
 
 def test_another_dictionary_with_parameters_is_none_of_a_job():
-    with pytest.raises(AdvisorError, match="configures a training job"):
+    with pytest.raises(AdvisorError, match="does not configure a training job"):
         check_estimator("payload = {'inputs': 'x', 'parameters': {'do_sample': True, 'top_p': 0.9}}\n")
 
 
@@ -152,7 +152,7 @@ def test_the_library_of_a_dictionary_can_be_said():
     ],
 )
 def test_a_job_that_takes_a_recipe_asks_for_it(cell):
-    with pytest.raises(AdvisorError, match="paste the recipe"):
+    with pytest.raises(AdvisorError, match="paste the YAML of the recipe"):
         check_estimator(cell)
 
 
@@ -216,10 +216,10 @@ def test_a_recipe_tells_plan_cluster_model_and_job():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: &x [1]\nb: *x\ntrainer: 1\n", "no recipe"),
-        ("trainer: !!python/object/apply:os.system ['true']\nmodel: {}\n", "no YAML"),
-        ("trainer:\n  devices: [\nmodel:", "no YAML, line 3"),
-        ("just: a mapping\n", "no recipe"),
+        ("a: &x [1]\nb: *x\ntrainer: 1\n", "not a recipe"),
+        ("trainer: !!python/object/apply:os.system ['true']\nmodel: {}\n", "not valid YAML"),
+        ("trainer:\n  devices: [\nmodel:", "not valid YAML, line 3"),
+        ("just: a mapping\n", "not a recipe"),
     ],
 )
 def test_yaml_that_is_no_recipe_is_said(text, said):

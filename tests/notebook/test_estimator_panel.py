@@ -103,5 +103,5 @@ def test_recipes_and_requests_are_checked_by_their_path(shell, tmp_path):
 
 
 def test_what_is_said_to_be_an_estimator_and_is_none_is_an_error(shell):
-    with pytest.raises(UsageError, match="configures a training job"):
+    with pytest.raises(UsageError, match="does not configure a training job"):
         shell.run_cell_magic("smp_check", "--estimator", "x = 1\n")

@@ -23,7 +23,7 @@ SDK_3 = "model trainer"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change to the text: an entry set, taken out or renamed."""
+    """One change to the text: set, remove or rename an entry."""
 
     table: Mapping
     key: str
@@ -38,16 +38,16 @@ class Hit:
     id: str
     span: Span | None
     variant: str = ""
-    """Which of the check's messages."""
+    """Which message of the check."""
     values: dict[str, Any] = field(default_factory=dict)
     changes: tuple[Change, ...] = ()
     rule: str = ""
-    """Of the library, where it is one that is broken."""
+    """The broken rule of the library, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One configuration with what it was read into."""
+    """One configuration with its plan, cluster, job and model."""
 
     configuration: Configuration
     back: ReadBack
@@ -55,12 +55,12 @@ class Case:
 
     @property
     def library(self) -> str:
-        """Which library it configures; empty where none is known."""
+        """The library of the configuration; empty if unknown."""
         return self.configuration.library or ""
 
     @property
     def instance(self) -> Instance | None:
-        """The instance, where its type is known."""
+        """The instance, if its type is known."""
         kind = self.configuration.get("instance_type")
         try:
             return known_instance(kind) if isinstance(kind, str) else None
@@ -69,27 +69,27 @@ class Case:
 
     @property
     def nodes(self) -> int | None:
-        """Instances; None where not known."""
+        """Instances; None if unknown."""
         count = self.configuration.get("instance_count")
         return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else None
 
     @property
     def processes(self) -> int | None:
-        """Processes of one node: as stated, else one a GPU."""
-        stated = self.configuration.get("processes_per_host")
-        if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0:
-            return stated
+        """Processes per node: as configured, else one per GPU."""
+        processes = self.configuration.get("processes_per_host")
+        if isinstance(processes, int) and not isinstance(processes, bool) and processes > 0:
+            return processes
         if self.configuration.unknown("processes_per_host"):
             return None
         return self.instance.gpus if self.instance is not None else None
 
     @property
     def world(self) -> int | None:
-        """Processes of the whole job."""
+        """Processes of the job."""
         return None if self.nodes is None or self.processes is None else self.nodes * self.processes
 
     def parameter(self, *names: str) -> int | None:
-        """A degree among the parameters; 1 where it is not given, None where it is not readable."""
+        """A degree in the parameters; 1 if it is not set, None if it cannot be read."""
         for name in names:
             if name in self.configuration.parameters:
                 value = self.configuration.parameters[name].value
@@ -99,26 +99,26 @@ class Case:
         return 1
 
     def change(self, name: str, value: Any) -> tuple[Change, ...]:
-        """The change that sets a parameter, where there is a place for it."""
-        stated = self.configuration.parameters.get(name)
-        table = stated.table if stated is not None else self.configuration.tables.get("parameters")
+        """The change that sets a parameter, if there is a place for it."""
+        setting = self.configuration.parameters.get(name)
+        table = setting.table if setting is not None else self.configuration.tables.get("parameters")
         if table is None:
             return ()
-        return (Change(table, stated.key if stated is not None else name, value),)
+        return (Change(table, setting.key if setting is not None else name, value),)
 
     def setting_change(self, name: str, value: Any) -> tuple[Change, ...]:
-        """The change that sets something other than a parameter."""
-        stated = self.configuration.settings.get(name)
-        if stated is None or stated.table is None or stated.key not in stated.table.entries:
+        """The change that sets a setting other than a parameter."""
+        setting = self.configuration.settings.get(name)
+        if setting is None or setting.table is None or setting.key not in setting.table.entries:
             return ()
-        return (Change(stated.table, stated.key, value),)
+        return (Change(setting.table, setting.key, value),)
 
     def span_of(self, *names: str) -> Span | None:
-        """Where the first of these parameters or settings that is there stands; else the whole configuration."""
+        """Place of the first of these settings that is in the text, else of the configuration."""
         for name in names:
-            stated = self.configuration.parameters.get(name) or self.configuration.settings.get(name)
-            if stated is not None and stated.span is not None:
-                return stated.span
+            setting = self.configuration.parameters.get(name) or self.configuration.settings.get(name)
+            if setting is not None and setting.span is not None:
+                return setting.span
         parameters, embedded = self.configuration.tables.get("parameters"), self.configuration.embedded
         if names and embedded is not None and embedded.span is not None:
             return embedded.span

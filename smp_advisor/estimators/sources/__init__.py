@@ -1,4 +1,4 @@
-"""The forms a configuration comes in, each read into a `Configuration`."""
+"""The forms of a configuration, each converted to a `Configuration`."""
 
 from smp_advisor.estimators.sources.cell import configurations_of_cell
 from smp_advisor.estimators.sources.recipe import configuration_of_recipe

@@ -29,17 +29,17 @@ _OPTIONS = ("smp_options", "mp_parameters", "smp_parameters", "distribution", "r
 
 
 def configurations_of_cell(cell: Cell) -> list[Configuration]:
-    """Every job that the cell would start, in order; else the dictionaries that configure one."""
-    found = []
+    """Every job that the cell starts, in order; else the dictionaries that configure one."""
+    configurations = []
     for call in cell.calls:
         if call.called in ESTIMATORS and "training_recipe" not in call.keywords:
-            found.append(configuration_of_estimator(call.called, call.named, sure=call.sure))
+            configurations.append(configuration_of_estimator(call.called, call.named, sure=call.sure))
         elif call.called == "ModelTrainer":
-            found.append(configuration_of_trainer(call))
+            configurations.append(configuration_of_trainer(call))
         elif call.called == "create_training_job":
-            found.append(configuration_of_request(call.named))
-    if found:
-        return found
+            configurations.append(configuration_of_request(call.named))
+    if configurations:
+        return configurations
     if isinstance(cell.only, Mapping):
         alone = configuration_of_dictionary(cell.only)
         return [alone] if alone is not None else []
@@ -50,14 +50,14 @@ def configurations_of_cell(cell: Cell) -> list[Configuration]:
             fragment.tables.pop("estimator", None)
             return [fragment]
     made_of = (configuration_of_dictionary(table) for table in _dictionaries(cell.names))
-    return [one for one in made_of if one is not None][:1]
+    return [configuration for configuration in made_of if configuration is not None][:1]
 
 
 def _keywords(names: dict[str, Value]) -> Mapping:
-    """The names of a cell as an estimator's keywords; ``name=value,``, as in a piece of a call, makes a tuple."""
+    """The names of a cell as keywords of an estimator; ``name=value,``, as in a part of a call, creates a tuple."""
     table = Mapping()
-    known = ("distribution", "instance_type", "instance_count", "framework_version", "py_version", "hyperparameters")
-    for name in known:
+    keywords = ("distribution", "instance_type", "instance_count", "framework_version", "py_version", "hyperparameters")
+    for name in keywords:
         value = names.get(name)
         if isinstance(value, Collection) and len(value.items) == 1:
             value = value.items[0]
@@ -67,7 +67,7 @@ def _keywords(names: dict[str, Value]) -> Mapping:
 
 
 def _dictionaries(names: dict[str, Value]) -> Iterator[Mapping]:
-    """The cell's dictionaries, those with a telling name first, then the largest view of the job."""
+    """The dictionaries of a cell: those with a known name first, then the one with most of the job."""
     tables = {name: value for name, value in names.items() if isinstance(value, Mapping)}
     for name in _OPTIONS:
         if name in tables:
@@ -76,7 +76,7 @@ def _dictionaries(names: dict[str, Value]) -> Iterator[Mapping]:
 
 
 def configuration_of_dictionary(table: Mapping) -> Configuration | None:
-    """A job's dictionary: a request, a ``distribution``, ``smp_options`` or the parameters themselves."""
+    """A dictionary of a job: a request, a ``distribution``, ``smp_options`` or parameters."""
     if looks_like_request(table):
         return configuration_of_request(table)
     if "distribution" in table.entries and {"entry_point", "role"} & table.entries.keys():
@@ -106,6 +106,6 @@ def configuration_of_dictionary(table: Mapping) -> Configuration | None:
 
 
 def _is_options(table: Mapping) -> bool:
-    """Whether it is ``{"enabled": True, "parameters": {...}}``; others have parameters, too."""
+    """Whether it is ``{"enabled": True, "parameters": {...}}``. Other dictionaries have parameters too."""
     inner = table.get("parameters")
     return isinstance(inner, Mapping) and ("enabled" in table.entries or looks_like_parameters(inner))

@@ -1,4 +1,4 @@
-"""How a job is launched: the ``distribution`` dictionary, or the part of it that was pasted."""
+"""The launcher of a job: the ``distribution`` dictionary, or a part of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["choose_library", "looks_like_parameters", "read_distribution", "read_model_parallel", "version_2_keys"]
 
 _NEAR = 0.85
-"""Likeness of a misspelt name to the one that was meant."""
+"""Similarity of a misspelled name to the correct one."""
 _LAUNCHERS = (
     "mpi",
     "torch_distributed",
@@ -28,12 +28,12 @@ _LAUNCHERS = (
 
 
 def read_distribution(configuration: Configuration, value: Value | None) -> None:
-    """Note what a ``distribution`` says."""
+    """Read a ``distribution``."""
     if value is None:
         return
     if not isinstance(value, Mapping):
         configuration.gaps.append(
-            Gap("distribution", why_not(value, "it is no dictionary"), getattr(value, "span", None))
+            Gap("distribution", why_not(value, "it is not a dictionary"), getattr(value, "span", None))
         )
         return
     configuration.tables["distribution"] = value
@@ -53,7 +53,7 @@ def _read_launcher(configuration: Configuration, table: Mapping, launcher: str) 
             configuration.take(inner, "processes_per_host")
             configuration.take(inner, "custom_mpi_options")
     elif inner is not None:
-        configuration.gaps.append(Gap(launcher, why_not(inner, "it is no dictionary"), table.entries[launcher].span))
+        configuration.gaps.append(Gap(launcher, why_not(inner, "it is not a dictionary"), table.entries[launcher].span))
 
 
 def _read_smdistributed(configuration: Configuration, table: Mapping) -> None:
@@ -67,31 +67,31 @@ def _read_smdistributed(configuration: Configuration, table: Mapping) -> None:
         if isinstance(data_parallel, Mapping):
             configuration.take(data_parallel, "enabled", "dataparallel")
     elif smdistributed is not None:
-        why = why_not(smdistributed, "it is no dictionary")
+        why = why_not(smdistributed, "it is not a dictionary")
         configuration.gaps.append(Gap("smdistributed", why, table.entries["smdistributed"].span))
 
 
 def read_model_parallel(configuration: Configuration, table: Mapping) -> None:
-    """Note what stands under ``modelparallel`` of a table."""
+    """Read ``modelparallel`` of a table."""
     options = table.get("modelparallel")
     if options is None:
         return
     if not isinstance(options, Mapping):
-        why = why_not(options, "it is no dictionary")
+        why = why_not(options, "it is not a dictionary")
         configuration.gaps.append(Gap("modelparallel", why, table.entries["modelparallel"].span))
         return
     read_options(configuration, options)
 
 
 def read_options(configuration: Configuration, options: Mapping) -> None:
-    """Note ``{"enabled": True, "parameters": {...}}``."""
+    """Read ``{"enabled": True, "parameters": {...}}``."""
     configuration.tables["modelparallel"] = options
     configuration.take(options, "enabled", "modelparallel")
     parameters = options.get("parameters")
     if isinstance(parameters, Mapping):
         configuration.take_all(parameters, configuration.parameters, group="parameters")
     elif isinstance(parameters, Constant) and isinstance(parameters.value, str):
-        why = f"they are in the file {parameters.value!r}: paste what it holds"
+        why = f"they are in the file {parameters.value!r}: paste its content"
         configuration.gaps.append(Gap("parameters", why, options.entries["parameters"].span))
     elif parameters is not None:
         why = reason(parameters)
@@ -101,16 +101,16 @@ def read_options(configuration: Configuration, options: Mapping) -> None:
 
 
 def version_2_keys() -> frozenset[str]:
-    """Parameters that only version 2 of the library has."""
-    return frozenset(one.key for one in schema("smp-v2").parameters) - _version_1_keys()
+    """Parameters that only SMP v2 has."""
+    return frozenset(parameter.key for parameter in schema("smp-v2").parameters) - _version_1_keys()
 
 
 def _version_1_keys() -> frozenset[str]:
-    return frozenset(one.key for one in schema("smp-v1").parameters)
+    return frozenset(parameter.key for parameter in schema("smp-v1").parameters)
 
 
 def looks_like_parameters(table: Mapping) -> bool:
-    """Whether a dictionary holds the library's parameters: most of its keys are some version's, or nearly so."""
+    """Whether a dictionary contains library parameters: most keys are those of a version, or similar."""
     known = _version_1_keys() | version_2_keys()
     keys = [key for key in table.entries if isinstance(key, str)]
     meant = [key in known or bool(get_close_matches(key, known, n=1, cutoff=_NEAR)) for key in keys]
@@ -118,14 +118,14 @@ def looks_like_parameters(table: Mapping) -> bool:
 
 
 def choose_library(configuration: Configuration, framework_version: object, image_library: str | None) -> str | None:
-    """Which library the job runs: from how it is launched, then its image, then its parameters."""
+    """The library of the job: by its launcher, then its image, then its parameters."""
     if configuration.get("compiler"):
         return "training-compiler"
     if image_library:
         return image_library
     shown = "modelparallel" in configuration.tables or configuration.parameters or "parameters" in configuration.tables
     if not shown:
-        # Started by torchrun and no library: what the script does with it shows in its own settings, if at all.
+        # Torchrun starts it without a library. Only its own settings can show what the script does.
         if not configuration.get("torch_distributed"):
             return None
         return "fsdp" if "sharding_strategy" in configuration.hyperparameters else "ddp"
@@ -134,11 +134,11 @@ def choose_library(configuration: Configuration, framework_version: object, imag
     if isinstance(framework_version, str):
         first = framework_version.partition(".")[0]
         if first.isdigit():
-            # AWS names 1.15.0 with PyTorch 2.0.0; every other image from 2.0 on is version 2's.
+            # AWS lists 1.15.0 with PyTorch 2.0.0; every other image from 2.0 on is for SMP v2.
             newer = int(first) >= 2
             v1_launch = bool(configuration.get("mpi")) and not configuration.get("torch_distributed")
             old_keys = configuration.parameters.keys() & (
-                _version_1_keys() - {one.key for one in schema("smp-v2").parameters}
+                _version_1_keys() - {parameter.key for parameter in schema("smp-v2").parameters}
             )
             return "smp-v2" if newer and not (v1_launch and old_keys and release_2_0(framework_version)) else "smp-v1"
     if configuration.get("torch_distributed") and not configuration.get("mpi"):
@@ -147,7 +147,7 @@ def choose_library(configuration: Configuration, framework_version: object, imag
 
 
 def release_2_0(framework_version: str) -> bool:
-    """Whether it is PyTorch 2.0, the one that AWS's table names for both versions of the library."""
+    """Whether it is PyTorch 2.0, which AWS's table lists for both versions of the library."""
     try:
         return release(framework_version)[:2] == (2, 0)
     except ValueError:

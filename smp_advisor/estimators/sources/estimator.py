@@ -31,7 +31,7 @@ _OLDER_NAMES = {"train_instance_type": "instance_type", "train_instance_count": 
 
 
 def configuration_of_estimator(name: str, call: Mapping, *, sure: bool = True) -> Configuration:
-    """What ``PyTorch(...)``, ``TensorFlow(...)`` or ``HuggingFace(...)`` says."""
+    """Read ``PyTorch(...)``, ``TensorFlow(...)`` or ``HuggingFace(...)``."""
     configuration = Configuration("estimator", f"{name}(...)", call.span, framework=ESTIMATORS[name], sure=sure)
     configuration.tables["estimator"] = call
     for key in _TAKEN:
@@ -39,7 +39,7 @@ def configuration_of_estimator(name: str, call: Mapping, *, sure: bool = True) -
     for older, key in _OLDER_NAMES.items():
         if older in call.entries:
             configuration.take(call, older, key)
-    # An object there means that it is on: DebuggerHookConfig(...), or rules.
+    # An object turns it on: DebuggerHookConfig(...), or rules.
     hook = call.get("debugger_hook_config")
     if isinstance(hook, Result):
         configuration.gaps = [gap for gap in configuration.gaps if gap.name != "debugger_hook_config"]
@@ -48,52 +48,52 @@ def configuration_of_estimator(name: str, call: Mapping, *, sure: bool = True) -
         )
     _compiler(configuration, call)
     read_distribution(configuration, call.get("distribution") or call.get("distributions"))
-    given = call.get("hyperparameters")
-    if isinstance(given, Mapping):
-        configuration.take_all(given, configuration.hyperparameters, group="hyperparameters")
-    elif given is not None:
-        why = why_not(given, "they are no dictionary")
+    hyperparameters = call.get("hyperparameters")
+    if isinstance(hyperparameters, Mapping):
+        configuration.take_all(hyperparameters, configuration.hyperparameters, group="hyperparameters")
+    elif hyperparameters is not None:
+        why = why_not(hyperparameters, "they are not a dictionary")
         configuration.gaps.append(Gap("hyperparameters", why, call.entries["hyperparameters"].span))
     read_toolkit_contract(configuration)
-    named = read_image(configuration)
+    image = read_image(configuration)
     if configuration.framework == "huggingface" and "tensorflow_version" in configuration.settings:
         configuration.settings.setdefault("framework_version", configuration.settings["tensorflow_version"])
     elif configuration.framework == "huggingface" and "pytorch_version" in configuration.settings:
         configuration.settings.setdefault("framework_version", configuration.settings["pytorch_version"])
-    configuration.library = choose_library(configuration, configuration.get("framework_version"), named)
+    configuration.library = choose_library(configuration, configuration.get("framework_version"), image)
     return configuration
 
 
 def read_image(configuration: Configuration) -> str | None:
-    """Fill in what the image's name says; the library where it tells."""
-    stated = configuration.settings.get("image_uri")
-    named = image_name(stated.value) if stated is not None else None
-    if stated is None or named is None:
-        if stated is not None and stated.value is not None:
-            configuration.gaps.append(Gap("framework_version", "the image is not one of AWS's own", stated.span))
+    """Add the settings in the name of the image, and its library if it has one."""
+    setting = configuration.settings.get("image_uri")
+    image = image_name(setting.value) if setting is not None else None
+    if setting is None or image is None:
+        if setting is not None and setting.value is not None:
+            configuration.gaps.append(Gap("framework_version", "the image is not from AWS", setting.span))
         return None
-    configuration.framework = named.framework
+    configuration.framework = image.framework
     for name, value in (
-        ("framework_version", named.framework_version),
-        ("py_version", named.py_version),
-        ("transformers_version", named.transformers_version),
+        ("framework_version", image.framework_version),
+        ("py_version", image.py_version),
+        ("transformers_version", image.transformers_version),
     ):
         if value is not None and name not in configuration.settings:
-            configuration.settings[name] = Setting(value, stated.span)
-    return named.library
+            configuration.settings[name] = Setting(value, setting.span)
+    return image.library
 
 
 def _compiler(configuration: Configuration, call: Mapping) -> None:
-    given: Value | None = call.get("compiler_config")
-    if given is None or (isinstance(given, Constant) and not given.value):
+    config: Value | None = call.get("compiler_config")
+    if config is None or (isinstance(config, Constant) and not config.value):
         return
     entry = call.entries["compiler_config"]
-    if isinstance(given, Result) and given.call.called == "TrainingCompilerConfig":
-        enabled, debug = given.call.argument("enabled", 0), given.call.argument("debug", 1)
+    if isinstance(config, Result) and config.call.called == "TrainingCompilerConfig":
+        enabled, debug = config.call.argument("enabled", 0), config.call.argument("debug", 1)
         on = not (isinstance(enabled, Constant) and enabled.value is False)
         configuration.settings["compiler"] = Setting(on, entry.span, call, "compiler_config")
         if isinstance(debug, Constant):
-            configuration.settings["compiler_debug"] = Setting(debug.value, entry.span, given.call.named, "debug")
+            configuration.settings["compiler_debug"] = Setting(debug.value, entry.span, config.call.named, "debug")
     else:
-        why = why_not(given, "it is no TrainingCompilerConfig(...)")
+        why = why_not(config, "it is not a TrainingCompilerConfig(...)")
         configuration.gaps.append(Gap("compiler_config", why, entry.span))

@@ -1,4 +1,4 @@
-"""HyperPod recipes: YAML, read without making any object but plain data."""
+"""HyperPod recipes: YAML, read as plain data only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PARAMETERS = {
     "context_parallel_degree": "context_parallel_degree",
     "activation_loading_horizon": "activation_loading_horizon",
 }
-"""Names of a recipe and those of the library."""
+"""Names in a recipe and those of the library."""
 _SETTINGS = (
     "train_batch_size",
     "activation_checkpointing",
@@ -66,7 +66,7 @@ def yaml_table(text: str) -> Mapping:
         Where it is not YAML of plain data, or no mapping.
     """
     if len(text) > _LARGEST:
-        raise AdvisorError(f"The text is longer than {_LARGEST:,} characters, which no recipe is.")
+        raise AdvisorError(f"The text is longer than {_LARGEST:,} characters, too long for a recipe.")
     try:
         loader = yaml.SafeLoader(text)
         try:
@@ -78,17 +78,17 @@ def yaml_table(text: str) -> Mapping:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "it cannot be read"
-        raise AdvisorError(f"The recipe is no YAML{where} ({problem}): paste the whole file.") from None
+        raise AdvisorError(f"The recipe is not valid YAML{where} ({problem}): paste the complete file.") from None
     if not isinstance(value, Mapping):
-        raise AdvisorError("The text is no recipe: a recipe is a mapping with trainer and model.")
+        raise AdvisorError("The text is not a recipe: a recipe is a mapping with trainer and model.")
     return value
 
 
 def _value(node: yaml.Node, construct: Callable[..., Any], depth: int) -> Value:
     if depth > _DEEPEST:
-        raise yaml.YAMLError  # an alias to what holds it, or a text made to be slow
+        raise yaml.YAMLError  # a cyclic alias, or a text that is slow on purpose
     if not str(node.tag).startswith("tag:yaml.org,2002:") or ":python" in str(node.tag):
-        raise yaml.constructor.ConstructorError(None, None, f"the tag {node.tag} is no plain data", node.start_mark)
+        raise yaml.constructor.ConstructorError(None, None, f"the tag {node.tag} is not plain data", node.start_mark)
     span = Span(node.start_mark.index, node.end_mark.index)
     if isinstance(node, yaml.MappingNode):
         table = Mapping({}, span)
@@ -105,12 +105,12 @@ def _value(node: yaml.Node, construct: Callable[..., Any], depth: int) -> Value:
 
 
 def configuration_of_recipe(table: Mapping) -> Configuration:
-    """What a recipe says: SMP v2's parameters under the recipe's names."""
+    """Read a recipe: parameters of SMP v2 by their names there."""
     recipe = _unwrapped(table)
     configuration = Configuration("recipe", "The recipe", recipe.span)
     trainer, model = recipe.get("trainer"), recipe.get("model")
     if not isinstance(trainer, Mapping) or not isinstance(model, Mapping):
-        raise AdvisorError("The text is no recipe: a recipe is a mapping with trainer and model.")
+        raise AdvisorError("The text is not a recipe: a recipe is a mapping with trainer and model.")
     _resolve(recipe)
     configuration.tables |= {"trainer": trainer, "model": model}
     configuration.take(trainer, "devices", "processes_per_host")
@@ -154,7 +154,7 @@ def _move(configuration: Configuration, into: dict[str, Setting], table: Mapping
         if entry.value.value is not None:
             into[name] = Setting(entry.value.value, entry.span, table, key)
     else:
-        why = why_not(entry.value, "it is no single value")
+        why = why_not(entry.value, "it is not a single value")
         configuration.gaps.append(Gap(name, why, entry.span))
 
 
@@ -169,10 +169,12 @@ def _peft(configuration: Configuration, model: Mapping) -> None:
 
 
 def _instance(configuration: Configuration) -> None:
-    """HyperPod names instances without ``ml.``."""
-    stated = configuration.settings.get("instance_type")
-    if stated is not None and isinstance(stated.value, str) and not stated.value.startswith("ml."):
-        configuration.settings["instance_type"] = Setting(f"ml.{stated.value}", stated.span, stated.table, stated.key)
+    """HyperPod instance types have no ``ml.``."""
+    setting = configuration.settings.get("instance_type")
+    if setting is not None and isinstance(setting.value, str) and not setting.value.startswith("ml."):
+        configuration.settings["instance_type"] = Setting(
+            f"ml.{setting.value}", setting.span, setting.table, setting.key
+        )
 
 
 def _unwrapped(table: Mapping) -> Mapping:
@@ -184,7 +186,7 @@ def _unwrapped(table: Mapping) -> Mapping:
 
 
 def _resolve(recipe: Mapping) -> None:
-    """Put what ``${.sibling}`` and ``${recipes.trainer.precision}`` refer to in their places."""
+    """Replace references such as ``${.sibling}`` and ``${recipes.trainer.precision}`` with their values."""
 
     def visit(table: Mapping, depth: int) -> None:
         for entry in table.entries.values():
@@ -199,23 +201,23 @@ def _resolve(recipe: Mapping) -> None:
 def _referred(recipe: Mapping, table: Mapping, value: Constant) -> Value:
     match = _REFERENCE.fullmatch(str(value.value).strip())
     if match is None:
-        held = _REFERENCE.search(str(value.value))
-        return value if held is None else Unknown(f"it refers to {held.group(0)}")
-    seen: set[str] = set()
+        reference = _REFERENCE.search(str(value.value))
+        return value if reference is None else Unknown(f"it refers to {reference.group(0)}")
+    visited: set[str] = set()
     path, home = match.group(1), table
-    while path not in seen:
-        seen.add(path)
+    while path not in visited:
+        visited.add(path)
         owner: Value | None = home if path.startswith(".") else recipe
         parts = path.removeprefix(".").split(".")
         if not path.startswith(".") and parts[0] in _WRAPPERS:
             parts = parts[1:]
         for part in parts[:-1]:
             owner = owner.get(part) if isinstance(owner, Mapping) else None
-        found = owner.get(parts[-1]) if isinstance(owner, Mapping) else None
-        if not isinstance(found, Constant):
+        target = owner.get(parts[-1]) if isinstance(owner, Mapping) else None
+        if not isinstance(target, Constant):
             break
-        again = _REFERENCE.fullmatch(str(found.value).strip())
+        again = _REFERENCE.fullmatch(str(target.value).strip())
         if again is None:
-            return Constant(found.value, value.span)
+            return Constant(target.value, value.span)
         path, home = again.group(1), owner if isinstance(owner, Mapping) else recipe
     return Unknown(f"it refers to {match.group(0)}")

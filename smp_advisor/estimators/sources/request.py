@@ -1,4 +1,4 @@
-"""``CreateTrainingJob`` requests, as boto3 takes them and as ``describe_training_job`` answers."""
+"""``CreateTrainingJob`` requests, in the form of boto3 and of the answer of ``describe_training_job``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _WRAPPED = "CreateTrainingJob"
 
 
 def looks_like_request(table: Mapping) -> bool:
-    """Whether a dictionary is a request, or holds one under ``CreateTrainingJob``."""
+    """Whether a dictionary is a request, or contains one under ``CreateTrainingJob``."""
     if isinstance(table.get(_WRAPPED), Mapping):
         return True
     return "HyperParameters" in table.entries or {"AlgorithmSpecification", "ResourceConfig"} <= table.entries.keys()
 
 
 def configuration_of_request(table: Mapping) -> Configuration:
-    """What a request says."""
+    """Read a request."""
     inner = table.get(_WRAPPED)
     request = inner if isinstance(inner, Mapping) else table
     configuration = Configuration("request", "The CreateTrainingJob request", request.span)
@@ -33,24 +33,24 @@ def configuration_of_request(table: Mapping) -> Configuration:
     if isinstance(resources, Mapping):
         configuration.take(resources, "InstanceType", "instance_type")
         configuration.take(resources, "InstanceCount", "instance_count")
-    given = request.get("HyperParameters")
-    if isinstance(given, Mapping):
-        configuration.take_all(given, configuration.hyperparameters, group="hyperparameters")
-    named = read_image(configuration)
+    hyperparameters = request.get("HyperParameters")
+    if isinstance(hyperparameters, Mapping):
+        configuration.take_all(hyperparameters, configuration.hyperparameters, group="hyperparameters")
+    image = read_image(configuration)
     read_toolkit_contract(configuration)
     configuration.hyperparameters = {
-        key: Setting(decoded(one.value), one.span, one.table, one.key)
-        for key, one in configuration.hyperparameters.items()
+        key: Setting(decoded(setting.value), setting.span, setting.table, setting.key)
+        for key, setting in configuration.hyperparameters.items()
     }
     _monitoring(configuration, request)
-    if configuration.parameters and named is None and "mp_parameters" not in configuration.tables:
+    if configuration.parameters and image is None and "mp_parameters" not in configuration.tables:
         configuration.tables.setdefault("modelparallel", configuration.tables["parameters"])
-    configuration.library = choose_library(configuration, configuration.get("framework_version"), named)
+    configuration.library = choose_library(configuration, configuration.get("framework_version"), image)
     return configuration
 
 
 def _monitoring(configuration: Configuration, request: Mapping) -> None:
-    """Debugger and profiler run where the request configures them: a request has no defaults of the SDK's."""
+    """Debugger and profiler run only if the request configures them, because requests have no SDK defaults."""
     hook = request.entries.get("DebugHookConfig")
     configuration.settings["debugger_hook_config"] = Setting(
         hook is not None, None if hook is None else hook.span, request, "DebugHookConfig"
@@ -58,8 +58,8 @@ def _monitoring(configuration: Configuration, request: Mapping) -> None:
     profiler = request.get("ProfilerConfig")
     off = True
     if isinstance(profiler, Mapping):
-        stated = profiler.get("DisableProfiler")
-        off = getattr(stated, "value", None) is True
+        disabled = profiler.get("DisableProfiler")
+        off = getattr(disabled, "value", None) is True
     entry = request.entries.get("ProfilerConfig")
     configuration.settings["disable_profiler"] = Setting(
         off,

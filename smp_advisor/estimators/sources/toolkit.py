@@ -1,4 +1,4 @@
-"""Hyperparameters by which the SDK tells containers how to launch a job: ``sagemaker_*``, ``mp_parameters``."""
+"""Hyperparameters that configure the launcher in the container: ``sagemaker_*``, ``mp_parameters``."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _LAUNCH = {
 
 
 def read_toolkit_contract(configuration: Configuration) -> None:
-    """Move what the SDK wrote into the hyperparameters to where it belongs; the rest are the script's own."""
+    """Move settings that the SDK wrote into the hyperparameters to their place. The others are for the script."""
     for key, name in _LAUNCH.items():
-        stated = configuration.hyperparameters.get(key)
-        if stated is not None:
-            value = decoded(stated.value)
-            configuration.settings[name] = Setting(value, stated.span, stated.table, key)
-    stated = configuration.hyperparameters.get("mp_parameters")
-    if stated is not None and not configuration.parameters:
-        _parameters(configuration, stated)
+        setting = configuration.hyperparameters.get(key)
+        if setting is not None:
+            value = decoded(setting.value)
+            configuration.settings[name] = Setting(value, setting.span, setting.table, key)
+    setting = configuration.hyperparameters.get("mp_parameters")
+    if setting is not None and not configuration.parameters:
+        _parameters(configuration, setting)
     for key in [key for key in configuration.hyperparameters if key.startswith("sagemaker_") or key == "mp_parameters"]:
         del configuration.hyperparameters[key]
 
 
 def decoded(value: Any) -> Any:
-    """A hyperparameter of a request as the container takes it: JSON where it is, text otherwise."""
+    """A hyperparameter of a request in the form that the container reads: JSON if it is JSON, else text."""
     if not isinstance(value, str):
         return value
     try:
@@ -49,22 +49,23 @@ def decoded(value: Any) -> Any:
         return value
 
 
-def _parameters(configuration: Configuration, stated: Setting) -> None:
-    found = decoded(stated.value)
-    if isinstance(found, str):  # encoded twice, as some write it
-        found = decoded(found)
-    if not isinstance(found, dict):
-        configuration.gaps.append(Gap("parameters", "mp_parameters is no JSON object", stated.span))
+def _parameters(configuration: Configuration, setting: Setting) -> None:
+    value = decoded(setting.value)
+    if isinstance(value, str):  # some texts are encoded twice
+        value = decoded(value)
+    if not isinstance(value, dict):
+        configuration.gaps.append(Gap("parameters", "mp_parameters is not a JSON object", setting.span))
         return
-    if isinstance(stated.value, dict) and stated.table is not None:
-        inner = stated.table.get("mp_parameters")
+    if isinstance(setting.value, dict) and setting.table is not None:
+        inner = setting.table.get("mp_parameters")
         if isinstance(inner, Mapping):
             configuration.take_all(inner, configuration.parameters, group="parameters")
             return
-    configuration.embedded = stated
-    table = from_plain(found)
+    configuration.embedded = setting
+    table = from_plain(value)
     if isinstance(table, Mapping):
         configuration.take_all(table, configuration.parameters, group="parameters")
     configuration.parameters = {
-        key: Setting(one.value, stated.span, one.table, key) for key, one in configuration.parameters.items()
+        key: Setting(parameter.value, setting.span, parameter.table, key)
+        for key, parameter in configuration.parameters.items()
     }

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["configuration_of_trainer"]
 
 
-def configuration_of_trainer(made: Call) -> Configuration:
-    """What ``ModelTrainer(...)`` says."""
-    call = made.named
-    configuration = Configuration("model trainer", "ModelTrainer(...)", call.span, sure=made.sure)
+def configuration_of_trainer(trainer: Call) -> Configuration:
+    """Read ``ModelTrainer(...)``."""
+    call = trainer.named
+    configuration = Configuration("model trainer", "ModelTrainer(...)", call.span, sure=trainer.sure)
     configuration.tables["estimator"] = call
     compute = call.get("compute")
     if isinstance(compute, Result):
@@ -27,20 +27,20 @@ def configuration_of_trainer(made: Call) -> Configuration:
         for name in ("instance_type", "instance_count"):
             configuration.take(configuration.tables["compute"], name)
     elif compute is not None or call.open:
-        why = call.open if compute is None else why_not(compute, "it is no Compute(...)")
+        why = call.open if compute is None else why_not(compute, "it is not a Compute(...)")
         configuration.gaps += [Gap(name, why, call.span) for name in ("instance_type", "instance_count")]
     source = call.get("source_code")
     configuration.settings["source_code"] = Setting(source is not None, call.span)
-    given = call.get("hyperparameters")
-    if isinstance(given, Mapping):
-        configuration.take_all(given, configuration.hyperparameters, group="hyperparameters")
-    elif given is not None:
-        why = why_not(given, "they are in a file: paste its content")
+    hyperparameters = call.get("hyperparameters")
+    if isinstance(hyperparameters, Mapping):
+        configuration.take_all(hyperparameters, configuration.hyperparameters, group="hyperparameters")
+    elif hyperparameters is not None:
+        why = why_not(hyperparameters, "they are in a file: paste its content")
         configuration.gaps.append(Gap("hyperparameters", why, call.entries["hyperparameters"].span))
-    named = _image(configuration, call)
+    image = _image(configuration, call)
     _distributed(configuration, call.get("distributed"), call)
     read_toolkit_contract(configuration)
-    configuration.library = choose_library(configuration, configuration.get("framework_version"), named)
+    configuration.library = choose_library(configuration, configuration.get("framework_version"), image)
     return configuration
 
 
@@ -48,7 +48,7 @@ def _distributed(configuration: Configuration, value: Value | None, call: Mappin
     if value is None:
         return
     if not isinstance(value, Result):
-        why = why_not(value, "it is no Torchrun(...) or MPI(...)")
+        why = why_not(value, "it is not a Torchrun(...) or MPI(...)")
         configuration.gaps.append(Gap("distributed", why, call.entries["distributed"].span))
         return
     launcher, driver = value.call.named, value.call.called
@@ -67,9 +67,9 @@ def _distributed(configuration: Configuration, value: Value | None, call: Mappin
         # Fields that are None are not sent.
         fields = Mapping(
             {
-                key: one
-                for key, one in smp.call.named.entries.items()
-                if not (isinstance(one.value, Constant) and one.value.value is None)
+                key: entry
+                for key, entry in smp.call.named.entries.items()
+                if not (isinstance(entry.value, Constant) and entry.value.value is None)
             },
             smp.call.named.span,
             smp.call.named.open,
@@ -78,12 +78,12 @@ def _distributed(configuration: Configuration, value: Value | None, call: Mappin
         configuration.settings["modelparallel"] = Setting(value=True, span=fields.span)
         configuration.take_all(fields, configuration.parameters, group="parameters")
     elif smp is not None and not (isinstance(smp, Constant) and smp.value is None):
-        why = why_not(smp, "it is no SMP(...)")
+        why = why_not(smp, "it is not an SMP(...)")
         configuration.gaps.append(Gap("parameters", why, launcher.entries["smp"].span))
 
 
 def _image(configuration: Configuration, call: Mapping) -> str | None:
-    """The image's framework; where a call looks it up, from that call's arguments."""
+    """The framework of the image; if a call looks up the image, from its arguments."""
     image = call.get("training_image")
     if isinstance(image, Result) and image.call.called in ("retrieve", "get_training_image_uri"):
         lookup = image.call.named

@@ -82,8 +82,8 @@ def _list_unknown(context: Context) -> None:
         if call.unpacks and (call in compiled or call.called in _CLASSES):
             unknown["arguments"] = Unknown(call.named.open)
         for name, value in unknown.items():
-            whole = isinstance(value, Mapping) and value.complete
-            if not whole and not isinstance(value, Constant):
+            complete = isinstance(value, Mapping) and value.complete
+            if not complete and not isinstance(value, Constant):
                 what = f"{name} of {call.called}(...) cannot be read: {reason(value)}. Checks that need it are skipped."
                 context.leave_open(call.module, call.node, what)
 

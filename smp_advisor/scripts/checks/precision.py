@@ -83,8 +83,10 @@ def _inner_optimizer(context: Context) -> Iterator[Hit]:
             optimizer = call.argument("optimizer", 0)
             if optimizer is not None and all(is_wrapped_optimizer(option) for option in options(optimizer)):
                 place = argument_node(call, "optimizer", 0)
-                named = isinstance(place, (ast.Name, ast.Attribute))
-                edits = [replace(call.module, place, f"{call.module.text(place)}.optimizer")] if place and named else []
+                has_name = isinstance(place, (ast.Name, ast.Attribute))
+                edits = (
+                    [replace(call.module, place, f"{call.module.text(place)}.optimizer")] if place and has_name else []
+                )
                 yield Hit(call.module, call.node, {}, edits, variant="scheduler")
         elif call.name in _CLIPS and context.wrappings and not _for_other_precision(context, call):
             yield Hit(call.module, call.node, {}, _clip_masters(context, call), variant="clipping")
