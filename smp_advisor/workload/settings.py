@@ -100,6 +100,11 @@ class Settings:
             raise self.error(f"the hidden size {hidden} must be a multiple of the {heads} attention heads")
         return hidden // heads
 
+    def refuse_cross_attention(self) -> None:
+        """Raise for a configuration of BERT or GPT-2 with cross-attention."""
+        if self.flag("add_cross_attention"):
+            raise self.error("add_cross_attention must be false: a decoder with cross-attention is read as T5 only")
+
     def labels(self) -> int:
         """Classes of a classification head. The default of transformers is two."""
         names = self._values.get("id2label")

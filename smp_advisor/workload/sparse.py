@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["gated_experts"]
 
 
-def gated_experts(hidden: int, ffn: int, function: Activation, *, experts: int, experts_per_token: int) -> Part:
+def gated_experts(hidden: int, ffn: int, function: Activation, experts: int, experts_per_token: int) -> Part:
     """Router and gated experts (Jiang et al. 2024, arXiv 2401.04088).
 
     Each of a token's experts saves a copy of the token and the expert's output, in addition to the tensors of a gated

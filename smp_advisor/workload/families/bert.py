@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.workload.families.shape import shape_of
 from smp_advisor.workload.head_task import head_task
 from smp_advisor.workload.layers import attention, feed_forward, norm, residual
-from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
+from smp_advisor.workload.model import BlockGroup, Head, Model
 from smp_advisor.workload.part import assemble
 
 if TYPE_CHECKING:
@@ -18,30 +19,19 @@ __all__ = ["build"]
 
 def build(settings: Settings) -> Model:
     """Model of a BERT or RoBERTa configuration."""
-    hidden, heads = settings.size("hidden_size"), settings.size("num_attention_heads")
-    ffn, vocab = settings.size("intermediate_size"), settings.size("vocab_size")
-    positions = settings.size("max_position_embeddings")
-    dropout = settings.rate("hidden_dropout_prob") > 0
-    if settings.flag("add_cross_attention"):
-        raise settings.error("add_cross_attention must be false: a decoder with cross-attention is read as T5 only")
-    block = assemble(
-        "encoder",
+    shape = shape_of(settings, max_positions=settings.size("max_position_embeddings"))
+    hidden, heads, vocab = shape.hidden, shape.heads, shape.vocab
+    settings.refuse_cross_attention()
+    attend = attention(
         hidden,
-        (
-            attention(
-                hidden,
-                heads,
-                head_dim=settings.head_dim(hidden, heads),
-                causal=settings.flag("is_decoder"),
-                dropout=settings.rate("attention_probs_dropout_prob") > 0,
-            ),
-            residual(hidden, dropout=dropout),
-            norm(hidden),
-            feed_forward(hidden, ffn, settings.activation("hidden_act")),
-            residual(hidden, dropout=dropout),
-            norm(hidden),
-        ),
+        heads,
+        head_dim=settings.head_dim(hidden, heads),
+        causal=settings.flag("is_decoder"),
+        dropout=settings.rate("attention_probs_dropout_prob") > 0,
     )
+    mlp = feed_forward(hidden, shape.ffn, settings.activation("hidden_act"))
+    between = residual(hidden, dropout=settings.rate("hidden_dropout_prob") > 0)
+    block = assemble("encoder", hidden, (attend, between, norm(hidden), mlp, between, norm(hidden)))
     roberta = settings.family.model_type == "roberta"
     purpose = head_task(
         settings,
@@ -52,23 +42,13 @@ def build(settings: Settings) -> Model:
         *(() if roberta else ("pretraining",)),
     )
     pooled = purpose.task in {"pretraining", "none"} or (purpose.task == "sequence-classification" and not roberta)
-    layers = settings.layers("num_hidden_layers")
-    shape = Shape(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        ffn=ffn,
-        vocab=vocab,
-        max_positions=positions,
-    )
-    tables = (vocab + positions + settings.size("type_vocab_size", least=0)) * hidden
+    tables = (vocab + shape.max_positions + settings.size("type_vocab_size", least=0)) * hidden
     return Model(
         name=settings.family.label,
         family=settings.family.model_type,
         origin="given",
         shape=shape,
-        groups=(BlockGroup(block=block, count=layers),),
+        groups=(BlockGroup(block=block, count=shape.layers),),
         embedding_parameters=tables + 2 * hidden,
         token_embedding_parameters=vocab * hidden,
         final_parameters=hidden * hidden + hidden if pooled else 0,

@@ -20,11 +20,10 @@ def decoder_model(
     shape: Shape,
     block: Block,
     *,
-    position_parameters: int = 0,
-    final_parameters: int,
+    input_parameters: int = 0,
+    final_parameters: int | None = None,
     token_width: int | None = None,
     head_bias: bool = False,
-    classifier_bias: bool = False,
 ) -> Model:
     """Assemble a decoder-only model with the head of its configuration.
 
@@ -32,14 +31,14 @@ def decoder_model(
     ----------
     block
         The block that repeats.
-    position_parameters
-        Parameters before the first block besides the token table: position table, norms, projections.
+    input_parameters
+        Parameters before the first block besides the token and position tables: norms, projections.
     final_parameters
-        Parameters of norms and projections after the last block.
+        Parameters of norms and projections after the last block. None for one layer norm.
     token_width
         Columns of the token table where they differ from the hidden size.
-    head_bias, classifier_bias
-        Whether the untied output projection of the language model, or of a sequence classifier, has a bias.
+    head_bias
+        Whether the untied output projection of the language model has a bias.
     """
     purpose = head_task(settings, "language-model", "sequence-classification", "token-classification", "none")
     width = token_width or shape.hidden
@@ -53,23 +52,17 @@ def decoder_model(
     else:
         per_token = purpose.task == "token-classification"
         labels = settings.labels()
-        bias = labels if per_token or classifier_bias else 0
-        head = Head(
-            kind="classification",
-            outputs=labels,
-            parameters=width * labels + bias,
-            tied=False,
-            per_token=per_token,
-        )
+        own = width * labels + (labels if per_token else 0)
+        head = Head(kind="classification", outputs=labels, parameters=own, tied=False, per_token=per_token)
     return Model(
         name=settings.family.label,
         family=settings.family.model_type,
         origin="given",
         shape=shape,
         groups=(BlockGroup(block=block, count=shape.layers),),
-        embedding_parameters=tokens + position_parameters,
+        embedding_parameters=tokens + shape.max_positions * shape.hidden + input_parameters,
         token_embedding_parameters=tokens,
-        final_parameters=final_parameters,
+        final_parameters=2 * shape.hidden if final_parameters is None else final_parameters,
         head=head,
         note=purpose.note,
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.workload.families.shape import shape_of
 from smp_advisor.workload.head_task import head_task
 from smp_advisor.workload.layers import attention, feed_forward, gated_feed_forward, norm, residual
-from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
+from smp_advisor.workload.model import BlockGroup, Head, Model
 from smp_advisor.workload.part import assemble
 
 if TYPE_CHECKING:
@@ -43,14 +44,7 @@ def build(settings: Settings) -> Model:
         name=settings.family.label,
         family=settings.family.model_type,
         origin="given",
-        shape=Shape(
-            layers=encoder_layers + decoder_layers,
-            hidden=hidden,
-            heads=heads,
-            kv_heads=heads,
-            ffn=settings.size("d_ff"),
-            vocab=vocab,
-        ),
+        shape=shape_of(settings, layers=encoder_layers + decoder_layers),
         groups=tuple(groups),
         embedding_parameters=vocab * hidden + biases * stacks,
         token_embedding_parameters=vocab * hidden,

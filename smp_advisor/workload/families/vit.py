@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.workload.families.shape import shape_of
 from smp_advisor.workload.head_task import head_task
 from smp_advisor.workload.layers import attention, feed_forward, norm, residual
-from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
+from smp_advisor.workload.model import BlockGroup, Head, Model
 from smp_advisor.workload.part import assemble
 
 if TYPE_CHECKING:
@@ -17,42 +18,23 @@ __all__ = ["build"]
 
 def build(settings: Settings) -> Model:
     """Model of a ViT configuration."""
-    hidden, heads = settings.size("hidden_size"), settings.size("num_attention_heads")
-    ffn = settings.size("intermediate_size")
     (height, width), (patch_height, patch_width) = _pair(settings, "image_size"), _pair(settings, "patch_size")
     patches = (height // patch_height) * (width // patch_width)
     if not patches:
         raise settings.error("patch_size must be at most image_size")
-    dropout = settings.rate("hidden_dropout_prob") > 0
-    block = assemble(
-        "encoder",
+    shape = shape_of(settings, max_positions=patches + 1)
+    hidden, heads = shape.hidden, shape.heads
+    attend = attention(
         hidden,
-        (
-            norm(hidden),
-            attention(
-                hidden,
-                heads,
-                head_dim=settings.head_dim(hidden, heads),
-                qkv_bias=settings.flag("qkv_bias"),
-                causal=False,
-                dropout=settings.rate("attention_probs_dropout_prob") > 0,
-            ),
-            residual(hidden, dropout=dropout),
-            norm(hidden),
-            feed_forward(hidden, ffn, settings.activation("hidden_act")),
-            residual(hidden, dropout=dropout),
-        ),
+        heads,
+        head_dim=settings.head_dim(hidden, heads),
+        qkv_bias=settings.flag("qkv_bias"),
+        causal=False,
+        dropout=settings.rate("attention_probs_dropout_prob") > 0,
     )
-    layers = settings.layers("num_hidden_layers")
-    shape = Shape(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        ffn=ffn,
-        vocab=0,
-        max_positions=patches + 1,
-    )
+    mlp = feed_forward(hidden, shape.ffn, settings.activation("hidden_act"))
+    between = residual(hidden, dropout=settings.rate("hidden_dropout_prob") > 0)
+    block = assemble("encoder", hidden, (norm(hidden), attend, between, norm(hidden), mlp, between))
     projection = settings.size("num_channels") * patch_height * patch_width * hidden + hidden
     purpose = head_task(settings, "image-classification", "none")
     labels = settings.labels() if purpose.task == "image-classification" else 0
@@ -62,7 +44,7 @@ def build(settings: Settings) -> Model:
         family=settings.family.model_type,
         origin="given",
         shape=shape,
-        groups=(BlockGroup(block=block, count=layers),),
+        groups=(BlockGroup(block=block, count=shape.layers),),
         embedding_parameters=projection + (patches + 2) * hidden,
         token_embedding_parameters=0,
         final_parameters=2 * hidden + (pooler + pooler // hidden),

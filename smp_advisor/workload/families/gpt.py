@@ -1,0 +1,220 @@
+"""GPT-2 and the decoders that follow it. They differ in norms, biases, positions and attention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.workload.activation import activation
+from smp_advisor.workload.families.decoder import decoder_model
+from smp_advisor.workload.families.shape import shape_of
+from smp_advisor.workload.layers import attention, feed_forward, norm, residual
+from smp_advisor.workload.part import assemble
+
+if TYPE_CHECKING:
+    from smp_advisor.workload.model import Model
+    from smp_advisor.workload.part import Part
+    from smp_advisor.workload.settings import Settings
+
+__all__ = ["build"]
+
+_OPT_POSITION_OFFSET = 2
+"""Rows of OPT's position table before the first position."""
+
+
+def build(settings: Settings) -> Model:
+    """Model of a configuration of one of these families."""
+    builders = {
+        "bloom": _bloom,
+        "falcon": _falcon,
+        "gpt2": _gpt2,
+        "gpt_neo": _gpt_neo,
+        "gpt_neox": _gpt_neox,
+        "gptj": _gptj,
+        "opt": _opt,
+    }
+    return builders[settings.family.model_type](settings)
+
+
+def _gpt2(settings: Settings) -> Model:
+    """GPT-2 and GPT-3: learned positions, norms before each layer, one feed-forward layer four times as wide."""
+    shape = shape_of(settings, max_positions=settings.size("n_positions"))
+    hidden, heads = shape.hidden, shape.heads
+    settings.refuse_cross_attention()
+    dropout = settings.rate("attn_pdrop") > 0
+    attend = attention(hidden, heads, head_dim=settings.head_dim(hidden, heads), dropout=dropout, joint=True)
+    mlp = feed_forward(hidden, shape.ffn, settings.activation("activation_function"))
+    between = residual(hidden, dropout=settings.rate("resid_pdrop") > 0)
+    block = assemble("decoder", hidden, (norm(hidden), attend, between, norm(hidden), mlp, between))
+    return decoder_model(settings, shape, block)
+
+
+def _gpt_neo(settings: Settings) -> Model:
+    """GPT-Neo: GPT-2 with every second attention masked to a window and no bias on q, k and v."""
+    shape = shape_of(settings, max_positions=settings.size("max_position_embeddings"))
+    hidden, heads = shape.hidden, shape.heads
+    if _layers_of(settings.value("attention_types")) != shape.layers:
+        raise settings.error(f"attention_types must describe each of the {shape.layers} layers of num_layers")
+    # Local layers mask full score matrices, so their windows reduce neither memory nor time.
+    attend = attention(
+        hidden,
+        heads,
+        head_dim=settings.head_dim(hidden, heads),
+        qkv_bias=False,
+        dropout=settings.rate("attention_dropout") > 0,
+        fusible=False,
+        scores_in_fp32=True,
+    )
+    mlp = feed_forward(hidden, shape.ffn, settings.activation("activation_function"))
+    between = residual(hidden, dropout=settings.rate("resid_dropout") > 0)
+    block = assemble("decoder", hidden, (norm(hidden), attend, between, norm(hidden), mlp, between))
+    return decoder_model(settings, shape, block)
+
+
+def _layers_of(types: object) -> int | None:
+    """Number of layers in ``attention_types``. Each entry is a pattern and its number of repeats."""
+    try:
+        return sum(len(pattern) * times for pattern, times in types)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        return None
+
+
+def _gptj(settings: Settings) -> Model:
+    """GPT-J: parallel attention and feed-forward layer after one norm, rotary positions, an output with a bias."""
+    shape = shape_of(settings)
+    hidden, heads = shape.hidden, shape.heads
+    head_dim = settings.head_dim(hidden, heads)
+    attend = attention(
+        hidden,
+        heads,
+        head_dim=head_dim,
+        qkv_bias=False,
+        output_bias=False,
+        dropout=settings.rate("attn_pdrop") > 0,
+        rotary_dim=settings.size("rotary_dim", default=head_dim),
+        upcast_queries=True,
+        fusible=False,
+        scores_in_fp32=True,
+    )
+    mlp = feed_forward(hidden, shape.ffn, settings.activation("activation_function"))
+    between = residual(hidden, dropout=settings.rate("resid_pdrop") > 0)
+    # One norm feeds both layers and only a sum follows them, so they share one all-reduce.
+    block = assemble("parallel decoder", hidden, (norm(hidden), attend, between, mlp, between), all_reduces=1)
+    return decoder_model(settings, shape, block, head_bias=True)
+
+
+def _gpt_neox(settings: Settings) -> Model:
+    """GPT-NeoX and Pythia: two norms on the same input feed attention and feed-forward layer, partly rotary positions.
+
+    The sums could share one all-reduce, but in Megatron and in the library each row-parallel product has its own.
+    """
+    shape = shape_of(settings)
+    hidden, heads = shape.hidden, shape.heads
+    head_dim = settings.head_dim(hidden, heads)
+    bias, parallel = settings.flag("attention_bias"), settings.flag("use_parallel_residual")
+    attend = attention(
+        hidden,
+        heads,
+        joint=True,
+        head_dim=head_dim,
+        qkv_bias=bias,
+        output_bias=bias,
+        dropout=settings.rate("attention_dropout") > 0,
+        rotary_dim=int(head_dim * _rotary_share(settings)),
+        partly_rotated=True,
+        scores_in_fp32=True,
+    )
+    mlp = feed_forward(hidden, shape.ffn, settings.activation("hidden_act"))
+    between = residual(hidden, dropout=settings.rate("hidden_dropout") > 0)
+    parts = (norm(hidden), attend, between, norm(hidden, input_saved=not parallel), mlp, between)
+    return decoder_model(settings, shape, assemble("parallel decoder" if parallel else "decoder", hidden, parts))
+
+
+def _rotary_share(settings: Settings) -> float:
+    """Rotated share of each head. transformers 5 stores it with the other rotary parameters."""
+    rope = settings.value("rope_parameters")
+    share = rope.get("partial_rotary_factor") if isinstance(rope, dict) else None
+    return float(share) if isinstance(share, int | float) and 0 <= share <= 1 else settings.rate("rotary_pct")
+
+
+def _bloom(settings: Settings) -> Model:
+    """BLOOM: GPT's blocks with linear position biases (ALiBi) and a norm after the token table."""
+    shape = shape_of(settings)
+    hidden, heads = shape.hidden, shape.heads
+    attend = attention(
+        hidden,
+        heads,
+        joint=True,
+        head_dim=settings.head_dim(hidden, heads),
+        dropout=settings.rate("attention_dropout") > 0,
+        fusible=False,  # linear position biases are added to the scores
+        scores_in_fp32=True,
+    )
+    # Its own GELU saves only its input and recomputes the rest in the backward pass, like the fused form.
+    mlp = feed_forward(hidden, shape.ffn, activation("gelu"))
+    between = residual(hidden, dropout=settings.rate("hidden_dropout") > 0)
+    block = assemble("decoder", hidden, (norm(hidden), attend, between, norm(hidden), mlp, between))
+    return decoder_model(settings, shape, block, input_parameters=2 * hidden)
+
+
+def _opt(settings: Settings) -> Model:
+    """OPT: GPT-3's blocks with ReLU. The 350M model has a narrower token table and norms after the layers."""
+    shape = shape_of(settings, max_positions=settings.size("max_position_embeddings") + _OPT_POSITION_OFFSET)
+    hidden, heads = shape.hidden, shape.heads
+    token_width = settings.size("word_embed_proj_dim", default=hidden)
+    bias, affine = settings.flag("enable_bias"), settings.flag("layer_norm_elementwise_affine")
+    attend = attention(
+        hidden,
+        heads,
+        head_dim=settings.head_dim(hidden, heads),
+        qkv_bias=bias,
+        output_bias=bias,
+        dropout=settings.rate("attention_dropout") > 0,
+        scores_in_fp32=True,
+    )
+    mlp = feed_forward(hidden, shape.ffn, settings.activation("activation_function"), up_bias=bias, down_bias=bias)
+    between = residual(hidden, dropout=settings.rate("dropout") > 0)
+    # The position of the norms changes neither saved tensors nor counts.
+    before = norm(hidden, affine=affine)
+    block = assemble("decoder", hidden, (before, attend, between, before, mlp, between))
+    projection = token_width * hidden if token_width != hidden else 0
+    final_norm = settings.flag("do_layer_norm_before") and not settings.flag("_remove_final_layer_norm")
+    final = (2 * hidden if final_norm and affine else 0) + projection
+    return decoder_model(
+        settings, shape, block, input_parameters=projection, final_parameters=final, token_width=token_width
+    )
+
+
+def _falcon(settings: Settings) -> Model:
+    """Falcon: parallel attention and feed-forward layer, one or few key-value heads. 40B and 180B have two norms."""
+    grouped, heads = settings.flag("new_decoder_architecture"), settings.size("num_attention_heads")
+    fixed = {} if grouped else {"kv_heads": 1 if settings.flag("multi_query") else heads}
+    shape = shape_of(settings, **fixed)
+    hidden, head_dim = shape.hidden, settings.head_dim(shape.hidden, heads)
+    bias, parallel, alibi = (settings.flag(key) for key in ("bias", "parallel_attn", "alibi"))
+    # Without ALiBi, Falcon's code ignores the configured dropout of the scores.
+    attend = attention(
+        hidden,
+        heads,
+        joint=True,
+        kv_heads=shape.kv_heads,
+        head_dim=head_dim,
+        qkv_bias=bias,
+        output_bias=bias,
+        dropout=alibi and settings.rate("attention_dropout") > 0,
+        rotary_dim=0 if alibi else head_dim,
+        expanded_keys=True,
+    )
+    mlp = feed_forward(hidden, shape.ffn, settings.activation("activation"), up_bias=bias, down_bias=bias)
+    last = residual(hidden, dropout=settings.rate("hidden_dropout") > 0)
+    parts: tuple[Part, ...]
+    if not parallel:
+        # Here the code applies `attention_dropout` to the attention's output.
+        between = residual(hidden, dropout=settings.rate("attention_dropout") > 0)
+        parts = (norm(hidden), attend, between, norm(hidden), mlp, last)
+    else:
+        norms = settings.size("num_ln_in_parallel_attn", default=2 if grouped else 1)
+        second = (norm(hidden, input_saved=False),) if norms == 2 else ()
+        parts = (norm(hidden), *second, attend, residual(hidden, dropout=False), mlp, last)
+    # A parallel block adds the outputs of both layers, so it needs a single all-reduce.
+    kind, all_reduces = ("parallel decoder", 1) if parallel else ("decoder", 2)
+    return decoder_model(settings, shape, assemble(kind, hidden, parts, all_reduces=all_reduces))
