@@ -162,9 +162,9 @@ def test_export_writes_the_cells_beside_the_job(shell, asked, next_cells):
     starts = {
         "script": "%%writefile train_smp.py",
         "local": "%%smp_local",
-        "monitoring": "# What the hosts of the job do",
-        "permissions": "# What the job's execution role has to be allowed.",
-        "quota": "# Asks AWS whether the account may start",
+        "monitoring": "# Monitor the hosts of the job",
+        "permissions": "# Permissions that the execution role of the job requires.",
+        "quota": "# Query AWS for the quota of the account",
     }
     for what in starts:
         shell.run_line_magic("smp_export", what)
@@ -178,7 +178,7 @@ def test_export_takes_the_jobs_options_and_refuses_in_a_sentence(shell, asked, n
     for written in ("ModelTrainer(", "FileSystemDataSource(", "keep_alive_period_in_seconds=600", '"subnet-1"'):
         assert written in next_cells[0]
     shell.run_cell("%smp_export --spot")
-    assert "pass checkpoints= with the place" in "".join(capsys.readouterr())
+    assert "starts from the beginning without checkpoints: pass" in "".join(capsys.readouterr())
 
 
 def test_export_without_advice_says_what_to_do(shell, capsys):
