@@ -52,11 +52,8 @@ def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapp
     share = run.estimate.time.recomputation_seconds / run.estimate.step_seconds * 100
     peak = run.estimate.memory.peak
     sentences = [
-        (
-            f"Strategy {strategy!r} keeps {gib(peak.activations_gib)} of activations per GPU, and"
-            f" {gib(peak.recomputation_gib)} during recomputation."
-        ),
-        f"Recomputation takes {share:.0f} % of the step.",
+        f"Strategy {strategy!r} keeps {gib(peak.activations_gib)} of activations per GPU.",
+        f"Recomputation takes {gib(peak.recomputation_gib)} more and {share:.0f} % of the step.",
         why_used(run, comparisons["none"], estimate, name="checkpointing"),
         *_grouping(run, comparisons, estimates),
     ]

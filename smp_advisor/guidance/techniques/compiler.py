@@ -90,13 +90,13 @@ def _is_own(run: PlannedRun, row: TestedModel) -> bool:
 def _learning_rate(run: PlannedRun) -> Conclusion:
     row = _tested(run)
     factor = row.factor if row else 2.0
-    source = "the tested factor" if row else "twice the batch, for example"
+    batch = f"the tested factor of {factor:.2f}" if row else "twice the batch"
     gpus = run.cluster.gpus
     ranks = f" Multiply by {gpus} GPUs as well if the native rate was for one GPU." if gpus > 1 else ""
     return Conclusion(
         decision="used",
         because=(
-            f"With {source} ({factor:.2f} times), multiply the learning rate by {factor:.2f} (linear) or by"
+            f"With {batch}, multiply the learning rate by {factor:.2f} (linear) or by"
             f" {math.sqrt(factor):.2f} (square root): learning rate / native batch x compiled batch.{ranks}"
         ),
         figures=(("linear", f"x {factor:.2f}"), ("square root", f"x {math.sqrt(factor):.2f}")),

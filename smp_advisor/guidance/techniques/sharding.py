@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance.techniques.conclusion import Conclusion, why_used
+from smp_advisor.guidance.techniques.conclusion import Conclusion
 from smp_advisor.guidance.what_if import vary
 from smp_advisor.guidance.wording import compared, figures, fit, fits, gib, plural
 from smp_advisor.libraries.groups import divisors, shard_degree
@@ -81,13 +81,23 @@ def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapp
 def _strategy(
     run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate], sentences: list[str]
 ) -> Conclusion:
-    other = next(iter(comparisons), "")
-    estimate = estimates.get(other)
-    if other:
-        sentences.append(why_used(run, comparisons[other], estimate, name=f"it (with sharding_strategy={other!r})"))
+    strategy = next(iter(comparisons), "")
+    estimate = estimates.get(strategy)
+    if estimate is not None:
+        sentences += [
+            (
+                f"With sharding_strategy={strategy!r}{comparisons[strategy].aside}, the plan"
+                f" {compared(run.estimate, estimate)}."
+            ),
+            f"It {fit(estimate, run.min_fit_probability)}.",
+        ]
+    elif strategy:
+        sentences.append(
+            f"A plan with sharding_strategy={strategy!r} is not possible: {comparisons[strategy].obstacle}"
+        )
     return Conclusion(
         decision="used",
         because=" ".join(sentences),
         figures=figures(run.estimate, estimate),
-        alternative=comparisons[other].plan if estimate else None,
+        alternative=comparisons[strategy].plan if estimate else None,
     )
