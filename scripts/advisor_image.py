@@ -37,7 +37,7 @@ def take(image: Path) -> None:
         slider.focus()
         notebook.page.keyboard.press("ArrowLeft")
         expect(advisor).to_have_attribute("aria-busy", "false")
-        expect(advisor.locator(".smp-words")).to_contain_text("Batch size")
+        expect(advisor.locator(".smp-change")).to_contain_text("Batch size")
         notebook.page.evaluate("document.fonts.ready")
         notebook.page.screenshot(path=str(image))
         browser.close()

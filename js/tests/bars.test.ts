@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { Bar, Key, amount } from '../src/widget/bars';
 import { MemoryChart, TimeChart } from '../src/widget/charts';
-import { moment, recommendation } from './fixtures';
+import { snapshot, recommendation } from './fixtures';
 
 const width = (rect: Element): number => parseFloat(rect.getAttribute('width')!);
 
@@ -26,10 +26,10 @@ test('what is too much is marked from the limit on', () => {
 
 test('what the allocator fills to the limit is not too much, whatever rounding adds up to', () => {
   const chart = new MemoryChart(recommendation());
-  chart.draw({ ...moment(16, 1).costs, stages: [{ label: 'Each GPU', gib: [10.0005, 5.0005, 15.0005], total_gib: 30, peak: true }] });
+  chart.draw({ ...snapshot(16, 1).costs, stages: [{ label: 'Each GPU', gib: [10.0005, 5.0005, 15.0005], total_gib: 30, peak: true }] });
   expect(chart.node.querySelectorAll('.smp-over').length).toBe(0);
   expect(width(chart.node.querySelector('.smp-excess')!)).toBe(0);
-  chart.draw({ ...moment(16, 1).costs, stages: [{ label: 'Each GPU', gib: [10, 5, 15.01], total_gib: 30.01, peak: true }] });
+  chart.draw({ ...snapshot(16, 1).costs, stages: [{ label: 'Each GPU', gib: [10, 5, 15.01], total_gib: 30.01, peak: true }] });
   expect(chart.node.querySelectorAll('.smp-over').length).toBe(1);
 });
 
@@ -43,7 +43,7 @@ test('a key names every part that can be seen, with its size', () => {
 
 test('a chart has one bar a group of stages, and marks the one that is too large', () => {
   const chart = new MemoryChart(recommendation());
-  const costs = moment(16, 1).costs;
+  const costs = snapshot(16, 1).costs;
   const stages = [
     { label: 'Stage 0', gib: [10, 5, 20], total_gib: 35, peak: true },
     { label: 'Stages 1–3', gib: [10, 5, 2], total_gib: 17, peak: false }
@@ -57,10 +57,10 @@ test('a chart has one bar a group of stages, and marks the one that is too large
 
 test('totals are those of the figures, not of rounded parts', () => {
   const memory = new MemoryChart(recommendation());
-  memory.draw({ ...moment(16, 1).costs, stages: [{ label: 'Each GPU', gib: [10.05, 5.05, 5.05], total_gib: 20.1499, peak: true }] });
+  memory.draw({ ...snapshot(16, 1).costs, stages: [{ label: 'Each GPU', gib: [10.05, 5.05, 5.05], total_gib: 20.1499, peak: true }] });
   expect(memory.node.querySelector('.smp-total')!.textContent).toBe('20.1 GiB');
   const time = new TimeChart(recommendation());
-  time.draw({ ...moment(16, 1).costs, seconds: [16, 0.28], step_seconds: 16.286 });
+  time.draw({ ...snapshot(16, 1).costs, seconds: [16, 0.28], step_seconds: 16.286 });
   expect(time.node.querySelector('.smp-total')!.textContent).toBe('16.29 s');
 });
 

@@ -1,8 +1,8 @@
 import type { AnyModel } from '@anywidget/types';
-import type { Ahead, Control, Moment, Recommendation, Settings, State, Traits } from '../src/widget/wire';
+import type { Ahead, Control, Snapshot, Recommendation, Settings, State, Traits } from '../src/widget/wire';
 
 /** A world with two sliders, in which memory is the batch and the degree decides nothing but itself. */
-export function moment(batch: number, degree: number): Moment {
+export function snapshot(batch: number, degree: number): Snapshot {
   return {
     settings: { batch_size: batch, tensor_parallel_degree: degree },
     configuration: [String(batch), String(degree)],
@@ -29,16 +29,16 @@ const CONTROLS: Control[] = [
 ];
 
 export function state(batch: number, degree: number, answers = ''): State {
-  const at = moment(batch, degree);
-  return { answers, settings: at.settings, controls: CONTROLS, moment: at, moved: '', problem: '', words: 'from the kernel' };
+  const at = snapshot(batch, degree);
+  return { answers, settings: at.settings, controls: CONTROLS, snapshot: at, moved: '', problem: '', summary: 'from the kernel' };
 }
 
 export function ahead(batch: number, degree: number): Ahead {
   const degreeEntry = (value: number) =>
-    value === 4 ? { settings: moment(batch, 4).settings, problem: REFUSED } : moment(batch, value);
+    value === 4 ? { settings: snapshot(batch, 4).settings, problem: REFUSED } : snapshot(batch, value);
   return {
-    base: moment(batch, degree).settings,
-    by: { batch_size: BATCHES.map(value => moment(value, degree)), tensor_parallel_degree: DEGREES.map(degreeEntry) }
+    base: snapshot(batch, degree).settings,
+    by: { batch_size: BATCHES.map(value => snapshot(value, degree)), tensor_parallel_degree: DEGREES.map(degreeEntry) }
   };
 }
 
@@ -57,7 +57,7 @@ export function recommendation(): Recommendation {
     figures: ['Memory'],
     names: ['batch_size', 'tensor_parallel_degree'],
     rows: ['Batch size', 'Degree'],
-    recommended: moment(16, 1),
+    recommended: snapshot(16, 1),
     steps: [
       {
         order: 1,
@@ -73,7 +73,9 @@ export function recommendation(): Recommendation {
     ],
     reference: { name: '10 B', summary: 'AWS ran it.', fits: true, needed_gib: 28, differences: [], extrapolation: '', source_url: '' },
     pitfalls: [{ id: 'SMP103', severity: 'warning', text: HOSTILE, source_url: 'https://docs.aws.amazon.com/x' }],
-    assumptions: ['Nothing.']
+    assumptions: ['Nothing.'],
+    tooltips: { 'Batch size': 'Samples per step.' },
+    glossary: [{ term: 'batch size', text: HOSTILE, title: 'A page', url: 'javascript:alert(1)' }]
   };
 }
 
@@ -136,4 +138,4 @@ export class FakeModel {
   }
 }
 
-export const settings = (batch: number, degree: number): Settings => moment(batch, degree).settings;
+export const settings = (batch: number, degree: number): Settings => snapshot(batch, degree).settings;

@@ -15,8 +15,8 @@ beforeEach(() => {
 
 test('a move shows the estimate of the table before the kernel answers', () => {
   session.move('batch_size', 24);
-  expect(session.screen.moment.costs.needed_gib).toBe(24);
-  expect(session.screen.words).toBe('Batch size 16 → 24: memory needed +8.0 GiB (24.0 of 30.0 GiB), throughput +50 %.');
+  expect(session.screen.snapshot.costs.needed_gib).toBe(24);
+  expect(session.screen.summary).toBe('Batch size 16 → 24: memory +8.0 GiB per GPU (24.0 of 30.0 GiB), throughput +50 %.');
   expect(model.get('_request')).toMatchObject({ settings: settings(24, 1), moved: 'batch_size' });
 });
 
@@ -24,12 +24,12 @@ test('a drag compares with where it began, whatever the kernel answers meanwhile
   session.move('batch_size', 24);
   model.answer(24, 1);
   session.move('batch_size', 32);
-  expect(session.screen.words).toMatch(/^Batch size 16 → 32: /);
+  expect(session.screen.summary).toMatch(/^Batch size 16 → 32: /);
   session.commit();
   model.answer(32, 1);
-  expect(session.screen.words).toMatch(/^Batch size 16 → 32: /);
+  expect(session.screen.summary).toMatch(/^Batch size 16 → 32: /);
   session.move('batch_size', 24);
-  expect(session.screen.words).toMatch(/^Batch size 32 → 24: /);
+  expect(session.screen.summary).toMatch(/^Batch size 32 → 24: /);
 });
 
 test('an answer to anything but the newest request is passed over', () => {
@@ -47,15 +47,15 @@ test('a second control is asked of the kernel while the table is of before the f
   session.move('tensor_parallel_degree', 2);
   expect(model.get('_request')).toMatchObject({ settings: settings(24, 1), moved: 'tensor_parallel_degree', value: 2 });
   // What is not known yet is not made up.
-  expect(session.screen.moment.settings).toEqual(settings(24, 1));
+  expect(session.screen.snapshot.settings).toEqual(settings(24, 1));
   model.answer(24, 2);
-  expect(session.screen.moment.settings).toEqual(settings(24, 2));
+  expect(session.screen.snapshot.settings).toEqual(settings(24, 2));
 });
 
 test('what cannot be combined keeps the last figures and says why', () => {
   session.move('tensor_parallel_degree', 4);
   expect(session.screen).toMatchObject({ problem: REFUSED, moved: 'tensor_parallel_degree', settings: settings(16, 4) });
-  expect(session.screen.moment.settings).toEqual(settings(16, 1));
+  expect(session.screen.snapshot.settings).toEqual(settings(16, 1));
   session.move('tensor_parallel_degree', 2);
   expect(session.screen.problem).toBe('');
 });
@@ -63,7 +63,7 @@ test('what cannot be combined keeps the last figures and says why', () => {
 test("another view's move, or Python's, is shown while nothing is asked", () => {
   model.answer(32, 2, 'other:1');
   expect(session.screen.settings).toEqual(settings(32, 2));
-  expect(session.screen.words).toBe('from the kernel');
+  expect(session.screen.summary).toBe('from the kernel');
 });
 
 test('after a refusal the kernel is listened to again', () => {
@@ -99,6 +99,6 @@ test('the way back to the recommendation', () => {
   session.move('batch_size', 32);
   session.commit();
   session.reset();
-  expect(session.screen.moment).toBe(session.shown.recommended);
-  expect(session.screen.words).toBe('Batch size 32 → 16: memory needed −16.0 GiB (16.0 of 30.0 GiB), throughput −50 %; now it fits.');
+  expect(session.screen.snapshot).toBe(session.shown.recommended);
+  expect(session.screen.summary).toBe('Batch size 32 → 16: memory −16.0 GiB per GPU (16.0 of 30.0 GiB), throughput −50 %; now fits.');
 });

@@ -61,7 +61,7 @@ test('a slider stands on allowed values only and says which', () => {
   slide('batch_size', 2);
   expect(slider('batch_size').getAttribute('aria-valuetext')).toBe('24');
   expect(text('.smp-number')).toBe('24 GiB');
-  expect(text('.smp-words')).toContain('Batch size 16 → 24: memory needed +8.0 GiB');
+  expect(text('.smp-change')).toContain('Batch size 16 → 24: memory +8.0 GiB per GPU');
   expect(text('.smp-configuration .smp-title')).toBe('Your configuration');
 });
 
@@ -79,8 +79,8 @@ test('a combination that cannot be says why beside its control, and all else sta
   expect(row.querySelector('[role=alert]')!.textContent).toBe(REFUSED);
   expect(text('.smp-number')).toBe('16 GiB');
   expect(el.querySelector<HTMLElement>('.smp-stale')!.hidden).toBe(false);
-  expect(text('.smp-configuration .smp-title')).toBe('The last settings that can be combined');
-  expect(el.querySelector<HTMLElement>('.smp-words')!.hidden).toBe(true);
+  expect(text('.smp-configuration .smp-title')).toBe('Last valid configuration');
+  expect(el.querySelector<HTMLElement>('.smp-change')!.hidden).toBe(true);
 });
 
 test('two views of one model stay in step', () => {
@@ -110,7 +110,7 @@ test('what was inserted is no longer said once it is no longer what is on screen
   document.addEventListener('smp-advisor:insert-cell', take);
   press('Insert estimator cell');
   slide('batch_size', 2);
-  expect(text('.smp-status')).toContain('Asking');
+  expect(text('.smp-status')).toContain('Waiting');
   press('Insert estimator cell');
   reply(['estimator'], settings(24, 1));
   expect(text('.smp-status')).toBe('Inserted a cell below.');
@@ -129,12 +129,12 @@ test('two cells that are copied are to be pasted apart: in one, the estimator wo
   vi.stubGlobal('navigator', { clipboard: { writeText: vi.fn().mockResolvedValue(undefined) } });
   press('Copy code');
   reply(['%%writefile train.py', 'estimator']);
-  await vi.waitFor(() => expect(text('.smp-status')).toContain('two new cells, the script apart from the estimator'));
+  await vi.waitFor(() => expect(text('.smp-status')).toContain('two new cells: first the script, then the estimator'));
 });
 
 test('going back leaves the focus in the view, where the button was', () => {
   slide('batch_size', 2);
-  const back = [...el.querySelectorAll('button')].find(one => one.textContent === 'Back to recommended')!;
+  const back = [...el.querySelectorAll('button')].find(one => one.textContent === 'Reset to recommended')!;
   back.focus();
   back.click();
   expect(back.hidden).toBe(true);
@@ -226,7 +226,7 @@ test('a script is checked by its path, and what is found stays text', () => {
   expect(text('.smp-findings')).toContain('train.py:3 Too early. (SMP101)');
   expect(text('.smp-findings pre')).toBe(`${HOSTILE}\n       ^`);
   expect(el.querySelector('.smp-findings a, .smp-findings img')).toBeNull();
-  expect(text('.smp-findings')).toContain('What could not be followed (1)');
+  expect(text('.smp-findings')).toContain('Unresolved parts (1)');
 });
 
 test('a fix is written where the user says, and only then', () => {

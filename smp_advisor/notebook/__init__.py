@@ -1,4 +1,4 @@
-"""The advisor inside Jupyter: widget, magics, and what stands in for them where they cannot run."""
+"""The advisor inside Jupyter: the widget, the magics, and simpler views for pages that cannot load the widget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Advisor"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loading the extension imports this package; the widget, and ipywidgets with it, waits for its first use.
+    # Loading the extension imports this package. The widget and ipywidgets are imported on first use.
     if name == "Advisor":
         return import_module("smp_advisor.notebook.advisor").Advisor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The widget: a recommendation whose controls can be moved."""
+"""The widget: a recommendation with controls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import traitlets as t
 from IPython.core.getipython import get_ipython
 
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.notebook import workbench
+from smp_advisor.notebook import control_state
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.display import show
 from smp_advisor.notebook.estimator_panel import pasted
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 __all__ = ["Advisor"]
 
 VIEW_MIME = "application/vnd.smp-advisor.view+json"
-"""Tells the lab extension that the picture beside may stand in for a widget that is gone with its kernel."""
+"""Marks an output of the advisor. The lab extension shows its picture if the kernel with the widget is gone."""
 
 _STATIC = Path(__file__).parents[1] / "static"
 
 
 class Advisor(anywidget.AnyWidget):
-    """Shows `advice`, and lets its settings be moved; what the plan then costs is shown at once.
+    """Shows a recommendation with controls for its settings, and the estimate of the plan that they make.
 
     Examples
     --------
@@ -54,40 +54,40 @@ class Advisor(anywidget.AnyWidget):
     _esm = _STATIC / "widget.js"
     _css = _STATIC / "widget.css"
 
-    _recommendation = t.Dict(help="What stays the same while the controls move.").tag(sync=True)
-    _state = t.Dict(help="Where the controls stand, and what that costs.").tag(sync=True)
-    _ahead = t.Dict(help="The estimates of all moves from there.").tag(sync=True)
-    _request = t.Dict(help="What a view asks for: all settings, or one move from them.").tag(sync=True)
+    _recommendation = t.Dict(help="Data that no control changes.").tag(sync=True)
+    _state = t.Dict(help="Values of the controls, and the estimate of their plan.").tag(sync=True)
+    _ahead = t.Dict(help="Estimates of all moves from these values.").tag(sync=True)
+    _request = t.Dict(help="Request of a view: all settings, or one move from them.").tag(sync=True)
 
     def __init__(self, advice: Advice) -> None:
-        self._bench = workbench.recommended(advice)
+        self._controls = control_state.recommended(advice)
         self.handshakes: list[Handshake] = []
         self.fallbacks: list[Fallback] = []
         self._shown_in: int | None = None
         self._served: dict[str, int] = {}
-        # Views may speak from another thread than cells run in: JupyterLab sends their messages over a subshell.
+        # Messages of views may arrive in another thread than that of the cells: JupyterLab sends them over a subshell.
         self._turn = RLock()
         super().__init__(
             _recommendation=dict(recommendation(advice)),
             _state=self._as_state(),
-            _ahead=dict(look_ahead(advice, self._bench.settings)),
+            _ahead=dict(look_ahead(advice, self._controls.settings)),
         )
         self.on_msg(self._on_message)
 
     @property
     def advice(self) -> Advice:
-        """The recommendation, whatever the controls say."""
-        return self._bench.advice
+        """The recommendation, whatever the values of the controls."""
+        return self._controls.advice
 
     @property
     def plan(self) -> Plan:
-        """The plan of the controls; the recommended one until they are moved."""
-        return self._bench.plan
+        """Plan of the controls; the recommended plan until they are moved."""
+        return self._controls.plan
 
     @property
     def estimate(self) -> Estimate:
-        """What `plan` costs."""
-        return self._bench.estimate
+        """Estimate of `plan`."""
+        return self._controls.estimate
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -96,16 +96,16 @@ class Advisor(anywidget.AnyWidget):
 
     @property
     def pitfalls(self) -> tuple[Pitfall, ...]:
-        """What the recommendation demands of the script and the data."""
+        """Requirements of the recommendation for the script and the data."""
         return self.advice.pitfalls
 
     @property
     def alternatives(self) -> pd.DataFrame:
-        """Other plans, best first, with why they lost."""
+        """Other plans, best first, with the reason against each."""
         return self.advice.alternatives
 
     def cells(self, what: str = "job", sdk: str = "auto", **options: Any) -> list[str]:
-        """The cells of one kind for `plan`, in the order they are to be run.
+        """Cells of one kind for `plan`, in the order in which they run.
 
         Parameters
         ----------
@@ -115,69 +115,69 @@ class Advisor(anywidget.AnyWidget):
         sdk
             Version of the SageMaker Python SDK to write for: ``v2``, ``v3``, or ``auto``, the one installed.
         options
-            Of the job, see `smp_advisor.export.JobOptions`.
+            Options of the job, see `smp_advisor.export.JobOptions`.
         """
-        return cells(self.advice, workbench.require(self._bench).plan, what, sdk, **options)
+        return cells(self.advice, control_state.require(self._controls).plan, what, sdk, **options)
 
     def cell(self, sdk: str = "auto", **options: Any) -> str:
         """The cell that starts the job of `plan`."""
-        return self.advice.cell(sdk, workbench.require(self._bench).plan, **options)
+        return self.advice.cell(sdk, control_state.require(self._controls).plan, **options)
 
     def script_cell(self) -> str:
-        """The cell that writes the training script of `plan`; empty where the script is the user's own."""
-        return self.advice.script_cell(workbench.require(self._bench).plan)
+        """The cell that writes the training script of `plan`; empty if you use a script of your own."""
+        return self.advice.script_cell(control_state.require(self._controls).plan)
 
     @property
     def recommendation(self) -> Recommendation:
-        """What the views show of the advice, as plain data."""
+        """The recommendation as plain data, for the views."""
         return cast("Recommendation", self._recommendation)
 
     @property
     def state(self) -> dict[str, Any]:
-        """Where the controls stand, as plain data."""
+        """Values of the controls and the estimate of their plan, as plain data."""
         return dict(self._state)
 
     def move(self, **settings: Setting) -> str:
-        """Move controls by name, one after the other, and say what the last move did.
+        """Move controls by name, one after the other, and return a summary of the last change.
 
         Raises
         ------
         PlanError
-            No such control, or the settings exclude each other; the controls then stay where they were.
+            There is no such control, or the settings exclude each other. The controls then keep their values.
         """
         with self._turn:
-            bench = self._bench
+            state = self._controls
             for name, value in settings.items():
-                bench = workbench.move(bench, name, value)
+                state = control_state.move(state, name, value)
             for name, value in settings.items():
-                if bench.settings[name] != value:
-                    raise PlanError(f"{name}={value!r} and the others exclude each other: leave one out.")
-            self._settle(workbench.require(bench))
-            return bench.words
+                if state.settings[name] != value:
+                    raise PlanError(f"{name}={value!r} and the other settings exclude each other: leave one out.")
+            self._settle(control_state.require(state))
+            return state.summary
 
     def reset(self) -> None:
-        """Put the controls back to the recommendation."""
+        """Set the controls to the recommendation."""
         with self._turn:
-            self._settle(workbench.recommended(self.advice))
+            self._settle(control_state.recommended(self.advice))
 
-    def _settle(self, bench: workbench.Bench, answers: str = "") -> None:
-        stale = bench.settings != self._bench.settings
-        self._bench = bench
+    def _settle(self, state: control_state.ControlState, answers: str = "") -> None:
+        stale = state.settings != self._controls.settings
+        self._controls = state
         self._state = self._as_state(answers)
-        # Sent after the state: it is larger, and only the next move needs it.
+        # Sent after the state, because it is larger and only the next move needs it.
         if stale:
-            self._ahead = dict(look_ahead(self.advice, bench.settings))
+            self._ahead = dict(look_ahead(self.advice, state.settings))
 
     def _as_state(self, answers: str = "") -> dict[str, Any]:
-        bench = self._bench
+        state = self._controls
         return {
             "answers": answers,
-            "settings": bench.settings,
-            "controls": control_dicts(bench.advice, bench.settings),
-            "moment": dict(bench.moment),
-            "moved": bench.moved,
-            "problem": bench.problem,
-            "words": bench.words,
+            "settings": state.settings,
+            "controls": control_dicts(state.advice, state.settings),
+            "snapshot": dict(state.snapshot),
+            "moved": state.moved,
+            "problem": state.problem,
+            "summary": state.summary,
         }
 
     @t.observe("_request")
@@ -187,29 +187,32 @@ class Advisor(anywidget.AnyWidget):
                 self._serve(change["new"])
 
     def _serve(self, request: dict[str, Any]) -> bool:
-        """Do what a view asked for, or say why not; its settings are complete, so that no earlier request matters."""
+        """Apply the request of a view, or send it the reason against it.
+
+        Requests contain all settings, so that no earlier one matters.
+        """
         identity = str(request.get("id", ""))
         view, _, number = identity.rpartition(":")
         order = int(number) if number.isdigit() else 0
         if order and order <= self._served.get(view, 0):
-            # A move comes as a message and as a trait, and traits wait for one another: it may be served already, or
-            # a newer one be, which it must not undo.
+            # A move arrives both as a message and as a trait, and traits wait for one another. This one or a newer one,
+            # which it must not undo, may already be applied.
             return True
         self._served[view] = order
-        library = self._bench.advice.plan.library
+        library = self._controls.advice.plan.library
         try:
             settings = require_settings(request.get("settings"), library)
             moved = str(request.get("moved") or "")
             if "value" in request:
-                # The view did not know what the move leads to: what must follow follows here.
+                # The view does not know the dependent settings of this move: they are set here.
                 require_settings({**settings, moved: request["value"]}, library)
-                bench = workbench.move(workbench.apply(self._bench, settings), moved, request["value"])
+                state = control_state.move(control_state.apply(self._controls, settings), moved, request["value"])
             else:
-                bench = workbench.apply(self._bench, settings, moved=moved)
+                state = control_state.apply(self._controls, settings, moved=moved)
         except AdvisorError as error:
             self.send({"kind": "failed", "id": identity, "text": str(error)})
             return False
-        self._settle(bench, answers=identity)
+        self._settle(state, answers=identity)
         return True
 
     def _on_message(self, _: object, content: dict[str, Any], buffers: object) -> None:  # noqa: ARG002 (ipywidgets' name)
@@ -217,27 +220,27 @@ class Advisor(anywidget.AnyWidget):
             for handshake in self.handshakes:
                 handshake.arrived()
         elif content.get("kind") in {"move", "export"}:
-            # The controls' values travel with the request: the cell can never lag behind them.
+            # The request contains the values of the controls, so the cell always matches them.
             request = content["request"]
             with self._turn:
                 if self._serve(request) and content["kind"] == "export":
-                    wanted = str(content.get("what", "job")), str(content.get("sdk", "auto"))
-                    self._send_cells(request["id"], *wanted)
+                    kind, sdk = str(content.get("what", "job")), str(content.get("sdk", "auto"))
+                    self._send_cells(request["id"], kind, sdk)
 
         elif content.get("kind") == "check":
             with self._turn:
-                found = checked(str(content.get("path", "")), self.plan)
-            self.send({"kind": "checked", "id": str(content.get("id", "")), **found})
+                report = checked(str(content.get("path", "")), self.plan)
+            self.send({"kind": "checked", "id": str(content.get("id", "")), **report})
         elif content.get("kind") == "fix":
             with self._turn:
-                found = fixed(content, self.plan)
-            self.send({"kind": "checked", "id": str(content.get("id", "")), **found})
+                report = fixed(content, self.plan)
+            self.send({"kind": "checked", "id": str(content.get("id", "")), **report})
         elif content.get("kind") == "paste":
             shell = get_ipython()
             names = {} if shell is None else shell.user_ns
             with self._turn:
-                read = pasted(str(content.get("text", "")), self.advice, self.plan, names)
-            self.send({"kind": "pasted", "id": str(content.get("id", "")), **read})
+                report = pasted(str(content.get("text", "")), self.advice, self.plan, names)
+            self.send({"kind": "pasted", "id": str(content.get("id", "")), **report})
 
     def _send_cells(self, identity: str, what: str, sdk: str) -> None:
         try:
@@ -245,15 +248,15 @@ class Advisor(anywidget.AnyWidget):
         except AdvisorError as error:
             self.send({"kind": "failed", "id": identity, "text": str(error)})
         else:
-            self.send({"kind": "cells", "id": identity, "settings": self._bench.settings, "sources": sources})
+            self.send({"kind": "cells", "id": identity, "settings": self._controls.settings, "sources": sources})
 
     def _html(self) -> str:
-        return static_html(self.recommendation, self._bench.moment)
+        return static_html(self.recommendation, self._controls.snapshot)
 
     def _text(self) -> str:
         if self.plan == self.advice.plan:
             return str(self.advice)
-        return f"{self.advice}\n\nMoved to {self.plan}\n{self._bench.words}"
+        return f"{self.advice}\n\nCurrent plan: {self.plan}\n{self._controls.summary}"
 
     def __repr__(self) -> str:
         return f"Advisor({self.advice.model.name!r}, {self.plan!r})"
@@ -265,7 +268,7 @@ class Advisor(anywidget.AnyWidget):
         return {**data, **own}, metadata
 
     def show_now(self) -> None:
-        """Display the advisor; as the value of the same cell it is then not displayed a second time."""
+        """Display the advisor. As the value of the same cell, it is not displayed a second time."""
         show(self)
         self._shown_in = _execution_count()
 

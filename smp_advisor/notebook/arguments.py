@@ -1,4 +1,4 @@
-"""What a magic's words mean: numbers as people write them, and models by name, path or count."""
+"""Arguments of magics: numbers such as 300B, and models by name, path or parameter count."""
 
 # mypy: allow-untyped-calls
 # IPython does not annotate the functions called here.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Mapping
 
-__all__ = ["amount", "helped", "model_named", "parsed", "read", "whole"]
+__all__ = ["amount", "model_named", "parsed", "read", "whole_number", "with_help"]
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def amount(text: str) -> float:
     Raises
     ------
     AdvisorError
-        It is none.
+        The text is not a number.
     """
     word = text.strip().lower()
     scale = _SCALES.get(word[-1:], 1.0)
@@ -42,13 +42,13 @@ def amount(text: str) -> float:
         raise AdvisorError(f"{text!r} is not a number; write for example 300B, 3e11 or 300_000_000.") from None
 
 
-def whole(text: str) -> int:
+def whole_number(text: str) -> int:
     """A whole number.
 
     Raises
     ------
     AdvisorError
-        It is none.
+        The text is not a number.
     """
     try:
         value = amount(text)
@@ -60,12 +60,12 @@ def whole(text: str) -> int:
 
 
 def model_named(text: str, namespace: Mapping[str, Any]) -> Any:
-    """The notebook's variable of that name, else the text itself: a count such as ``10B``, or the path of a config.
+    """The notebook's variable of that name, else the text: a parameter count such as ``10B``, or the path of a config.
 
     Raises
     ------
     AdvisorError
-        It reads like a variable that the notebook does not have.
+        The text is a name, and the notebook has no variable of that name.
     """
     word = text.strip("'\"")
     if word in namespace:
@@ -78,14 +78,14 @@ def model_named(text: str, namespace: Mapping[str, Any]) -> Any:
     return word
 
 
-def helped(magic: Any) -> Any:
-    """The same magic, which answers ``--help`` with its options and does nothing else."""
+def with_help(magic: Any) -> Any:
+    """The same magic, with an option ``--help`` that only prints its options."""
 
     @wraps(magic)
     def answer(self: Any, line: str, *cell: str) -> Any:
         if "--help" not in line.split():
             return magic(self, line, *cell)
-        print(magic.parser.format_help())  # noqa: T201 (that is what was asked for)
+        print(magic.parser.format_help())  # noqa: T201 (the purpose of --help)
         return None
 
     return answer
@@ -97,34 +97,34 @@ def parsed(magic: Any, line: str) -> Namespace:
     Raises
     ------
     UsageError
-        A quotation is open, an option is unknown or has a value that it does not take.
+        A quotation mark is not closed, or an option or its value is unknown.
     """
     try:
-        # A word with a space is no option to argparse: "-5B" is a value, and who reads it says what is wrong with it.
+        # argparse takes a word with a space for a value: the reader of "-5B" then reports the error.
         words = [f" {word}" if re.match(r"-\d", word) else word for word in arg_split(line)]
-        found = cast("Namespace", magic.parser.parse_args(words))
+        options = cast("Namespace", magic.parser.parse_args(words))
     except ValueError as error:
         raise UsageError(f"The line cannot be read: {error}.") from None
     except UsageError as error:
         raise UsageError(_explained(magic, str(error))) from None
-    for name, value in vars(found).items():
+    for name, value in vars(options).items():
         if isinstance(value, str):
-            setattr(found, name, value.strip())
-    return found
+            setattr(options, name, value.strip())
+    return options
 
 
 def _explained(magic: Any, problem: str) -> str:
-    """An error of argparse as a sentence, with the option that was probably meant."""
+    """An error of argparse as a sentence, with the most similar option."""
     name = f"%{magic.__name__}"
     unknown = problem.removeprefix("unrecognized arguments: ").split()
     if unknown == problem.split():
         return f"{problem[:1].upper()}{problem[1:]}; {name} --help explains them."
-    known = [name for action in magic.parser._actions for name in action.option_strings]  # noqa: SLF001 (no other way)
-    near = difflib.get_close_matches(unknown[0].split("=")[0], known, n=1)
+    names = [name for action in magic.parser._actions for name in action.option_strings]  # noqa: SLF001 (no other way)
+    near = difflib.get_close_matches(unknown[0].split("=")[0], names, n=1)
     hint = f"did you mean {near[0]}?" if near else f"{name} --help lists its options."
-    return f"{name} takes no {' '.join(unknown)}; {hint}"
+    return f"{name} has no option {' '.join(unknown)}; {hint}"
 
 
 def read(text: str | None, reader: Callable[[str], T]) -> T | None:
-    """What `reader` makes of an option's text; None where the option is not given."""
+    """Value that `reader` returns for the text of an option; None without the option."""
     return None if text is None else reader(text)

@@ -1,4 +1,4 @@
-"""The code that a plan exports, as the cells to insert."""
+"""Code of a plan, as cells to insert."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "cells"]
 
 KINDS = ("job", "script", "local", "monitoring", "permissions", "quota")
-"""What can be exported: the job with its training script, the script alone, and the cells beside them."""
+"""Kinds of cells: the job with its training script, the script alone, and cells for preparing and watching jobs."""
 
 
 def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **options: Any) -> list[str]:
-    """Cells in the order they are to be run.
+    """Cells in the order in which they run.
 
     Parameters
     ----------
     advice, plan
-        What is exported.
+        The recommendation, and the plan to export.
     what
         One of `KINDS`; ``job`` is the training script, unless it is the user's own, and the cell that starts it.
     sdk
         Version of the SageMaker Python SDK that the job's cell is written for.
     options
-        Of the job, see `smp_advisor.export.JobOptions`.
+        Options of the job, see `smp_advisor.export.JobOptions`.
     """
     if what == "job":
-        # The estimator first: what it refuses must not leave half of the cells behind.
-        started = advice.cell(sdk, plan, **options)
-        sources = ["" if options.get("script") else advice.script_cell(plan), started]
+        # The estimator first: if it refuses the plan, no cell is returned.
+        estimator = advice.cell(sdk, plan, **options)
+        sources = ["" if options.get("script") else advice.script_cell(plan), estimator]
     elif what == "script":
         sources = [advice.script_cell(plan)]
     elif what == "local":
@@ -45,5 +45,5 @@ def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **op
     elif what == "quota":
         sources = [advice.quota_cell(**options)]
     else:
-        raise ExportError(f"There is no cell {what!r} to export; there are {', '.join(KINDS)}.")
+        raise ExportError(f"There is no cell {what!r} to export: choose one of {', '.join(KINDS)}.")
     return [source for source in sources if source.strip()]

@@ -1,7 +1,7 @@
-"""Bars as plain HTML, for where the front end cannot draw them: saved notebooks, printed pages, the fall-back view.
+"""Bars as plain HTML for pages without the front end: saved notebooks, printed pages, the fallback view.
 
-A part is the border of an empty element: a page that does not trust the notebook takes SVG out, and paper drops
-backgrounds; borders stay in both. Nothing lies over anything else, because positions would be taken out as well.
+A part is the border of an empty element. Untrusted notebooks lose SVG and printed pages lose backgrounds; borders
+remain in both. Elements do not overlap, because untrusted notebooks lose positions too.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
     from smp_advisor.notebook.view_state import Costs, Recommendation
 
-__all__ = ["COLOURS", "legend", "memory_chart", "time_chart"]
+__all__ = ["COLORS", "legend", "memory_chart", "time_chart"]
 
-COLOURS = (
+COLORS = (
     "#0072b2", "#56b4e9", "#009e73", "#f0e442", "#e69f00", "#d55e00", "#cc79a7",
     "#666666", "#8c8c8c", "#b0b0b0", "#d4d4d4",
 )  # fmt: skip
-"""Okabe and Ito's, told apart with any common colour-vision deficiency; greys for what no setting changes."""
+"""Okabe and Ito's, distinguishable with common color vision deficiencies; gray for parts that no setting changes."""
 
 _BAR_PX = 22
 _MARK_PX = 7
 
-_A_SECOND = 0.9995  # with as many digits as are shown
+_A_SECOND = 0.9995  # as many digits as are shown
 _LEAST_SHARE = 0.0005
-"""Of a step's time: parts that take less are left out of texts."""
+"""Share of the step time below which texts omit a part."""
 
 
 def memory_chart(shown: Recommendation, costs: Costs) -> str:
-    """One bar a group of stages, against the usable memory."""
+    """One bar per group of stages, next to the usable memory."""
     usable = shown["usable_gib"]
     full = 1.04 * max(usable, shown["nominal_gib"], *(stage["total_gib"] for stage in costs["stages"]))
     rows = []
@@ -48,19 +48,19 @@ def memory_chart(shown: Recommendation, costs: Costs) -> str:
 
 
 def time_chart(shown: Recommendation, costs: Costs) -> str:
-    """One bar of the parts of a step."""
+    """One bar with the parts of a step."""
     total = costs["step_seconds"]
     label = f"Step time {seconds(total)}: " + _listed(shown["seconds"], costs["seconds"], "s")
     return _row("Each step", _bar(label, shown["seconds"], costs["seconds"], "s", total), seconds(total))
 
 
 def legend(names: Sequence[str], values: Sequence[float], unit: str) -> str:
-    """Colour, name and value of each part, the largest first; parts of nothing are left out."""
+    """Color, name and value of each part, the largest first. Empty parts are omitted."""
     total = sum(values)
     parts = sorted((value, index) for index, value in enumerate(values) if _worth(value, unit, total))
     items = [
         f'<span style="white-space:nowrap;margin-right:14px"><span style="display:inline-block;width:10px;height:10px;'
-        f'margin-right:5px;background:{COLOURS[index]};outline:1px solid #0003"></span>'
+        f'margin-right:5px;background:{COLORS[index]};outline:1px solid #0003"></span>'
         f"{escape(names[index])} {_amount(value, unit, total)}</span>"
         for value, index in reversed(parts)
     ]
@@ -71,15 +71,15 @@ def _bar(label: str, names: Sequence[str], values: Sequence[float], unit: str, f
     total = sum(values)
     parts = "".join(
         f'<div title="{escape(name)}: {_amount(value, unit, total)}" style="width:{100 * value / full:.2f}%;'
-        f'border-top:{_BAR_PX}px solid {colour}"></div>'
-        for name, value, colour in zip(names, values, COLOURS, strict=False)
+        f'border-top:{_BAR_PX}px solid {color}"></div>'
+        for name, value, color in zip(names, values, COLORS, strict=False)
         if value > 0
     )
     return f'<div role="img" aria-label="{escape(label)}" style="display:flex">{parts}</div>'
 
 
 def _marks(usable: float, nominal: float, full: float) -> str:
-    """A line beneath the bar where usable memory ends, and a thinner one at the nominal memory."""
+    """A line below the bar at the usable memory, and a thinner line at the nominal memory."""
     ends = [(usable, "2px solid")]
     if nominal > usable:
         ends.append((nominal, "1px solid"))
@@ -109,12 +109,12 @@ def _listed(names: Sequence[str], values: Sequence[float], unit: str) -> str:
 
 
 def _worth(value: float, unit: str, total: float) -> bool:
-    """Whether a part can be read off: a step takes milliseconds or minutes, memory is always of GiB."""
+    """Whether a part is large enough to list: a step takes milliseconds or minutes, memory is always some GiB."""
     return value >= (_LEAST_SHARE * total if unit == "s" else 0.005) and value > 0
 
 
 def _amount(value: float, unit: str, total: float) -> str:
-    """A part of `total`: those of a time are all in seconds, or all in milliseconds."""
+    """Text of a part of `total`. Parts of one time are all in seconds or all in milliseconds."""
     if unit == "s":
         return f"{value:.{3 if value < 0.1 else 2}f} s" if total >= _A_SECOND > value else seconds(value)
     return f"{value:.2f} {unit}" if value < 0.1 else f"{value:.1f} {unit}"

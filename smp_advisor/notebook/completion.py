@@ -1,4 +1,4 @@
-"""Completing the options of the magics."""
+"""Completion of the options of magics."""
 
 # mypy: allow-untyped-calls
 # IPython does not annotate the functions called here.
@@ -16,7 +16,7 @@ __all__ = ["complete_options", "option_words"]
 
 
 def option_words(magic: Any, typed: str) -> list[str]:
-    """Words that can follow what is typed: the values of the option before, or the options not yet given.
+    """Words that can come next: values of the preceding option, or options that are not used yet.
 
     Parameters
     ----------
@@ -29,8 +29,8 @@ def option_words(magic: Any, typed: str) -> list[str]:
     if typed and not typed[-1].isspace():
         words = words[:-1]
     # argparse has no public list of its options.
-    stated = magic.parser._actions  # noqa: SLF001
-    actions = [action for action in stated if action.option_strings and action.dest != "help"]
+    options = magic.parser._actions  # noqa: SLF001
+    actions = [action for action in options if action.option_strings and action.dest != "help"]
     for action in actions:
         if words and words[-1] in action.option_strings and action.nargs != 0:
             return _values(action.dest, action.choices)
@@ -46,7 +46,7 @@ def _values(option: str, choices: Any) -> list[str]:
 
 
 def complete_options(shell: InteractiveShell, magics: Mapping[str, Any]) -> Callable[[], None]:
-    """Register completion for each magic by name; the result undoes it."""
+    """Register completion for each magic by name. The returned function removes it."""
     registered: list[tuple[str, Any]] = []
     for name, magic in magics.items():
 

@@ -1,4 +1,4 @@
-"""The controls and the positions that each may take, the others held."""
+"""The controls of the advisor, with the values that each can take while the others are fixed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, cast
 from smp_advisor.libraries.positions import Situation, positions
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
+from smp_advisor.notebook.labels import value_text
 from smp_advisor.notebook.settings import label_of, plan_fields_of
-from smp_advisor.notebook.words import value_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,20 +32,20 @@ _KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Control:
-    """One control and where it can stand."""
+    """One control with its values."""
 
     name: str
     label: str
     kind: Kind
     values: tuple[Setting, ...]
-    """Positions in the order of the slider; the current value is one of them."""
+    """In the order of the slider. The current value is one of them."""
     texts: tuple[str, ...]
     help: str
-    """What it does and costs, from the library's schema."""
+    """Tooltip: purpose and cost from the library's schema, then the parameters that it sets."""
 
 
 def controls(advice: Advice, settings: Settings) -> list[Control]:
-    """Every control with its positions, while the others stay."""
+    """Every control with its values, while the others are fixed."""
     situation = Situation(
         plan=advice.plan,
         fields=plan_fields_of(advice, settings),
@@ -61,17 +61,23 @@ def controls(advice: Advice, settings: Settings) -> list[Control]:
 def _control(library: str, name: str, values: Iterable[Setting], current: Setting) -> Control:
     listed = list(values)
     if current not in listed:
-        # What is set has a position even where it is no round number.
+        # The current value has a position even if it is not one of the regular values.
         listed = sorted([*listed, current], key=_order) if name not in _KINDS else [*listed, current]
-    described = schema(library).described(get_library(library).control_codec.described_by(name))
+    codec = get_library(library).control_codec
+    described = schema(library).described(codec.described_by(name))
+    parameters = list(codec.fields({name: current}))
     return Control(
         name=name,
         label=label_of(library, name),
         kind=_KINDS.get(name, "slider"),
         values=tuple(listed),
         texts=tuple(value_text(name, value) for value in listed),
-        help=described.doc if described else "",
+        help=f"{described.doc if described else ''} {_named(parameters)}".strip(),
     )
+
+
+def _named(parameters: list[str]) -> str:
+    return f"Parameter{'s' if len(parameters) > 1 else ''}: {', '.join(parameters)}."
 
 
 def _order(value: Setting) -> int:

@@ -1,4 +1,4 @@
-"""Putting an advisor on screen, once, with something in its place where the front end cannot load."""
+"""Display of an advisor, with a fallback view for pages that cannot load its front end."""
 
 # mypy: allow-untyped-calls
 # IPython does not annotate the functions called here.
@@ -19,7 +19,7 @@ __all__ = ["show"]
 
 
 def show(advisor: Advisor) -> None:
-    """Display an advisor; if no view of it reports within seconds, the fall-back view takes its place."""
+    """Display an advisor. If no view of it responds within seconds, the fallback view replaces it."""
     from smp_advisor.notebook.fallback import fallback_bundle
 
     data, metadata = advisor._repr_mimebundle_()

@@ -1,4 +1,4 @@
-"""``%smp_check`` over what configures a job rather than what trains: estimators, requests, recipes."""
+"""``%smp_check`` for configurations of jobs: estimators, requests and recipes."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _LARGEST = 1_000_000
 def check_if_estimator(
     source: str | Path, names: Mapping[str, Any], advice: Advice | None = None, *, forced: bool = False
 ) -> EstimatorReport | None:
-    """Check what configures a job; None where `source` does not, and is a script to be checked as one.
+    """Check the configuration of a job; None if `source` is a training script.
 
     Parameters
     ----------
     source
-        Path of a file, or a cell's text.
+        Path of a file, or the text of a cell.
     names
-        The notebook's names: plain data among them stands for names that the text takes from other cells.
+        Variables of the notebook: those with plain data resolve names that other cells define.
     advice
-        Whose model and job the checks of memory use.
+        Recommendation with the model and the job for the checks of memory.
     forced
-        Whether the user says that it configures a job.
+        Whether to check it as a configuration in any case.
     """
     from smp_advisor.estimators import check_estimator, looks_like_estimator
 
@@ -45,7 +45,7 @@ def check_if_estimator(
 
 
 def _text_of(path: Path) -> str | None:
-    """The text of a script; None for a notebook, whose cells may both train and configure, and for what is no text."""
+    """Text of a Python file; None for notebooks, which may contain both kinds of cells, and for files without text."""
     try:
         if path.suffix.lower() != ".py" or path.stat().st_size > _LARGEST:
             return None
@@ -55,7 +55,7 @@ def _text_of(path: Path) -> str | None:
 
 
 def plain_names(names: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """Numbers, texts and dictionaries of the notebook that the text names."""
+    """Numbers, texts and collections among the notebook's variables that the text uses."""
     used = set(re.findall(r"[A-Za-z]\w*", text))
     kinds = (bool, int, float, str, dict, list, tuple)
     return {name: value for name, value in names.items() if name in used and isinstance(value, kinds)}

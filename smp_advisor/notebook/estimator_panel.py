@@ -1,4 +1,4 @@
-"""What the widget's panel for a pasted cell shows: a check of its text, as plain data."""
+"""Data of the panel for pasted cells: findings, corrections and a comparison."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["pasted"]
 
 
 def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a pasted text and set its plan against the one on screen.
+    """Check a pasted text, and compare its plan with the plan on screen.
 
     Parameters
     ----------
     text
         A cell, dictionary, recipe or request.
     advice
-        Its model and job are what is trained.
+        Recommendation with the model and the job.
     plan
         The plan on screen.
     names
-        The notebook's names, for those that the text takes from other cells.
+        Variables of the notebook, for names that other cells define.
     """
     from smp_advisor.estimators import check_estimator
     from smp_advisor.notebook.estimator_cell import plain_names
@@ -43,7 +43,7 @@ def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> d
         "summary": f"{report.totals or 'No findings'}, for {advice.model.name}.",
         "read": [line.strip() for line in (*report.introduction, *report.outcome)],
         "findings": [{**finding.plain(), "place": f"line {finding.line}:"} for finding in report],
-        "unresolved": [f"Line {one.line}: {one.what}" for one in report.unresolved],
+        "unresolved": [f"Line {part.line}: {part.what}" for part in report.unresolved],
         "diff": report.diff,
         "corrected": report.corrected if report.diff else "",
         "comparison": _comparison(report, advice, plan),
@@ -51,14 +51,14 @@ def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> d
 
 
 def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> dict[str, Any] | None:
-    """From the pasted plan, or its corrected form, to the one on screen; None where it does not read into one."""
+    """Comparison of the pasted plan, or its corrected form, with the plan on screen; None without a plan."""
     from smp_advisor.estimators.comparison import compare
 
     read = report.main if report.plan is not None else report.mended
     if read is None or read.plan is None or read.job is None:
         return None
     try:
-        found = compare(
+        comparison = compare(
             advice.model,
             read.plan,
             plan,
@@ -70,8 +70,8 @@ def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> dict[str
         )
     except AdvisorError as error:
         return {"gain": str(error), "rows": []}
-    rows = [[one.setting, one.reference, one.recommended, one.because] for one in found.differences]
-    return {"gain": found.gain, "rows": rows}
+    rows = [[row.setting, row.reference, row.recommended, row.because] for row in comparison.differences]
+    return {"gain": comparison.gain, "rows": rows}
 
 
 def _nothing(summary: str) -> dict[str, Any]:

@@ -24,20 +24,20 @@ _loaded: WeakKeyDictionary[Any, Callable[[], None]] = WeakKeyDictionary()
 
 
 def load(shell: InteractiveShell) -> None:
-    """Register the magics and their completion; a second time does nothing."""
+    """Register the magics and their completion. A second call does nothing."""
     if shell in _loaded:
         return
-    loaded = [made(shell) for made in _CLASSES]
-    shell.register_magics(*loaded)
-    found = {name: getattr(one, name) for name in MAGICS for one in loaded if hasattr(one, name)}
-    _loaded[shell] = complete_options(shell, found)
+    groups = [group(shell) for group in _CLASSES]
+    shell.register_magics(*groups)
+    magics = {name: getattr(group, name) for name in MAGICS for group in groups if hasattr(group, name)}
+    _loaded[shell] = complete_options(shell, magics)
     hint = reload_hint()
     if hint:
         print(hint)  # noqa: T201
 
 
 def unload(shell: InteractiveShell) -> None:
-    """Take the magics away again."""
+    """Remove the magics and their completion."""
     undo = _loaded.pop(shell, None)
     if undo is None:
         return
@@ -45,5 +45,5 @@ def unload(shell: InteractiveShell) -> None:
     for name in MAGICS:
         for kind in ("line", "cell"):
             shell.magics_manager.magics[kind].pop(name, None)
-    for made in _CLASSES:
-        shell.magics_manager.registry.pop(made.__name__, None)
+    for group in _CLASSES:
+        shell.magics_manager.registry.pop(group.__name__, None)

@@ -1,4 +1,4 @@
-"""The advisor of core ipywidgets alone, for a page in which the front end is not loaded."""
+"""The advisor in core ipywidgets, for pages that cannot load its front end."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["NOTICE", "Fallback", "fallback_bundle"]
 
 NOTICE = (
-    "The advisor's own view could not load in this page. If smp_advisor was installed while the page was open, "
-    "reload the browser page once and run the cell again; until then this simpler view does the same."
+    "The advisor's own view could not load in this page. If you installed smp_advisor while the page was open, "
+    "reload the browser page once and run the cell again. Until then, this simpler view has the same controls."
 )
 
 
 class Fallback:
-    """Controls, figures and code as core widgets; `widget` holds them."""
+    """Controls, figures and code as core widgets. `widget` contains them."""
 
     def __init__(self, advisor: Advisor) -> None:
         self._advisor = advisor
@@ -40,7 +40,7 @@ class Fallback:
                 self._figures,
                 self._note,
                 w.HBox(
-                    [self._button("Back to recommended", self._reset), self._button("Show the cells", self._export)]
+                    [self._button("Reset to recommended", self._reset), self._button("Show the cells", self._export)]
                 ),
                 self._code,
             ],
@@ -58,23 +58,23 @@ class Fallback:
     def _draw(self, _: object = None) -> None:
         state = self._advisor.state
         self._controls.children = [self._control(control, state) for control in state["controls"]]
-        shown, now = self._advisor.recommendation, state["moment"]
+        shown, now = self._advisor.recommendation, state["snapshot"]
         self._figures.value = _lines(figures_html(shown, now) + bars_html(shown, now))
-        self._note.value = escape(state["problem"] or state["words"])
+        self._note.value = escape(state["problem"] or state["summary"])
 
     def _control(self, control: dict[str, Any], state: dict[str, Any]) -> w.Widget:
         name, value = control["name"], state["settings"][control["name"]]
         options: dict[str, Any] = {"description": control["label"], "style": {"description_width": "170px"}}
         layout = w.Layout(width="520px")
-        made: w.Widget
+        widget: w.Widget
         if control["kind"] == "checkbox":
-            made = w.Checkbox(value=value, indent=True, layout=layout, **options)
+            widget = w.Checkbox(value=value, indent=True, layout=layout, **options)
         else:
             kind = w.Dropdown if control["kind"] == "select" else w.SelectionSlider
             pairs = list(zip(control["texts"], control["values"], strict=True))
-            made = kind(options=pairs, value=value, disabled=len(pairs) < 2, layout=layout, **options)
-        made.observe(lambda change: self._move(name, change["new"]), "value")
-        return made
+            widget = kind(options=pairs, value=value, disabled=len(pairs) < 2, layout=layout, **options)
+        widget.observe(lambda change: self._move(name, change["new"]), "value")
+        return widget
 
     def _move(self, name: str, value: Any) -> None:
         try:
@@ -98,15 +98,15 @@ class Fallback:
 
 
 def _lines(html: str) -> str:
-    # ipywidgets sets lines of text as far apart as its buttons are high.
+    # ipywidgets sets the line height of text to the height of its buttons.
     return f'<div style="line-height:1.5">{html}</div>'
 
 
 def fallback_bundle(advisor: Advisor) -> dict[str, Any]:
-    """The mime bundle of the fall-back view; the static picture stays in it."""
-    made = Fallback(advisor)
-    advisor.fallbacks.append(made)
-    bundle = made.widget._repr_mimebundle_()
+    """The mime bundle of the fallback view. It still contains the static view."""
+    fallback = Fallback(advisor)
+    advisor.fallbacks.append(fallback)
+    bundle = fallback.widget._repr_mimebundle_()
     data = bundle[0] if isinstance(bundle, tuple) else bundle
     own = advisor._repr_mimebundle_()[0]
     return {**own, **{name: value for name, value in data.items() if name not in {"text/html", "text/plain"}}}

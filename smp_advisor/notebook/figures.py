@@ -1,4 +1,4 @@
-"""An estimate's key figures as texts, and its bars as groups of equal stages."""
+"""Key figures of an estimate as texts, and groups of equal stages for its bars."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from smp_advisor.costs.estimate import CATEGORIES, Memory
 from smp_advisor.guidance.amounts import amount, unit, usd_per_million
 from smp_advisor.guidance.wording import gives_back, seconds, spare
-from smp_advisor.notebook.words import dollars
+from smp_advisor.notebook.labels import dollars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,15 +19,16 @@ __all__ = ["Figure", "StageGroup", "figures", "gib", "stage_groups", "verdict"]
 
 
 _TWO_SIDED = 1.96
-"""Standard deviations to either side of a normal error that hold 95 %."""
+"""Standard deviations to either side of a normal error that contain 95 %."""
 
 
 class Figure(NamedTuple):
-    """One key figure: what it is, its value, and what stands small beneath."""
+    """One key figure: label, value, small note below, and the setting that the glossary explains."""
 
     label: str
     value: str
     note: str
+    term: str
 
 
 class StageGroup(NamedTuple):
@@ -37,7 +38,7 @@ class StageGroup(NamedTuple):
     gib: list[float]
     """GiB of each of `CATEGORIES`."""
     total_gib: float
-    """Their sum, before they were rounded."""
+    """Their sum before rounding."""
     is_peak: bool
     """Whether the stage with the highest peak is among them."""
 
@@ -48,16 +49,17 @@ def gib(value: float) -> str:
 
 
 def verdict(estimate: Estimate) -> str:
-    """Whether it fits, by how much, and how sure that is."""
+    """Headline: whether the plan fits, with its headroom and the probability."""
     if estimate.fits:
-        return f"Fits with {gib(estimate.headroom_gib)} to spare ({_probability(estimate)})"
+        return f"Fits with {gib(estimate.headroom_gib)} per GPU to spare ({_probability(estimate)})"
     if estimate.headroom_gib < 0:
-        return f"Does not fit: {gib(-estimate.headroom_gib)} too much ({_probability(estimate)})"
-    return f"Does not fit: offloading needs {gib(estimate.host_memory_gib_per_node)} of a node's host memory"
+        over = f"{gib(-estimate.headroom_gib)} over the {gib(estimate.usable_gpu_memory_gib)} available per GPU"
+        return f"Does not fit: {over} ({_probability(estimate)})"
+    return f"Does not fit: offloading needs {gib(estimate.host_memory_gib_per_node)} of host memory per node"
 
 
 def figures(model: Model, estimate: Estimate) -> list[Figure]:
-    """The figures to decide by; the same labels in the same order for every plan of a job."""
+    """Figures for the decision, with the same labels in the same order for every plan of a job."""
     rate, step = "", f"{estimate.global_batch_size:,} samples"
     if model.reads_tokens:
         rate = f"{_three_digits(estimate.tokens_per_second)} tokens/s; "
@@ -65,22 +67,28 @@ def figures(model: Model, estimate: Estimate) -> list[Figure]:
     low, high = (amount(model, end) for end in estimate.tokens_per_second_range)
     peak, usable = estimate.memory.peak.total_gib, estimate.usable_gpu_memory_gib
     result = [
-        Figure("Memory per GPU", f"{peak:,.1f} of {gib(usable)}", _memory_note(estimate)),
+        Figure("Memory per GPU", f"{peak:,.1f} of {gib(usable)}", _memory_note(estimate), "needed_gib"),
         Figure(
             "Throughput",
             f"{_three_digits(estimate.samples_per_second)} samples/s",
             f"{rate}{_range(low, high)}",
+            "tokens_per_second_range",
         ),
-        Figure("Step time", seconds(estimate.step_seconds), step),
-        Figure("Per GPU", f"{estimate.tflops_per_gpu:.0f} TFLOP/s", f"{100 * estimate.mfu:.0f} % of peak (MFU)"),
+        Figure("Step time", seconds(estimate.step_seconds), step, "step_seconds"),
+        Figure(
+            "Compute per GPU",
+            f"{estimate.tflops_per_gpu:.0f} TFLOP/s",
+            f"{100 * estimate.mfu:.0f} % of peak (MFU)",
+            "mfu",
+        ),
     ]
     result.append(_price(model, estimate))
     if estimate.days is not None:
         total, between = estimate.usd_total, estimate.usd_total_range
         note = "price unknown"
         if total is not None and between is not None:
-            note = f"{dollars(total)} in all; 95 %: {dollars(between[0])} to {dollars(between[1])}"
-        result.append(Figure("Whole run", _days(estimate.days), note))
+            note = f"{dollars(total)} in total; 95 %: {dollars(between[0])} to {dollars(between[1])}"
+        result.append(Figure("Full run", _days(estimate.days), note, "days_range"))
     return result
 
 
@@ -96,7 +104,7 @@ def _range(low: float, high: float) -> str:
 
 
 def _rounded(value: float) -> str:
-    """Three digits, the rest zeros: an interval's ends are not known better."""
+    """Three significant digits: the ends of an interval are no more exact."""
     rounded = float(f"{value:.3g}")
     return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"
 
@@ -104,9 +112,9 @@ def _rounded(value: float) -> str:
 def _price(model: Model, estimate: Estimate) -> Figure:
     per_million = usd_per_million(model, estimate)
     if estimate.usd_per_hour is None or per_million is None:
-        return Figure("Price", "unknown", "no on-demand price in the table")
+        return Figure("Price", "unknown", "no on-demand price in the table", "usd_per_hour")
     note = f"{dollars(per_million)} per million {unit(model)}"
-    return Figure("Price", f"{dollars(estimate.usd_per_hour)} an hour", note)
+    return Figure("Price", f"{dollars(estimate.usd_per_hour)} per hour", note, "usd_per_hour")
 
 
 def _probability(estimate: Estimate) -> str:
@@ -127,10 +135,10 @@ def _days(days: float) -> str:
 
 
 def stage_groups(stages: Sequence[StageMemory]) -> list[StageGroup]:
-    """Stages with equal memory together, in the order of the first of each."""
+    """Stages with equal memory in groups, in the order of the first stage of each."""
     groups: dict[tuple[float, ...], list[StageMemory]] = {}
     for stage in stages:
-        # Rounded to a MiB: nobody could see the difference.
+        # Rounded to a MiB, a difference that is not visible.
         groups.setdefault(tuple(round(getattr(stage, name), 3) for name in CATEGORIES), []).append(stage)
     peak = Memory(stages=tuple(stages)).peak.stage
     return [

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["Term", "glossary", "term_for"]
+from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.libraries.registry import get_library, libraries
+
+__all__ = ["Term", "glossary", "term_for", "terms_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,3 +47,10 @@ def _term(term: str, text: str, settings: list[str], source: tuple[str, str] = (
 def term_for(setting: str) -> Term | None:
     """The term that explains a plan field, a control or a figure; None if there is none."""
     return next((term for term in glossary() if setting in term.settings), None)
+
+
+def terms_of(library: str) -> list[Term]:
+    """Terms for the interface of a library: those of its own plan fields and controls, and those of all libraries."""
+    own = plan_fields(library) | set(get_library(library).controls)
+    elsewhere = {name for record in libraries() for name in (*plan_fields(record.name), *record.controls)} - own
+    return [term for term in glossary() if set(term.settings) - elsewhere]

@@ -1,4 +1,4 @@
-"""Waiting for the front end's first sign of life, and giving it up after three seconds without other work."""
+"""Wait for the first message of the front end, and give up after three idle seconds."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PATIENCE_SECONDS = 3.0
 
 
 class Handshake:
-    """Calls `replace` when a displayed view stays silent, and `restore` should it report after all.
+    """Calls `replace` if a displayed view sends no message, and `restore` if it does so later.
 
-    A view's message waits in the kernel's queue while cells run, so the time counts from the end of the last cell.
+    Messages of views wait in the kernel's queue while cells run, so the time counts from the end of the last cell.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Handshake:
         self.replaced = False
 
     def start(self) -> Handshake:
-        """Begin to wait; where no event loop runs nothing can, and what is shown stays."""
+        """Start to wait. Without an event loop, nothing can, and the view stays."""
         try:
             self._loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -48,14 +48,14 @@ class Handshake:
         return self
 
     def arrived(self) -> None:
-        """A view has reported."""
+        """A view has sent its message."""
         self._close()
         if self.replaced:
             self.replaced = False
             self._restore()
 
     def check(self) -> None:
-        """Replace the view if it had time enough, else look again later."""
+        """Replace the view if its time is up, else check again later."""
         if not self._open or self._loop is None:
             return
         left = PATIENCE_SECONDS - (self._clock() - self._quiet_since)

@@ -1,4 +1,4 @@
-"""The estimates of every position of every control, the others held: what a slider shows before the kernel answers."""
+"""Estimates for all values of each control while the others are fixed, shown before the kernel answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from smp_advisor.costs import estimate, estimate_many
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.controls import controls
 from smp_advisor.notebook.settings import moved_settings, plan_of, settings_of
-from smp_advisor.notebook.view_state import moment
+from smp_advisor.notebook.view_state import snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,17 +22,17 @@ __all__ = ["LookAhead", "look_ahead"]
 
 
 class LookAhead(TypedDict):
-    """One entry a position: a `Moment`, or ``{"problem": sentence, "settings": ...}``."""
+    """One entry per value: a `Snapshot`, or ``{"problem": sentence, "settings": ...}``."""
 
     base: Settings
-    """The settings from which each entry is one move away."""
+    """Settings from which each entry is one move away."""
     by: dict[str, list[dict[str, Any]]]
 
 
 def look_ahead(advice: Advice, base: Settings) -> LookAhead:
-    """Tabulate all moves from `base`."""
+    """Table of all moves from `base`."""
     table: dict[str, list[dict[str, Any]]] = {}
-    wanted: list[tuple[str, int, Settings, Plan]] = []
+    candidates: list[tuple[str, int, Settings, Plan]] = []
     for control in controls(advice, base):
         entries: list[dict[str, Any]] = []
         for position, value in enumerate(control.values):
@@ -43,16 +43,15 @@ def look_ahead(advice: Advice, base: Settings) -> LookAhead:
             except AdvisorError as error:
                 entries[-1]["problem"] = str(error)
             else:
-                # The plan says what the settings come to: without a pipeline its schedule, for example, is no matter.
-                wanted.append((control.name, position, _effective(settings, plan), plan))
+                # The plan decides the effective settings: without a pipeline, its schedule has no effect.
+                candidates.append((control.name, position, _effective(settings, plan), plan))
         table[control.name] = entries
-    for (name, position, settings, plan), result in zip(
-        wanted, _estimates(advice, [w[-1] for w in wanted]), strict=True
-    ):
+    results = _estimates(advice, [candidate[-1] for candidate in candidates])
+    for (name, position, settings, plan), result in zip(candidates, results, strict=True):
         if isinstance(result, AdvisorError):
             table[name][position]["problem"] = str(result)
         else:
-            table[name][position] = {**moment(advice, settings, plan, result)}
+            table[name][position] = {**snapshot(advice, settings, plan, result)}
     return {"base": base, "by": table}
 
 
@@ -61,7 +60,7 @@ def _effective(settings: Settings, plan: Plan) -> Settings:
 
 
 def _estimates(advice: Advice, plans: Sequence[Plan]) -> list[Estimate | AdvisorError]:
-    """All at once; one by one only where a plan does not match the cluster, the model or the job."""
+    """All at once; one by one only if a plan does not suit the cluster, the model or the job."""
     try:
         return [*estimate_many(advice.model, advice.cluster, advice.job, plans)]
     except AdvisorError:

@@ -17,8 +17,9 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.groups import reduced_data_parallel_degree
-from smp_advisor.notebook.arguments import amount, helped, model_named, parsed, read, whole
-from smp_advisor.notebook.live import Live
+from smp_advisor.libraries.registry import DEFAULT_LIBRARY
+from smp_advisor.notebook.arguments import amount, model_named, parsed, read, whole_number, with_help
+from smp_advisor.notebook.progress_display import ProgressDisplay
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -40,7 +41,7 @@ class ProfileMagics(Magics):
 
     shell: InteractiveShell
 
-    @helped
+    @with_help
     @magic_arguments()
     @argument(
         "model",
@@ -57,7 +58,7 @@ class ProfileMagics(Magics):
         choices=("fused", "eager"),
         help="Attention kernel; default: the kernel of the library's PyTorch.",
     )
-    @argument("--library", help="Training library, which decides the attention kernel; default smp-v1.")
+    @argument("--library", help=f"Training library, which decides the attention kernel; default {DEFAULT_LIBRARY}.")
     @argument("--batch", help="Samples per microbatch for the displayed figures.")
     @argument("--stage", action="append", choices=_STAGES, help="Run only this stage; repeatable.")
     @argument("--plan", action="store_true", help="Use and rehearse the plan of the advisor displayed last.")
@@ -75,10 +76,12 @@ class ProfileMagics(Magics):
         from smp_advisor.profiling import profile
 
         arguments = parsed(self.smp_profile, line)
-        with Live(f"Profile of {arguments.model}") as live:
+        with ProgressDisplay(f"Profile of {arguments.model}") as progress:
             try:
                 model = model_named(arguments.model, self.shell.user_ns)
-                return profile(model, **self._settings(arguments), on_line=live.line, on_progress=live.progress)
+                return profile(
+                    model, **self._settings(arguments), on_line=progress.add_line, on_progress=progress.update
+                )
             except AdvisorError as error:
                 raise UsageError(str(error)) from None
             except KeyboardInterrupt:
@@ -91,12 +94,12 @@ class ProfileMagics(Magics):
             "precision": arguments.precision,
             "attention": arguments.attention,
             "library": arguments.library,
-            "batch": read(arguments.batch, whole),
+            "batch": read(arguments.batch, whole_number),
             "script": arguments.script,
             "inputs": None if arguments.inputs is None else self._variable(arguments.inputs),
             "memory_bytes": None if memory is None else int(memory * 2**30),
             "seconds": read(arguments.seconds, amount),
-            "sequence_length": read(arguments.sequence_length, whole),
+            "sequence_length": read(arguments.sequence_length, whole_number),
         }
         settings = {name: value for name, value in options.items() if value is not None}
         if arguments.plan:
@@ -110,7 +113,7 @@ class ProfileMagics(Magics):
             }
         return settings
 
-    @helped
+    @with_help
     @magic_arguments()
     @argument(
         "--processes",
@@ -140,17 +143,17 @@ class ProfileMagics(Magics):
         options and SM_* variables.
         """
         arguments = parsed(self.smp_local, line)
-        with Live(arguments.name) as live:
+        with ProgressDisplay(arguments.name) as progress:
             try:
-                result = self._run(arguments, cell, live)
+                result = self._run(arguments, cell, progress)
             except AdvisorError as error:
                 raise UsageError(str(error)) from None
             except KeyboardInterrupt:
                 raise UsageError(f"{arguments.name} was interrupted; all its processes have ended.") from None
-            live.has_failed = not result.ok
+            progress.has_failed = not result.ok
             return result
 
-    def _run(self, arguments: Namespace, cell: str, live: Live) -> LocalRun:
+    def _run(self, arguments: Namespace, cell: str, progress: ProgressDisplay) -> LocalRun:
         from smp_advisor.profiling.local_run import find_docker, run, run_settings
 
         hyperparameters: dict[str, Any] = {}
@@ -161,7 +164,7 @@ class ProfileMagics(Magics):
             hyperparameters, parameters = settings["hyperparameters"], settings["parameters"]
             processes = settings["processes"]
         hyperparameters |= {name: _value(text) for name, text in _pairs(arguments.hyperparameter).items()}
-        processes = whole(arguments.processes) if arguments.processes else processes
+        processes = whole_number(arguments.processes) if arguments.processes else processes
         channels = _pairs(arguments.channel)
         seconds = read(arguments.seconds, amount) or 600.0
         memory = read(arguments.memory, amount)
@@ -185,7 +188,9 @@ class ProfileMagics(Magics):
                 channels=channels,
                 output_directory=str(source / "output"),
             )
-            return run_cell(program, docker, script=arguments.name, seconds=seconds, folder=source, on_line=live.line)
+            return run_cell(
+                program, docker, script=arguments.name, seconds=seconds, folder=source, on_line=progress.add_line
+            )
         return run(
             arguments.name,
             source_dir=source,
@@ -193,11 +198,11 @@ class ProfileMagics(Magics):
             parameters=parameters,
             channels=channels,
             processes=processes,
-            steps=read(arguments.steps, whole),
+            steps=read(arguments.steps, whole_number),
             seconds=seconds,
             memory_bytes=None if memory is None else int(memory * 2**30),
             why_no_container=docker.missing or "; ".join(reasons),
-            on_line=live.line,
+            on_line=progress.add_line,
         )
 
     def _advisor(self) -> Advisor:

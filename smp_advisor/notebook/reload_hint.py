@@ -1,4 +1,4 @@
-"""Saying so when the page may be older than the front end."""
+"""Hint to reload a browser page that may be older than the installed front end."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 __all__ = ["HINT", "kernel_started", "labextension_installed", "reload_hint"]
 
-HINT = "smp_advisor was installed after this kernel started: reload the browser page once, so that its front end loads."
+HINT = "smp_advisor was installed after this kernel started: reload the browser page once to load its front end."
 
 
 def reload_hint() -> str:
-    """A sentence for the user, or nothing."""
+    """Hint for the user; empty if no reload is needed."""
     installed, started = labextension_installed(Path(sys.prefix)), kernel_started()
     if installed is None or started is None:
         return ""
@@ -20,7 +20,7 @@ def reload_hint() -> str:
 
 
 def labextension_installed(prefix: Path) -> float | None:
-    """When the lab extension of an environment was written, in seconds since the epoch."""
+    """Time when the lab extension was installed in an environment, seconds since the epoch; None without one."""
     try:
         return (prefix / "share/jupyter/labextensions/smp-advisor/package.json").stat().st_mtime
     except OSError:
@@ -28,7 +28,7 @@ def labextension_installed(prefix: Path) -> float | None:
 
 
 def kernel_started() -> float | None:
-    """When this process started, in seconds since the epoch; None where nothing says."""
+    """Time when this process started, seconds since the epoch; None if unknown."""
     try:
         import psutil  # comes with ipykernel
     except ImportError:

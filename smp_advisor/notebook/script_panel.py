@@ -1,4 +1,4 @@
-"""What the widget's script panel shows and writes: a checked file and the fixes clicked, as plain data."""
+"""Data of the script panel: findings of a checked file, and the fixes that it writes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["checked", "fixed"]
 
 
 def checked(path: str, plan: Plan) -> dict[str, Any]:
-    """Check a script by its path: a summary, the findings with their fixes, and what could not be followed.
+    """Check a script by its path: a summary, the findings with their fixes, and the unresolved parts.
 
-    What cannot be checked is said in the summary, one sentence.
+    If the file cannot be checked, the summary is the reason.
     """
     from smp_advisor.scripts import check_script, plan_fixes
 
     if not path.strip():
-        return _nothing("Give the path of a training script, for example train.py.")
+        return _nothing("Enter the path of a training script, for example train.py.")
     script = _file(path)
     try:
         report = check_script(script, plan)
@@ -35,37 +35,37 @@ def checked(path: str, plan: Plan) -> dict[str, Any]:
     return {
         "summary": f"{path.strip()}, against this plan: {report.totals or 'no findings'}.",
         "findings": [{**finding.plain(), "place": f"{finding.path}:{finding.line}"} for finding in report],
-        "unresolved": [f"{one.path}:{one.line} {one.what}" for one in report.unresolved],
+        "unresolved": [f"{part.path}:{part.line} {part.what}" for part in report.unresolved],
         "together": {"title": _title(fixes), "diff": _diff(fixes)} if fixes else None,
     }
 
 
 def fixed(content: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
-    """Write a fix that the user has looked at and clicked; then what `checked` says, after what was written.
+    """Write a fix that the user has reviewed, and check the file again; the summary starts with the written file.
 
-    `content` names the file by `path`, the finding by `check`, `place` and `column` (empty: every fix), what the user
-    looked at by `diff`, and whether the file itself changes by `in_place`. Where the fix is another by now, nothing is
-    written.
+    `content` identifies the file by `path`, the finding by `check`, `place` and `column` (empty: every fix), and the
+    reviewed change by `diff`; `in_place` decides whether the file itself changes. If the fix has changed since the
+    review, nothing is written.
     """
     from smp_advisor.scripts.fixes import write_fixed
 
     path, in_place = str(content.get("path", "")), content.get("in_place") is True
     try:
-        wanted = _wanted(content, plan)
-        if not wanted:
-            said = "Nothing was written: the file is another than when it was checked. This is what it is now."
+        files = _reviewed(content, plan)
+        if not files:
+            result = "Nothing was written: the file has changed since it was checked. These are its findings now."
         else:
-            said = " ".join(str(write_fixed(file, text, in_place=in_place)) for file, text in wanted)
+            result = " ".join(str(write_fixed(file, text, in_place=in_place)) for file, text in files)
     except AdvisorError as error:
-        said = f"Nothing was written: {error}"
+        result = f"Nothing was written: {error}"
     except OSError as error:
-        said = f"The file cannot be written ({error.strerror or 'no permission'})."
+        result = f"The file cannot be written ({error.strerror or 'no permission'})."
     after = checked(path, plan)
-    return {**after, "summary": f"{said} {after['summary']}"}
+    return {**after, "summary": f"{result} {after['summary']}"}
 
 
-def _wanted(content: Mapping[str, Any], plan: Plan) -> list[tuple[Path, str]]:
-    """The files to write with their new texts; empty where the diff is not the one that was looked at."""
+def _reviewed(content: Mapping[str, Any], plan: Plan) -> list[tuple[Path, str]]:
+    """Files to write with their new texts; empty if the change is not the reviewed one."""
     from smp_advisor.scripts import check_script, plan_fixes
 
     script, diff = _file(str(content.get("path", ""))), content.get("diff")

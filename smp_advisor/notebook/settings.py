@@ -1,4 +1,4 @@
-"""Values of the advisor's controls, and the plan that they make."""
+"""Values of the controls, and conversion between them and plans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TYPES = {"int": int, "bool": bool, "str": str}
 
 
 def names_of(library: str) -> tuple[str, ...]:
-    """Settings that have a control, in the order of the form."""
+    """Names of the controls, in the order of the form."""
     return get_library(library).controls
 
 
@@ -44,13 +44,13 @@ def settings_of(plan: Plan) -> Settings:
 
 
 def plan_fields_of(advice: Advice, settings: Settings) -> dict[str, Any]:
-    """Fields of the plan for these settings; fields without a control are as recommended."""
+    """Fields of the plan of these settings. Fields without a control keep the recommended values."""
     fields = fields_of(advice.plan) | get_library(advice.plan.library).control_codec.fields(settings)
     return with_prescaled_batch(advice.plan, fields, advice.model, advice.job)
 
 
 def plan_of(advice: Advice, settings: Settings) -> Plan:
-    """The plan of these settings; fields without a control are as recommended.
+    """The plan of these settings. Fields without a control keep the recommended values.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def plan_of(advice: Advice, settings: Settings) -> Plan:
 
 
 def moved_settings(advice: Advice, before: Settings, name: str, value: Setting) -> Settings:
-    """The settings after one control moves to `value`; others change only where they must."""
+    """Settings after one control moves to `value`. Others change only if they depend on it."""
     record = get_library(advice.plan.library)
     changes = record.control_codec.fields({name: value})
     after = dependent_settings(
@@ -80,7 +80,7 @@ def moved_settings(advice: Advice, before: Settings, name: str, value: Setting) 
 
 
 def require_settings(value: object, library: str = DEFAULT_LIBRARY) -> Settings:
-    """The same settings, once they are known to be complete and of the right types.
+    """The same settings, checked to be complete and of the right types.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def require_settings(value: object, library: str = DEFAULT_LIBRARY) -> Settings:
     """
     names = names_of(library)
     if not isinstance(value, dict) or set(value) != set(names):
-        raise PlanError(f"The advisor's settings must give each of {', '.join(names)} once.")
+        raise PlanError(f"The advisor's settings must contain each of {', '.join(names)} exactly once.")
     for name, setting in value.items():
         described = schema(library).described(name)
         kind = _TYPES[described.type if described else "str"]

@@ -1,4 +1,4 @@
-"""The advice as a picture: HTML and SVG without scripts, for a saved notebook whose kernel is gone."""
+"""The recommendation as HTML without scripts, for a saved notebook whose kernel is gone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from smp_advisor.notebook.charts import legend, memory_chart, time_chart
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from smp_advisor.notebook.view_state import Fact, Moment, Recommendation
+    from smp_advisor.notebook.view_state import Fact, Recommendation, Snapshot
 
 __all__ = ["bars_html", "figures_html", "header_html", "static_html"]
 
@@ -27,8 +27,8 @@ _TABLE_ROW = '<tr style="background:none">'
 _CELL = "padding:2px 14px 2px 0;text-align:left;vertical-align:top"
 
 
-def static_html(shown: Recommendation, now: Moment) -> str:
-    """The whole picture of a recommendation; `now` is where the controls stand."""
+def static_html(shown: Recommendation, now: Snapshot) -> str:
+    """HTML of a recommendation. `now` is the plan of the controls."""
     parts = [
         header_html(shown),
         _heading("Recommended configuration" if _is_recommended(shown, now) else "Your configuration"),
@@ -39,14 +39,15 @@ def static_html(shown: Recommendation, now: Moment) -> str:
         f'<div style="{_MUTED}">{escape(shown["because"])}</div>',
         _steps(shown),
         _reference(shown),
-        _list("What it demands of the script and the data", [pitfall["text"] for pitfall in shown["pitfalls"]]),
-        _list("What the estimate assumes", shown["assumptions"]),
+        _list("Requirements for the script and the data", [pitfall["text"] for pitfall in shown["pitfalls"]]),
+        _list("Assumptions of the estimate", shown["assumptions"]),
+        _glossary(shown),
     ]
     return f'<div class="smp-static" style="{_FRAME}">{"".join(parts)}</div>'
 
 
 def header_html(shown: Recommendation) -> str:
-    """What the advice is about."""
+    """Title, model, cluster and training job."""
     rows = "".join(_row(fact["label"], _fact(fact)) for fact in shown["facts"])
     if shown["defaults"]:
         rows += _row("Defaults", escape("; ".join(shown["defaults"])))
@@ -54,11 +55,12 @@ def header_html(shown: Recommendation) -> str:
     return f"{title}{_TABLE}{rows}</table>"
 
 
-def figures_html(shown: Recommendation, now: Moment) -> str:
+def figures_html(shown: Recommendation, now: Snapshot) -> str:
     """The verdict and the key figures."""
     costs = now["costs"]
     figures = "".join(
-        f'<div style="min-width:130px"><div style="{_MUTED}">{escape(label)}</div><div style="{_VALUE}">'
+        f'<div style="min-width:130px"><div style="{_MUTED}"{_tooltip(shown, label)}>{escape(label)}</div>'
+        f'<div style="{_VALUE}">'
         f'{escape(value)}</div><div style="{_MUTED}">{escape(note)}</div></div>'
         for label, (value, note) in zip(shown["figures"], costs["figures"], strict=True)
     )
@@ -69,8 +71,8 @@ def figures_html(shown: Recommendation, now: Moment) -> str:
     )
 
 
-def bars_html(shown: Recommendation, now: Moment) -> str:
-    """Memory and step time, with their keys."""
+def bars_html(shown: Recommendation, now: Snapshot) -> str:
+    """Bars of memory and step time, with their keys."""
     costs = now["costs"]
     peak = next(stage for stage in costs["stages"] if stage["peak"])
     usable = f"{shown['usable_gib']:.1f} GiB usable of {shown['nominal_gib']:.0f} nominal"
@@ -86,7 +88,7 @@ def bars_html(shown: Recommendation, now: Moment) -> str:
     )
 
 
-def _is_recommended(shown: Recommendation, now: Moment) -> bool:
+def _is_recommended(shown: Recommendation, now: Snapshot) -> bool:
     return now["configuration"] == shown["recommended"]["configuration"]
 
 
@@ -96,14 +98,19 @@ def _fact(fact: Fact) -> str:
     return f"{escape(fact['text'])}{mark}{note}"
 
 
-def _row(label: str, html: str) -> str:
-    head = f'<th scope="row" style="{_CELL};{_MUTED};font-weight:400">{escape(label)}</th>'
+def _tooltip(shown: Recommendation, label: str) -> str:
+    text = shown["tooltips"].get(label)
+    return f' title="{escape(text)}"' if text else ""
+
+
+def _row(label: str, html: str, tooltip: str = "") -> str:
+    head = f'<th scope="row" style="{_CELL};{_MUTED};font-weight:400"{tooltip}>{escape(label)}</th>'
     return f'{_TABLE_ROW}{head}<td style="{_CELL}">{html}</td></tr>'
 
 
-def _configuration(shown: Recommendation, now: Moment) -> str:
+def _configuration(shown: Recommendation, now: Snapshot) -> str:
     rows = "".join(
-        _row(row, f"<strong>{escape(text)}</strong>")
+        _row(row, f"<strong>{escape(text)}</strong>", _tooltip(shown, row))
         for row, text in zip(shown["rows"], now["configuration"], strict=True)
         if text
     )
@@ -114,10 +121,10 @@ def _steps(shown: Recommendation) -> str:
     items = []
     for step in shown["steps"]:
         figures = "; ".join(f"{label} {value}" for label, value in step["figures"])
-        told = f"{step['because']} {step['trade_off']}" + (f" ({figures})" if figures else "")
+        text = f"{step['because']} {step['trade_off']}" + (f" ({figures})" if figures else "")
         title = f"<strong>{escape(step['title'])}: {escape(step['decision'])}.</strong>"
         source = _link(step["source_url"], step["source_title"])
-        items.append(f'<li style="margin:4px 0">{title} {escape(told)} {source}</li>')
+        items.append(f'<li style="margin:4px 0">{title} {escape(text)} {source}</li>')
     return f'<ol style="margin:4px 0;padding-left:22px">{"".join(items)}</ol>'
 
 
@@ -132,14 +139,24 @@ def _reference(shown: Recommendation) -> str:
     if reference is None:
         return ""
     rows = "".join(_difference(difference) for difference in reference["differences"])
-    told = f"{reference['name']}: {reference['summary']} {reference['extrapolation']}"
-    return f"{_heading('Nearest AWS reference')}<div>{escape(told)}</div>{_TABLE}{rows}</table>"
+    text = f"{reference['name']}: {reference['summary']} {reference['extrapolation']}"
+    return f"{_heading('Nearest AWS reference')}<div>{escape(text)}</div>{_TABLE}{rows}</table>"
 
 
 def _difference(difference: dict[str, str]) -> str:
     change = f"{difference['reference']} → {difference['recommended']}"
     cells = (difference["setting"], change, difference["because"])
     return _TABLE_ROW + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in cells) + "</tr>"
+
+
+def _glossary(shown: Recommendation) -> str:
+    items = "".join(
+        f'<li style="margin:2px 0"><strong>{escape(entry["term"])}</strong>: {escape(entry["text"])} '
+        f"{_link(entry['url'], entry['title'])}</li>"
+        for entry in shown["glossary"]
+    )
+    summary = f'<summary style="{_HEADING};cursor:pointer">Glossary</summary>'
+    return f'<details>{summary}<ul style="margin:4px 0;padding-left:22px">{items}</ul></details>' if items else ""
 
 
 def _heading(text: str) -> str:

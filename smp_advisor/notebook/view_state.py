@@ -1,4 +1,4 @@
-"""What the front end draws, as plain data: advice as a dictionary, and the figures of one plan."""
+"""Data of the front end: the recommendation as a dictionary, and the figures of one plan."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from smp_advisor.guidance.wording import listed, plural
 from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.controls import controls
 from smp_advisor.notebook.figures import figures, stage_groups, verdict
-from smp_advisor.notebook.settings import settings_of
-from smp_advisor.notebook.words import (
+from smp_advisor.notebook.glossary import term_for, terms_of
+from smp_advisor.notebook.labels import (
     CATEGORY_LABELS,
     TIME_LABELS,
     configuration,
-    precision_words,
+    precision_text,
     rows_of,
     time_labels,
 )
+from smp_advisor.notebook.settings import settings_of
 from smp_advisor.workload.optimizer import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -29,7 +30,17 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.model import Model
 
-__all__ = ["Costs", "Fact", "Moment", "Recommendation", "control_dicts", "costs", "facts", "moment", "recommendation"]
+__all__ = [
+    "Costs",
+    "Fact",
+    "Recommendation",
+    "Snapshot",
+    "control_dicts",
+    "costs",
+    "facts",
+    "recommendation",
+    "snapshot",
+]
 
 _HARDWARE = {
     "peak_tflops": "peak TFLOP/s",
@@ -53,30 +64,30 @@ class Fact(TypedDict):
     label: str
     text: str
     mark: str
-    """A word that says where it comes from (``inferred``), or nothing."""
+    """Origin of the value (``inferred``); empty if you set it."""
     note: str
 
 
 class Costs(TypedDict):
-    """An estimate, as compact as the look-ahead table needs it."""
+    """An estimate in compact form, for the look-ahead table."""
 
     fits: bool
     verdict: str
     figures: list[tuple[str, str]]
-    """(value, note) in the order of `Recommendation.figures`."""
+    """(value, note) of each figure, in the order of `Recommendation.figures`."""
     needed_gib: float
-    """What the tightest stage's GPU must have; the bars show the peaks."""
+    """Memory needed per GPU of the stage with the least headroom. The bars show the peaks."""
     samples_per_second: float
     stages: list[dict[str, Any]]
-    """Of each group of equal stages: label, peak, gib by category, and what they add up to before rounding."""
+    """For each group of equal stages: label, GiB by category, their sum before rounding, whether it has the peak."""
     seconds: list[float]
-    """Of each part of the step."""
+    """Seconds of each part of the step."""
     step_seconds: float
-    """What they add up to before rounding: two views of one figure must not round it differently."""
+    """Sum of the parts before rounding, so that all views round it alike."""
 
 
-class Moment(TypedDict):
-    """One position of all controls: the settings, what they are in words, and what they cost."""
+class Snapshot(TypedDict):
+    """One plan: values of all controls, their texts, and the estimate."""
 
     settings: Settings
     configuration: list[str]
@@ -84,7 +95,7 @@ class Moment(TypedDict):
 
 
 class Recommendation(TypedDict):
-    """What stays the same while the controls move."""
+    """Data that no control changes."""
 
     title: str
     facts: list[Fact]
@@ -96,18 +107,22 @@ class Recommendation(TypedDict):
     seconds: list[str]
     figures: list[str]
     names: list[str]
-    """Settings, in the order of `rows`; the rows after them (the global batch) follow from the others."""
+    """Settings in the order of `rows`. The rows after them (the global batch) follow from the others."""
     rows: list[str]
-    recommended: Moment
+    recommended: Snapshot
     steps: list[dict[str, Any]]
     reference: dict[str, Any] | None
-    """None where AWS publishes no configurations of the library, or none like the model."""
+    """None if AWS publishes no configurations of the library, or none like the model."""
     pitfalls: list[dict[str, Any]]
     assumptions: list[str]
+    tooltips: dict[str, str]
+    """Definition of each label that the glossary explains."""
+    glossary: list[dict[str, str]]
+    """Terms with their definitions and sources."""
 
 
 def costs(model: Model, estimate: Estimate) -> Costs:
-    """The figures and bars of an estimate."""
+    """Figures and bars of an estimate."""
     return {
         "fits": estimate.fits,
         "verdict": verdict(estimate),
@@ -123,18 +138,18 @@ def costs(model: Model, estimate: Estimate) -> Costs:
     }
 
 
-def moment(advice: Advice, settings: Settings, plan: Plan, estimate: Estimate) -> Moment:
-    """What the view shows of one plan."""
+def snapshot(advice: Advice, settings: Settings, plan: Plan, estimate: Estimate) -> Snapshot:
+    """Data of one plan for a view."""
     return {"settings": settings, "configuration": configuration(advice, plan), "costs": costs(advice.model, estimate)}
 
 
 def control_dicts(advice: Advice, settings: Settings) -> list[dict[str, Any]]:
-    """The controls, as plain data."""
+    """The controls as plain data."""
     return [{**asdict(c), "values": list(c.values), "texts": list(c.texts)} for c in controls(advice, settings)]
 
 
 def facts(advice: Advice) -> list[Fact]:
-    """The model, the cluster, the job and the objective, one line each."""
+    """Model, cluster, training, library and objective, one line each."""
     model, job, shape = advice.model, advice.job, advice.model.shape
     parts = [f"{_count(model.parameter_count)} parameters", plural(model.layer_count, "block")]
     if model.has_width:
@@ -147,13 +162,13 @@ def facts(advice: Advice) -> list[Fact]:
     batch = (
         f"global batch {job.global_batch_size:,}"
         if job.global_batch_size
-        else f"global batch free, up to {batch_limit(model, job)}"
+        else f"global batch not fixed, up to {batch_limit(model, job)}"
     )
-    run = [precision_words(job.precision), OPTIMIZERS[job.optimizer].label, batch]
+    run = [precision_text(job.precision), OPTIMIZERS[job.optimizer].label, batch]
     if model.reads_tokens:
-        run.insert(0, f"{job.sequence_length:,} tokens a sample")
+        run.insert(0, f"{job.sequence_length:,} tokens per sample")
     if job.tokens:
-        run.append(f"{_count(job.tokens)} tokens in all")
+        run.append(f"{_count(job.tokens)} tokens in total")
     assumed, likely = advice.cluster.instance.assumed, 100 * advice.min_fit_probability
     return [
         _fact("Model", ", ".join(parts), model.origin if model.origin != "given" else "", model.note),
@@ -164,14 +179,22 @@ def facts(advice: Advice) -> list[Fact]:
     ]
 
 
+def tooltips(advice: Advice) -> dict[str, str]:
+    """Definitions of the labels of controls, figures and parts of bars, by label."""
+    library = advice.plan.library
+    labels = {**rows_of(library), **CATEGORY_LABELS, **time_labels(library)}
+    entries = [*labels.items(), *((figure.term, figure.label) for figure in figures(advice.model, advice.estimate))]
+    return {label: term.text for name, label in entries if (term := term_for(name))}
+
+
 def _fact(label: str, text: str, mark: str = "", note: str = "") -> Fact:
-    # The mark is the note's first word already: "inferred", "from 10 B".
+    # The note starts with the mark: "inferred", "from 10 B".
     return {"label": label, "text": text, "mark": mark, "note": note.removeprefix(f"{mark} ")}
 
 
 def _assumed(fields: tuple[str, ...]) -> str:
     names = dict.fromkeys(_HARDWARE.get(name, name.replace("_", " ")) for name in fields)
-    return f"no source is cited for {listed(list(names))}" if names else ""
+    return f"assumed without a source: {listed(list(names))}" if names else ""
 
 
 def _objective(objective: str) -> str:
@@ -191,7 +214,7 @@ def _count(number: float) -> str:
 
 
 def recommendation(advice: Advice) -> Recommendation:
-    """Everything of the advice that no control changes."""
+    """Data of the advice that no control changes."""
     instance, rows = advice.cluster.instance, rows_of(advice.plan.library)
     return {
         "title": f"{advice.model.name} on {advice.cluster.nodes} × {instance.name}",
@@ -205,9 +228,14 @@ def recommendation(advice: Advice) -> Recommendation:
         "figures": [figure.label for figure in figures(advice.model, advice.estimate)],
         "names": list(rows),
         "rows": list(rows.values()),
-        "recommended": moment(advice, settings_of(advice.plan), advice.plan, advice.estimate),
+        "recommended": snapshot(advice, settings_of(advice.plan), advice.plan, advice.estimate),
         "steps": [{**asdict(step), "figures": [list(pair) for pair in step.figures]} for step in advice.steps],
         "reference": None if advice.reference is None else asdict(advice.reference),
         "pitfalls": [asdict(pitfall) for pitfall in advice.pitfalls],
         "assumptions": list(advice.estimate.assumptions),
+        "tooltips": tooltips(advice),
+        "glossary": [
+            {"term": term.term, "text": term.text, "title": term.source_title, "url": term.source_url}
+            for term in terms_of(advice.plan.library)
+        ],
     }

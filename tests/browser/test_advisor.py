@@ -55,14 +55,14 @@ def test_a_slider_moved_by_keyboard_shows_and_tells_what_that_does(advised):
     advised.page.keyboard.press("ArrowRight")
     expect(slider).not_to_have_attribute("aria-valuetext", value)
     assert memory(view) > before
-    expect(view.locator(".smp-words")).to_have_text(
+    expect(view.locator(".smp-change")).to_have_text(
         re.compile(
             rf"^Batch size {value} → \d+ \(global batch [\d,]+ → [\d,]+\):"
-            r" memory needed \+[\d.]+ GiB \([\d.]+ of [\d.]+ GiB\)"
+            r" memory \+[\d.]+ GiB per GPU \([\d.]+ of [\d.]+ GiB\)"
         )
     )
     expect(view.locator(".smp-configuration .smp-title")).to_have_text("Your configuration")
-    view.get_by_role("button", name="Back to recommended").click()
+    view.get_by_role("button", name="Reset to recommended").click()
     expect(slider).to_have_attribute("aria-valuetext", value)
     assert memory(view) == before
 
@@ -85,20 +85,23 @@ def test_the_kernel_follows_the_slider(open_notebook):
 def test_a_combination_that_cannot_be_says_why_and_loses_nothing(advised, screenshot):
     view = advised.advisor
     before = memory(view)
-    view.get_by_label("Activation offloading").check()
-    view.get_by_label("Activation checkpointing").select_option("off")
-    alert = view.get_by_role("alert").filter(has_text="offload_activations")
+    view.get_by_label("Sharding").select_option("full, over 8 GPUs")
+    pipeline = view.get_by_label("Pipeline parallel degree")
+    pipeline.focus()
+    advised.page.keyboard.press("ArrowRight")
+    alert = view.get_by_role("alert").filter(has_text="sharded_data_parallel_degree")
     expect(alert).to_be_visible()
     expect(view.locator(".smp-stale")).to_be_visible()
     assert memory(view) > 0
     expect(view.locator(".smp-step").first).to_be_visible()
     screenshot(advised, "refused")
     view.get_by_role("button", name="Insert estimator cell").click()
-    expect(view.locator(".smp-status")).to_contain_text("offload_activations")
+    expect(view.locator(".smp-status")).to_contain_text("sharded_data_parallel_degree")
     expect(advised.cells).to_have_count(2)
-    view.get_by_label("Activation offloading").uncheck()
+    pipeline.focus()
+    advised.page.keyboard.press("ArrowLeft")
     expect(alert).to_have_count(0)
-    view.get_by_role("button", name="Back to recommended").click()
+    view.get_by_role("button", name="Reset to recommended").click()
     assert memory(view) == before
 
 
@@ -127,7 +130,7 @@ def test_cells_go_below_the_widgets_own_wherever_the_cursor_is(advised, screensh
 @pytest.mark.lab_only
 def test_the_code_can_be_read_before_it_is_inserted(advised):
     view = advised.advisor
-    view.get_by_text("The code that is inserted").click()
+    view.get_by_text("Code to insert").click()
     expect(view.locator(".smp-pre")).to_have_count(2)
     expect(view.locator(".smp-pre").last).to_contain_text("distribution")
 

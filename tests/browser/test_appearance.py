@@ -46,7 +46,7 @@ def test_nothing_is_cut_off(advised, width, server, screenshot):
     advised.page.wait_for_timeout(300)
     advised.advisor.get_by_label("Batch size").focus()
     advised.page.keyboard.press("ArrowRight")
-    for _ in range(100):  # the page takes a moment to lay itself out anew
+    for _ in range(100):  # the page takes a snapshot to lay itself out anew
         clipped, box = advised.advisor.evaluate(NOTHING_CLIPPED), advised.advisor.bounding_box()
         if not clipped and box["x"] + box["width"] <= width:
             break

@@ -45,7 +45,7 @@ def test_the_side_bar_asks_about_a_model_of_ones_own(open_notebook, server, scre
     panel.get_by_label("Model").fill("1.5B")
     panel.get_by_label("Instances").fill("2")
     screenshot(notebook, "side-bar")
-    panel.get_by_role("button", name="Ask in the notebook").click()
+    panel.get_by_role("button", name="Recommend in the notebook").click()
     expect(notebook.code(1)).to_contain_text("%smp_advise 1.5B --instance ml.p4d.24xlarge --count 2")
     expect(notebook.advisor.locator(".smp-heading")).to_contain_text("2 × ml.p4d.24xlarge")
 

@@ -33,7 +33,7 @@ estimator = PyTorch(
 
 
 def test_the_panel_reads_corrects_and_compares_a_pasted_cell(advised, screenshot):
-    panel = advised.advisor.locator("details", has_text="Check a cell you have").last
+    panel = advised.advisor.locator("details", has_text="Check an existing cell").last
     panel.locator("summary").first.click()
     field = panel.get_by_label("Cell, dictionary, recipe or request")
     field.fill(CELL)
@@ -48,7 +48,7 @@ def test_the_panel_reads_corrects_and_compares_a_pasted_cell(advised, screenshot
     assert panel.locator("b").count() == 0  # what was pasted is text
     panel.scroll_into_view_if_needed()
     screenshot(advised, "paste-panel")
-    panel.locator("summary", has_text="From yours to the plan on screen").scroll_into_view_if_needed()
+    panel.locator("summary", has_text="Your plan compared with the plan on screen").scroll_into_view_if_needed()
     screenshot(advised, "paste-comparison")
     before = advised.cells.count()
     panel.get_by_role("button", name="Insert corrected cell").click()
@@ -58,7 +58,7 @@ def test_the_panel_reads_corrects_and_compares_a_pasted_cell(advised, screenshot
 
 @pytest.mark.lab_only
 def test_what_is_no_configuration_is_said_in_a_sentence(advised):
-    panel = advised.advisor.locator("details", has_text="Check a cell you have").last
+    panel = advised.advisor.locator("details", has_text="Check an existing cell").last
     panel.locator("summary").first.click()
     field = panel.get_by_label("Cell, dictionary, recipe or request")
     for junk, said in (("", "nothing to check"), ("x = 1", "Nothing in it configures"), ("def (", "must parse")):

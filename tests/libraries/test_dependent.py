@@ -14,7 +14,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.dependent import completed_settings, dependent_settings, fields_of
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.space import enumerate_plans
-from smp_advisor.notebook import workbench
+from smp_advisor.notebook import control_state
 from smp_advisor.workload import Model
 
 NODES = Cluster("ml.p4d.24xlarge", 2)
@@ -116,9 +116,9 @@ def test_the_search_keeps_degrees_that_do_not_divide_the_sequence():
 
 def test_the_slider_follows_the_same_rule():
     advice = advise("1.3B", NODES, sequence_length=1020)
-    bench = workbench.move(workbench.recommended(advice), "tensor_parallel_degree", 8)
+    bench = control_state.move(control_state.recommended(advice), "tensor_parallel_degree", 8)
     assert not bench.problem
     assert (bench.plan.tensor_parallel_degree, bench.plan.prescaled_batch) == (8, False)
-    back = workbench.move(bench, "tensor_parallel_degree", 4)
+    back = control_state.move(bench, "tensor_parallel_degree", 4)
     assert not back.problem
     assert back.plan.prescaled_batch is True

@@ -130,7 +130,7 @@ def test_the_fall_back_says_what_to_do_and_moves_the_same_advisor(advice):
     assert any("Batch size 20 → 24" in str(getattr(w, "value", "")) for w in children(fallback.widget))
     advisor.move(batch_size=16)
     assert one(fallback, description="Batch size").value == 16
-    one(fallback, description="Back to recommended").click()
+    one(fallback, description="Reset to recommended").click()
     assert advisor.plan is advice.plan
 
 

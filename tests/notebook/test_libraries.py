@@ -8,7 +8,7 @@ from smp_advisor import advise
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.registry import LIBRARIES, libraries
 from smp_advisor.libraries.schema import schema
-from smp_advisor.notebook import workbench
+from smp_advisor.notebook import control_state
 from smp_advisor.notebook.controls import controls
 from smp_advisor.notebook.look_ahead import look_ahead
 from smp_advisor.notebook.settings import names_of, plan_of, require_settings, settings_of
@@ -59,11 +59,11 @@ def test_settings_make_the_plan_again(advice):
 def test_a_degree_that_goes_and_comes_back_leads_back():
     asked = dict(ASKED["smp-v2"])
     advice = advise(asked.pop("model"), "ml.p4d.24xlarge", library="smp-v2", max_tokens_per_step=100_000, **asked)
-    bench = workbench.move(workbench.recommended(advice), "tensor_parallel_degree", 1)
-    whole = workbench.move(bench, "hybrid_shard_degree", 8)
-    gone = workbench.move(whole, "tensor_parallel_degree", 4)
+    bench = control_state.move(control_state.recommended(advice), "tensor_parallel_degree", 1)
+    whole = control_state.move(bench, "hybrid_shard_degree", 8)
+    gone = control_state.move(whole, "tensor_parallel_degree", 4)
     assert gone.settings["hybrid_shard_degree"] == 2
-    assert workbench.move(gone, "tensor_parallel_degree", 1).settings == whole.settings
+    assert control_state.move(gone, "tensor_parallel_degree", 1).settings == whole.settings
 
 
 def test_every_position_has_an_estimate_or_a_reason(advice):
@@ -76,12 +76,12 @@ def test_every_position_has_an_estimate_or_a_reason(advice):
 
 
 def test_a_move_says_what_it_did(advice):
-    bench = workbench.recommended(advice)
-    larger = workbench.move(bench, "batch_size", advice.plan.batch_size * 2)
+    bench = control_state.recommended(advice)
+    larger = control_state.move(bench, "batch_size", advice.plan.batch_size * 2)
     assert not larger.problem
-    assert larger.words.startswith("Batch size")
+    assert larger.summary.startswith("Batch size")
     with pytest.raises(PlanError, match="has no control 'warp'"):
-        workbench.move(bench, "warp", 1)
+        control_state.move(bench, "warp", 1)
 
 
 def test_the_recommendation_goes_to_the_view(advice):
@@ -96,11 +96,11 @@ def test_the_recommendation_goes_to_the_view(advice):
 
 def test_offloading_and_checkpointing_follow_each_other():
     advice = advise("7B", "ml.p4d.24xlarge", library="smp-v2", family="llama", sequence_length=1024)
-    bench = workbench.recommended(advice)
-    on = workbench.move(bench, "offload_activations", True)
+    bench = control_state.recommended(advice)
+    on = control_state.move(bench, "offload_activations", True)
     assert on.settings["activation_checkpointing"] == "each"
     assert on.plan.sm_activation_offloading is True
-    off = workbench.move(on, "activation_checkpointing", "none")
+    off = control_state.move(on, "activation_checkpointing", "none")
     assert off.settings["offload_activations"] is False
     assert off.plan.sm_activation_offloading is False
 
@@ -109,8 +109,8 @@ def test_a_fixed_global_batch_is_kept_by_accumulation():
     advice = advise(
         "7B", "ml.p4d.24xlarge", library="smp-v2", family="llama", sequence_length=1024, global_batch_size=64
     )
-    bench = workbench.recommended(advice)
+    bench = control_state.recommended(advice)
     for degree in (2, 4, 1):
-        bench = workbench.move(bench, "tensor_parallel_degree", degree)
+        bench = control_state.move(bench, "tensor_parallel_degree", degree)
         assert not bench.problem
         assert bench.estimate.global_batch_size == 64

@@ -98,7 +98,7 @@ def test_a_variable_is_taken_for_what_it_holds(shell, asked, capsys):
         (f"{ADVISE} --count few", "'few' is not a number"),
         (f"{ADVISE} --count 1.5", "not a whole number"),
         (f"{ADVISE} --count few", "for example 16"),
-        (f"{ADVISE} --cout 16", "%smp_advise takes no --cout 16; did you mean --count?"),
+        (f"{ADVISE} --cout 16", "%smp_advise has no option --cout 16; did you mean --count?"),
         (f"{ADVISE} --count -3", "at least 1, not -3"),
         ("-5B --instance ml.p4d.24xlarge", "not '-5B'"),
         (f"{ADVISE} --global-batch 1000000000000000000", "at most 1,000,000,000"),
@@ -152,7 +152,7 @@ def test_export_puts_the_cell_of_the_controls_as_they_stand(shell, asked, next_c
     advisor.move(batch_size=24)
     shell.run_line_magic("smp_export", "")
     assert '"batch_size": 24' in next_cells[0]
-    assert "%smp_export --script" in capsys.readouterr().out
+    assert "%smp_export script" in capsys.readouterr().out
     shell.run_line_magic("smp_export", "--script")
     assert next_cells[1].startswith("%%writefile")
 

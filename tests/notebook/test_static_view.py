@@ -103,7 +103,7 @@ def test_days_and_total_cost_are_told_where_tokens_are_known(advice):
     assert [figure.label for figure in figures(advice.model, advice.estimate)][-1] == "Price"
     trained = make_advice(tokens=300e9)
     run = figures(trained.model, trained.estimate)[-1]
-    assert run.label == "Whole run"
+    assert run.label == "Full run"
     assert run.value.endswith(" days")
     assert run.note.startswith("$")
 
@@ -119,7 +119,7 @@ def test_the_memory_figure_says_what_is_needed_where_the_allocator_keeps_more(ad
     # As they are shown, the three add up.
     rest = round(peak, 1) - round(now.needed_gib, 1)
     assert note.endswith(f" GiB (95 %); the allocator can release {rest:.1f} GiB")
-    assert f"Fits with {now.usable_gpu_memory_gib - now.needed_gib:.1f} GiB to spare" in verdict(now)
+    assert f"Fits with {now.usable_gpu_memory_gib - now.needed_gib:.1f} GiB per GPU to spare" in verdict(now)
     large = replace(advice.plan, batch_size=200)
     over = estimate(advice.model, advice.cluster, advice.job, large)
     assert figures(advice.model, over)[0].note.startswith("±")
@@ -128,7 +128,7 @@ def test_the_memory_figure_says_what_is_needed_where_the_allocator_keeps_more(ad
 def test_the_verdict_says_how_much_is_missing(advice):
     large = replace(advice.plan, batch_size=200)
     result = estimate(advice.model, advice.cluster, advice.job, large)
-    assert verdict(result).startswith(f"Does not fit: {-result.headroom_gib:,.1f} GiB too much")
+    assert verdict(result).startswith(f"Does not fit: {-result.headroom_gib:,.1f} GiB over the ")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import { EXAMPLE, starterCell } from './starter';
 export namespace CommandIDs {
   /** Insert a cell that opens the advisor, below the active cell of the current notebook, and run it. */
   export const insertAdvisor = 'smp-advisor:insert-advisor';
-  /** The same in a new notebook. */
+  /** Insert and run the cell in a new notebook. */
   export const openNotebook = 'smp-advisor:open-notebook';
 }
 
@@ -42,7 +42,7 @@ export function addCommands(app: JupyterFrontEnd, tracker: INotebookTracker, tra
   return added;
 }
 
-/** The cell to insert: the command's own argument, or the example. */
+/** Cell to insert: the argument of the command, or the example. */
 function sourceOf(args: ReadonlyPartialJSONObject): string {
   return typeof args['source'] === 'string' ? args['source'] : starterCell(EXAMPLE);
 }

@@ -1,6 +1,6 @@
 import { LabIcon } from '@jupyterlab/ui-components';
 
-/** Bars of memory, one a pipeline stage. */
+/** Bars of memory, one per pipeline stage. */
 export const advisorIcon = new LabIcon({
   name: 'smp-advisor:advisor',
   svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 24 24">

@@ -11,10 +11,10 @@ import { renderAdvisors } from './renderer';
 
 const connected = new DisposableSet();
 
-/** What a widget cannot do: insert cells, and be found in the palette, the launcher, the toolbar and the side bar. */
+/** Features that a widget cannot have: inserting cells, and entries in palette, launcher, toolbar and sidebar. */
 const plugin: JupyterFrontEndPlugin<void> = {
   id: 'smp-advisor:plugin',
-  description: 'Inserts the cells of the SMP advisor, and starts it.',
+  description: 'Starts the SMP Advisor and inserts its cells.',
   autoStart: true,
   requires: [INotebookTracker],
   // Notebook 7 has neither a launcher nor a layout to restore.

@@ -1,7 +1,7 @@
 import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
 import { DisposableDelegate, IDisposable } from '@lumino/disposable';
 
-/** What the advisor's view dispatches; `detail.sources` are the cells to insert, in order. */
+/** Event of the advisor's view; `detail.sources` are the cells to insert, in order. */
 export const INSERT_EVENT = 'smp-advisor:insert-cell';
 
 interface IPlace {
@@ -9,24 +9,24 @@ interface IPlace {
   index: number;
 }
 
-/** The notebook and the index of the cell that contains `node`; null outside of a notebook, as in an output's own tab. */
+/** Notebook and index of the cell that contains `node`; null outside of a notebook, such as in a tab of an output. */
 export function locate(tracker: INotebookTracker, node: Node): IPlace | null {
-  let found: IPlace | null = null;
+  let place: IPlace | null = null;
   tracker.forEach(panel => {
-    if (found !== null || !panel.content.node.contains(node)) return;
+    if (place !== null || !panel.content.node.contains(node)) return;
     const index = panel.content.widgets.findIndex(cell => cell.node.contains(node));
-    if (index >= 0) found = { panel, index };
+    if (index >= 0) place = { panel, index };
   });
-  return found;
+  return place;
 }
 
-/** Insert code cells below a cell, each below the one before, and leave the last of them active. */
+/** Insert code cells below a cell in order, and activate the last of them. */
 export function insertBelow({ panel, index }: IPlace, sources: string[]): void {
   const notebook = panel.content;
   notebook.activeCellIndex = index;
   for (const source of sources) {
     NotebookActions.insertBelow(notebook);
-    // Through the shared model: the change can be undone, and people who edit together see it.
+    // Through the shared model, so that the change can be undone and collaborators see it.
     notebook.activeCell?.model.sharedModel.setSource(source);
   }
   notebook.mode = 'command';
@@ -34,7 +34,7 @@ export function insertBelow({ panel, index }: IPlace, sources: string[]): void {
   if (first) void notebook.scrollToCell(first, 'smart');
 }
 
-/** Insert what advisors in `tracker`'s notebooks ask for, until disposed. */
+/** Insert the cells that advisors in `tracker`'s notebooks request, until disposed. */
 export function answerInsertions(tracker: INotebookTracker): IDisposable {
   const answer = (event: Event): void => {
     const sources: unknown = (event as CustomEvent<{ sources?: unknown } | null>).detail?.sources;
@@ -43,7 +43,7 @@ export function answerInsertions(tracker: INotebookTracker): IDisposable {
     const place = locate(tracker, origin);
     if (place === null) return;
     insertBelow(place, sources);
-    // Tells the view that it need not fall back on the clipboard.
+    // The view then does not use the clipboard instead.
     event.preventDefault();
   };
   document.addEventListener(INSERT_EVENT, answer);

@@ -3,7 +3,7 @@ import { Widget } from '@lumino/widgets';
 import { advisorIcon } from './icon';
 import { EXAMPLE, IQuestion, starterCell } from './starter';
 
-/** A short form in the side bar: what is trained, on what; and a button that asks the advisor in the notebook. */
+/** A short form in the sidebar: model and cluster, and a button that runs the advisor in the notebook. */
 export class StarterPanel extends Widget {
   private readonly question: IQuestion = { ...EXAMPLE };
 
@@ -17,18 +17,18 @@ export class StarterPanel extends Widget {
     const heading = document.createElement('h2');
     heading.textContent = trans.__('SMP Advisor');
     const lead = document.createElement('p');
-    lead.textContent = trans.__('Which SageMaker model-parallel configuration fits, how fast it is, what it costs, and why.');
+    lead.textContent = trans.__('Find a SageMaker model-parallel configuration that fits your model, with its speed, its cost and the reasons.');
     const form = document.createElement('form');
     form.append(
-      this.field('model', trans.__('Model'), trans.__('parameters (10B), a config.json, or a variable')),
+      this.field('model', trans.__('Model'), trans.__('parameter count (10B), config.json, or variable')),
       this.field('instance', trans.__('Instance type'), ''),
       this.field('count', trans.__('Instances'), ''),
-      this.field('sequenceLength', trans.__('Sequence length'), trans.__('tokens a sample'))
+      this.field('sequenceLength', trans.__('Sequence length'), trans.__('tokens per sample'))
     );
     const submit = document.createElement('button');
     submit.type = 'submit';
     submit.className = 'jp-mod-styled jp-mod-accept';
-    submit.textContent = trans.__('Ask in the notebook');
+    submit.textContent = trans.__('Recommend in the notebook');
     form.append(submit);
     form.addEventListener('submit', event => {
       event.preventDefault();

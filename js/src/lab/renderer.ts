@@ -3,24 +3,24 @@ import type { IRenderMime, IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { DisposableDelegate, IDisposable } from '@lumino/disposable';
 import { Panel, Widget } from '@lumino/widgets';
 
-/** Marks an advisor's output, beside its widget view and its picture. */
+/** Marks an output of the advisor, next to its widget view and its picture. */
 export const ADVISOR_MIME = 'application/vnd.smp-advisor.view+json';
 const WIDGET_MIME = 'application/vnd.jupyter.widget-view+json';
 const PICTURE_MIME = 'text/html';
 /** Before ipywidgets' renderer, which has -10. */
 const RANK = -20;
-/** What ipywidgets' renderer says once it knows that the kernel has no such widget. */
+/** Message of ipywidgets' renderer if the kernel has no such widget. */
 const NOT_FOUND = /^Error displaying widget/;
-/** A live widget is there before this; a picture that only flickers helps nobody. */
+/** A live widget appears earlier, so that the picture does not flicker. */
 const PICTURE_AFTER_MS = 1000;
 const RETRY_MS = 1500;
 const RETRIES = 40;
 
 /**
- * Shows an advisor's widget, and its picture as long as, or if ever, the widget is not there.
+ * Shows an advisor's widget, or its picture while there is no widget.
  *
- * ipywidgets' own renderer leaves "model not found" in a notebook that is opened again after its kernel has gone, although
- * the output holds a picture of what was there.
+ * ipywidgets' own renderer shows "model not found" in a notebook that is opened again without its kernel, although the
+ * output contains a picture of the advisor.
  */
 export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
   private live: Widget | null = null;
@@ -45,15 +45,15 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
   }
 
   /**
-   * Ask ipywidgets' renderer for the widget; again after a while, because a renderer made before ipywidgets has met this
-   * notebook's kernel never hears of it.
+   * Request the widget from ipywidgets' renderer, repeatedly, because a renderer that is created before ipywidgets knows
+   * the kernel of this notebook never shows a widget.
    */
   private attempt(model: IRenderMime.IMimeModel, retries: number): void {
     this.live?.dispose();
     const live = (this.live = this.rendermime.createRenderer(WIDGET_MIME));
     live.hide();
     this.insertWidget(0, live);
-    // The promise of a renderer that waits for a kernel may never be settled: what is there is looked at instead.
+    // The promise of a renderer that waits for a kernel may never settle, so its output is checked as well.
     live.renderModel(model).then(
       () => this.look(),
       () => undefined
@@ -63,7 +63,7 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
     });
   }
 
-  /** Show the widget if it is there. */
+  /** Show the widget if it exists. */
   private look(): boolean {
     if (this.live === null || this.live.isDisposed || this.live.node.childElementCount === 0) return false;
     this.stop();
@@ -98,7 +98,7 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
 export function renderAdvisors(tracker: INotebookTracker): IDisposable {
   const prepare = (_: unknown, { content: { rendermime } }: NotebookPanel): void => {
     const createRenderer = (): AdvisorRenderer => new AdvisorRenderer(rendermime);
-    // Not safe, as ipywidgets' own: a notebook that is not trusted shows the picture.
+    // Not safe, like ipywidgets' own renderer: an untrusted notebook shows the picture.
     rendermime.addFactory({ safe: false, mimeTypes: [ADVISOR_MIME], createRenderer }, RANK);
   };
   tracker.forEach(panel => prepare(null, panel));

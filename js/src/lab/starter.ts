@@ -1,4 +1,4 @@
-/** What the advisor is asked about. */
+/** Model and cluster of a request to the advisor. */
 export interface IQuestion {
   model: string;
   instance: string;
@@ -6,10 +6,10 @@ export interface IQuestion {
   sequenceLength: string;
 }
 
-/** AWS's own example of a model that does not fit on one GPU. */
+/** An example by AWS of a model that does not fit on one GPU. */
 export const EXAMPLE: IQuestion = { model: '10B', instance: 'ml.p4d.24xlarge', count: '16', sequenceLength: '512' };
 
-/** The cell that asks it. */
+/** Cell that runs the advisor. */
 export function starterCell(question: IQuestion): string {
   const { model, instance, count, sequenceLength } = question;
   const options = [
@@ -17,12 +17,12 @@ export function starterCell(question: IQuestion): string {
     ['--count', count],
     ['--sequence-length', sequenceLength]
   ];
-  const given = options.filter(([, value]) => value?.trim()).map(([name, value]) => `${name} ${word(value ?? '')}`);
-  return `%load_ext smp_advisor\nadvice = %smp_advise ${[word(model), ...given].join(' ')}`;
+  const words = options.filter(([, value]) => value?.trim()).map(([name, value]) => `${name} ${word(value ?? '')}`);
+  return `%load_ext smp_advisor\nadvice = %smp_advise ${[word(model), ...words].join(' ')}`;
 }
 
-/** One word of a magic's line: quoted where it holds spaces, never more than one line. */
+/** One word of a magic's line: quoted if it contains spaces, never more than one line. */
 function word(text: string): string {
-  const one = text.trim().replace(/[\r\n"{}]+/g, ' ');
-  return /\s/.test(one) ? `"${one}"` : one;
+  const line = text.trim().replace(/[\r\n"{}]+/g, ' ');
+  return /\s/.test(line) ? `"${line}"` : line;
 }

@@ -1,4 +1,4 @@
-import { element, setText } from './dom';
+import { element, explain, setText } from './dom';
 
 const NS = 'http://www.w3.org/2000/svg';
 
@@ -8,7 +8,7 @@ export interface Mark {
   title: string;
 }
 
-/** One stacked bar: rectangles in percent of the width, so that nothing is drawn anew when the page is resized. */
+/** One stacked bar: rectangles in percent of the width, so that resizing the page redraws nothing. */
 export class Bar {
   readonly node: SVGSVGElement;
 
@@ -30,14 +30,14 @@ export class Bar {
       start += value;
     });
     const excess = beyond(total, limit);
-    place(shapes[parts.length]!, 'smp-excess', (total - excess) / full, excess / full, `${amount(excess, unit)} too much`);
+    place(shapes[parts.length]!, 'smp-excess', (total - excess) / full, excess / full, `${amount(excess, unit)} over the usable memory`);
     marks.forEach((mark, index) => {
       place(shapes[parts.length + 1 + index]!, `smp-mark smp-${mark.kind}`, mark.value / full, 0, mark.title);
     });
     if (this.node.getAttribute('aria-label') !== label) this.node.setAttribute('aria-label', label);
   }
 
-  /** Exactly `count` rectangles, made or removed as needed. */
+  /** Exactly `count` rectangles, added or removed as needed. */
   private shapes(count: number): SVGRectElement[] {
     while (this.node.children.length < count) this.node.append(document.createElementNS(NS, 'rect'));
     while (this.node.children.length > count) this.node.lastElementChild!.remove();
@@ -48,35 +48,40 @@ export class Bar {
 function place(rect: SVGRectElement, className: string, start: number, width: number, title: string): void {
   rect.setAttribute('class', className);
   rect.setAttribute('x', `${(100 * start).toFixed(3)}%`);
-  // The marks' width is the style's; happy to be overwritten by it.
+  // The style sheet overrides the width of marks.
   rect.setAttribute('width', `${(100 * width).toFixed(3)}%`);
   const label = rect.firstChild ?? rect.appendChild(document.createElementNS(NS, 'title'));
   setText(label as Element, title);
 }
 
-/** Colour, name and value of each part, in the order of the bar; parts too small to see are left out. */
+/** Color, name and value of each part, in the order of the bar. Parts too small to see are omitted. */
 export class Key {
   readonly node = element('ul', 'smp-key');
 
-  constructor(private readonly names: string[]) {}
+  /** @param tooltips Definitions of the names that the glossary explains. */
+  constructor(
+    private readonly names: string[],
+    private readonly tooltips: Readonly<Record<string, string>> = {}
+  ) {}
 
   draw(values: number[], unit: string): void {
     const total = sum(values);
-    const wanted = values.map((value, index) => ({ value, index })).filter(({ value }) => isWorth(value, unit, total));
-    while (this.node.children.length > wanted.length) this.node.lastElementChild!.remove();
-    while (this.node.children.length < wanted.length) {
+    const parts = values.map((value, index) => ({ value, index })).filter(({ value }) => isWorth(value, unit, total));
+    while (this.node.children.length > parts.length) this.node.lastElementChild!.remove();
+    while (this.node.children.length < parts.length) {
       this.node.append(element('li', '', element('i', 'smp-swatch'), element('span', 'smp-name'), element('b', 'smp-amount')));
     }
-    wanted.forEach(({ value, index }, position) => {
+    parts.forEach(({ value, index }, position) => {
       const [swatch, name, size] = [...this.node.children[position]!.children] as [Element, Element, Element];
       swatch.className = `smp-swatch smp-k${index}`;
       setText(name, this.names[index] ?? '');
+      explain(name, this.tooltips);
       setText(size, amount(value, unit, total));
     });
   }
 }
 
-/** The parts in words, for who cannot see the bar. */
+/** The parts as text, for screen readers. */
 export function listed(names: string[], values: number[], unit: string): string {
   const total = sum(values);
   const parts = values.flatMap((value, index) => (isWorth(value, unit, total) ? [`${names[index]} ${amount(value, unit, total)}`] : []));
@@ -84,17 +89,17 @@ export function listed(names: string[], values: number[], unit: string): string 
 }
 
 /**
- * How far a total is beyond its limit. The allocator's spare fills a GPU exactly, and each of the eleven parts comes
- * rounded to 0.001: what they add up to is no excess.
+ * Excess of a total over its limit. The allocator's reserve fills a GPU exactly, and each of the eleven parts is rounded
+ * to 0.001: their rounding errors are no excess.
  */
 export function beyond(total: number, limit: number): number {
   return total - limit > 0.006 ? total - limit : 0;
 }
 
 /**
- * A size or a time, as the kernel writes them.
+ * Text of a size or a time, like the kernel's.
  *
- * @param total Of what it is a part: parts of a time are all in seconds or all in milliseconds.
+ * @param total Sum of which it is a part: parts of one time are all in seconds or all in milliseconds.
  */
 export function amount(value: number, unit: string, total = value): string {
   if (unit !== 's') return `${value.toFixed(value < 0.1 ? 2 : 1)} ${unit}`;
@@ -103,7 +108,7 @@ export function amount(value: number, unit: string, total = value): string {
   return value < 100 ? `${value.toFixed(value < 0.1 ? 3 : 2)} s` : `${Math.round(value).toLocaleString('en-US')} s`;
 }
 
-/** Whether a part can be read off: a step takes milliseconds or minutes, memory is always of GiB. */
+/** Whether a part is large enough to list: a step takes milliseconds or minutes, memory is always some GiB. */
 const isWorth = (value: number, unit: string, total: number): boolean =>
   value > 0 && value >= (unit === 's' ? 0.0005 * total : 0.005);
 

@@ -2,7 +2,7 @@ import { Bar, Key, amount, beyond, listed, type Mark } from './bars';
 import { element, setText } from './dom';
 import type { Costs, Recommendation } from './wire';
 
-/** Memory of each group of pipeline stages against what is usable. */
+/** Memory of each group of pipeline stages, next to the usable memory. */
 export class MemoryChart {
   readonly node: HTMLElement;
   private readonly rows = element('div', 'smp-rows');
@@ -11,7 +11,7 @@ export class MemoryChart {
   private bars: { row: HTMLElement; label: Element; bar: Bar; total: Element }[] = [];
 
   constructor(private readonly shown: Recommendation) {
-    this.key = new Key(shown.categories);
+    this.key = new Key(shown.categories, shown.tooltips);
     const usable = `${shown.usable_gib.toFixed(1)} GiB usable`;
     const nominal = shown.nominal_gib ? ` of ${shown.nominal_gib.toFixed(0)} nominal` : '';
     const limit = element('span', 'smp-limit', element('i', 'smp-limit-line'), `${usable}${nominal}`);
@@ -39,7 +39,7 @@ export class MemoryChart {
     });
     const peak = costs.stages.find(stage => stage.peak) ?? costs.stages[0];
     this.keyTitle.hidden = costs.stages.length < 2;
-    setText(this.keyTitle, `${peak?.label ?? ''}, which has the highest peak:`);
+    setText(this.keyTitle, `${peak?.label ?? ''} (highest peak):`);
     this.key.draw(peak?.gib ?? [], 'GiB');
   }
 
@@ -54,7 +54,7 @@ export class MemoryChart {
   }
 }
 
-/** What a step's time goes to. */
+/** Parts of the step time. */
 export class TimeChart {
   readonly node: HTMLElement;
   private readonly bar: Bar;
@@ -63,7 +63,7 @@ export class TimeChart {
 
   constructor(private readonly shown: Recommendation) {
     this.bar = new Bar(shown.seconds);
-    this.key = new Key(shown.seconds);
+    this.key = new Key(shown.seconds, shown.tooltips);
     const row = element('div', 'smp-stack', element('span', 'smp-stage', 'Each step'), this.bar.node, this.total);
     this.node = element('figure', 'smp-figure', element('figcaption', 'smp-caption', 'Step time'), row, this.key.node);
   }

@@ -4,23 +4,23 @@ import type { CheckedFinding, FixedTogether, FromKernel } from './wire';
 
 export { findingDetails, unresolvedDetails } from './findings';
 
-/** To the kernel: read a script, or write a fix that was looked at; `diff` is what was looked at. */
+/** Request to the kernel: check a script, or write a reviewed fix, whose change is `diff`. */
 export type CheckRequest =
   | { kind: 'check'; id: string; path: string }
   | { kind: 'fix'; id: string; path: string; place: string; check: string; column: number; diff: string; in_place: boolean };
 
-/** Have the kernel read a training script against the plan on screen, list what it finds, and write fixes. */
+/** Panel that checks a training script against the plan on screen, lists the findings, and writes fixes. */
 export class Checker {
   readonly node: HTMLElement;
   private readonly path = keepKeys(element('input', 'smp-path'));
   private readonly summary = keepKeys(element('p', 'smp-note'));
   private readonly list = element('div', 'smp-findings');
-  private asked = 0;
+  private requests = 0;
   private checked = '';
 
   /**
-   * @param view Name that no other view has: answers go to every view of the model.
-   * @param send Hands a request to the kernel; the plan is that of the last settings it knows.
+   * @param view Unique name of the view, because answers go to every view of the model.
+   * @param send Sends a request to the kernel, which uses the plan of the last settings that it has received.
    */
   constructor(
     private readonly view: string,
@@ -30,19 +30,19 @@ export class Checker {
     this.path.placeholder = 'train.py';
     this.path.spellcheck = false;
     this.path.addEventListener('keydown', event => {
-      if (event.key === 'Enter') this.ask();
+      if (event.key === 'Enter') this.check();
     });
     this.summary.setAttribute('role', 'status');
     this.summary.tabIndex = -1;
     this.node = disclosure(
       'smp-section',
       ['Check your training script'],
-      element('p', '', 'The kernel reads the file and never runs it. Paths count from the notebook.'),
+      element('p', '', 'The kernel reads the file and never runs it. Paths are relative to the notebook.'),
       element(
         'div',
         'smp-check-row',
         element('label', 'smp-path-label', 'Script ', this.path),
-        button('smp-button', 'Check script', () => this.ask())
+        button('smp-button', 'Check script', () => this.check())
       ),
       this.summary,
       this.list
@@ -62,7 +62,7 @@ export class Checker {
     );
   }
 
-  private ask(): void {
+  private check(): void {
     this.checked = this.path.value;
     this.list.replaceChildren();
     setText(this.summary, 'Reading …');
@@ -71,19 +71,19 @@ export class Checker {
 
   private write(inPlace: boolean, diff: string, finding?: CheckedFinding): void {
     setText(this.summary, 'Writing …');
-    // The buttons are replaced with the answer: the focus waits where it will be read.
+    // The answer replaces the buttons, so the focus moves to the summary.
     this.summary.focus();
     const { place = '', id: check = '', column = 0 } = finding ?? {};
     this.send({ kind: 'fix', id: this.next(), path: this.checked, place, check, column, diff, in_place: inPlace });
   }
 
   private next(): string {
-    this.asked += 1;
+    this.requests += 1;
     return this.id();
   }
 
   private id(): string {
-    return `${this.view}-check-${this.asked}`;
+    return `${this.view}-check-${this.requests}`;
   }
 }
 

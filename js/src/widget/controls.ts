@@ -1,8 +1,8 @@
 import { element, keepKeys, setText } from './dom';
 import type { Screen } from './session';
-import type { Control, Moment, Recommendation, Setting } from './wire';
+import type { Control, Snapshot, Recommendation, Setting } from './wire';
 
-/** What the controls tell: every position passed, and the end of a gesture. */
+/** Receives every value of a moving control, and the end of the gesture. */
 export interface ControlListener {
   move(name: string, value: Setting): void;
   commit(): void;
@@ -10,7 +10,7 @@ export interface ControlListener {
 
 type Input = HTMLInputElement | HTMLSelectElement;
 
-/** One labelled control; its positions are the kernel's, its native element the browser's. */
+/** One labeled control: its values come from the kernel, its element is the browser's. */
 class Row {
   readonly node: HTMLElement;
   private readonly input: Input;
@@ -26,7 +26,7 @@ class Row {
     this.input.name = control.name;
     this.input.id = `${view}-${control.name}`;
     this.output.setAttribute('for', this.input.id);
-    // The slider itself is read out; its output would be a second time.
+    // Screen readers read the slider; its output would repeat it.
     this.output.setAttribute('aria-live', 'off');
     this.problem.setAttribute('role', 'alert');
     this.input.addEventListener('input', () => listener.move(this.control.name, this.value));
@@ -37,7 +37,7 @@ class Row {
     this.fill(control);
   }
 
-  draw(control: Control, screen: Screen, recommended: Moment, recommendedText: string): void {
+  draw(control: Control, screen: Screen, recommended: Snapshot, recommendedText: string): void {
     if (control.values.join() !== this.control.values.join()) this.fill(control);
     this.control = control;
     const current = screen.settings[control.name];
@@ -73,7 +73,7 @@ class Row {
   }
 }
 
-/** The rows of all controls; those that do not apply are not there. */
+/** Rows of all controls that apply to the plan. */
 export class Controls {
   readonly node = element('div', 'smp-controls');
   private readonly rows = new Map<string, Row>();
@@ -97,7 +97,7 @@ export class Controls {
         this.rows.set(control.name, row);
         this.node.insertBefore(row.node, this.node.children[index] ?? null);
       }
-      // In the kernel's words: where the recommended value is no position any more, the control has none for it.
+      // The kernel's text, because the control may no longer have a position for the recommended value.
       row.draw(control, screen, recommended, recommended.configuration[settings.indexOf(control.name)] ?? '');
     });
   }

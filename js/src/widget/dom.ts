@@ -1,4 +1,4 @@
-/** Elements with text: what comes from a user is only ever text content, never HTML. */
+/** Elements with text. Text from users is always text content, never HTML. */
 
 type Child = Node | string | null | undefined | false;
 
@@ -14,8 +14,8 @@ export function element<K extends keyof HTMLElementTagNameMap>(
 }
 
 /**
- * Let a focused control have its keys: JupyterLab's command mode takes arrows, Enter and letters from whatever has the
- * focus, unless that very element says otherwise.
+ * Keep the keys of a focused control: JupyterLab's command mode takes arrows, Enter and letters from any element without
+ * this attribute.
  */
 export function keepKeys<T extends HTMLElement>(control: T): T {
   control.dataset['lmSuppressShortcuts'] = 'true';
@@ -29,7 +29,7 @@ export function button(className: string, text: string, action: () => void): HTM
   return made;
 }
 
-/** A link to a page of documentation; nothing is fetched until the user follows it. */
+/** A link to a page of documentation. Nothing is loaded before the user follows it. */
 export function sourceLink(url: string, title: string): HTMLAnchorElement | null {
   if (!/^https:\/\//.test(url)) return null;
   const made = keepKeys(element('a', 'smp-link', title || 'Source'));
@@ -43,6 +43,14 @@ export function disclosure(className: string, summary: Child[], ...body: Child[]
   return element('details', className, keepKeys(element('summary', 'smp-summary', ...summary)), ...body);
 }
 
+/** Show the definition of an element's text as its tooltip, if the glossary has one. */
+export function explain<T extends Element>(target: T, tooltips: Readonly<Record<string, string>>): T {
+  const text = tooltips[target.textContent ?? ''];
+  if (text) target.setAttribute('title', text);
+  else target.removeAttribute('title');
+  return target;
+}
+
 /** A heading of a table's row or column. */
 export function headerCell(text: string, scope: 'row' | 'col'): HTMLTableCellElement {
   const made = element('th', '', text);
@@ -50,7 +58,7 @@ export function headerCell(text: string, scope: 'row' | 'col'): HTMLTableCellEle
   return made;
 }
 
-/** Set text only where it changed: a live region is not read out again, and nothing is laid out for nothing. */
+/** Set text only if it changed, so that screen readers do not repeat it and the page keeps its layout. */
 export function setText(target: Element, text: string): void {
   if (target.textContent !== text) target.textContent = text;
 }

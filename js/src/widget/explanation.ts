@@ -1,7 +1,7 @@
 import { disclosure, element, headerCell, sourceLink } from './dom';
-import type { Pitfall, Recommendation, Reference, Step } from './wire';
+import type { Pitfall, Recommendation, Reference, Step, Term } from './wire';
 
-/** Why this plan: the ordered practices, AWS's nearest reference, what the script must do, what is assumed. */
+/** Reasons for the plan: ordered practices, AWS's nearest reference, requirements, assumptions, and the glossary. */
 export function explanation(shown: Recommendation): HTMLElement {
   const steps = element('ol', 'smp-steps', ...shown.steps.map(stepItem));
   return element(
@@ -12,14 +12,22 @@ export function explanation(shown: Recommendation): HTMLElement {
     steps,
     shown.reference !== null && referenceDetails(shown.reference),
     shown.pitfalls.length > 0 &&
-      disclosure('smp-section', [`What it demands of the script and the data (${shown.pitfalls.length})`], pitfallList(shown.pitfalls)),
+      disclosure('smp-section', [`Requirements for the script and the data (${shown.pitfalls.length})`], pitfallList(shown.pitfalls)),
     shown.assumptions.length > 0 &&
       disclosure(
         'smp-section',
-        [`What the estimate assumes (${shown.assumptions.length})`],
+        [`Assumptions of the estimate (${shown.assumptions.length})`],
         element('ul', 'smp-list', ...shown.assumptions.map(text => element('li', '', text)))
-      )
+      ),
+    shown.glossary.length > 0 && glossary(shown.glossary)
   );
+}
+
+function glossary(terms: Term[]): HTMLElement {
+  const items = terms.map(({ term, text, title, url }) =>
+    element('li', '', element('span', 'smp-lead', term), `: ${text} `, sourceLink(url, title))
+  );
+  return disclosure('smp-section', ['Glossary'], element('ul', 'smp-list', ...items));
 }
 
 function stepItem(step: Step): HTMLLIElement {
@@ -42,9 +50,9 @@ function stepItem(step: Step): HTMLLIElement {
 }
 
 function referenceDetails(reference: Reference): HTMLElement {
-  const fits = `${reference.fits ? 'fits' : 'does not fit'} here by the cost model, with ${reference.needed_gib.toFixed(1)} GiB needed per GPU`;
+  const fits = `${reference.fits ? 'fits' : 'does not fit'} on your cluster: ${reference.needed_gib.toFixed(1)} GiB needed per GPU, by the estimate`;
   const table = element('table', 'smp-table');
-  const head = element('tr', '', ...['Setting', 'AWS', 'Here', 'Because'].map(text => headerCell(text, 'col')));
+  const head = element('tr', '', ...['Setting', 'AWS', 'Here', 'Reason'].map(text => headerCell(text, 'col')));
   table.append(element('thead', '', head));
   const rows = reference.differences.map(({ setting, reference: theirs, recommended, because }) =>
     element('tr', '', headerCell(setting, 'row'), ...[theirs, recommended, because].map(text => element('td', '', text)))

@@ -6,7 +6,7 @@ import type { FromKernel, Settings } from './wire';
 
 const PREVIEW_DELAY_MS = 200;
 
-/** The buttons that carry the plan out of the widget, and the code they carry. */
+/** Buttons that export code for the plan, and a preview of the code. */
 export class Exporter {
   readonly actions: HTMLElement;
   readonly preview: HTMLDetailsElement;
@@ -25,19 +25,19 @@ export class Exporter {
     this.drawn = session.screen.settings;
     this.status.setAttribute('role', 'status');
     this.insert = button('smp-button smp-primary', 'Insert estimator cell', () => {
-      setText(this.status, ASKING);
-      this.inserting = this.ask();
+      setText(this.status, REQUESTED);
+      this.inserting = this.request();
     });
     const clipboard = button('smp-button', 'Copy code', () => {
-      setText(this.status, ASKING);
-      this.copying = this.ask();
+      setText(this.status, REQUESTED);
+      this.copying = this.request();
     });
     this.actions = element('div', 'smp-actions', this.what, this.sdk, this.insert, clipboard, this.status);
-    this.preview = disclosure('smp-section', ['The code that is inserted'], this.code);
+    this.preview = disclosure('smp-section', ['Code to insert'], this.code);
     this.preview.addEventListener('toggle', () => this.refresh());
   }
 
-  /** The screen was drawn: code of other settings is not shown any longer, nor what became of it. */
+  /** After a redraw: hide code of other settings, and its status. */
   refresh(): void {
     const { settings } = this.session.screen;
     if (!same(settings, this.drawn)) this.forget();
@@ -45,22 +45,22 @@ export class Exporter {
     clearTimeout(this.timer);
     this.previewing = '';
     if (!this.preview.open) return;
-    this.timer = setTimeout(() => (this.previewing = this.ask()), PREVIEW_DELAY_MS);
+    this.timer = setTimeout(() => (this.previewing = this.request()), PREVIEW_DELAY_MS);
   }
 
-  /** Nothing has been inserted or copied of what is chosen now; what was asked for is still to come. */
+  /** Clear the status of earlier settings, but not that of a request in progress. */
   private forget(): void {
-    if (this.status.textContent !== ASKING) setText(this.status, '');
+    if (this.status.textContent !== REQUESTED) setText(this.status, '');
   }
 
-  private ask(): string {
+  private request(): string {
     return this.session.requestCells(chosen(this.what), chosen(this.sdk));
   }
 
   private onChoice(): void {
     const job = chosen(this.what) === 'job';
     setText(this.insert, job ? 'Insert estimator cell' : 'Insert cell');
-    // Only the cell that starts the job differs between the SDKs.
+    // Only the cell that starts the job depends on the SDK.
     this.sdk.hidden = !job;
     this.forget();
     this.refresh();
@@ -110,7 +110,7 @@ export class Exporter {
   }
 }
 
-/** What can be exported, and which SDK for; `cells.py` is the other side. */
+/** Cells that can be exported, and SDK versions; same as in `cells.py`. */
 const KINDS: Record<string, string> = {
   job: 'Training job',
   local: 'Local run',
@@ -118,9 +118,9 @@ const KINDS: Record<string, string> = {
   permissions: 'Permissions',
   quota: 'Quota and price'
 };
-const SDKS: Record<string, string> = { auto: 'as installed', v2: 'version 2', v3: 'version 3' };
+const SDKS: Record<string, string> = { auto: 'installed version', v2: 'version 2', v3: 'version 3' };
 
-/** A labelled choice; the first is chosen. */
+/** A labeled choice. The first option is selected. */
 function choice(label: string, texts: Record<string, string>, action: () => void): HTMLLabelElement {
   const select = keepKeys(element('select', 'smp-select'));
   for (const [value, text] of Object.entries(texts)) {
@@ -132,14 +132,14 @@ function choice(label: string, texts: Record<string, string>, action: () => void
   return element('label', 'smp-choice', `${label} `, select);
 }
 
-const chosen = (labelled: HTMLLabelElement): string => labelled.querySelector('select')!.value;
+const chosen = (labeled: HTMLLabelElement): string => labeled.querySelector('select')!.value;
 
-const ASKING = 'Asking the kernel for the code …';
+const REQUESTED = 'Waiting for the code from the kernel …';
 const FALL_BACK = 'Run %smp_export in a new cell to get the code.';
 
-/** Pasted into one cell, the first line would write the estimator into the script's file as well. */
+/** In one cell, the first line would also write the estimator to the file of the script. */
 const copied = (cells: number): string => {
-  const where = cells > 1 ? 'two new cells, the script apart from the estimator' : 'a new cell';
+  const where = cells > 1 ? 'two new cells: first the script, then the estimator' : 'a new cell';
   return `Copied to the clipboard; paste it in ${where}.`;
 };
 

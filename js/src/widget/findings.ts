@@ -2,7 +2,7 @@ import { button, disclosure, element, keepKeys, setText, sourceLink } from './do
 import { copy } from './insert';
 import type { CheckedFinding } from './wire';
 
-/** What a fix would change, and the click that has the kernel write it. */
+/** Change of a fix, and the action that writes it. */
 export interface Fixing {
   diff: string;
   /** @param inPlace Whether the file itself changes, after a backup. */
@@ -16,25 +16,25 @@ const GROUPS = [
 ] as const;
 
 /**
- * Findings by severity, each group and each finding foldable.
+ * Findings by severity, in foldable groups.
  *
- * @param fixing What to offer for a finding that has a fix; nothing is written before a click.
+ * @param fixing Fix of a finding. Nothing is written before a click.
  */
 export function findingGroups(findings: CheckedFinding[], fixing?: (finding: CheckedFinding) => Fixing): HTMLElement[] {
   return GROUPS.flatMap(([severity, title]) => {
-    const found = findings.filter(finding => finding.severity === severity);
-    if (found.length === 0) return [];
+    const members = findings.filter(finding => finding.severity === severity);
+    if (members.length === 0) return [];
     const group = disclosure(
       'smp-section smp-group',
-      [`${title} (${found.length})`],
-      ...found.map(finding => details(finding, fixing?.(finding)))
+      [`${title} (${members.length})`],
+      ...members.map(finding => details(finding, fixing?.(finding)))
     );
     group.open = true;
     return [group];
   });
 }
 
-/** One finding, with nothing to be written. */
+/** One finding without a fix to write. */
 export function findingDetails(finding: CheckedFinding): HTMLElement {
   return details(finding);
 }
@@ -55,7 +55,7 @@ function details(finding: CheckedFinding, fixing?: Fixing): HTMLElement {
   );
 }
 
-/** A diff to look at, to copy, and to have written. */
+/** A diff with buttons to copy and to write it. */
 export function fixDetails(title: string, of: string, { diff, apply }: Fixing): HTMLDetailsElement {
   return disclosure(
     'smp-section smp-fix',
@@ -75,10 +75,10 @@ export function fixDetails(title: string, of: string, { diff, apply }: Fixing): 
 export function unresolvedDetails(unresolved: string[]): HTMLElement[] {
   if (unresolved.length === 0) return [];
   const items = unresolved.map(text => element('li', '', text));
-  return [disclosure('smp-section', [`What could not be followed (${items.length})`], element('ul', 'smp-list', ...items))];
+  return [disclosure('smp-section', [`Unresolved parts (${items.length})`], element('ul', 'smp-list', ...items))];
 }
 
-/** Buttons that copy, and what came of it; where the page may not, the text is there to be selected. */
+/** Copy buttons with their status. Without access to the clipboard, the text is shown and selected. */
 function copies(of: string, texts: Record<string, string>): HTMLElement {
   const status = element('span', 'smp-status');
   status.setAttribute('role', 'status');

@@ -1,7 +1,7 @@
-import { element, keepKeys, setText } from './dom';
-import type { Moment, Recommendation } from './wire';
+import { element, explain, keepKeys, setText } from './dom';
+import type { Snapshot, Recommendation } from './wire';
 
-/** What the advice is about, with what was inferred or left at its default marked as such. */
+/** Model, cluster and job, with marks on inferred values, and the defaults. */
 export function header(shown: Recommendation): HTMLElement {
   const list = element('dl', 'smp-facts');
   for (const { label, text, mark, note } of shown.facts) {
@@ -14,7 +14,7 @@ export function header(shown: Recommendation): HTMLElement {
   return element('header', 'smp-header', element('h2', 'smp-heading', shown.title), list);
 }
 
-/** The plan as a table of techniques and degrees; what differs from the recommendation says so. */
+/** Settings of the plan, with the recommended value next to each that differs. */
 export class Configuration {
   readonly node: HTMLElement;
   private readonly title = keepKeys(element('h3', 'smp-title'));
@@ -32,17 +32,17 @@ export class Configuration {
     this.title.focus();
   }
 
-  /** @param isStale Whether the controls have gone where there is no configuration; the title tells, so that nothing shifts. */
-  draw(moment: Moment, isStale: boolean): void {
-    const { rows, recommended } = this.shown;
-    const differs = rows.some((_, index) => moment.configuration[index] !== recommended.configuration[index]);
+  /** @param isStale Whether the controls show settings that cannot be combined. The title shows this, so the layout stays. */
+  draw(snapshot: Snapshot, isStale: boolean): void {
+    const { rows, recommended, tooltips } = this.shown;
+    const differs = rows.some((_, index) => snapshot.configuration[index] !== recommended.configuration[index]);
     const title = differs ? 'Your configuration' : 'Recommended configuration';
-    setText(this.title, isStale ? 'The last settings that can be combined' : title);
+    setText(this.title, isStale ? 'Last valid configuration' : title);
     const tiles = rows.flatMap((row, index) => {
-      const [text, advised] = [moment.configuration[index], recommended.configuration[index]];
+      const [text, advised] = [snapshot.configuration[index], recommended.configuration[index]];
       if (!text) return [];
       const note = text === advised || !advised ? null : element('span', 'smp-was', `recommended: ${advised}`);
-      return [element('div', note ? 'smp-tile smp-changed' : 'smp-tile', element('dt', '', row), element('dd', '', text, note))];
+      return [element('div', note ? 'smp-tile smp-changed' : 'smp-tile', explain(element('dt', '', row), tooltips), element('dd', '', text, note))];
     });
     this.body.replaceChildren(...tiles);
   }
@@ -58,14 +58,14 @@ export class Figures {
     const list = element('dl', 'smp-figures');
     for (const label of shown.figures) {
       const [value, note] = [element('dd', 'smp-number'), element('dd', 'smp-note')];
-      list.append(element('div', 'smp-figure-tile', element('dt', '', label), value, note));
+      list.append(element('div', 'smp-figure-tile', explain(element('dt', '', label), shown.tooltips), value, note));
       this.values.push({ value, note });
     }
     this.node = element('div', 'smp-key-figures', this.verdict, list);
   }
 
-  draw(moment: Moment): void {
-    const { fits, verdict, figures } = moment.costs;
+  draw(snapshot: Snapshot): void {
+    const { fits, verdict, figures } = snapshot.costs;
     setText(this.verdict, `${fits ? '✓' : '✗'} ${verdict}`);
     this.verdict.classList.toggle('smp-bad', !fits);
     this.values.forEach(({ value, note }, index) => {

@@ -15,14 +15,14 @@ let views = 0;
 
 /** One view of the advisor. */
 function render({ model, el }: RenderProps<Traits>): () => void {
-  // Views of one model in several pages talk to one kernel: the name must be unique among all of them.
+  // Views of one model in several pages share one kernel, so the name must be unique among all of them.
   const view = `smp${++views}-${Math.random().toString(36).slice(2, 8)}`;
   const session = new Session(model, view, screen => draw(screen));
   const { shown } = session;
 
-  const reset = button('smp-button', 'Back to recommended', () => {
+  const reset = button('smp-button', 'Reset to recommended', () => {
     session.reset();
-    // The button goes with what it undid; the focus must not fall to the page, whose shortcuts would take the next keys.
+    // The button disappears. Without this, the page would take the focus, and its shortcuts the next keys.
     configuration.focus();
   });
   const configuration = new Configuration(shown, reset);
@@ -33,19 +33,19 @@ function render({ model, el }: RenderProps<Traits>): () => void {
   const exporter = new Exporter(session);
   const checker = new Checker(view, request => model.send(request));
   const paste = new Paste(view, request => model.send(request));
-  const words = element('p', 'smp-words');
-  words.setAttribute('aria-live', 'polite');
-  const stale = element('p', 'smp-stale', 'The figures are those of the last settings that can be combined.');
+  const summary = element('p', 'smp-change');
+  summary.setAttribute('aria-live', 'polite');
+  const stale = element('p', 'smp-stale', 'These settings cannot be combined. The figures are for the last valid configuration.');
 
   function draw(screen: Screen): void {
-    configuration.draw(screen.moment, screen.problem !== '');
-    figures.draw(screen.moment);
-    memory.draw(screen.moment.costs);
-    time.draw(screen.moment.costs);
+    configuration.draw(screen.snapshot, screen.problem !== '');
+    figures.draw(screen.snapshot);
+    memory.draw(screen.snapshot.costs);
+    time.draw(screen.snapshot.costs);
     controls.draw(screen, shown);
-    setText(words, screen.problem ? '' : screen.words || HINT);
-    words.hidden = screen.problem !== '';
-    words.classList.toggle('smp-hint', !screen.words);
+    setText(summary, screen.problem ? '' : screen.summary || HINT);
+    summary.hidden = screen.problem !== '';
+    summary.classList.toggle('smp-hint', !screen.summary);
     stale.hidden = screen.problem === '';
     reset.hidden = same(screen);
     root.setAttribute('aria-busy', String(session.isBusy));
@@ -65,7 +65,7 @@ function render({ model, el }: RenderProps<Traits>): () => void {
     element(
       'div',
       'smp-bench',
-      element('section', 'smp-left', element('h3', 'smp-title', 'Try other settings'), controls.node, words),
+      element('section', 'smp-left', element('h3', 'smp-title', 'Try other settings'), controls.node, summary),
       element('section', 'smp-right', memory.node, time.node, stale)
     ),
     exporter.actions,
@@ -74,7 +74,7 @@ function render({ model, el }: RenderProps<Traits>): () => void {
     paste.node,
     exporter.preview
   );
-  root.setAttribute('aria-label', 'SMP advisor');
+  root.setAttribute('aria-label', 'SMP Advisor');
   const onState = (): void => session.onState();
   const onMessage = (message: FromKernel): void => {
     checker.onMessage(message);
@@ -94,6 +94,6 @@ function render({ model, el }: RenderProps<Traits>): () => void {
   };
 }
 
-const HINT = 'Move a setting: what it does to memory and speed is said here.';
+const HINT = 'Change a setting to see its effect on memory and throughput.';
 
 export default { render };

@@ -1,12 +1,12 @@
 const INSERT_EVENT = 'smp-advisor:insert-cell';
 
-/** Ask the notebook to insert cells below ours, in this order; false when nothing in the page took the request. */
+/** Request that the notebook insert cells below this one, in order; false if nothing in the page accepts the request. */
 export function insertCells(from: HTMLElement, sources: string[]): boolean {
   const options = { bubbles: true, composed: true, cancelable: true, detail: { sources } };
   return !from.dispatchEvent(new CustomEvent(INSERT_EVENT, options));
 }
 
-/** Put text on the clipboard; false where the page may not. */
+/** Copy text to the clipboard; false if the page may not. */
 export async function copy(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);
@@ -16,7 +16,7 @@ export async function copy(text: string): Promise<boolean> {
   }
 }
 
-/** The old way, which pages without TLS still have. */
+/** The older way, for pages without TLS. */
 function copyByCommand(text: string): boolean {
   const before = document.activeElement;
   const area = document.createElement('textarea');

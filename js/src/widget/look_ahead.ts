@@ -1,14 +1,14 @@
 import type { Ahead, Entry, Setting, Settings } from './wire';
 
-/** Whether two positions of all controls are the same. */
+/** Whether two sets of settings are equal. */
 export function same(a: Settings, b: Settings): boolean {
   const names = Object.keys(a);
   return names.length === Object.keys(b).length && names.every(name => a[name] === b[name]);
 }
 
 /**
- * The entry for moving `name` to `value`, if the table knows it: the settings on screen must be the table's base, or one
- * move of this same control away from it.
+ * Entry for moving `name` to `value`. The table has one if the settings on screen are its base, or one move of this
+ * control away from it.
  */
 export function lookUp(ahead: Ahead, screen: Settings, name: string, value: Setting): Entry | undefined {
   const entries = ahead.by[name] ?? [];

@@ -5,17 +5,17 @@ import type { FromKernel, Pasted, PastedComparison } from './wire';
 
 const LONGEST = 200_000;
 
-/** Have the kernel read a cell that someone has: what it amounts to, what is wrong with it, what the plan on screen gains. */
+/** Panel that checks a pasted cell: its plan, its findings, and a comparison with the plan on screen. */
 export class Paste {
   readonly node: HTMLElement;
   private readonly text = keepKeys(element('textarea', 'smp-paste'));
   private readonly summary = element('p', 'smp-note');
   private readonly result = element('div', 'smp-findings');
-  private asked = 0;
+  private requests = 0;
 
   /**
-   * @param view Name that no other view has: answers go to every view of the model.
-   * @param send Hands a request to the kernel, which reads the text and never runs it.
+   * @param view Unique name of the view, because answers go to every view of the model.
+   * @param send Sends a request to the kernel, which reads the text and never runs it.
    */
   constructor(
     private readonly view: string,
@@ -26,11 +26,11 @@ export class Paste {
     this.text.spellcheck = false;
     this.text.placeholder = 'estimator = PyTorch(…, distribution={"smdistributed": {"modelparallel": …}})';
     this.text.addEventListener('keydown', event => {
-      // The notebook's own way to run a cell checks this one; Tab leaves the field, as in any form.
+      // The notebook's keys for running a cell check this one. Tab leaves the field, as in any form.
       if (event.key !== 'Enter' || !(event.ctrlKey || event.metaKey || event.shiftKey)) return;
       event.preventDefault();
       event.stopPropagation();
-      this.ask();
+      this.check();
     });
     this.summary.setAttribute('role', 'status');
     const hint = element('p', '', INTRODUCTION);
@@ -38,10 +38,10 @@ export class Paste {
     this.text.setAttribute('aria-describedby', hint.id);
     this.node = disclosure(
       'smp-section',
-      ['Check a cell you have'],
+      ['Check an existing cell'],
       hint,
       element('label', 'smp-paste-label', element('span', '', 'Cell, dictionary, recipe or request'), this.text),
-      element('div', 'smp-check-row', button('smp-button', 'Check the cell', () => this.ask())),
+      element('div', 'smp-check-row', button('smp-button', 'Check the cell', () => this.check())),
       this.summary,
       this.result
     );
@@ -59,15 +59,15 @@ export class Paste {
     );
   }
 
-  private ask(): void {
-    this.asked += 1;
+  private check(): void {
+    this.requests += 1;
     this.result.replaceChildren();
     setText(this.summary, 'Reading …');
     this.send({ kind: 'paste', id: this.id(), text: this.text.value });
   }
 
   private id(): string {
-    return `${this.view}-paste-${this.asked}`;
+    return `${this.view}-paste-${this.requests}`;
   }
 }
 
@@ -85,7 +85,7 @@ function corrections({ diff, corrected }: Pasted): HTMLElement[] {
   const copied = async (): Promise<void> =>
     setText(status, (await copy(corrected)) ? 'Copied to the clipboard; paste it in a new cell.' : 'Select the text above to copy it.');
   actions.append(insert, button('smp-button', 'Copy corrected cell', () => void copied()), status);
-  const shown = disclosure('smp-section', ['Corrected'], keepKeys(code), actions);
+  const shown = disclosure('smp-section', ['Corrections'], keepKeys(code), actions);
   shown.open = true;
   return [shown];
 }
@@ -100,7 +100,7 @@ function comparison({ gain, rows }: PastedComparison): HTMLElement {
   table.append(element('tbody', '', ...lines));
   const shown = disclosure(
     'smp-section',
-    ['From yours to the plan on screen'],
+    ['Your plan compared with the plan on screen'],
     element('p', '', gain),
     rows.length > 0 && element('div', 'smp-scroll', table)
   );
@@ -110,4 +110,4 @@ function comparison({ gain, rows }: PastedComparison): HTMLElement {
 
 const INTRODUCTION =
   'An estimator or ModelTrainer cell, its distribution or parameters, a HyperPod recipe or a CreateTrainingJob request. ' +
-  'The kernel reads it and never runs it. Ctrl+Enter checks.';
+  'The kernel reads it and never runs it. Press Ctrl+Enter to check.';

@@ -1,34 +1,34 @@
 import type { AnyModel } from '@anywidget/types';
 import { lookUp, same } from './look_ahead';
-import { describe } from './moves';
-import type { Control, Moment, Recommendation, Request, Setting, Settings, State, Traits } from './wire';
+import { describe } from './change_summary';
+import type { Control, Snapshot, Recommendation, Request, Setting, Settings, State, Traits } from './wire';
 
-/** What one view has on screen. */
+/** State of one view. */
 export interface Screen {
-  /** As the controls stand, whether they can be combined or not. */
+  /** Values of the controls, whether they can be combined or not. */
   settings: Settings;
   controls: Control[];
-  /** The last settings that could be combined, and what they cost. */
-  moment: Moment;
+  /** Last settings that could be combined, with their estimate. */
+  snapshot: Snapshot;
   moved: string;
   problem: string;
-  words: string;
+  summary: string;
 }
 
 /**
  * One view's side of the conversation with the kernel, without any DOM.
  *
- * A move is shown from the look-ahead table at once, where the table knows it; the kernel's answer to it replaces that
- * when it comes. Answers to requests that are no longer the newest are passed over.
+ * A move is shown at once from the look-ahead table, if the table has it, and then from the kernel's answer. Answers to
+ * older requests are ignored.
  */
 export class Session {
   readonly shown: Recommendation;
   private now: Screen;
   private pending = '';
-  private asked: Request;
+  private request: Request;
   private count = 0;
-  /** What the words compare with: where the running gesture began. */
-  private anchor: Moment;
+  /** State at the start of the current gesture, with which the summary compares. */
+  private anchor: Snapshot;
   private committed = true;
 
   constructor(
@@ -38,8 +38,8 @@ export class Session {
   ) {
     this.shown = model.get('_recommendation');
     this.now = screenOf(model.get('_state'));
-    this.anchor = this.now.moment;
-    this.asked = this.exactly();
+    this.anchor = this.now.snapshot;
+    this.request = this.exactly();
   }
 
   get screen(): Screen {
@@ -58,69 +58,69 @@ export class Session {
     this.committed = false;
     if (entry === undefined) {
       this.now = { ...this.now, settings: { ...before, [name]: value }, moved: name };
-      this.asked = { id: this.nextId(), settings: before, moved: name, value };
+      this.request = { id: this.nextId(), settings: before, moved: name, value };
     } else {
       const problem = entry.problem ?? '';
-      const moment = entry.problem === undefined ? entry : this.now.moment;
-      this.now = { ...this.now, settings: entry.settings, moment, moved: name, problem };
-      this.now.words = problem ? '' : this.describe();
-      this.asked = { id: this.nextId(), settings: entry.settings, moved: name };
+      const snapshot = entry.problem === undefined ? entry : this.now.snapshot;
+      this.now = { ...this.now, settings: entry.settings, snapshot, moved: name, problem };
+      this.now.summary = problem ? '' : this.describe();
+      this.request = { id: this.nextId(), settings: entry.settings, moved: name };
     }
-    this.ask();
+    this.submit();
   }
 
-  /** The gesture is over: the next one's words compare with what it led to. */
+  /** The gesture is over: the next summary compares with its result. */
   commit(): void {
     this.committed = true;
-    // A trait's changes wait for one another; a message goes at once, so that the kernel is soon where the screen is.
-    if (this.pending) this.model.send({ kind: 'move', request: this.asked });
-    if (!this.isWaiting) this.anchor = this.now.moment;
+    // Changes of a trait wait for one another. A message is sent at once, so that the kernel soon has the same settings.
+    if (this.pending) this.model.send({ kind: 'move', request: this.request });
+    if (!this.isWaiting) this.anchor = this.now.snapshot;
   }
 
   /** Back to the recommendation. */
   reset(): void {
     const { recommended } = this.shown;
-    this.anchor = this.now.moment;
-    this.now = { ...this.now, settings: recommended.settings, moment: recommended, moved: '', problem: '' };
-    this.now.words = this.describe();
+    this.anchor = this.now.snapshot;
+    this.now = { ...this.now, settings: recommended.settings, snapshot: recommended, moved: '', problem: '' };
+    this.now.summary = this.describe();
     this.anchor = recommended;
-    this.asked = { id: this.nextId(), settings: recommended.settings, moved: '' };
-    this.ask();
+    this.request = { id: this.nextId(), settings: recommended.settings, moved: '' };
+    this.submit();
   }
 
-  /** Ask for the cells of what is on screen: the values travel with the request. */
+  /** Request the cells of the plan on screen. The request contains all values. */
   requestCells(what = 'job', sdk = 'auto'): string {
     const id = this.nextId();
-    this.asked = this.isWaiting ? { ...this.asked, id } : { ...this.exactly(), id };
+    this.request = this.isWaiting ? { ...this.request, id } : { ...this.exactly(), id };
     this.pending = id;
-    this.model.send({ kind: 'export', request: this.asked, what, sdk });
+    this.model.send({ kind: 'export', request: this.request, what, sdk });
     return id;
   }
 
-  /** The kernel refused a request: there is no answer to wait for. */
+  /** The kernel refused a request, so no answer will come. */
   onFailure(id: string): void {
     if (id === this.pending) this.pending = '';
   }
 
-  /** The kernel's state changed: by our newest request, by another view's while we have none, or by the user's Python. */
+  /** The kernel's state changed: by our newest request, by another view while we have none, or by the user's Python. */
   onState(): void {
     const state = this.model.get('_state');
     if (this.pending && state.answers !== this.pending) return;
     const own = this.pending !== '';
     const settled = screenOf(state);
     const isSame = same(settled.settings, this.now.settings) && settled.problem === this.now.problem;
-    // The words of our own gesture stand: the kernel's compare with its last stop, not with where the gesture began.
-    const words = own && isSame ? this.now.words : settled.words;
+    // Keep the summary of our own gesture: the kernel's compares with its last value, not with the start of the gesture.
+    const summary = own && isSame ? this.now.summary : settled.summary;
     this.pending = '';
-    this.now = { ...settled, words };
-    if (own && !isSame && !settled.problem) this.now.words = this.describe() || settled.words;
-    if (!own || this.committed) this.anchor = this.now.moment;
-    this.asked = this.exactly();
+    this.now = { ...settled, summary };
+    if (own && !isSame && !settled.problem) this.now.summary = this.describe() || settled.summary;
+    if (!own || this.committed) this.anchor = this.now.snapshot;
+    this.request = this.exactly();
     this.onChange(this.now);
   }
 
   private get isWaiting(): boolean {
-    return this.asked.value !== undefined;
+    return this.request.value !== undefined;
   }
 
   private exactly(): Request {
@@ -130,12 +130,12 @@ export class Session {
   private describe(): string {
     const { rows, names, usable_gib: usable } = this.shown;
     const label = rows[names.indexOf(this.now.moved)] ?? '';
-    return describe(rows, this.anchor, this.now.moment, label, usable);
+    return describe(rows, this.anchor, this.now.snapshot, label, usable);
   }
 
-  private ask(): void {
-    this.pending = this.asked.id;
-    this.model.set('_request', this.asked);
+  private submit(): void {
+    this.pending = this.request.id;
+    this.model.set('_request', this.request);
     this.model.save_changes();
     this.onChange(this.now);
   }
@@ -147,6 +147,6 @@ export class Session {
 }
 
 function screenOf(state: State): Screen {
-  const { settings, controls, moment, moved, problem, words } = state;
-  return { settings, controls, moment, moved, problem, words };
+  const { settings, controls, snapshot, moved, problem, summary } = state;
+  return { settings, controls, snapshot, moved, problem, summary };
 }

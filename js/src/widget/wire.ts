@@ -1,4 +1,4 @@
-/** What travels between the kernel and the view; `view_state.py`, `look_ahead.py` and `advisor.py` are the other side. */
+/** Messages between kernel and view; `view_state.py`, `look_ahead.py` and `advisor.py` are the other side. */
 
 export type Setting = number | string | boolean;
 export type Settings = Readonly<Record<string, Setting>>;
@@ -14,7 +14,7 @@ export interface StageGroup {
   label: string;
   /** GiB of each category. */
   gib: number[];
-  /** Their sum, before they were rounded. */
+  /** Their sum before rounding. */
   total_gib: number;
   peak: boolean;
 }
@@ -24,18 +24,18 @@ export interface Costs {
   verdict: string;
   /** Value and note of each figure. */
   figures: [value: string, note: string][];
-  /** What the tightest stage's GPU must have; the bars show the peaks. */
+  /** Memory needed per GPU of the stage with the least headroom. The bars show the peaks. */
   needed_gib: number;
   samples_per_second: number;
   stages: StageGroup[];
-  /** Of each part of the step. */
+  /** Seconds of each part of the step. */
   seconds: number[];
-  /** Their sum, before they were rounded. */
+  /** Their sum before rounding. */
   step_seconds: number;
 }
 
-/** One position of all controls, and what it costs. */
-export interface Moment {
+/** One plan: values of all controls, their texts, and the estimate. */
+export interface Snapshot {
   settings: Settings;
   configuration: string[];
   costs: Costs;
@@ -86,51 +86,59 @@ export interface Pitfall {
   source_url: string;
 }
 
-/** Of the script checker; `script_panel.py` is the other side. */
+/** A finding of the script checker; `script_panel.py` is the other side. */
 export interface CheckedFinding {
   id: string;
   severity: 'error' | 'warning' | 'info';
   /** File and line. */
   place: string;
   column: number;
-  /** The line itself. */
+  /** Text of the line. */
   text: string;
   message: string;
   consequence: string;
   remedy: string;
   source_title: string;
   source_url: string;
-  /** The change that would mend it, where one is safe. */
+  /** A safe change that fixes it, if there is one. */
   fix?: { description: string; diff: string } | null;
-  /** Why there is none, where the check has one in general. */
+  /** Reason for no fix, if the check has one in general. */
   unfixed?: string;
 }
 
-/** Every fix at once. */
+/** All fixes in one diff. */
 export interface FixedTogether {
   title: string;
   diff: string;
 }
 
-/** From the pasted plan to the one on screen; `estimator_panel.py` is the other side. */
+/** Comparison of the pasted plan with the plan on screen; `estimator_panel.py` is the other side. */
 export interface PastedComparison {
   gain: string;
   rows: [setting: string, yours: string, recommended: string, because: string][];
 }
 
-/** What a pasted cell, dictionary, recipe or request was read into. */
+/** Result of the check of a pasted cell, dictionary, recipe or request. */
 export interface Pasted {
   summary: string;
   read: string[];
   findings: CheckedFinding[];
   unresolved: string[];
   diff: string;
-  /** The whole text with the changes made; empty where there are none. */
+  /** Full text with all changes; empty without changes. */
   corrected: string;
   comparison: PastedComparison | null;
 }
 
-/** What stays the same while the controls move. */
+/** A term of the glossary with its source. */
+export interface Term {
+  term: string;
+  text: string;
+  title: string;
+  url: string;
+}
+
+/** Data that no control changes. */
 export interface Recommendation {
   title: string;
   facts: Fact[];
@@ -143,34 +151,37 @@ export interface Recommendation {
   figures: string[];
   names: string[];
   rows: string[];
-  recommended: Moment;
+  recommended: Snapshot;
   steps: Step[];
-  /** Null where AWS publishes no configurations of the library. */
+  /** Null if AWS publishes no configurations of the library. */
   reference: Reference | null;
   pitfalls: Pitfall[];
   assumptions: string[];
+  /** Definition of each label that the glossary explains. */
+  tooltips: Readonly<Record<string, string>>;
+  glossary: Term[];
 }
 
 export interface State {
-  /** Id of the request that led here; empty where the kernel moved by itself. */
+  /** Id of the answered request; empty for changes from Python. */
   answers: string;
   settings: Settings;
   controls: Control[];
-  moment: Moment;
+  snapshot: Snapshot;
   moved: string;
   problem: string;
-  words: string;
+  summary: string;
 }
 
-/** A move that can be made, or why it cannot. */
-export type Entry = Moment & { problem?: undefined } | { settings: Settings; problem: string };
+/** A possible move, or the reason against it. */
+export type Entry = Snapshot & { problem?: undefined } | { settings: Settings; problem: string };
 
 export interface Ahead {
   base: Settings;
   by: Record<string, Entry[]>;
 }
 
-/** All settings, exactly; with `value`, one move from them whose consequences only the kernel knows. */
+/** All settings; with `value`, one move from them whose dependent settings only the kernel knows. */
 export interface Request {
   id: string;
   settings: Settings;

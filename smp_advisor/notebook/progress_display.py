@@ -1,4 +1,4 @@
-"""What a cell shows while a child process works: how far it is, and the last lines that it wrote."""
+"""Output of a cell while a child process runs: its progress and its last lines."""
 
 # mypy: allow-untyped-calls
 # IPython does not annotate the functions called here.
@@ -16,22 +16,22 @@ from IPython.display import display
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Live"]
+__all__ = ["ProgressDisplay"]
 
 _LINES = 12
-_DRAWS_A_SECOND = 4.0
+_DRAWS_PER_SECOND = 4.0
 _DRAWS_AT_ONCE = 8.0
-"""However much a process writes, the page is redrawn no more often; a few lines after a pause are shown at once."""
+"""Limits of redrawing for a process that writes many lines. A few lines after a pause are shown at once."""
 _CODE = "font-family:var(--jp-code-font-family, monospace);font-size:var(--jp-code-font-size, 13px)"
 
 
-class Live:
-    """A progress bar and a live log, redrawn in place; where there is no notebook, the lines themselves.
+class ProgressDisplay:
+    """A progress bar and a live log, redrawn in place. Outside a notebook, it prints the lines.
 
     Examples
     --------
-    >>> with Live("The scaled copy") as live:  # doctest: +SKIP
-    ...     smp_advisor.profile(model, on_line=live.line, on_progress=live.progress)
+    >>> with ProgressDisplay("The scaled copy") as progress:  # doctest: +SKIP
+    ...     smp_advisor.profile(model, on_line=progress.add_line, on_progress=progress.update)
     """
 
     def __init__(self, title: str) -> None:
@@ -44,7 +44,7 @@ class Live:
         self._counted = time.monotonic()
         self._plain = False
         self.has_failed = False
-        """Whether what ran to its end has ended badly."""
+        """Whether the process has ended with an error."""
 
     def __enter__(self) -> Self:
         shell = get_ipython()
@@ -59,22 +59,22 @@ class Live:
         if self._handle is not None:
             self._draw(("failed" if self.has_failed else "done") if kind is None else "stopped")
 
-    def line(self, text: str) -> None:
-        """One line of the log."""
+    def add_line(self, text: str) -> None:
+        """Add a line to the log."""
         if self._plain:
             print(text)  # noqa: T201 (a terminal shows nothing else)
         self.lines.append(text)
         self._redraw()
 
-    def progress(self, done: float, total: float, text: str = "") -> None:
-        """How far it is."""
+    def update(self, done: float, total: float, text: str = "") -> None:
+        """Show progress: `done` parts of `total`."""
         self.share = done / total if total else None
         self.text = text
         self._redraw()
 
     def _redraw(self) -> None:
         now = time.monotonic()
-        self._saved_draws = min(_DRAWS_AT_ONCE, self._saved_draws + (now - self._counted) * _DRAWS_A_SECOND)
+        self._saved_draws = min(_DRAWS_AT_ONCE, self._saved_draws + (now - self._counted) * _DRAWS_PER_SECOND)
         self._counted = now
         if self._handle is not None and self._saved_draws >= 1:
             self._saved_draws -= 1
@@ -84,8 +84,8 @@ class Live:
         self._handle.update(self._data(state), raw=True)
 
     def _data(self, state: str) -> dict[str, str]:
-        said = self.text or state if state == "running" else state
-        label = f"{self.title}: {said}"
+        status = self.text or state if state == "running" else state
+        label = f"{self.title}: {status}"
         log = "\n".join(line[:200] for line in self.lines)
         bar = ""
         if state == "running":
@@ -96,7 +96,7 @@ class Live:
         if state == "running":
             shown = box if log else ""
         else:
-            folded = '<details><summary style="cursor:pointer">Its last lines</summary>'
+            folded = '<details><summary style="cursor:pointer">Last lines of its output</summary>'
             shown = f"{folded}{box}</details>" if log else ""
         html = f'<div class="smp-advisor-live"><p role="status">{bar}{escape(label)}</p>{shown}</div>'
         return {"text/html": html, "text/plain": f"{label}\n{log}" if log else label}

@@ -1,4 +1,4 @@
-"""Settings and figures in words, the same in every view."""
+"""Labels and texts of settings and figures, the same in every view."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
     "configuration",
     "dollars",
     "labels_of",
-    "precision_words",
+    "precision_text",
     "rows_of",
     "time_labels",
     "value_text",
@@ -34,7 +34,7 @@ def labels_of(library: str) -> Mapping[str, str]:
 
 
 def rows_of(library: str) -> Mapping[str, str]:
-    """Rows of the table of a plan's techniques and degrees."""
+    """Labels of the rows of a plan's configuration, by setting."""
     return {**labels_of(library), "global_batch": "Global batch"}
 
 
@@ -65,30 +65,30 @@ TIME_LABELS: Mapping[str, str] = {
 
 
 def time_labels(library: str) -> Mapping[str, str]:
-    """Parts of a step, in the library's terms."""
+    """Labels of the parts of a step, by field of the estimate."""
     if "context_parallel_degree" not in plan_fields(library):
         return TIME_LABELS
-    # Context and expert parallelism communicate inside blocks too.
+    # Context and expert parallelism also communicate inside blocks.
     return {**TIME_LABELS, "tensor_parallel_seconds": "Communication inside blocks"}
 
 
 def value_text(name: str, value: Setting) -> str:
-    """A setting's value as people read it."""
+    """Text of a setting's value."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, int):
         return f"{value:,}"
     if name == "sharding":
-        words = {"none": "none", "optimizer_state": "optimizer state"}
-        return words.get(value) or f"full, over {value.removeprefix('sharded_')} GPUs"
+        texts = {"none": "none", "optimizer_state": "optimizer state"}
+        return texts.get(value) or f"full, over {value.removeprefix('sharded_')} GPUs"
     if name == "activation_checkpointing":
-        words = {"none": "off", "each": "each block", "contiguous": "all blocks of a stage"}
-        return words.get(value) or f"groups of {value.removeprefix('group_')} blocks"
+        texts = {"none": "off", "each": "each block", "contiguous": "all blocks of a stage"}
+        return texts.get(value) or f"groups of {value.removeprefix('group_')} blocks"
     return value
 
 
 def configuration(advice: Advice, plan: Plan) -> list[str]:
-    """Texts of a plan's techniques and degrees, in the order of `rows_of`; empty where a row does not apply."""
+    """Texts of a plan's configuration, in the order of `rows_of`; empty if a row does not apply."""
     texts = {name: value_text(name, value) for name, value in settings_of(plan).items()}
     if plan.pipeline_parallel_degree == 1:
         texts |= {name: "" for name in ("active_microbatches", "pipeline") if name in texts}
@@ -97,12 +97,12 @@ def configuration(advice: Advice, plan: Plan) -> list[str]:
 
 
 def dollars(amount: float) -> str:
-    """An amount of money with three significant digits or whole dollars, whichever says more."""
+    """An amount in USD: full dollars from 100, else cents or three significant digits."""
     if amount >= 100:
         return f"${amount:,.0f}"
     return f"${amount:.2f}" if amount >= 0.1 else f"${amount:.3g}"
 
 
-def precision_words(precision: str) -> str:
-    """A precision as people say it."""
+def precision_text(precision: str) -> str:
+    """Text of a precision."""
     return {"fp32": "fp32"}.get(precision, f"{precision} with fp32 master copies")

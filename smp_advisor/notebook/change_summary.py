@@ -1,4 +1,4 @@
-"""What a move of the controls did to memory and speed, in one sentence."""
+"""Effect of a change of the controls on memory and throughput, in one sentence."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from smp_advisor.notebook.view_state import Moment
+    from smp_advisor.notebook.view_state import Snapshot
 
 __all__ = ["describe"]
 
 
-def describe(rows: Sequence[str], before: Moment, after: Moment, *, moved: str, usable_gib: float) -> str:
-    """Say what changed.
+def describe(rows: Sequence[str], before: Snapshot, after: Snapshot, *, moved: str, usable_gib: float) -> str:
+    """Summarize a change.
 
     Parameters
     ----------
     rows
         Labels of the configuration.
     before, after
-        What was shown, and what is.
+        Data of the plan before and after the change.
     moved
-        Label of the control that moved; what followed from it stands in brackets.
+        Label of the control that moved. Settings that followed are in parentheses.
     usable_gib
-        Usable memory of one GPU.
+        Usable memory per GPU, GiB.
     """
     changes = {
         row: f"{was or 'none'} → {now or 'none'}"
@@ -34,32 +34,32 @@ def describe(rows: Sequence[str], before: Moment, after: Moment, *, moved: str, 
     if not changes:
         return ""
     first = f"{moved} {changes.pop(moved)}" if moved in changes else ""
-    others = ", ".join(f"{_lower(row)} {change}" for row, change in changes.items())
-    subject = f"{first} ({others})" if first and others else first or _upper(others)
+    dependents = ", ".join(f"{_lower(row)} {change}" for row, change in changes.items())
+    subject = f"{first} ({dependents})" if first and dependents else first or _upper(dependents)
     return f"{subject}: {_memory(before, after, usable_gib)}, {_throughput(before, after)}{_fit(before, after)}."
 
 
-def _memory(before: Moment, after: Moment, usable_gib: float) -> str:
+def _memory(before: Snapshot, after: Snapshot, usable_gib: float) -> str:
     needed = after["costs"]["needed_gib"]
     change = needed - before["costs"]["needed_gib"]
     now = f"({needed:.1f} of {usable_gib:.1f} GiB)"
     if abs(change) < 0.05:
-        return f"memory needed unchanged {now}"
-    return f"memory needed {_sign(change)}{abs(change):.1f} GiB {now}"
+        return f"no change in memory {now}"
+    return f"memory {_sign(change)}{abs(change):.1f} GiB per GPU {now}"
 
 
-def _throughput(before: Moment, after: Moment) -> str:
+def _throughput(before: Snapshot, after: Snapshot) -> str:
     change = 100 * (after["costs"]["samples_per_second"] / before["costs"]["samples_per_second"] - 1)
     if abs(change) < 0.05:
-        return "throughput unchanged"
+        return "no change in throughput"
     size = f"{abs(change):.0f}" if abs(change) >= 9.95 else f"{abs(change):.1f}"
     return f"throughput {_sign(change)}{size} %"
 
 
-def _fit(before: Moment, after: Moment) -> str:
+def _fit(before: Snapshot, after: Snapshot) -> str:
     if before["costs"]["fits"] == after["costs"]["fits"]:
         return "" if after["costs"]["fits"] else "; still does not fit"
-    return "; now it fits" if after["costs"]["fits"] else "; it no longer fits"
+    return "; now fits" if after["costs"]["fits"] else "; no longer fits"
 
 
 def _sign(change: float) -> str:

@@ -1,0 +1,148 @@
+"""Moving controls: what follows, what is refused, and what is said about it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smp_advisor.costs import estimate
+from smp_advisor.errors import PlanError
+from smp_advisor.libraries.groups import global_batch_size
+from smp_advisor.notebook import control_state
+from smp_advisor.notebook.change_summary import describe
+from smp_advisor.notebook.controls import controls
+from smp_advisor.notebook.look_ahead import look_ahead
+from smp_advisor.notebook.settings import plan_of, require_settings, settings_of
+
+from .advice import PIPELINE, make_advice
+
+CASES = json.loads((Path(__file__).parents[2] / "js/tests/change_summaries.json").read_text())
+
+
+def test_settings_of_the_recommended_plan_make_that_very_plan(advice, pipeline_advice):
+    for recommendation in (advice, pipeline_advice):
+        assert plan_of(recommendation, settings_of(recommendation.plan)) is recommendation.plan
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_a_change_is_summarized(case):
+    summary = describe(case["rows"], case["before"], case["after"], moved=case["moved"], usable_gib=case["usable_gib"])
+    assert summary == case["summary"]
+
+
+def test_a_larger_batch_needs_more_memory_and_says_so(advice):
+    state = control_state.move(control_state.recommended(advice), "batch_size", 24)
+    assert state.plan.batch_size == 24
+    assert state.estimate.needed_gib > advice.estimate.needed_gib
+    assert state.summary.startswith("Batch size 20 → 24 (global batch 640 → 768): memory +")
+
+
+def test_what_cannot_be_combined_is_refused_in_one_sentence_and_loses_nothing(pipeline_advice):
+    before = control_state.recommended(pipeline_advice)
+    after = control_state.move(before, "sharding", "sharded_8")
+    assert "exclude each other" in after.problem
+    assert after.problem.count(". ") == 0
+    assert (after.plan, after.estimate) == (before.plan, before.estimate)
+    assert after.settings["sharding"] == "sharded_8"
+    with pytest.raises(PlanError, match="exclude each other"):
+        control_state.require(after)
+
+
+def test_a_refused_setting_can_be_put_right_by_another_control(pipeline_advice):
+    refused = control_state.move(control_state.recommended(pipeline_advice), "sharding", "sharded_8")
+    mended = control_state.move(refused, "pipeline_parallel_degree", 1)
+    assert mended.problem == ""
+    assert mended.plan.sharded_data_parallel_degree == 16  # all of them, as before
+
+
+def test_a_fixed_global_batch_stays(advice):
+    fixed = make_advice(global_batch_size=640)
+    state = control_state.move(control_state.recommended(fixed), "tensor_parallel_degree", 8)
+    assert state.plan.batch_size == 40
+    assert global_batch_size(state.plan, fixed.cluster) == 640
+
+
+def test_fewer_microbatches_take_the_active_ones_along(pipeline_advice):
+    state = control_state.move(control_state.recommended(pipeline_advice), "microbatches", 2)
+    assert state.settings["active_microbatches"] == 2
+
+
+def test_the_simple_schedule_keeps_all_microbatches_active(pipeline_advice):
+    state = control_state.move(control_state.recommended(pipeline_advice), "active_microbatches", 2)
+    assert (state.problem, state.plan.active_microbatches) == ("", 2)
+    state = control_state.move(state, "pipeline", "simple")
+    assert (state.problem, state.settings["active_microbatches"]) == ("", 4)
+    state = control_state.move(state, "active_microbatches", 3)
+    assert (state.problem, state.plan.pipeline) == ("", "interleaved")
+
+
+def test_shards_follow_the_replicas(advice):
+    state = control_state.move(control_state.recommended(advice), "sharding", "sharded_32")
+    state = control_state.move(state, "tensor_parallel_degree", 8)
+    assert (state.problem, state.plan.sharded_data_parallel_degree) == ("", 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "there"), [("tensor_parallel_degree", 8), ("tensor_parallel_degree", 32), ("pipeline_parallel_degree", 4)]
+)
+def test_a_degree_that_goes_and_comes_back_leads_back(advice, name, there):
+    start = control_state.move(control_state.recommended(advice), "sharding", "sharded_32")
+    gone = control_state.move(start, name, there)
+    assert gone.settings["sharding"] != "sharded_32"
+    assert control_state.move(gone, name, start.settings[name]).settings == start.settings
+
+
+def test_shards_over_some_gpus_are_still_made_fewer_only(advice):
+    start = control_state.move(control_state.recommended(advice), "sharding", "sharded_16")
+    gone = control_state.move(start, "tensor_parallel_degree", 16)
+    assert gone.settings["sharding"] == "sharded_8"
+    assert control_state.move(gone, "tensor_parallel_degree", 8).settings["sharding"] == "sharded_16"
+
+
+def test_an_unknown_control_is_named(advice):
+    with pytest.raises(PlanError, match="no control 'batch'"):
+        control_state.move(control_state.recommended(advice), "batch", 1)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, None, {**settings_of(PIPELINE), "extra": 1}, {**settings_of(PIPELINE), "batch_size": True}]
+)
+def test_incomplete_or_unknown_settings_are_refused(settings):
+    with pytest.raises(PlanError, match="The advisor's setting"):
+        require_settings(settings)
+
+
+def test_the_look_ahead_table_holds_what_each_move_gives(advice, pipeline_advice):
+    for recommendation in (advice, pipeline_advice):
+        state = control_state.recommended(recommendation)
+        table = look_ahead(recommendation, state.settings)
+        moves = [
+            (c.name, value, entry)
+            for c in controls(recommendation, state.settings)
+            for value, entry in zip(c.values, table["by"][c.name], strict=True)
+        ]
+        assert len(moves) > 30
+        for name, value, entry in moves:
+            moved = control_state.move(state, name, value)
+            assert entry.get("problem", "") == moved.problem
+            assert entry["settings"] == moved.settings
+            if not moved.problem:
+                assert {key: entry[key] for key in moved.snapshot} == moved.snapshot
+
+
+@given(data=st.data())
+def test_any_walk_over_the_controls_ends_in_an_estimate_of_its_plan_or_a_reason(data, pipeline_advice):
+    state = control_state.recommended(pipeline_advice)
+    for _ in range(data.draw(st.integers(1, 6))):
+        control = data.draw(st.sampled_from(controls(pipeline_advice, state.settings)))
+        value = data.draw(st.sampled_from(control.values))
+        state = control_state.move(state, control.name, value)
+        assert state.settings[control.name] == value
+    expected = estimate(pipeline_advice.model, pipeline_advice.cluster, pipeline_advice.job, state.plan)
+    assert state.estimate.needed_gib == pytest.approx(expected.needed_gib)
+    if not state.problem:
+        assert plan_of(pipeline_advice, state.settings) == state.plan
