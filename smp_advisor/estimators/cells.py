@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.reading.branches import settled
 from smp_advisor.reading.expressions import evaluate
 from smp_advisor.reading.following import follow
 from smp_advisor.reading.run import Frame, TooLongError
-from smp_advisor.reading.values import settled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.reading.values import Constant, Mapping, Value, plain, reason
+from smp_advisor.reading.data import plain, reason
+from smp_advisor.reading.values import Constant, Mapping, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,14 +6,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.reading.values import Collection, Entry, Unknown, choice, shown
+from smp_advisor.reading.data import shown
+from smp_advisor.reading.values import (
+    Choice,
+    Collection,
+    Constant,
+    Entry,
+    Mapping,
+    Result,
+    Unknown,
+    Value,
+    choice,
+    same,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.reading.values import Reason
 
-__all__ = ["ABSENT", "Changes", "Journal"]
+__all__ = ["ABSENT", "Changes", "Journal", "joined", "settled"]
 
 ABSENT: Any = object()
 """In place of the value of a name or key that is not bound."""
@@ -108,3 +120,49 @@ def _either(first: Any, second: Any, why: Reason) -> Any:
     if first is ABSENT or second is ABSENT:
         return second if first is ABSENT else first
     return choice(first, second, why=why)
+
+
+def settled(value: Value, copies: dict[int, Value] | None = None) -> Value:
+    """A copy that later changes do not reach, with dictionaries of several branches merged into one.
+
+    `copies` keeps objects shared that are shared.
+    """
+    if type(value) is Constant:
+        return value
+    copies = {} if copies is None else copies
+    if id(value) in copies:
+        return copies[id(value)]
+    if isinstance(value, Mapping):
+        mapping = Mapping({}, value.span, value.open)
+        copies[id(value)] = mapping
+        for key, entry in value.entries.items():
+            mapping.entries[key] = Entry(settled(entry.value, copies), entry.span, entry.value_span, entry.key_span)
+        return mapping
+    if isinstance(value, Collection):
+        collection = Collection([], value.span, value.open)
+        copies[id(value)] = collection
+        collection.items = [settled(item, copies) for item in value.items]
+        return collection
+    if isinstance(value, Result) and value.attributes:
+        assigned = {name: Entry(settled(item, copies)) for name, item in value.attributes.items()}
+        named = value.call.named
+        call = replace(value.call, named=Mapping({**named.entries, **assigned}, named.span, named.open))
+        copies[id(value)] = Result(call)
+        return copies[id(value)]
+    if isinstance(value, Choice) and all(isinstance(option, Mapping) for option in value.alternatives):
+        merged = settled(value.alternatives[0], {})
+        for option in value.alternatives[1:]:
+            merged = _merged(merged, settled(option, {}), value.why)
+        return merged
+    return value
+
+
+def _merged(first: Value, second: Value, why: Reason) -> Value:
+    """What two branches agree on."""
+    if same(first, second) or not (isinstance(first, Mapping) and isinstance(second, Mapping)):
+        return choice(first, second, why=why)
+    merged = Mapping({}, first.span, first.open or second.open)
+    for key, entry in (second.entries | first.entries).items():
+        values = [table.entries[key].value if key in table.entries else Unknown(why) for table in (first, second)]
+        merged.entries[key] = replace(entry, value=_merged(values[0], values[1], why))
+    return merged

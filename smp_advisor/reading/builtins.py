@@ -117,7 +117,7 @@ def _partial(event: Call, first: Value) -> Value:
 
 def _attribute(run: Run, frame: Frame, event: Call) -> Value:
     """``getattr(thing, "name")`` and, with a third argument, what else it may be."""
-    from smp_advisor.reading.expressions import attribute
+    from smp_advisor.reading.lookups import attribute
 
     names = [option.value for option in options(event.arguments[1]) if isinstance(option, Constant)]
     if not names or not all(isinstance(name, str) for name in names):

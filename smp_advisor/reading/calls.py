@@ -6,12 +6,13 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from smp_advisor.reading.branches import joined
+from smp_advisor.reading.branches import joined, settled
 from smp_advisor.reading.builtins import known_result
 from smp_advisor.reading.command_lines import declare
+from smp_advisor.reading.data import element_values, reason, unpack
 from smp_advisor.reading.expressions import evaluate
 from smp_advisor.reading.scope import Scope
-from smp_advisor.reading.trace import Call, Use
+from smp_advisor.reading.trace import Call
 from smp_advisor.reading.values import (
     Class,
     Collection,
@@ -23,19 +24,14 @@ from smp_advisor.reading.values import (
     Item,
     Mapping,
     Member,
-    Operation,
     Partial,
     Result,
     StepOutput,
     Unknown,
     Value,
     choice,
-    element_values,
     options,
-    reason,
-    settled,
     something,
-    unpack,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +41,6 @@ __all__ = ["call", "enter"]
 
 _CALLED = ("forward", "call", "__call__")
 """What runs when an object of PyTorch, Keras or Python is called."""
-_TENSOR_FUNCTIONS = ("float", "int", "torch.", "math.", "numpy.", "tensorflow.", "horovod.")
 
 
 def call(run: Run, frame: Frame, node: ast.Call) -> Value:
@@ -103,7 +98,8 @@ def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
     scope = Scope(function.scope)
     inner = NewFrame(function.module, scope, function)
     defaults = _defaults(run, function)
-    for parameter in _parameters(node):
+    spec = (*node.args.kwonlyargs, node.args.vararg, node.args.kwarg)
+    for parameter in (*function.positional, *(argument.arg for argument in spec if argument is not None)):
         if parameter in bound:
             scope.names[parameter] = bound[parameter]
             continue
@@ -179,8 +175,6 @@ def _apply(run: Run, frame: Frame, event: Call, target: Value) -> Value:
     run.record(event)
     if event.method == "add_argument":
         declare(run, event)
-    if _formats_numbers(event) or _wants_tensors(event):
-        _use_outputs(run, event)
     result = known_result(run, frame, event, target)
     if run.computes and isinstance(result, Result):
         # The arguments as they are now: what the cell changes later does not count.
@@ -188,7 +182,7 @@ def _apply(run: Run, frame: Frame, event: Call, target: Value) -> Value:
         event.arguments = tuple(settled(value, copies) for value in event.arguments)
         for entry in event.named.entries.values():
             entry.value = settled(entry.value, copies)
-        run.count(len(copies))
+        run.count(len(copies) // 10)
     return result
 
 
@@ -198,44 +192,6 @@ def _follow(run: Run, event: Call, function: Function) -> Value:
     run.record(event)
     returned = enter(run, function, event.bound) if run.follows(function) else run.last_result(function)
     return _outputs(returned, event) if function.step is not None and run.step is None else returned
-
-
-def _use_outputs(run: Run, event: Call) -> None:
-    """Record the outputs of a step that the call takes for tensors."""
-    for node, value in zip(event.node.args, event.arguments, strict=False):
-        for output in _outputs_in(value):
-            how = f"{event.name or event.module.text(event.node.func)}()"
-            run.trace.uses.append(Use(node, event.module, output, how))
-
-
-def _wants_tensors(event: Call) -> bool:
-    """Whether the call computes with its arguments."""
-    if event.name:
-        return event.name.startswith(_TENSOR_FUNCTIONS) and event.name not in ("torch.save", "tensorflow.print")
-    maker = event.receiver.call.name if isinstance(event.receiver, Result) else ""
-    computes = maker.startswith(("tensorflow.keras.", "keras.", "torchmetrics.", "torch.nn."))
-    return computes and event.method in ("", "apply_gradients", "update_state", "update")
-
-
-def _formats_numbers(event: Call) -> bool:
-    """``"{:.3f}".format(loss)``."""
-    text = event.receiver.value if event.method == "format" and isinstance(event.receiver, Constant) else None
-    return isinstance(text, str) and ":" in text and "{" in text
-
-
-def _outputs_in(value: Value, depth: int = 0) -> list[StepOutput]:
-    """Outputs of a step in `value`, looking into lists and what pairs them up."""
-    outputs: list[StepOutput] = []
-    for option in options(value) if depth < 5 else ():
-        if isinstance(option, StepOutput):
-            outputs.append(option)
-        elif isinstance(option, Collection):
-            outputs += [output for item in option.items for output in _outputs_in(item, depth + 1)]
-        elif isinstance(option, Operation) and option.operator == "comprehension":
-            outputs += _outputs_in(option.operands[0], depth + 1)
-        elif isinstance(option, Result) and option.call.name in ("zip", "list", "tuple", "enumerate"):
-            outputs += [output for argument in option.call.arguments for output in _outputs_in(argument, depth + 1)]
-    return outputs
 
 
 def _construct(run: Run, event: Call, cls: Class) -> Value:
@@ -268,35 +224,24 @@ def _outputs(returned: Value, event: Call) -> Value:
     return choice(*results)
 
 
-def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> list[str]:
-    spec = node.args
-    names = [argument.arg for argument in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
-    return names + [argument.arg for argument in (spec.vararg, spec.kwarg) if argument is not None]
-
-
 def _defaults(run: Run, function: Function) -> dict[str, Value]:
     from smp_advisor.reading.run import Frame as NewFrame
 
     spec = function.node.args
     outside = NewFrame(function.module, function.scope)
-    positional = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
-    pairs = [*zip(reversed(positional), reversed(spec.defaults), strict=False)]
-    pairs += [
-        (argument.arg, default)
-        for argument, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
-        if default is not None
-    ]
+    nodes = dict(zip(reversed(function.positional), reversed(spec.defaults), strict=False))
+    named = zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
+    nodes |= {argument.arg: node for argument, node in named if node is not None}
     return {
         name: Unknown(f"the default of {name} is computed")
-        if isinstance(default, ast.Call) and not run.computes
-        else evaluate(run, outside, default)
-        for name, default in pairs
+        if isinstance(node, ast.Call) and not run.computes
+        else evaluate(run, outside, node)
+        for name, node in nodes.items()
     }
 
 
 def _bind(function: Function, event: Call) -> dict[str, Value]:
-    spec = function.node.args
-    positional = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
+    spec, positional = function.node.args, function.positional
     arguments: list[Value] = list(event.arguments)
     if function.owner is not None and not function.static and not _takes_no_object(positional, len(arguments)):
         arguments.insert(0, function.owner)

@@ -7,37 +7,25 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.reading.command_lines import field_default, option_of
-from smp_advisor.reading.names import canonical
-from smp_advisor.reading.operators import compare, compute, formatted, is_index, negated, truth
+from smp_advisor.reading.data import MAX_ITEMS, distinct, element_values, shown, unpack
+from smp_advisor.reading.lookups import attribute, element, item
+from smp_advisor.reading.operators import compare, compute, formatted, negated, truth
 from smp_advisor.reading.scope import Scope
 from smp_advisor.reading.trace import Guard, Selection, Use
 from smp_advisor.reading.values import (
-    MAX_ITEMS,
-    Choice,
-    Class,
     Collection,
     Constant,
     Entry,
     External,
     Function,
-    Instance,
-    Item,
-    LocalModule,
     Mapping,
-    Member,
     Operation,
-    Result,
     StepOutput,
     Unknown,
     Value,
     choice,
-    distinct,
-    element_values,
     options,
-    shown,
     something,
-    unpack,
 )
 
 if TYPE_CHECKING:
@@ -45,41 +33,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.reading.run import Frame, Run
 
-__all__ = ["attribute", "element", "evaluate", "item"]
-
-_TENSOR_ATTRIBUTES = frozenset(
-    [
-        "item",
-        "backward",
-        "detach",
-        "cpu",
-        "cuda",
-        "mean",
-        "sum",
-        "numpy",
-        "tolist",
-        "to",
-        "float",
-        "double",
-        "half",
-        "argmax",
-        "size",
-        "shape",
-        "view",
-        "clone",
-        "data",
-        "dim",
-        "reshape",
-        "flatten",
-        "max",
-        "min",
-        "abs",
-        "sqrt",
-        "exp",
-        "log",
-    ]
-)
-_ITERATORS = ("tqdm.tqdm", "tqdm.auto.tqdm", "iter", "reversed", "itertools.islice", "tqdm")
+__all__ = ["evaluate"]
 
 
 def evaluate(run: Run, frame: Frame, node: ast.expr | None) -> Value:
@@ -97,66 +51,6 @@ def evaluate(run: Run, frame: Frame, node: ast.expr | None) -> Value:
     if type(value) is Constant and value.span is None and type(node) in _MAKING:
         value.span = run.span(frame, node)
     return value
-
-
-def attribute(run: Run, frame: Frame, owner: Value, name: str, node: ast.expr) -> Value:
-    """The attribute `name` of one possible owner, as `node` reads it."""
-    if isinstance(owner, External):
-        return External(canonical(f"{owner.path}.{name}"))
-    if isinstance(owner, LocalModule):
-        return owner.module.scope.find(name) or Unknown(f"{owner.module.source.path} does not set {name}")
-    if isinstance(owner, (Instance, Class)):
-        return _member(run, owner, name) or Member(owner, name)
-    if isinstance(owner, StepOutput):
-        if name in _TENSOR_ATTRIBUTES:
-            run.trace.uses.append(Use(node, frame.module, owner, f".{name}"))
-        return Member(owner, name)
-    if isinstance(owner, Mapping) and name in owner.entries:
-        return owner.entries[name].value
-    if isinstance(owner, Result) and run.computes:
-        assigned = owner.attributes.get(name) or owner.call.named.get(name)
-        if assigned is not None:
-            return assigned
-    if isinstance(owner, Constant) and name == "value":
-        return owner  # a member of an enumeration
-    return option_of(run, owner, name) or Member(owner, name)
-
-
-def element(value: Value) -> Value:
-    """What iterating over `value` gives."""
-    if isinstance(value, Collection) and value.items:
-        return choice(*value.items, *([Unknown(value.open)] if value.open else []))
-    if isinstance(value, StepOutput):
-        return StepOutput(element(value.of), value.call)
-    if isinstance(value, Choice):
-        return choice(*(element(option) for option in value.alternatives))
-    if isinstance(value, Result) and value.call.arguments:
-        first = value.call.arguments[0]
-        if value.call.name == "enumerate":
-            return Collection([Unknown("it counts the rounds of a loop"), element(first)])
-        if value.call.name == "zip":
-            return Collection([element(argument) for argument in value.call.arguments])
-        if value.call.name in _ITERATORS:
-            return element(first)
-    return Item(value, None)
-
-
-def _member(run: Run, owner: Instance | Class, name: str) -> Value | None:
-    if isinstance(owner, Class):
-        return field_default(owner.find(name))
-    if name in owner.attributes:
-        return owner.attributes[name]
-    member = field_default(owner.cls.find(name))
-    if not isinstance(member, Function) or member.static:
-        return member
-    method = Function(member.node, member.module, member.scope, owner, member.step, home=member.home)
-    if not member.is_property:
-        return method
-    if not run.computes or not run.follows(method):
-        return Unknown(f"{member.name} is a property")
-    from smp_advisor.reading.calls import enter
-
-    return enter(run, method, {argument.arg: owner for argument in member.node.args.args[:1]})
 
 
 def _name(run: Run, frame: Frame, node: ast.Name) -> Value:
@@ -186,36 +80,6 @@ def _selects(run: Run, frame: Frame, node: ast.expr | None, value: Value, *, out
     """Record a slice with a step, or a comparison with a remainder."""
     if node is not None and not (isinstance(out_of, Constant) and out_of.value is None):
         run.trace.selections.append(Selection(node, frame.module, value, out_of, tuple(run.functions)))
-
-
-def item(owner: Value, key: Value) -> Value:
-    """The element of one possible owner under a key."""
-    if isinstance(key, Constant):
-        position = key.value
-        if isinstance(owner, Mapping) and position in owner.entries:
-            return owner.entries[position].value
-        if isinstance(owner, Collection) and is_index(position, len(owner.items)) and (position >= 0 or not owner.open):
-            return owner.items[position]
-        if isinstance(owner, Constant) and isinstance(owner.value, str) and isinstance(position, int):
-            inside = is_index(position, len(owner.value))
-            return Constant(owner.value[position]) if inside else Unknown("there is no such letter")
-    if isinstance(key, Operation) and key.operator == ":" and (part := _part(owner, key.operands)) is not None:
-        return part
-    if isinstance(owner, StepOutput):
-        return StepOutput(item(owner.of, key), owner.call)
-    return Item(owner, key)
-
-
-def _part(owner: Value, bounds: tuple[Value, ...]) -> Value | None:
-    """A slice; None if it is not known."""
-    numbers: list[int | None] = [bound.value for bound in bounds if isinstance(bound, Constant)]
-    if len(numbers) < 3 or numbers[2] == 0 or not all(number is None or isinstance(number, int) for number in numbers):
-        return None
-    if isinstance(owner, Collection) and not owner.open:
-        return Collection(owner.items[slice(*numbers)])
-    if isinstance(owner, Constant) and isinstance(owner.value, str):
-        return Constant(owner.value[slice(*numbers)])
-    return None
 
 
 def _slice(run: Run, frame: Frame, node: ast.Slice) -> Value:
@@ -351,59 +215,45 @@ def _comprehension(run: Run, frame: Frame, node: ast.ListComp | ast.SetComp | as
     from smp_advisor.reading.run import Frame as NewFrame
 
     inner = NewFrame(frame.module, Scope(frame.scope), frame.function)
-    if not run.computes:
-        return _followed_once(run, frame, inner, node)
     mapping, items = Mapping({}, run.span(frame, node)), Collection([], run.span(frame, node))
-    for known in _rounds(run, inner, node.generators):
+    parts: list[Value] = []
+    for known in _rounds(run, inner, node.generators, parts):
         key = evaluate(run, inner, node.key) if isinstance(node, ast.DictComp) else Constant(None)
-        if not known or not isinstance(key, Constant):
-            return Unknown(f"`{shown(node)}` goes over what is known only when it runs")
-        if isinstance(node, ast.DictComp):
-            mapping.entries[key.value] = Entry(evaluate(run, inner, node.value))
-        else:
-            items.items.append(evaluate(run, inner, node.elt))
+        value = evaluate(run, inner, node.value if isinstance(node, ast.DictComp) else node.elt)
+        if isinstance(node, ast.DictComp) and not (known and isinstance(key, Constant)):
+            return Mapping({}, open=f"its keys are computed in line {frame.module.source.locate(node.lineno)[1]}")
+        if not known:
+            return Operation("comprehension", (value, *parts))
+        if isinstance(key, Constant):
+            mapping.entries[key.value] = Entry(value)
+        items.items.append(value)
     if isinstance(node, ast.SetComp):
         return distinct(items.items)
     return mapping if isinstance(node, ast.DictComp) else items
 
 
-def _rounds(run: Run, inner: Frame, generators: list[ast.comprehension]) -> Iterator[bool]:
-    """Bind the names of each round; False if a round is not known."""
-    from smp_advisor.reading.statements import bind_target
+def _rounds(run: Run, inner: Frame, generators: list[ast.comprehension], parts: list[Value]) -> Iterator[bool]:
+    """Bind the names of each round; False for a round that stands for all, since they are not known."""
+    from smp_advisor.reading.targets import bind_target
 
     if not generators:
         yield True
         return
     first, *others = generators
     over = evaluate(run, inner, first.iter)
-    items = element_values(over)
+    parts.append(over)
+    items = element_values(over) if run.computes else None
     for value in items if items is not None and len(items) <= MAX_ITEMS else [None]:
         bind_target(run, inner, first.target, element(over) if value is None else value)
-        tests = [truth(evaluate(run, inner, test)) for test in first.ifs]
-        if value is None or None in tests:
+        tests = [evaluate(run, inner, test) for test in first.ifs]
+        truths = [truth(test) for test in tests]
+        if value is None or None in truths:
+            parts += tests
+            next(_rounds(run, inner, others, parts), None)
             yield False
             return
-        if all(tests):
-            yield from _rounds(run, inner, others)
-
-
-def _followed_once(
-    run: Run, frame: Frame, inner: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
-) -> Value:
-    from smp_advisor.reading.statements import bind_target
-
-    conditions: list[Value] = []
-    sources: list[Value] = []
-    for generator in node.generators:
-        over = evaluate(run, inner, generator.iter)
-        sources.append(over)
-        bind_target(run, inner, generator.target, element(over))
-        conditions += [evaluate(run, inner, test) for test in generator.ifs]
-    if isinstance(node, ast.DictComp):
-        evaluate(run, inner, node.key)
-        evaluate(run, inner, node.value)
-        return Mapping({}, open=f"its keys are computed in line {frame.module.source.locate(node.lineno)[1]}")
-    return Operation("comprehension", (evaluate(run, inner, node.elt), *sources, *conditions))
+        if all(truths):
+            yield from _rounds(run, inner, others, parts)
 
 
 def _lambda(run: Run, frame: Frame, node: ast.Lambda) -> Value:
@@ -434,33 +284,27 @@ def _call(run: Run, frame: Frame, node: ast.Call) -> Value:
     return call(run, frame, node)
 
 
-_HANDLERS: dict[type[ast.expr], Callable[[Run, Frame, Any], Value]] = {
+_HANDLERS: dict[type[ast.AST], Callable[[Run, Frame, Any], Value]] = {
     ast.Name: _name,
     ast.Constant: _constant,
     ast.Attribute: _attribute,
     ast.Subscript: _subscript,
     ast.Slice: _slice,
-    ast.Tuple: _sequence,
-    ast.List: _sequence,
-    ast.Set: _sequence,
     ast.Starred: _starred,
     ast.Dict: _mapping,
+    ast.Call: _call,
+    ast.Lambda: _lambda,
     ast.BinOp: _binary,
     ast.UnaryOp: _unary,
     ast.BoolOp: _boolean,
     ast.Compare: _compare,
     ast.IfExp: _conditional,
     ast.JoinedStr: _text,
-    ast.ListComp: _comprehension,
-    ast.SetComp: _comprehension,
-    ast.GeneratorExp: _comprehension,
-    ast.DictComp: _comprehension,
-    ast.Lambda: _lambda,
     ast.NamedExpr: _walrus,
     ast.Await: _await,
-    ast.Yield: _yield,
-    ast.YieldFrom: _yield,
-    ast.Call: _call,
+    **dict.fromkeys((ast.Tuple, ast.List, ast.Set), _sequence),
+    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp), _comprehension),
+    **dict.fromkeys((ast.Yield, ast.YieldFrom), _yield),
 }
 _MAKING = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.JoinedStr, ast.Call)
 """Expressions that make a value of their own."""

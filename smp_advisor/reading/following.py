@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.data import from_plain
 from smp_advisor.reading.module import ScriptError, parse
 from smp_advisor.reading.run import Frame, Run
 from smp_advisor.reading.source import Unresolved
 from smp_advisor.reading.statements import execute, follow_the_rest
-from smp_advisor.reading.values import from_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,24 +11,10 @@ from dataclasses import replace
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.reading.branches import ABSENT
+from smp_advisor.reading.branches import ABSENT, settled
+from smp_advisor.reading.data import MAX_ITEMS, distinct, element_values, from_plain, plain, unpack
 from smp_advisor.reading.operators import truth
-from smp_advisor.reading.values import (
-    MAX_ITEMS,
-    Collection,
-    Constant,
-    Entry,
-    Mapping,
-    Unknown,
-    Value,
-    choice,
-    distinct,
-    element_values,
-    from_plain,
-    plain,
-    settled,
-    unpack,
-)
+from smp_advisor.reading.values import Collection, Constant, Entry, Mapping, Unknown, Value, choice
 
 if TYPE_CHECKING:
     from smp_advisor.reading.run import Run
@@ -36,62 +22,30 @@ if TYPE_CHECKING:
 
 __all__ = ["FUNCTIONS", "call_method", "dictionary"]
 
-Positional = tuple[Value, ...]
-Named = dict[str, Value]
-Known = Callable[[Positional, Named], Value | None]
+Known = Callable[[tuple[Value, ...], dict[str, Value]], Value | None]
 
 _FAILURES = (TypeError, ValueError, ArithmeticError, LookupError, RecursionError, SyntaxError, MemoryError)
 _LONGEST_TEXT = 4 * MAX_ITEMS
 _LONGEST_DATA = 100_000
 _TEXT_METHODS = frozenset(
-    [
-        "lower",
-        "upper",
-        "title",
-        "capitalize",
-        "strip",
-        "lstrip",
-        "rstrip",
-        "removeprefix",
-        "removesuffix",
-        "replace",
-        "split",
-        "rsplit",
-        "splitlines",
-        "partition",
-        "rpartition",
-        "join",
-        "format",
-        "startswith",
-        "endswith",
-        "count",
-        "find",
-        "isdigit",
-    ]
+    {
+        *("lower", "upper", "title", "capitalize", "strip", "lstrip", "rstrip", "removeprefix", "removesuffix"),
+        *("replace", "split", "rsplit", "splitlines", "partition", "rpartition", "join", "format", "startswith"),
+        *("endswith", "count", "find", "isdigit"),
+    }
 )
 _CHANGING = frozenset(
-    [
-        "pop",
-        "popitem",
-        "setdefault",
-        "clear",
-        "insert",
-        "remove",
-        "sort",
-        "reverse",
-        "append",
-        "extend",
-        "add",
-        "update",
-        "discard",
-    ]
+    {
+        *("pop", "popitem", "setdefault", "clear", "insert", "remove", "sort", "reverse", "append", "extend"),
+        *("add", "update", "discard"),
+    }
 )
 
 
 def _of_data(function: Callable[..., Any]) -> Known:
     """A function of plain data."""
 
-    def apply(positional: Positional, named: Named) -> Value | None:
+    def apply(positional: tuple[Value, ...], named: dict[str, Value]) -> Value | None:
         try:
             arguments = [plain(value) for value in positional]
             if any(isinstance(data, str) and len(data) > _LONGEST_DATA for data in arguments):
@@ -103,74 +57,58 @@ def _of_data(function: Callable[..., Any]) -> Known:
     return apply
 
 
-def _of_items(function: Callable[[list[Value]], Value | None]) -> Known:
-    """A function of the items of its only argument."""
+def _of_items(function: Callable[..., Value | None]) -> Known:
+    """A function of the items of each argument."""
 
-    def apply(positional: Positional, named: Named) -> Value | None:
-        items = element_values(positional[0]) if len(positional) == 1 and not named else None
-        return None if items is None else function(items)
+    def apply(positional: tuple[Value, ...], named: dict[str, Value]) -> Value | None:
+        columns = [element_values(value) for value in positional]
+        return None if None in columns or named else function(*columns)
 
     return apply
 
 
-def _length(items: list[Value]) -> Value:
-    return Constant(len(items))
+def _of_value(function: Callable[[Value], Value | None]) -> Known:
+    """A function of its only argument."""
+    return lambda positional, named: function(positional[0]) if len(positional) == 1 and not named else None
 
 
-def _next(items: list[Value]) -> Value | None:
-    return items[0] if items else None
-
-
-def _any(items: list[Value]) -> Value | None:
+def _some(items: list[Value], decisive: bool) -> Value | None:  # noqa: FBT001 - what any() and all() look for
     truths = [truth(item) for item in items]
-    return Constant(value=True) if True in truths else None if None in truths else Constant(value=False)
+    if decisive in truths:
+        return Constant(decisive)
+    return None if None in truths else Constant(not decisive)
 
 
-def _all(items: list[Value]) -> Value | None:
-    truths = [truth(item) for item in items]
-    return Constant(value=False) if False in truths else None if None in truths else Constant(value=True)
-
-
-def _list(positional: Positional, _named: Named) -> Value | None:
-    items = element_values(positional[0]) if positional else []
-    return None if items is None else Collection(items)
-
-
-def _enumerate(positional: Positional, named: Named) -> Value | None:
-    start = named.get("start", positional[1] if len(positional) > 1 else Constant(0))
+def _numbered(positional: tuple[Value, ...], named: dict[str, Value]) -> Value | None:
+    """``enumerate``."""
     items = element_values(positional[0]) if positional else None
+    start = named.get("start", positional[1] if len(positional) > 1 else Constant(0))
     if items is None or not isinstance(start, Constant) or not isinstance(start.value, int):
         return None
     return Collection([Collection([Constant(number), item]) for number, item in enumerate(items, start.value)])
 
 
-def _mapped(positional: Positional, _named: Named) -> Value | None:
-    """``map`` of a function of this file."""
+def _zipped(*columns: list[Value]) -> Value:
+    return Collection([Collection(list(row)) for row in zip(*columns, strict=False)])
+
+
+def _mapped(positional: tuple[Value, ...], _named: dict[str, Value]) -> Value | None:
+    """``map`` of a function that is known here."""
     function = FUNCTIONS.get(getattr(positional[0], "path", "")) if len(positional) == 2 else None
     items = element_values(positional[1]) if function is not None else None
     results = [function((item,), {}) for item in items] if function is not None and items is not None else [None]
     return None if None in results else Collection([result for result in results if result is not None])
 
 
-def _zip(positional: Positional, _named: Named) -> Value | None:
-    columns = [element_values(value) for value in positional]
-    known = [column for column in columns if column is not None]
-    if len(known) < len(columns):
-        return None
-    return Collection([Collection(list(row)) for row in zip(*known, strict=False)])
-
-
-def _copied(positional: Positional, _named: Named) -> Value | None:
+def _deep(value: Value) -> Value | None:
     """``copy.deepcopy``, of data."""
-    only = positional[0] if len(positional) == 1 else None
-    return settled(only) if isinstance(only, (Mapping, Collection, Constant)) else None
+    return settled(value) if isinstance(value, (Mapping, Collection, Constant)) else None
 
 
-def _shallow(positional: Positional, _named: Named) -> Value | None:
-    only = positional[0] if len(positional) == 1 else None
-    if isinstance(only, Mapping):
-        return Mapping({key: replace(entry) for key, entry in only.entries.items()}, only.span, only.open)
-    return Collection(list(only.items), only.span, only.open) if isinstance(only, Collection) else None
+def _shallow(value: Value) -> Value | None:
+    if isinstance(value, Mapping):
+        return Mapping({key: replace(entry) for key, entry in value.entries.items()}, value.span, value.open)
+    return Collection(list(value.items), value.span, value.open) if isinstance(value, Collection) else None
 
 
 def _range(*bounds: int) -> list[int]:
@@ -180,43 +118,28 @@ def _range(*bounds: int) -> list[int]:
     return list(numbers)
 
 
-def _largest(*values: Any, **options: Any) -> Any:
-    return max(*values, **options)
-
-
-def _smallest(*values: Any, **options: Any) -> Any:
-    return min(*values, **options)
-
-
-def _keys_of(data: Any, value: Any = None) -> dict[Any, Any]:
-    return dict.fromkeys(data, value)
-
-
 FUNCTIONS: dict[str, Known] = {
-    **{function.__name__: _of_data(function) for function in (int, float, str, bool, abs, round, sum, sorted)},
+    **{kind.__name__: _of_data(kind) for kind in (int, float, str, bool, abs, round, sum, sorted, min, max)},
     **{f"math.{name}": _of_data(getattr(math, name)) for name in ("prod", "ceil", "floor", "gcd", "log2", "sqrt")},
-    "min": _of_data(_smallest),
-    "max": _of_data(_largest),
     "range": _of_data(_range),
-    "dict.fromkeys": _of_data(_keys_of),
     "os.path.join": _of_data(posixpath.join),
-    "os.path.basename": _of_data(posixpath.basename),
     "json.dumps": _of_data(json.dumps),
     "json.loads": _of_data(json.loads),
     "ast.literal_eval": _of_data(ast.literal_eval),
-    "len": _of_items(_length),
-    "next": _of_items(_next),
-    "any": _of_items(_any),
-    "all": _of_items(_all),
+    "len": _of_items(lambda items: Constant(len(items))),
+    "next": _of_items(lambda items: items[0] if items else None),
+    "any": _of_items(lambda items: _some(items, decisive=True)),
+    "all": _of_items(lambda items: _some(items, decisive=False)),
     "reversed": _of_items(lambda items: Collection(items[::-1])),
-    **dict.fromkeys(("list", "tuple", "iter"), _list),
-    "set": _of_items(distinct),
-    "enumerate": _enumerate,
+    "set": _of_items(lambda items=(): distinct([*items])),
+    **dict.fromkeys(("list", "tuple", "iter"), _of_items(lambda items=(): Collection([*items]))),
+    "enumerate": _numbered,
+    "zip": _of_items(_zipped),
     "map": _mapped,
-    "zip": _zip,
-    "copy.copy": _shallow,
-    "copy.deepcopy": _copied,
+    "copy.copy": _of_value(_shallow),
+    "copy.deepcopy": _of_value(_deep),
 }
+"""Functions by their dotted names; None is a result that is not known."""
 
 
 def dictionary(event: Call) -> Value | None:
@@ -246,6 +169,8 @@ def call_method(run: Run, event: Call) -> Value | None:
         return _method_of_text(owner.value, name, event)
     if result is None and isinstance(owner, (Mapping, Collection)) and name in _CHANGING:
         run.write(owner, "open", owner.open or f"it is changed by {name}()")
+        if isinstance(owner, Collection):
+            run.write(owner, "items", [])
     return result
 
 
@@ -262,7 +187,7 @@ def _method_of_mapping(run: Run, owner: Mapping, name: str, event: Call) -> Valu
         default = event.arguments[1] if len(event.arguments) > 1 else Constant(None)
         return _looked_up(run, owner, name, event.arguments[0].value, default)
     if name == "copy":
-        return _shallow((owner,), {})
+        return _shallow(owner)
     if name in ("items", "keys", "values") and owner.complete:
         views: dict[str, list[Value]] = {
             "items": [Collection([Constant(key), value]) for key, value in owner.values().items()],
@@ -293,7 +218,7 @@ def _method_of_list(run: Run, owner: Collection, name: str, event: Call) -> Valu
     elif name == "extend" and only is not None:
         added = element_values(only)
     elif name == "copy":
-        return _shallow((owner,), {})
+        return _shallow(owner)
     if added is None or len(owner.items) > MAX_ITEMS:
         return None
     run.write(owner, "items", [*owner.items, *added])

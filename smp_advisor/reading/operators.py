@@ -8,18 +8,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from smp_advisor.reading.values import (
-    MAX_ITEMS,
-    Choice,
-    Collection,
-    Constant,
-    External,
-    Mapping,
-    Operation,
-    Value,
-    plain,
-    same,
-)
+from smp_advisor.reading.data import MAX_ITEMS, plain
+from smp_advisor.reading.values import Choice, Collection, Constant, External, Mapping, Operation, Value, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -102,11 +102,11 @@ class Run:
 
     def follows(self, function: Function) -> bool:
         """Whether a call of `function` is followed once more."""
-        if self.computes:
-            return len(self.functions) < _MAX_DEPTH
-        if any(running.node is function.node for running in self.functions):
+        # Under a condition that is not known, a function that calls itself would never end.
+        again = any(running.node is function.node for running in self.functions)
+        if len(self.functions) >= _MAX_DEPTH or (again and (self.doubts or not self.computes)):
             return False
-        return len(self.functions) < _MAX_DEPTH and self.followed[function.node] < _MAX_CALLS_OF_ONE
+        return self.computes or self.followed[function.node] < _MAX_CALLS_OF_ONE
 
     @contextmanager
     def under(self, guard: Guard) -> Iterator[None]:

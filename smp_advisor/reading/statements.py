@@ -8,40 +8,37 @@ from typing import TYPE_CHECKING
 from smp_advisor.reading.branches import ABSENT, Changes, joined
 from smp_advisor.reading.builtins import step_mark
 from smp_advisor.reading.calls import enter
-from smp_advisor.reading.expressions import element, evaluate
+from smp_advisor.reading.data import MAX_ITEMS, element_values
+from smp_advisor.reading.expressions import evaluate
 from smp_advisor.reading.imports import bind_import
-from smp_advisor.reading.operators import compare, compute, is_index, truth
+from smp_advisor.reading.lookups import element
+from smp_advisor.reading.operators import compare, compute, truth
 from smp_advisor.reading.scope import Scope
-from smp_advisor.reading.trace import Guard, Iteration, Store, Use
+from smp_advisor.reading.targets import bind_target, set_attribute
+from smp_advisor.reading.trace import Guard, Iteration, Use
 from smp_advisor.reading.values import (
-    MAX_ITEMS,
     Class,
     Collection,
     Constant,
-    Entry,
     External,
     Function,
-    Instance,
-    Item,
     Mapping,
     Operation,
     Reason,
-    Result,
     StepMark,
     StepOutput,
     Unknown,
     Value,
     choice,
-    element_values,
     options,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from smp_advisor.reading.run import Frame, Leaving, Run
 
-__all__ = ["bind_target", "execute", "follow_the_rest"]
+__all__ = ["execute", "follow_the_rest"]
 
 _LEAVING_CALLS = ("sys.exit", "exit", "quit", "os._exit")
 
@@ -77,76 +74,9 @@ def follow_the_rest(run: Run, concerns: Callable[[Function], bool]) -> None:
         function = run.trace.functions[position]
         position += 1
         if function.module.entry and not run.followed[function.node] and concerns(function):
-            owner: dict[str, Value] = {}
-            spec = function.node.args
-            if function.home is not None and not function.static and (spec.posonlyargs or spec.args):
-                objects = [instance for instance in run.trace.instances if instance.cls is function.home]
-                owner = {(*spec.posonlyargs, *spec.args)[0].arg: instance for instance in objects[:1]}
-            enter(run, function, owner)
-
-
-def bind_target(run: Run, frame: Frame, target: ast.expr, value: Value, node: ast.expr | None = None) -> None:
-    """Assign `value`, which `node` makes, to a name, attribute, subscript or a tuple of them."""
-    if isinstance(target, ast.Name):
-        run.bind(frame, target.id, value)
-    elif isinstance(target, (ast.Tuple, ast.List)):
-        value = _collected(target.elts, value)
-        for position, inner in enumerate(target.elts):
-            part = _part(value, position, len(target.elts))
-            bind_target(run, frame, inner.value if isinstance(inner, ast.Starred) else inner, part)
-    elif isinstance(target, ast.Attribute):
-        for option in options(evaluate(run, frame, target.value)):
-            run.order += 1
-            run.trace.stores.append(Store(target, frame.module, option, value, tuple(run.contexts), run.order))
-            _set_attribute(run, option, target.attr, value)
-    elif isinstance(target, ast.Subscript):
-        owner = evaluate(run, frame, target.value)
-        key = evaluate(run, frame, target.slice)
-        span = run.span(frame, node) if node is not None else None
-        entry = Entry(value, span or run.span(frame, target), span)
-        for option in options(owner):
-            _set_item(run, option, key, entry)
-
-
-def _set_attribute(run: Run, owner: Value, name: str, value: Value) -> None:
-    if isinstance(owner, Instance) or (isinstance(owner, Result) and run.computes):
-        run.write(owner.attributes, name, value)
-    elif isinstance(owner, Mapping):
-        run.write(owner.entries, name, Entry(value))
-
-
-def _set_item(run: Run, owner: Value, key: Value, entry: Entry) -> None:
-    if isinstance(owner, Mapping) and isinstance(key, Constant):
-        run.write(owner.entries, key.value, entry)
-    elif isinstance(owner, Collection) and isinstance(key, Constant) and isinstance(key.value, int):
-        if is_index(key.value, len(owner.items)):
-            items = list(owner.items)
-            items[key.value] = entry.value
-            run.write(owner, "items", items)
-    elif isinstance(owner, (Mapping, Collection)):
-        run.write(owner, "open", "a key is computed")
-
-
-def _collected(targets: list[ast.expr], value: Value) -> Value:
-    """The items of `value`, with those of a starred target together."""
-    star = next((position for position, target in enumerate(targets) if isinstance(target, ast.Starred)), None)
-    items = element_values(value)
-    if star is None or items is None or len(items) < len(targets) - 1:
-        return value
-    last = len(items) - (len(targets) - star - 1)
-    return Collection([*items[:star], Collection(items[star:last]), *items[last:]])
-
-
-def _part(value: Value, position: int, count: int) -> Value:
-    parts: list[Value] = []
-    for option in options(value):
-        if isinstance(option, Collection) and len(option.items) == count:
-            parts.append(option.items[position])
-        elif isinstance(option, StepOutput):
-            parts.append(StepOutput(_part(option.of, position, count), option.call))
-        else:
-            parts.append(Item(option, Constant(position)))
-    return choice(*parts)
+            objects = [instance for instance in run.trace.instances if instance.cls is function.home]
+            named = function.positional[:1] if not function.static else []
+            enter(run, function, dict(zip(named, objects, strict=False)))
 
 
 def _expression(run: Run, frame: Frame, node: ast.Expr) -> Leaving:
@@ -190,7 +120,7 @@ def _augmented(run: Run, frame: Frame, node: ast.AugAssign) -> None:
         result = Operation(type(node.op).__name__, (before, value)) if run.repeats else result
         if isinstance(node.target, ast.Attribute):
             for option in options(evaluate(run, frame, node.target.value)):
-                _set_attribute(run, option, node.target.attr, result)
+                set_attribute(run, option, node.target.attr, result)
         else:
             bind_target(run, frame, node.target, result)
 
@@ -224,8 +154,7 @@ def _mark_by(run: Run, decorator: Value, function: Function) -> StepMark | None:
     """The mark that a decorator of the script's own puts on a function: ``def step(f): return smp.step(f)``."""
     for option in options(decorator):
         if isinstance(option, Function) and option.step is None and run.follows(option):
-            spec = option.node.args
-            names = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
+            names = option.positional
             returned = enter(run, option, {names[0]: function}) if len(names) == 1 else Unknown()
             for result in options(returned):
                 if isinstance(result, Function) and result.node is function.node and result.step is not None:
@@ -291,16 +220,15 @@ def _after(run: Run, frame: Frame, paths: list[tuple[Leaving, Changes]], why: Re
     return next((way for way in ("return", "break", "continue") if way in ways), "raise")
 
 
-def _for(run: Run, frame: Frame, node: ast.For | ast.AsyncFor) -> Leaving:
-    over = evaluate(run, frame, node.iter)
-    items = element_values(over) if run.computes else None
-    if items is None or len(items) > MAX_ITEMS:
-        return _once(run, frame, node, over)
+def _loop(run: Run, frame: Frame, node: ast.For | ast.AsyncFor | ast.While) -> Leaving:
+    over = Unknown() if isinstance(node, ast.While) else evaluate(run, frame, node.iter)
     first, depth, exits = run.order + 1, len(run.guards), len(frame.exits)
     leaving: Leaving = None
     run.loops.append(node)
-    for value in items:
-        bind_target(run, frame, node.target, value)
+    for known in _rounds(run, frame, node, over):
+        if not known:
+            run.loops.pop()
+            return _once(run, frame, node, over)
         leaving = execute(run, frame, node.body)
         del run.guards[depth:]
         if leaving not in (None, "continue"):
@@ -313,22 +241,23 @@ def _for(run: Run, frame: Frame, node: ast.For | ast.AsyncFor) -> Leaving:
     return None if leaving == "break" else execute(run, frame, node.orelse)
 
 
-def _while(run: Run, frame: Frame, node: ast.While) -> Leaving:
-    exits, depth = len(frame.exits), len(run.guards)
-    for _ in range(MAX_ITEMS if run.computes else 0):
-        decided = truth(evaluate(run, frame, node.test))
-        if decided is None:
-            break
-        if not decided:
-            return execute(run, frame, node.orelse)
-        leaving = execute(run, frame, node.body)
-        del run.guards[depth:]
-        if leaving in ("return", "raise"):
-            return leaving
-        if leaving == "break":
-            _rejoin(run, frame, exits, "it is set in a loop")
-            return None
-    return _once(run, frame, node, Unknown())
+def _rounds(run: Run, frame: Frame, node: ast.For | ast.AsyncFor | ast.While, over: Value) -> Iterator[bool]:
+    """Prepare each round of a loop; False if the rounds are not known."""
+    if isinstance(node, ast.While):
+        for _ in range(MAX_ITEMS if run.computes else 0):
+            decided = truth(evaluate(run, frame, node.test))
+            if decided is None:
+                break
+            if not decided:
+                return
+            yield True
+        yield False
+        return
+    items = element_values(over) if run.computes else None
+    for value in items if items is not None and len(items) <= MAX_ITEMS else [None]:
+        if value is not None:
+            bind_target(run, frame, node.target, value)
+        yield value is not None
 
 
 def _once(run: Run, frame: Frame, node: ast.For | ast.AsyncFor | ast.While, over: Value) -> Leaving:
@@ -437,10 +366,6 @@ def _outer(_run: Run, frame: Frame, node: ast.Global | ast.Nonlocal) -> None:
     frame.scope.outer |= frozenset(node.names)
 
 
-def _import(run: Run, frame: Frame, node: ast.Import | ast.ImportFrom) -> None:
-    bind_import(run, frame, node)
-
-
 def _assert(run: Run, frame: Frame, node: ast.Assert) -> None:
     evaluate(run, frame, node.test)
 
@@ -451,25 +376,16 @@ _HANDLERS: dict[type[ast.stmt], Callable[..., Leaving]] = {
     ast.AnnAssign: _annotated,
     ast.AugAssign: _augmented,
     ast.Delete: _delete,
-    ast.FunctionDef: _function,
-    ast.AsyncFunctionDef: _function,
     ast.ClassDef: _class,
     ast.Return: _return,
-    ast.Raise: _leave,
-    ast.Break: _leave,
-    ast.Continue: _leave,
     ast.If: _if,
-    ast.For: _for,
-    ast.AsyncFor: _for,
-    ast.While: _while,
-    ast.With: _with,
-    ast.AsyncWith: _with,
-    ast.Try: _try,
-    ast.TryStar: _try,
     ast.Match: _match,
-    ast.Global: _outer,
-    ast.Nonlocal: _outer,
-    ast.Import: _import,
-    ast.ImportFrom: _import,
     ast.Assert: _assert,
+    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef), _function),
+    **dict.fromkeys((ast.Raise, ast.Break, ast.Continue), _leave),
+    **dict.fromkeys((ast.For, ast.AsyncFor, ast.While), _loop),
+    **dict.fromkeys((ast.With, ast.AsyncWith), _with),
+    **dict.fromkeys((ast.Try, ast.TryStar), _try),
+    **dict.fromkeys((ast.Global, ast.Nonlocal), _outer),
+    **dict.fromkeys((ast.Import, ast.ImportFrom), bind_import),
 }

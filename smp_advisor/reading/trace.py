@@ -91,7 +91,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
-    """A value that a step returned, used like a tensor."""
+    """A value that a step returned: an attribute of it, or an operation on it."""
 
     node: ast.expr
     module: Module

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from smp_advisor.reading.module import Module
     from smp_advisor.reading.scope import Scope
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from smp_advisor.reading.trace import Call
 
 __all__ = [
+    "AT_RUN_TIME",
     "Argument",
     "Choice",
     "Class",
@@ -37,40 +38,13 @@ __all__ = [
     "Unknown",
     "Value",
     "choice",
-    "distinct",
-    "element_values",
-    "from_plain",
     "options",
-    "plain",
-    "reason",
     "same",
-    "settled",
-    "shown",
     "something",
-    "unpack",
 ]
 
-MAX_ITEMS = 2_000
-"""Items of one loop or list, and characters of a computed text, that are followed."""
 _MAX_OPTIONS = 6
-_OF_DATA = (
-    "int",
-    "float",
-    "str",
-    "bool",
-    "len",
-    "list",
-    "tuple",
-    "dict",
-    "next",
-    "iter",
-    "min",
-    "max",
-    "sum",
-    "sorted",
-)
-_LONGEST_SHOWN = 60
-_AT_RUN_TIME = "it is known only when it runs"
+AT_RUN_TIME = "it is known only when it runs"
 
 Reason = str | ast.expr
 """Why a value is not known: a clause, or the condition that it depends on."""
@@ -214,6 +188,11 @@ class Function(Value):
         """Its name; a lambda has none."""
         return getattr(self.node, "name", "a lambda")
 
+    @property
+    def positional(self) -> list[str]:
+        """Names of the parameters that can be passed by position."""
+        return [argument.arg for argument in (*self.node.args.posonlyargs, *self.node.args.args)]
+
 
 @dataclass(slots=True, eq=False)
 class Partial(Value):
@@ -300,7 +279,7 @@ class Choice(Value):
 class Unknown(Value):
     """Not readable from the text."""
 
-    why: Reason = _AT_RUN_TIME
+    why: Reason = AT_RUN_TIME
     """For "... is not known: {why}"."""
 
 
@@ -352,177 +331,3 @@ def same(first: Value, second: Value) -> bool:
         closed = first.complete and second.complete and first.entries.keys() == second.entries.keys()
         return closed and all(same(entry.value, second.entries[key].value) for key, entry in first.entries.items())
     return False
-
-
-def element_values(value: Value) -> list[Value] | None:
-    """The items of an iteration over `value`; None if they are not known."""
-    if isinstance(value, Collection) and not value.open:
-        return list(value.items)
-    if isinstance(value, Mapping) and value.complete:
-        return [Constant(key) for key in value.entries]
-    if isinstance(value, Constant) and isinstance(value.value, str) and len(value.value) <= MAX_ITEMS:
-        return [Constant(letter) for letter in value.value]
-    return None
-
-
-def distinct(items: list[Value]) -> Collection:
-    """A set of `items`; open if unknown ones can be equal."""
-    constants = {item.value: item for item in reversed(items) if isinstance(item, Constant)}
-    if len(constants) == len(items):
-        return Collection(list(items))
-    if all(isinstance(item, Constant) for item in items):
-        return Collection(list(reversed(constants.values())))
-    return Collection(list(items), open="its items can be equal")
-
-
-def unpack(mapping: Mapping, value: Value) -> None:
-    """Add the entries of ``**value``."""
-    if isinstance(value, Mapping):
-        mapping.entries |= {key: replace(entry) for key, entry in value.entries.items()}
-        mapping.open = mapping.open or value.open
-    else:
-        mapping.open = reason(value)
-
-
-def plain(value: Value, unknown: Callable[[Value], Any] | None = None) -> Any:
-    """The value as Python data.
-
-    `unknown` replaces what is not known; without it, that raises `LookupError`.
-    """
-    if isinstance(value, Constant):
-        return value.value
-    if isinstance(value, Mapping):
-        return {key: plain(entry.value, unknown) for key, entry in value.entries.items()}
-    if isinstance(value, Collection) and not value.open:
-        return [plain(item, unknown) for item in value.items]
-    if unknown is None:
-        raise LookupError
-    return unknown(value)
-
-
-def from_plain(data: Any) -> Value:
-    """Python data as a value; anything else is not known."""
-    if isinstance(data, dict):
-        return Mapping({key: Entry(from_plain(value)) for key, value in data.items()})
-    if isinstance(data, (list, tuple, set)):
-        return Collection([from_plain(item) for item in data])
-    if data is None or isinstance(data, (bool, int, float, str)):
-        return Constant(data)
-    return Unknown(f"it is a {type(data).__name__}")
-
-
-def settled(value: Value, copies: dict[int, Value] | None = None) -> Value:
-    """A copy that later changes do not reach, with dictionaries of several branches merged into one.
-
-    `copies` keeps objects shared that are shared.
-    """
-    if type(value) is Constant:
-        return value
-    copies = {} if copies is None else copies
-    if id(value) in copies:
-        return copies[id(value)]
-    if isinstance(value, Mapping):
-        mapping = Mapping({}, value.span, value.open)
-        copies[id(value)] = mapping
-        for key, entry in value.entries.items():
-            mapping.entries[key] = Entry(settled(entry.value, copies), entry.span, entry.value_span, entry.key_span)
-        return mapping
-    if isinstance(value, Collection):
-        collection = Collection([], value.span, value.open)
-        copies[id(value)] = collection
-        collection.items = [settled(item, copies) for item in value.items]
-        return collection
-    if isinstance(value, Result) and value.attributes:
-        assigned = {name: Entry(settled(item, copies)) for name, item in value.attributes.items()}
-        named = value.call.named
-        call = replace(value.call, named=Mapping({**named.entries, **assigned}, named.span, named.open))
-        copies[id(value)] = Result(call)
-        return copies[id(value)]
-    if isinstance(value, Choice) and all(isinstance(option, Mapping) for option in value.alternatives):
-        merged = settled(value.alternatives[0], {})
-        for option in value.alternatives[1:]:
-            merged = _merged(merged, settled(option, {}), value.why)
-        return merged
-    return value
-
-
-def _merged(first: Value, second: Value, why: Reason) -> Value:
-    """What two branches agree on."""
-    if same(first, second) or not (isinstance(first, Mapping) and isinstance(second, Mapping)):
-        return choice(first, second, why=why)
-    merged = Mapping({}, first.span, first.open or second.open)
-    for key, entry in (second.entries | first.entries).items():
-        values = [table.entries[key].value if key in table.entries else Unknown(why) for table in (first, second)]
-        merged.entries[key] = replace(entry, value=_merged(values[0], values[1], why))
-    return merged
-
-
-def shown(node: ast.expr) -> str:
-    """The text of an expression, shortened."""
-    text = " ".join(ast.unparse(node).split())
-    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
-
-
-def reason(value: Value, depth: int = 0) -> str:
-    """Why `value` is not known, as a clause: "it depends on `args.large`"."""
-    if depth > _MAX_OPTIONS:
-        return _AT_RUN_TIME
-    if isinstance(value, (Unknown, Choice)) and value.why:
-        return value.why if isinstance(value.why, str) else f"it depends on `{shown(value.why)}`"
-    if isinstance(value, Argument):
-        default = f", {value.default.value!r} by default" if isinstance(value.default, Constant) else ""
-        return f"it is the command-line option --{value.name.replace('_', '-')}{default}"
-    if isinstance(value, Result):
-        return _reason_of_call(value.call, depth)
-    if isinstance(value, Item) and isinstance(value.owner, Mapping) and isinstance(value.key, Constant):
-        return value.owner.open or f"the key {value.key.value!r} is not in the dictionary"
-    if isinstance(value, Item) and isinstance(value.owner, External) and value.owner.path == "os.environ":
-        return _variable(value.key)
-    if isinstance(value, External):
-        return f"{value.path} is defined elsewhere"
-    if isinstance(value, (Mapping, Collection)) and value.open:
-        return value.open
-    parts = _parts(value)
-    return next((reason(part, depth + 1) for part in parts if not _is_plain(part)), _AT_RUN_TIME)
-
-
-def _reason_of_call(call: Call, depth: int) -> str:
-    if call.name in ("os.environ.get", "os.getenv"):
-        return _variable(call.argument("key", 0))
-    if isinstance(call.receiver, (Unknown, Argument, Choice, Operation)):
-        return reason(call.receiver, depth + 1)
-    if isinstance(call.receiver, (Constant, Mapping, Collection)) or (call.name in _OF_DATA and call.arguments):
-        arguments = (*call.arguments, *call.keywords.values())
-        unknown = next((argument for argument in arguments if not _is_plain(argument)), None)
-        if unknown is not None:
-            return reason(unknown, depth + 1)
-    name = call.name or call.method
-    if isinstance(call.receiver, Result) and call.receiver.call.name:
-        name = f"{call.receiver.call.name}.{call.method}"
-    return f"what {name or 'the call'}(...) returns is known only when it runs"
-
-
-def _variable(key: Value | None) -> str:
-    name = f" {key.value}" if isinstance(key, Constant) else ""
-    return f"it is read from the environment variable{name}"
-
-
-def _parts(value: Value) -> list[Value]:
-    """The values that decide whether `value` is known."""
-    if isinstance(value, Mapping):
-        return list(value.values().values())
-    if isinstance(value, Collection):
-        return value.items
-    if isinstance(value, (Operation, Choice)):
-        return list(value.operands if isinstance(value, Operation) else value.alternatives)
-    if isinstance(value, Item):
-        return [value.owner, *([] if value.key is None else [value.key])]
-    return [value.owner] if isinstance(value, Member) else []
-
-
-def _is_plain(value: Value) -> bool:
-    try:
-        plain(value)
-    except LookupError:
-        return False
-    return True

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from smp_advisor.estimators.configuration import Gap, Setting, why_not
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.version import release
-from smp_advisor.reading.values import Constant, Mapping, Value, reason
+from smp_advisor.reading.data import reason
+from smp_advisor.reading.values import Constant, Mapping, Value
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration

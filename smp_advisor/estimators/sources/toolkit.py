@@ -6,7 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.estimators.configuration import Gap, Setting
-from smp_advisor.reading.values import Mapping, from_plain
+from smp_advisor.reading.data import from_plain
+from smp_advisor.reading.values import Mapping
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration

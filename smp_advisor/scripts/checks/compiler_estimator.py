@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from smp_advisor.cluster.table import instances
 from smp_advisor.libraries.library import table
 from smp_advisor.libraries.support import instance_family
+from smp_advisor.reading.data import reason
 from smp_advisor.reading.edits import add_keyword
-from smp_advisor.reading.values import Constant, Mapping, Result, Unknown, Value, options, reason
+from smp_advisor.reading.values import Constant, Mapping, Result, Unknown, Value, options
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import argument_node, constant, origins
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.data import reason
 from smp_advisor.reading.edits import add_keyword
 from smp_advisor.reading.trace import exclusive
-from smp_advisor.reading.values import Argument, Constant, External, Instance, Result, Value, options, reason
+from smp_advisor.reading.values import Argument, Constant, External, Instance, Result, Value, options
 from smp_advisor.scripts.checks.sizes import samples
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.reading.edits import Edit, wrap
 from smp_advisor.reading.values import Constant, Function, Instance, Operation, Result, Value, options
+from smp_advisor.scripts.checks.tensor_uses import tensor_uses
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import argument_node, constant, is_wrapped_model, origins
 
@@ -23,7 +24,7 @@ _FLAGS = {"output_hidden_states": "hidden_states", "output_attentions": "attenti
 
 @check("SMP107")
 def _reduced(context: Context) -> Iterator[Hit]:
-    for use in context.trace.uses:
+    for use in tensor_uses(context.trace):
         if not all(_is_number(option) for option in options(use.output.of)):
             yield Hit(
                 use.module,

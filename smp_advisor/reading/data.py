@@ -1,0 +1,167 @@
+"""Known values as Python data, and why others are not known."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.reading.values import (
+    AT_RUN_TIME,
+    Argument,
+    Choice,
+    Collection,
+    Constant,
+    Entry,
+    External,
+    Item,
+    Mapping,
+    Member,
+    Operation,
+    Result,
+    Unknown,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from smp_advisor.reading.trace import Call
+
+__all__ = ["MAX_ITEMS", "distinct", "element_values", "from_plain", "is_plain", "plain", "reason", "shown", "unpack"]
+
+MAX_ITEMS = 2_000
+"""Items of one loop or list, and characters of a computed text, that are followed."""
+_LONGEST_SHOWN = 60
+_DEEPEST = 6
+_OF_DATA = frozenset(
+    {"int", "float", "str", "bool", "len", "list", "tuple", "dict", "next", "iter", "min", "max", "sum"}
+)
+
+
+def plain(value: Value) -> Any:
+    """The value as Python data.
+
+    Raises
+    ------
+    LookupError
+        If it is not known.
+    """
+    if isinstance(value, Constant):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: plain(entry.value) for key, entry in value.entries.items()}
+    if isinstance(value, Collection) and not value.open:
+        return [plain(item) for item in value.items]
+    raise LookupError
+
+
+def is_plain(value: Value) -> bool:
+    """Whether the value is known, with everything in it."""
+    try:
+        plain(value)
+    except LookupError:
+        return False
+    return True
+
+
+def from_plain(data: Any) -> Value:
+    """Python data as a value; anything else is not known."""
+    if isinstance(data, dict):
+        return Mapping({key: Entry(from_plain(value)) for key, value in data.items()})
+    if isinstance(data, (list, tuple, set)):
+        return Collection([from_plain(item) for item in data])
+    if data is None or isinstance(data, (bool, int, float, str)):
+        return Constant(data)
+    return Unknown(f"it is a {type(data).__name__}")
+
+
+def element_values(value: Value) -> list[Value] | None:
+    """The items of an iteration over `value`; None if they are not known."""
+    if isinstance(value, Collection) and not value.open:
+        return list(value.items)
+    if isinstance(value, Mapping) and value.complete:
+        return [Constant(key) for key in value.entries]
+    if isinstance(value, Constant) and isinstance(value.value, str) and len(value.value) <= MAX_ITEMS:
+        return [Constant(letter) for letter in value.value]
+    return None
+
+
+def distinct(items: list[Value]) -> Collection:
+    """A set of `items`; open if unknown ones can be equal."""
+    constants = {item.value: item for item in reversed(items) if isinstance(item, Constant)}
+    if len(constants) == len(items):
+        return Collection(list(items))
+    if all(isinstance(item, Constant) for item in items):
+        return Collection(list(reversed(constants.values())))
+    return Collection(list(items), open="its items can be equal")
+
+
+def unpack(mapping: Mapping, value: Value) -> None:
+    """Add the entries of ``**value``."""
+    if isinstance(value, Mapping):
+        mapping.entries |= {key: replace(entry) for key, entry in value.entries.items()}
+        mapping.open = mapping.open or value.open
+    else:
+        mapping.open = reason(value)
+
+
+def shown(node: ast.expr) -> str:
+    """The text of an expression, shortened."""
+    text = " ".join(ast.unparse(node).split())
+    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
+
+
+def reason(value: Value, depth: int = 0) -> str:
+    """Why `value` is not known, as a clause: "it depends on `args.large`"."""
+    if depth > _DEEPEST:
+        return AT_RUN_TIME
+    if isinstance(value, (Unknown, Choice)) and value.why:
+        return value.why if isinstance(value.why, str) else f"it depends on `{shown(value.why)}`"
+    if isinstance(value, Argument):
+        default = f", {value.default.value!r} by default" if isinstance(value.default, Constant) else ""
+        return f"it is the command-line option --{value.name.replace('_', '-')}{default}"
+    if isinstance(value, Result):
+        return _reason_of_call(value.call, depth)
+    if isinstance(value, Item) and isinstance(value.owner, Mapping) and isinstance(value.key, Constant):
+        return value.owner.open or f"the key {value.key.value!r} is not in the dictionary"
+    if isinstance(value, Item) and isinstance(value.owner, External) and value.owner.path == "os.environ":
+        return _variable(value.key)
+    if isinstance(value, External):
+        return f"{value.path} is defined elsewhere"
+    if isinstance(value, (Mapping, Collection)) and value.open:
+        return value.open
+    parts = _parts(value)
+    return next((reason(part, depth + 1) for part in parts if not is_plain(part)), AT_RUN_TIME)
+
+
+def _reason_of_call(call: Call, depth: int) -> str:
+    if call.name in ("os.environ.get", "os.getenv"):
+        return _variable(call.argument("key", 0))
+    if isinstance(call.receiver, (Unknown, Argument, Choice, Operation)):
+        return reason(call.receiver, depth + 1)
+    if isinstance(call.receiver, (Constant, Mapping, Collection)) or (call.name in _OF_DATA and call.arguments):
+        arguments = (*call.arguments, *call.keywords.values())
+        unknown = next((argument for argument in arguments if not is_plain(argument)), None)
+        if unknown is not None:
+            return reason(unknown, depth + 1)
+    name = call.name or call.method
+    if isinstance(call.receiver, Result) and call.receiver.call.name:
+        name = f"{call.receiver.call.name}.{call.method}"
+    return f"what {name or 'the call'}(...) returns is known only when it runs"
+
+
+def _variable(key: Value | None) -> str:
+    name = f" {key.value}" if isinstance(key, Constant) else ""
+    return f"it is read from the environment variable{name}"
+
+
+def _parts(value: Value) -> list[Value]:
+    """The values that decide whether `value` is known."""
+    if isinstance(value, Mapping):
+        return list(value.values().values())
+    if isinstance(value, Collection):
+        return value.items
+    if isinstance(value, (Operation, Choice)):
+        return list(value.operands if isinstance(value, Operation) else value.alternatives)
+    if isinstance(value, Item):
+        return [value.owner, *([] if value.key is None else [value.key])]
+    return [value.owner] if isinstance(value, Member) else []

@@ -1,0 +1,127 @@
+"""Attributes, items and elements of values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.reading.command_lines import field_default, option_of
+from smp_advisor.reading.names import canonical
+from smp_advisor.reading.operators import is_index
+from smp_advisor.reading.trace import Use
+from smp_advisor.reading.values import (
+    Choice,
+    Class,
+    Collection,
+    Constant,
+    External,
+    Function,
+    Instance,
+    Item,
+    LocalModule,
+    Mapping,
+    Member,
+    Operation,
+    Result,
+    StepOutput,
+    Unknown,
+    Value,
+    choice,
+)
+
+if TYPE_CHECKING:
+    import ast
+
+    from smp_advisor.reading.run import Frame, Run
+
+__all__ = ["attribute", "element", "item"]
+
+_ITERATORS = ("tqdm.tqdm", "tqdm.auto.tqdm", "iter", "reversed", "itertools.islice", "tqdm")
+
+
+def attribute(run: Run, frame: Frame, owner: Value, name: str, node: ast.expr) -> Value:
+    """The attribute `name` of one possible owner, as `node` reads it."""
+    if isinstance(owner, External):
+        return External(canonical(f"{owner.path}.{name}"))
+    if isinstance(owner, LocalModule):
+        return owner.module.scope.find(name) or Unknown(f"{owner.module.source.path} does not set {name}")
+    if isinstance(owner, (Instance, Class)):
+        return _member(run, owner, name) or Member(owner, name)
+    if isinstance(owner, StepOutput):
+        run.trace.uses.append(Use(node, frame.module, owner, f".{name}"))
+        return Member(owner, name)
+    if isinstance(owner, Mapping) and name in owner.entries:
+        return owner.entries[name].value
+    if isinstance(owner, Result) and run.computes:
+        assigned = owner.attributes.get(name) or owner.call.named.get(name)
+        if assigned is not None:
+            return assigned
+    if isinstance(owner, Constant) and name == "value":
+        return owner  # a member of an enumeration
+    return option_of(run, owner, name) or Member(owner, name)
+
+
+def _member(run: Run, owner: Instance | Class, name: str) -> Value | None:
+    if isinstance(owner, Class):
+        return field_default(owner.find(name))
+    if name in owner.attributes:
+        return owner.attributes[name]
+    member = field_default(owner.cls.find(name))
+    if not isinstance(member, Function) or member.static:
+        return member
+    method = Function(member.node, member.module, member.scope, owner, member.step, home=member.home)
+    if not member.is_property:
+        return method
+    if not run.computes or not run.follows(method):
+        return Unknown(f"{member.name} is a property")
+    from smp_advisor.reading.calls import enter
+
+    return enter(run, method, dict.fromkeys(member.positional[:1], owner))
+
+
+def item(owner: Value, key: Value) -> Value:
+    """The element of one possible owner under a key."""
+    if isinstance(key, Constant):
+        position = key.value
+        if isinstance(owner, Mapping) and position in owner.entries:
+            return owner.entries[position].value
+        if isinstance(owner, Collection) and is_index(position, len(owner.items)) and (position >= 0 or not owner.open):
+            return owner.items[position]
+        if isinstance(owner, Constant) and isinstance(owner.value, str) and isinstance(position, int):
+            inside = is_index(position, len(owner.value))
+            return Constant(owner.value[position]) if inside else Unknown("there is no such letter")
+    if isinstance(key, Operation) and key.operator == ":" and (part := _part(owner, key.operands)) is not None:
+        return part
+    if isinstance(owner, StepOutput):
+        return StepOutput(item(owner.of, key), owner.call)
+    return Item(owner, key)
+
+
+def _part(owner: Value, bounds: tuple[Value, ...]) -> Value | None:
+    """A slice; None if it is not known."""
+    numbers: list[int | None] = [bound.value for bound in bounds if isinstance(bound, Constant)]
+    if len(numbers) < 3 or numbers[2] == 0 or not all(number is None or isinstance(number, int) for number in numbers):
+        return None
+    if isinstance(owner, Collection) and not owner.open:
+        return Collection(owner.items[slice(*numbers)])
+    if isinstance(owner, Constant) and isinstance(owner.value, str):
+        return Constant(owner.value[slice(*numbers)])
+    return None
+
+
+def element(value: Value) -> Value:
+    """What iterating over `value` gives."""
+    if isinstance(value, Collection) and value.items:
+        return choice(*value.items, *([Unknown(value.open)] if value.open else []))
+    if isinstance(value, StepOutput):
+        return StepOutput(element(value.of), value.call)
+    if isinstance(value, Choice):
+        return choice(*(element(option) for option in value.alternatives))
+    if isinstance(value, Result) and value.call.arguments:
+        first = value.call.arguments[0]
+        if value.call.name == "enumerate":
+            return Collection([Unknown("it counts the rounds of a loop"), element(first)])
+        if value.call.name == "zip":
+            return Collection([element(argument) for argument in value.call.arguments])
+        if value.call.name in _ITERATORS:
+            return element(first)
+    return Item(value, None)
