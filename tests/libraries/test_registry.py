@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -156,3 +158,20 @@ def test_the_guide_quotes_the_toy_library() -> None:
     blocks = re.findall(r"`tests/libraries/toy/([\w.]+)`:?\n\n```\w+\n(.*?)```\n", GUIDE.read_text("utf-8"), re.DOTALL)
     files = {path.name: path.read_text("utf-8") for path in Path(__file__).with_name("toy").iterdir() if path.is_file()}
     assert dict(blocks) == files
+
+
+READERS = {"estimators", "scripts", "findings"}
+"""Rooms that find the names of libraries in the texts that they read."""
+
+
+def test_rooms_compare_no_names_of_libraries() -> None:
+    package = Path(__file__).parents[2] / "smp_advisor"
+    literals = Counter(
+        room
+        for path in package.rglob("*.py")
+        for room in [path.relative_to(package).with_suffix("").parts[0]]
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and node.value in LIBRARIES
+    )
+    assert set(literals) - READERS - {"libraries"} <= {"export"}
+    assert literals["export"] <= 1  # the script of a local run without a library
