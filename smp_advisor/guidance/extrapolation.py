@@ -10,6 +10,7 @@ from smp_advisor.errors import PlanError
 from smp_advisor.guidance.wording import fits
 from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.families import supports_tensor_parallelism
+from smp_advisor.libraries.plan_fields import plan_fields
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -99,8 +100,10 @@ def _settings(start: Plan, model: Model, cluster: Cluster, job: Job) -> list[tup
     """Every setting of the procedure, in order, including degrees that the model does not allow."""
     change = "as AWS ran it"
     if job.precision != start.precision:
-        # Raises for bf16, which needs the sharded data parallelism that the rows do not use.
-        start = replace(start, fp16=job.precision == "fp16", bf16=job.precision == "bf16")
+        # SMP v1 raises for bf16, which needs the sharded data parallelism that the rows do not use.
+        flags = {"fp16": job.precision == "fp16", "bf16": job.precision == "bf16"}
+        names = plan_fields(start.library)
+        start = replace(start, **({"precision": job.precision} if "precision" in names else flags))
         change += f", in {job.precision}"
     result = [(change, start)]
     plan = start
@@ -108,7 +111,7 @@ def _settings(start: Plan, model: Model, cluster: Cluster, job: Job) -> list[tup
         batch = plan.batch_size // 2 // plan.microbatches * plan.microbatches
         result.append((f"batch_size {plan.batch_size} to {batch}", replace(plan, batch_size=batch)))
         plan = result[-1][1]
-    if not supports_tensor_parallelism(model.family):
+    if not supports_tensor_parallelism(model.family, start.library):
         return result
     while 2 * plan.tensor_parallel_degree <= cluster.instance.gpus:
         degree = 2 * plan.tensor_parallel_degree
