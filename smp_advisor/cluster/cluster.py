@@ -75,13 +75,15 @@ class Cluster:
         """
         instance = custom_instance(
             gpu=gpu,
-            usable_gpu_memory_gib=usable_gpu_memory_gib,
-            peak_tflops=peak_tflops,
             gpus_per_node=gpus_per_node,
-            intra_node_gb_per_s=intra_node_gb_per_s,
-            inter_node_gbps=inter_node_gbps,
             network_needed=nodes != 1,
-            **optional,
+            required={
+                "usable_gpu_memory_gib": usable_gpu_memory_gib,
+                "peak_tflops": peak_tflops,
+                "intra_node_gb_per_s": intra_node_gb_per_s,
+                "inter_node_gbps": inter_node_gbps,
+            },
+            optional=optional,
         )
         return cls(instance, nodes)
 

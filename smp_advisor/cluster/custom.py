@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from smp_advisor.cluster.instance import Instance
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import ClusterError
 
-__all__ = ["OptionalFigures", "custom_instance", "most_similar"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-T = TypeVar("T")
+__all__ = ["OptionalFigures", "custom_instance", "most_similar"]
 
 PCIE_GB_PER_S = 128
 """PCIe Gen5 x16, sum of both directions. A faster link between GPUs must be NVLink."""
@@ -43,100 +44,78 @@ class OptionalFigures(TypedDict, total=False):
     name: str
 
 
+_UNITS = {
+    "usable_gpu_memory_gib": "GiB",
+    "peak_tflops": "TFLOPS",
+    "intra_node_gb_per_s": "GB/s per GPU, both directions",
+    "inter_node_gbps": "Gbps per node",
+    "gpu_memory_gib": "GiB",
+    "fp8_tflops": "TFLOPS",
+    "board_watts": "watts",
+    "hbm_gb_per_s": "GB/s",
+    "host_memory_gib": "GiB",
+    "host_link_gb_per_s": "GB/s",
+    "usd_per_hour": "USD",
+}
+_COPIED = ("efa", "gpudirect_rdma", "fp8_tflops", "board_watts", "hbm_gb_per_s", "host_link_gb_per_s", "bf16")
+"""Figures that are the same for any number of GPUs per node."""
+
+
 def custom_instance(
     *,
     gpu: str,
-    usable_gpu_memory_gib: float,
-    peak_tflops: float,
     gpus_per_node: int,
-    intra_node_gb_per_s: float,
-    inter_node_gbps: float,
     network_needed: bool = True,
-    gpu_memory_gib: float | None = None,
-    fp8_tflops: float | None = None,
-    board_watts: float | None = None,
-    hbm_gb_per_s: float | None = None,
-    host_memory_gib: float | None = None,
-    host_link_gb_per_s: float | None = None,
-    vcpus: int | None = None,
-    nvlink: bool | None = None,
-    efa: bool | None = None,
-    gpudirect_rdma: bool | None = None,
-    bf16: bool | None = None,
-    usd_per_hour: float | None = None,
-    name: str = "custom",
+    required: Mapping[str, float],
+    optional: OptionalFigures,
 ) -> Instance:
     """Build an `Instance` from figures. Missing ones come from the most similar GPU and are listed as assumed."""
+    unknown = sorted(optional.keys() - OptionalFigures.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"Cluster.custom() got an unexpected keyword argument {unknown[0]!r}")
+    figures: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
     _check_name(gpu)
     _check_whole("gpus_per_node", gpus_per_node)
-    if vcpus is not None:
-        _check_whole("vcpus", vcpus)
+    if "vcpus" in figures:
+        _check_whole("vcpus", figures["vcpus"])
     linked = gpus_per_node > 1
-    for field, value, unit, may_be_zero in (
-        ("usable_gpu_memory_gib", usable_gpu_memory_gib, "GiB", False),
-        ("peak_tflops", peak_tflops, "TFLOPS", False),
-        ("intra_node_gb_per_s", intra_node_gb_per_s, "GB/s per GPU, both directions", not linked),
-        ("inter_node_gbps", inter_node_gbps, "Gbps per node", not network_needed),
-        ("gpu_memory_gib", gpu_memory_gib, "GiB", False),
-        ("fp8_tflops", fp8_tflops, "TFLOPS", True),
-        ("board_watts", board_watts, "watts", False),
-        ("hbm_gb_per_s", hbm_gb_per_s, "GB/s", False),
-        ("host_memory_gib", host_memory_gib, "GiB", False),
-        ("host_link_gb_per_s", host_link_gb_per_s, "GB/s", False),
-        ("usd_per_hour", usd_per_hour, "USD", True),
-    ):
-        if value is not None or field in _REQUIRED:
-            _check_figure(field, value, unit, may_be_zero=may_be_zero)
-    for field, flag in (("nvlink", nvlink), ("efa", efa), ("gpudirect_rdma", gpudirect_rdma), ("bf16", bf16)):
-        if flag is not None and not isinstance(flag, bool):
-            raise ClusterError(f"{field} must be True or False, not {flag!r}.")
-    if gpu_memory_gib is not None and gpu_memory_gib < usable_gpu_memory_gib:
+    may_be_zero = {"fp8_tflops": True, "usd_per_hour": True}
+    may_be_zero |= {"intra_node_gb_per_s": not linked, "inter_node_gbps": not network_needed}
+    for field, unit in _UNITS.items():
+        if field in required or field in figures:
+            value = required.get(field, figures.get(field))
+            _check_figure(field, value, unit, may_be_zero=may_be_zero.get(field, False))
+    for field in ("nvlink", "efa", "gpudirect_rdma", "bf16"):
+        if not isinstance(figures.get(field, True), bool):
+            raise ClusterError(f"{field} must be True or False, not {figures[field]!r}.")
+    usable_gib = required["usable_gpu_memory_gib"]
+    if figures.get("gpu_memory_gib", usable_gib) < usable_gib:
         raise ClusterError(
-            f"usable_gpu_memory_gib ({usable_gpu_memory_gib:g}) cannot exceed gpu_memory_gib ({gpu_memory_gib:g})."
+            f"usable_gpu_memory_gib ({usable_gib:g}) cannot exceed gpu_memory_gib ({figures['gpu_memory_gib']:g})."
         )
 
-    similar = most_similar(gpu, usable_gpu_memory_gib, peak_tflops)
-    assumed: list[str] = []
-
-    def or_assumed(field: str, value: T | None, fallback: T) -> T:
-        if value is not None:
-            return value
-        assumed.append(field)
-        return fallback
-
-    nvlink = or_assumed("intra_node", nvlink, linked and intra_node_gb_per_s > PCIE_GB_PER_S)
-    link = "single GPU" if not linked else "NVLink" if nvlink else "PCIe"
+    similar = most_similar(gpu, usable_gib, required["peak_tflops"])
+    fallbacks = {
+        "nvlink": linked and required["intra_node_gb_per_s"] > PCIE_GB_PER_S,
+        "gpu_memory_gib": max(similar.gpu_memory_gib, usable_gib),
+        "vcpus": similar.vcpus * gpus_per_node // similar.gpus,
+        "host_memory_gib": similar.host_memory_gib / similar.gpus * gpus_per_node,
+        **{field: getattr(similar, field) for field in _COPIED},
+    }
+    assumed = tuple("intra_node" if field == "nvlink" else field for field in fallbacks if field not in figures)
+    figures = {"name": "custom", "usd_per_hour": None, **fallbacks, **figures}
+    figures |= {field: float(value) for field, value in required.items()}
+    nvlink = figures.pop("nvlink")
+    source = f"figures from the user; assumed ones from {similar.gpu} in {similar.name}" if assumed else "from the user"
     return Instance(
-        name=name,
         gpu=gpu,
         gpus=gpus_per_node,
-        gpu_memory_gib=or_assumed("gpu_memory_gib", gpu_memory_gib, max(similar.gpu_memory_gib, usable_gpu_memory_gib)),
-        usable_gpu_memory_gib=float(usable_gpu_memory_gib),
-        vcpus=or_assumed("vcpus", vcpus, similar.vcpus * gpus_per_node // similar.gpus),
-        host_memory_gib=or_assumed(
-            "host_memory_gib", host_memory_gib, similar.host_memory_gib / similar.gpus * gpus_per_node
-        ),
-        intra_node=link,
-        intra_node_gb_per_s=float(intra_node_gb_per_s),
-        inter_node_gbps=float(inter_node_gbps),
-        efa=or_assumed("efa", efa, similar.efa),
-        gpudirect_rdma=or_assumed("gpudirect_rdma", gpudirect_rdma, similar.gpudirect_rdma),
-        peak_tflops=float(peak_tflops),
-        fp8_tflops=or_assumed("fp8_tflops", fp8_tflops, similar.fp8_tflops),
-        board_watts=or_assumed("board_watts", board_watts, similar.board_watts),
-        hbm_gb_per_s=or_assumed("hbm_gb_per_s", hbm_gb_per_s, similar.hbm_gb_per_s),
-        host_link_gb_per_s=or_assumed("host_link_gb_per_s", host_link_gb_per_s, similar.host_link_gb_per_s),
-        bf16=or_assumed("bf16", bf16, similar.bf16),
-        usd_per_hour=usd_per_hour,
-        source=f"figures from the user; assumed ones from {similar.gpu} in {similar.name}"
-        if assumed
-        else "from the user",
-        assumed=tuple(assumed),
+        intra_node="single GPU" if not linked else "NVLink" if nvlink else "PCIe",
+        source=source,
+        assumed=assumed,
         custom=True,
+        **figures,
     )
-
-
-_REQUIRED = frozenset({"usable_gpu_memory_gib", "peak_tflops", "intra_node_gb_per_s", "inter_node_gbps"})
 
 
 def most_similar(gpu: str, usable_gpu_memory_gib: float, peak_tflops: float) -> Instance:
@@ -144,7 +123,7 @@ def most_similar(gpu: str, usable_gpu_memory_gib: float, peak_tflops: float) -> 
 
     Among instances with the same GPU, the one with most GPUs has priority: its host is sized for training.
     """
-    words = set(_words(gpu))
+    words = set(re.findall(r"[a-z0-9]+", gpu.lower()))
 
     def distance(instance: Instance) -> tuple[int, float, int]:
         board = instance.gpu.split()[1].lower()
@@ -154,10 +133,6 @@ def most_similar(gpu: str, usable_gpu_memory_gib: float, peak_tflops: float) -> 
         return other_name, by_memory + by_peak, -instance.gpus
 
     return min(instances(), key=distance)
-
-
-def _words(gpu: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", gpu.lower())
 
 
 def _check_name(gpu: object) -> None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import csv
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.boards import board_rows
 from smp_advisor.cluster.instance import Instance
 from smp_advisor.errors import InstanceError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
 __all__ = ["Source", "instance", "instances", "sources", "table_date"]
 
 _YES_NO = {"yes": True, "no": False}
+_PARSERS: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float, "bool": _YES_NO.__getitem__}
+"""Reader of a column, by the annotation of its field of `Instance`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,27 +87,17 @@ def _instance(row: dict[str, str]) -> Instance:
     price = float(row["usd_per_hour"]) if row["usd_per_hour"] else None
     if price is not None and not _YES_NO[row["price_confirmed"]]:
         assumed.append("usd_per_hour")
+    figures = {
+        field.name: _PARSERS[str(field.type)](row[field.name])
+        for field in fields(Instance)
+        if field.name in row and field.name != "usd_per_hour"
+    }
     return Instance(
         name=row["instance_type"],
-        gpu=row["gpu"],
-        gpus=int(row["gpus"]),
-        gpu_memory_gib=float(row["gpu_memory_gib"]),
-        usable_gpu_memory_gib=float(row["usable_gpu_memory_gib"]),
-        vcpus=int(row["vcpus"]),
-        host_memory_gib=float(row["host_memory_gib"]),
-        intra_node=row["intra_node"],
-        intra_node_gb_per_s=float(row["intra_node_gb_per_s"]),
-        inter_node_gbps=float(row["inter_node_gbps"]),
-        efa=_YES_NO[row["efa"]],
-        gpudirect_rdma=_YES_NO[row["gpudirect_rdma"]],
-        peak_tflops=float(row["peak_tflops"]),
         fp8_tflops=float(board_rows()[row["gpu"]]["fp8_tflops"]),
         board_watts=float(board_rows()[row["gpu"]]["board_watts"]),
-        hbm_gb_per_s=float(row["hbm_gb_per_s"]),
-        host_link_gb_per_s=float(row["host_link_gb_per_s"]),
         usd_per_hour=price,
-        price_note=row["price_note"],
         source="; ".join(f"{source.title} ({source.date})" for source in sources()),
         assumed=tuple(assumed),
-        bf16=_YES_NO[row["bf16"]],
+        **figures,
     )

@@ -32,8 +32,6 @@ class ExampleInputs:
     """Maximum tokens per sample; 0 for no limit."""
     description: str
     """Text for the user: ``input_ids, labels (inferred)``."""
-    is_supplied: bool
-    """Whether the user supplied them."""
 
 
 def example_inputs(model: nn.Module, supplied: Any = None, *, config: Any = None) -> ExampleInputs:
@@ -90,8 +88,7 @@ def _empty(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
 
 def _supplied(inputs: Any) -> ExampleInputs:
     if callable(inputs):
-        description = "inputs from your function"
-        return ExampleInputs(make=inputs, has_sequence=True, longest=0, description=description, is_supplied=True)
+        return ExampleInputs(make=inputs, has_sequence=True, longest=0, description="inputs from your function")
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, Mapping | tuple | list) or not any(isinstance(v, Tensor) for v in tree_leaves(inputs)):
@@ -114,9 +111,7 @@ def _supplied(inputs: Any) -> ExampleInputs:
         return tree_map(resize, inputs)
 
     names = ", ".join(inputs) if isinstance(inputs, dict) else f"{len(inputs)} tensors"
-    return ExampleInputs(
-        make=make, has_sequence=bool(sequence), longest=0, description=f"{names} (supplied)", is_supplied=True
-    )
+    return ExampleInputs(make=make, has_sequence=bool(sequence), longest=0, description=f"{names} (supplied)")
 
 
 def _arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
@@ -167,11 +162,8 @@ def _tokens(arguments: Mapping[str, Any], config: Any, name: str, task: str) -> 
             inputs["use_cache"] = False
         return inputs
 
-    longest = _longest(config)
     names = ", ".join(key for key in make(1, 1) if key != "use_cache")
-    return ExampleInputs(
-        make=make, has_sequence=True, longest=longest, description=f"{names} (inferred)", is_supplied=False
-    )
+    return ExampleInputs(make=make, has_sequence=True, longest=_longest(config), description=f"{names} (inferred)")
 
 
 def _longest(config: Any) -> int:
@@ -185,8 +177,7 @@ def _longest(config: Any) -> int:
 
 
 def _image(arguments: Mapping[str, Any], config: Any) -> ExampleInputs:
-    size = _own(config, "image_size", "img_size", "input_size")
-    height, width = _pair(size)
+    height, width = _pair(_own(config, "image_size", "img_size", "input_size"))
     channels = _own(config, "num_channels", "in_channels", "in_chans")
     channels = channels if isinstance(channels, int) else 3
 
@@ -196,13 +187,8 @@ def _image(arguments: Mapping[str, Any], config: Any) -> ExampleInputs:
             inputs["labels"] = _empty(batch)
         return inputs
 
-    return ExampleInputs(
-        make=make,
-        has_sequence=False,
-        longest=0,
-        description=f"pixel_values of {height} x {width}, labels (inferred)",
-        is_supplied=False,
-    )
+    description = f"pixel_values of {height} x {width}, labels (inferred)"
+    return ExampleInputs(make=make, has_sequence=False, longest=0, description=description)
 
 
 def _pair(size: Any) -> tuple[int, int]:
@@ -230,15 +216,12 @@ def _of_module(model: nn.Module) -> ExampleInputs:
         names = f" ({', '.join(required)})" if required else ""
         raise ProfileError(f"The inputs of {type(model).__name__}.forward{names} can't be inferred: {_SUPPLY}.")
     labels = next((name for name, _ in positional[1:] if name in _LABELS), None)
-    name = positional[0][0]
-    return _of_first_layer(model, first, name, labels)
+    return _of_first_layer(model, first, positional[0][0], labels)
 
 
-def _features(layer: nn.Module) -> int:
-    return layer.in_features if isinstance(layer, nn.Linear) else 1
-
-
-def _of_first_layer(model: nn.Module, first: nn.Module, name: str, labels: str | None) -> ExampleInputs:
+def _of_first_layer(
+    model: nn.Module, first: nn.Embedding | nn.Linear | nn.Conv2d | nn.Conv1d, name: str, labels: str | None
+) -> ExampleInputs:
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
     has_sequence = isinstance(first, nn.Embedding)
 
@@ -250,7 +233,7 @@ def _of_first_layer(model: nn.Module, first: nn.Module, name: str, labels: str |
         elif isinstance(first, nn.Conv1d):
             inputs = {name: _empty(batch, first.in_channels, sequence, dtype=torch.float32)}
         else:
-            inputs = {name: _empty(batch, _features(first), dtype=torch.float32)}
+            inputs = {name: _empty(batch, first.in_features, dtype=torch.float32)}
         if labels:
             inputs[labels] = _empty(batch, sequence) if isinstance(first, nn.Embedding) else _empty(batch)
         return inputs
@@ -263,5 +246,4 @@ def _of_first_layer(model: nn.Module, first: nn.Module, name: str, labels: str |
         has_sequence=has_sequence or isinstance(first, nn.Conv1d),
         longest=longest,
         description=f"{name}: {kind}{', ' + labels if labels else ''} (inferred)",
-        is_supplied=False,
     )

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["make_optimizer", "optimizer_rise_bytes"]
 
+_SAMPLE_ELEMENTS = 2**20
+"""Large compared with the optimizer's step counters."""
+
 
 def make_optimizer(parameters: Sequence[nn.Parameter], name: str, *, foreach: bool = True) -> torch.optim.Optimizer:
     """AdamW, or SGD with momentum; `foreach` is PyTorch's default on a GPU."""
@@ -25,33 +28,21 @@ def make_optimizer(parameters: Sequence[nn.Parameter], name: str, *, foreach: bo
     return torch.optim.AdamW(parameters, lr=1e-3, foreach=foreach)
 
 
-def optimizer_rise_bytes(model: nn.Module, name: str, precision: TrainingPrecision, *, foreach: bool = True) -> int:
+def optimizer_rise_bytes(model: nn.Module, name: str, precision: TrainingPrecision) -> int:
     """Temporaries of a steady-state step over the model's trainable parameters.
 
-    With `foreach` there is one temporary per parameter, so a step over a few fake tensors gives the bytes per element.
-    Otherwise only the largest parameter's temporaries exist at a time.
+    There is one temporary per parameter, so a step over a few fake tensors gives the bytes per element.
     """
     sizes = [p.numel() for p in model.parameters() if p.requires_grad]
     if not sizes:
         return 0
     # The fp16 wrapper steps on its fp32 master copies.
     dtype = torch.float32 if precision.copy_bytes or precision.parameter_bytes == 4 else torch.bfloat16
-    if not foreach:
-        return _rise([max(sizes)], name, dtype, foreach=False)
-    sample = [_SAMPLE_ELEMENTS] * 2
-    return _rise(sample, name, dtype, foreach=True) * sum(sizes) // sum(sample)
-
-
-_SAMPLE_ELEMENTS = 2**20
-"""Large compared with the optimizer's step counters."""
-
-
-def _rise(sizes: Sequence[int], name: str, dtype: torch.dtype, *, foreach: bool) -> int:
     with fake_mode():
-        parameters = [nn.Parameter(torch.empty(size, dtype=dtype)) for size in sizes]
+        parameters = [nn.Parameter(torch.empty(_SAMPLE_ELEMENTS, dtype=dtype)) for _ in range(2)]
         for parameter in parameters:
             parameter.grad = torch.empty_like(parameter)
-        optimizer = make_optimizer(parameters, name, foreach=foreach)
+        optimizer = make_optimizer(parameters, name)
         recorder = StepRecorder({})
         recorder.track([*parameters, *(p.grad for p in parameters)])
         with recorder:
@@ -59,5 +50,5 @@ def _rise(sizes: Sequence[int], name: str, dtype: torch.dtype, *, foreach: bool)
             recorder.restart("optimizer")
             resident = recorder.live_bytes
             optimizer.step()
-    # Rounding to full elements excludes the few bytes of the step counters.
-    return round((recorder.peak_bytes - resident) / sum(sizes)) * sum(sizes)
+    # Rounding to full bytes per element excludes the few bytes of the step counters.
+    return round((recorder.peak_bytes - resident) / (2 * _SAMPLE_ELEMENTS)) * sum(sizes)

@@ -20,15 +20,13 @@ class TrainingPrecision:
     label: str
     """Text shown to the user."""
     parameter_bytes: int
-    gradient_bytes: int
+    """Bytes of a parameter, and of its gradient."""
     moment_bytes: int
     """Bytes of one moment: Adam has two, SGD with momentum has one."""
-    copy_bytes: int
-    """fp32 master parameters and gradients, in addition to the 16-bit ones."""
     element_bytes: int
     """Bytes per element of the activations."""
-    autocast: bool = False
-    """Whether the model runs under ``torch.autocast``, which saves 16-bit weight copies until the backward pass."""
+    copy_bytes: int = 0
+    """fp32 master parameters and gradients, in addition to the 16-bit ones."""
 
     def state_bytes(self, optimizer: str = "adam") -> int:
         """Bytes of optimizer state per parameter, including master copies; an unlisted optimizer counts as Adam."""
@@ -45,44 +43,24 @@ _QUANTIZED_MOMENTS = 2
 PRECISIONS: dict[str, TrainingPrecision] = {
     entry.precision: entry
     for entry in (
-        TrainingPrecision(
-            precision="fp32",
-            label="fp32",
-            parameter_bytes=4,
-            gradient_bytes=4,
-            moment_bytes=4,
-            copy_bytes=0,
-            element_bytes=4,
-        ),
+        TrainingPrecision(precision="fp32", label="fp32", parameter_bytes=4, moment_bytes=4, element_bytes=4),
         TrainingPrecision(
             precision="amp",
             label="mixed precision by torch.autocast",
             parameter_bytes=4,
-            gradient_bytes=4,
             moment_bytes=4,
-            copy_bytes=0,
-            element_bytes=2,
-            autocast=True,
-        ),
-        TrainingPrecision(
-            precision="bf16",
-            label="pure bf16",
-            parameter_bytes=2,
-            gradient_bytes=2,
-            moment_bytes=2,
-            copy_bytes=0,
             element_bytes=2,
         ),
+        TrainingPrecision(precision="bf16", label="pure bf16", parameter_bytes=2, moment_bytes=2, element_bytes=2),
         # SMP v1's fp16 enables FP16_Module and FP16_Optimizer: 20 bytes per parameter (SMP documentation,
         # Introduction to model parallelism).
         TrainingPrecision(
             precision="fp16",
             label="fp16 with fp32 master copies, as SMP v1 wraps the model",
             parameter_bytes=2,
-            gradient_bytes=2,
             moment_bytes=4,
-            copy_bytes=8,
             element_bytes=2,
+            copy_bytes=8,
         ),
     )
 }

@@ -178,4 +178,4 @@ def test_given_inputs_are_resized():
     example = example_inputs(PlainGPT(), {"x": torch.zeros(1, 16, dtype=torch.long), "y": torch.zeros(1, 16)})
     resized = example.make(3, 64)
     assert tree_map(lambda tensor: tuple(tensor.shape), resized) == {"x": (3, 64), "y": (3, 64)}
-    assert example.is_supplied
+    assert example.description == "x, y (supplied)"

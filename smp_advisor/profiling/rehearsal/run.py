@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.profiling.rehearsal.degrees import Degrees, degrees_of
-from smp_advisor.profiling.rehearsal.result import Rehearsal
+from smp_advisor.profiling.rehearsal.degrees import degrees_of
+from smp_advisor.profiling.rehearsal.result import Rehearsal, StageSlots
+from smp_advisor.profiling.rehearsal.schedule import expected_slots, in_flight
 from smp_advisor.profiling.sandbox import Limits, progress, run_isolated
+from smp_advisor.profiling.sandbox.limits import default_memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.profiled_model import ProfiledModel
+    from smp_advisor.profiling.rehearsal.degrees import Degrees
     from smp_advisor.profiling.scaled.build import Copy
     from smp_advisor.workload.job import Job
 
@@ -24,19 +27,6 @@ __all__ = ["run"]
 _MAX_TOKENS = 32
 _MEMORY_DIVISOR = 3
 """Share of the memory limit for the copy: ranks share its pages, except for state they divide or update."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Settings:
-    """Settings of the run in the child process."""
-
-    profiled: ProfiledModel
-    inputs: Any
-    sequence: int
-    degrees: Degrees
-    planned: str
-    not_rehearsed: tuple[str, ...]
-    memory_bytes: int
 
 
 def run(
@@ -78,23 +68,12 @@ def run(
     ProfileError
         The copy cannot be built, or a rank fails.
     """
-    degrees, not_rehearsed = degrees_of(plan, 2 if data_parallel_degree is None else data_parallel_degree)
-    limits = Limits(memory_bytes=memory_bytes, seconds=seconds)
-    limits = replace(limits, memory_bytes=limits.resolved_memory_bytes())
-    settings = _Settings(
-        profiled=profiled,
-        inputs=inputs,
-        sequence=min(job.sequence_length, _MAX_TOKENS),
-        degrees=degrees,
-        planned=_planned(plan, data_parallel_degree),
-        not_rehearsed=tuple(not_rehearsed),
-        memory_bytes=limits.resolved_memory_bytes(),
-    )
+    if memory_bytes is None:
+        memory_bytes = default_memory_bytes()
     result = run_isolated(
-        _rehearse,
-        settings,
+        lambda: _rehearse(profiled, job, plan, data_parallel_degree, inputs, memory_bytes).as_dict(),
         what=f"the rehearsal of {profiled.name}",
-        limits=limits,
+        limits=Limits(memory_bytes=memory_bytes, seconds=seconds),
         on_line=on_line,
         on_progress=on_progress,
     )
@@ -108,7 +87,9 @@ def _planned(plan: Plan, data_parallel_degree: int | None) -> str:
     return f"tensor {tensor} × pipeline {pipeline} × data {data}, {microbatches} microbatches"
 
 
-def _rehearse(settings: _Settings) -> dict[str, Any]:
+def _rehearse(
+    profiled: ProfiledModel, job: Job, plan: Plan, data_parallel_degree: int | None, inputs: Any, memory_bytes: int
+) -> Rehearsal:
     """Build the copy, train it in one process and in several, and compare; runs in the child process."""
     import torch
 
@@ -128,17 +109,15 @@ def _rehearse(settings: _Settings) -> dict[str, Any]:
 
     begun = time.perf_counter()
     torch.manual_seed(0)
-    degrees, not_rehearsed = settings.degrees, list(settings.not_rehearsed)
+    degrees, not_rehearsed = degrees_of(plan, 2 if data_parallel_degree is None else data_parallel_degree)
     progress(0, 3, "building the copy")
     with ExitStack() as stack:
-        copy = make_copy(
-            settings.profiled, stack, memory_bytes=settings.memory_bytes // _MEMORY_DIVISOR, dtype=torch.float32,
-            blocks=max(2, degrees.pipeline),
-        )  # fmt: skip
+        share = memory_bytes // _MEMORY_DIVISOR
+        copy = make_copy(profiled, stack, memory_bytes=share, dtype=torch.float32, blocks=max(2, degrees.pipeline))
         # Evaluation mode: dropout, and statistics over differently divided batches, would make the runs differ.
         model = copy.model.eval()
-        example = example_inputs(model, settings.inputs, config=copy.profiled.config)
-        sequence = min(settings.sequence, example.longest or settings.sequence) if example.has_sequence else 1
+        example = example_inputs(model, inputs, config=copy.profiled.config)
+        sequence = min(job.sequence_length, _MAX_TOKENS, example.longest or _MAX_TOKENS) if example.has_sequence else 1
         batches = tuple(
             named_batch(filled(example.make(degrees.microbatches, sequence), token_count(copy), seed=replica))
             for replica in range(degrees.data)
@@ -165,9 +144,28 @@ def _rehearse(settings: _Settings) -> dict[str, Any]:
         missing = set(prepared.gradients) - {name for result in ranks for name in result["compared"]}
         if missing:
             raise ProfileError(f"No rank of the rehearsal has a gradient for {', '.join(sorted(missing)[:5])}.")
-        return _result(
-            settings, copy, degrees, not_rehearsed, single["loss"], ranks, time.perf_counter() - begun
-        ).as_dict()
+        not_rehearsed.append("Dropout and batch statistics: both are disabled, so that the two runs are comparable.")
+        worst = max(ranks, key=lambda result: result["difference"])
+        by_stage = {result["stage"]: result for result in ranks}
+        return Rehearsal(
+            name=profiled.name,
+            degrees=degrees,
+            planned=_planned(plan, data_parallel_degree),
+            reductions=tuple(map(str, copy.reductions)),
+            divided=ranks[0]["divided"],
+            stages=_stages(degrees, by_stage),
+            stage_blocks=tuple(by_stage[number]["blocks"] for number in sorted(by_stage)),
+            loss=ranks[0]["loss"],
+            single_loss=single["loss"],
+            gradient_difference=worst["difference"],
+            worst_parameter=worst["worst"],
+            parameter_difference=max(result["parameter_difference"] for result in ranks),
+            parameters_compared=len({name for result in ranks for name in result["compared"]}),
+            parameter_elements=tuple(result["parameter_elements"] for result in ranks),
+            optimizer_elements=tuple(result["optimizer_elements"] for result in ranks),
+            not_rehearsed=tuple(not_rehearsed),
+            seconds=time.perf_counter() - begun,
+        )
 
 
 def _largest_stack(copy: Copy) -> tuple[str, ...]:
@@ -178,48 +176,16 @@ def _largest_stack(copy: Copy) -> tuple[str, ...]:
     return ordered[-1].paths if ordered else ()
 
 
-def _result(
-    settings: _Settings,
-    copy: Copy,
-    degrees: Degrees,
-    not_rehearsed: list[str],
-    single_loss: float,
-    ranks: list[dict[str, Any]],
-    seconds: float,
-) -> Rehearsal:
-    from smp_advisor.profiling.rehearsal.result import StageSlots
-    from smp_advisor.profiling.rehearsal.schedule import expected_slots, in_flight
-
-    stages = []
-    by_stage = {result["stage"]: result for result in ranks}
-    if degrees.pipeline > 1:
-        for number, slots in enumerate(expected_slots(degrees)):
-            stages.append(
-                StageSlots(
-                    order=tuple(by_stage[number]["order"]),
-                    expected=tuple(f"{kind[0].upper()}{microbatch}" for kind, microbatch in slots),
-                    in_flight=by_stage[number]["in_flight"],
-                    expected_in_flight=in_flight(slots),
-                )
-            )
-    worst = max(ranks, key=lambda result: result["difference"])
-    not_rehearsed.append("Dropout and batch statistics: both are disabled, so that the two runs are comparable.")
-    return Rehearsal(
-        name=settings.profiled.name,
-        degrees=degrees,
-        planned=settings.planned,
-        reductions=tuple(map(str, copy.reductions)),
-        divided=ranks[0]["divided"],
-        stages=tuple(stages),
-        stage_blocks=tuple(by_stage[number]["blocks"] for number in sorted(by_stage)),
-        loss=ranks[0]["loss"],
-        single_loss=single_loss,
-        gradient_difference=worst["difference"],
-        worst_parameter=worst["worst"],
-        parameter_difference=max(result["parameter_difference"] for result in ranks),
-        parameters_compared=len({name for result in ranks for name in result["compared"]}),
-        parameter_elements=tuple(result["parameter_elements"] for result in ranks),
-        optimizer_elements=tuple(result["optimizer_elements"] for result in ranks),
-        not_rehearsed=tuple(not_rehearsed),
-        seconds=seconds,
+def _stages(degrees: Degrees, by_stage: dict[int, dict[str, Any]]) -> tuple[StageSlots, ...]:
+    """Passes of each pipeline stage, next to those of the cost model; empty without a pipeline."""
+    if degrees.pipeline == 1:
+        return ()
+    return tuple(
+        StageSlots(
+            order=tuple(by_stage[number]["order"]),
+            expected=tuple(f"{kind[0].upper()}{microbatch}" for kind, microbatch in slots),
+            in_flight=by_stage[number]["in_flight"],
+            expected_in_flight=in_flight(slots),
+        )
+        for number, slots in enumerate(expected_slots(degrees))
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.sandbox import Limits, progress, run_isolated
+from smp_advisor.profiling.sandbox.limits import default_memory_bytes
 from smp_advisor.profiling.scaled.result import Comparison, ScaledRun
 
 if TYPE_CHECKING:
@@ -27,24 +27,6 @@ _STEPS = 6
 _MOST_MICROBATCHES = 4
 _MOST_SAMPLES = 2
 _MOST_TOKENS = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Settings:
-    """Settings of the run in the child process."""
-
-    profiled: ProfiledModel
-    precision: str
-    optimizer: str
-    inputs: Any
-    microbatches: int
-    samples: int
-    sequence: int
-    checkpointing: bool
-    steps: int
-    memory_bytes: int
-    seconds: float
-    notes: tuple[str, ...]
 
 
 def run(
@@ -86,114 +68,109 @@ def run(
     ProfileError
         The copy cannot be built, fails or exceeds a limit. The sentence names the user's source line.
     """
-    limits = Limits(memory_bytes=memory_bytes, seconds=seconds)
-    limits = Limits(memory_bytes=limits.resolved_memory_bytes(), seconds=seconds)
-    planned = plan.microbatches * plan.gradient_accumulation_steps if plan else 1
-    samples = max(1, plan.batch_size // plan.microbatches) if plan else 2
-    checkpointing = bool(plan and plan.activation_checkpointing)
-    notes = []
-    if plan and checkpointing and str(plan.activation_checkpointing) != "each":
-        notes.append(f"activation_checkpointing={plan.activation_checkpointing!r} was applied to each block.")
-    if job.optimizer not in {"adam", "sgd", "plain-sgd"}:
-        notes.append(f"AdamW was used instead of {job.optimizer}.")
-    reducible = {
-        "microbatches": (planned, min(planned, _MOST_MICROBATCHES)),
-        "samples per microbatch": (samples, min(samples, _MOST_SAMPLES)),
-    }
-    notes += [f"{name} reduced from {full} to {used}." for name, (full, used) in reducible.items() if full != used]
-    settings = _Settings(
-        profiled=profiled,
-        precision=training_precision(precision or job.precision).precision,
-        optimizer=job.optimizer,
-        inputs=inputs,
-        microbatches=min(planned, _MOST_MICROBATCHES),
-        samples=min(samples, _MOST_SAMPLES),
-        sequence=job.sequence_length,
-        checkpointing=checkpointing,
-        steps=steps,
-        memory_bytes=limits.resolved_memory_bytes(),
-        seconds=seconds,
-        notes=tuple(notes),
-    )
+    if memory_bytes is None:
+        memory_bytes = default_memory_bytes()
+    precision = training_precision(precision or job.precision).precision
     result = run_isolated(
-        _train,
-        settings,
+        lambda: _train(profiled, job, plan, inputs, precision, steps, memory_bytes, seconds).as_dict(),
         what=f"the scaled copy of {profiled.name}",
-        limits=limits,
+        limits=Limits(memory_bytes=memory_bytes, seconds=seconds),
         on_line=on_line,
         on_progress=on_progress,
     )
     return ScaledRun.from_dict(result)
 
 
-def _train(settings: _Settings) -> dict[str, Any]:
-    """Build the copy, train it, and compare it with its trace; runs in the child process."""
-    import torch
+def _settings(job: Job, plan: Plan | None) -> tuple[list[int], list[str]]:
+    """Sizes of the copy's microbatches, with a note for each difference from the plan and the job."""
+    notes = []
+    if plan and plan.activation_checkpointing and str(plan.activation_checkpointing) != "each":
+        notes.append(f"activation_checkpointing={plan.activation_checkpointing!r} was applied to each block.")
+    if job.optimizer not in {"adam", "sgd", "plain-sgd"}:
+        notes.append(f"AdamW was used instead of {job.optimizer}.")
+    planned = plan.microbatches * plan.gradient_accumulation_steps if plan else 1
+    samples = max(1, plan.batch_size // plan.microbatches) if plan else 2
+    reducible = {
+        "microbatches": (planned, min(planned, _MOST_MICROBATCHES)),
+        "samples per microbatch": (samples, min(samples, _MOST_SAMPLES)),
+    }
+    notes += [f"{name} reduced from {full} to {used}." for name, (full, used) in reducible.items() if full != used]
+    return [min(samples, _MOST_SAMPLES)] * min(planned, _MOST_MICROBATCHES), notes
 
+
+def _train(
+    profiled: ProfiledModel,
+    job: Job,
+    plan: Plan | None,
+    inputs: Any,
+    precision: str,
+    steps: int,
+    memory_bytes: int,
+    seconds: float,
+) -> ScaledRun:
+    """Build the copy, train it, and compare it with its trace; runs in the child process."""
     from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
     from smp_advisor.profiling.scaled.build import make_copy, token_count
     from smp_advisor.profiling.scaled.training import Trainer, split
-    from smp_advisor.profiling.step import call_model
     from smp_advisor.profiling.structure import parameter_total, ties
 
     begun = time.perf_counter()
-    total = settings.steps + 3
+    total = steps + 3
     progress(0, total, "building the copy")
-    precision = training_precision(settings.precision)
-    dtype, precision_text, notes = _types(settings)
+    checkpointing = bool(plan and plan.activation_checkpointing)
+    sizes, notes = _settings(job, plan)
+    dtype, precision_text, precision_notes = _types(precision)
+    notes += precision_notes
     with ExitStack() as stack:
-        copy = make_copy(settings.profiled, stack, memory_bytes=settings.memory_bytes, dtype=dtype)
+        copy = make_copy(profiled, stack, memory_bytes=memory_bytes, dtype=dtype)
         model = copy.model.train()
-        example = example_inputs(model, settings.inputs, config=copy.profiled.config)
+        example = example_inputs(model, inputs, config=copy.profiled.config)
         sequence = 1
         if example.has_sequence:
-            planned = min(settings.sequence, example.longest or settings.sequence)
+            planned = min(job.sequence_length, example.longest or job.sequence_length)
             sequence = min(planned, _MOST_TOKENS)
             notes += [f"tokens per sample reduced from {planned} to {sequence}."] if sequence < planned else []
         has_batch_norm = any("BatchNorm" in type(module).__name__ for module in model.modules())
-        samples = max(settings.samples, 2) if has_batch_norm else settings.samples
-        sizes = [samples] * settings.microbatches
+        sizes = [max(size, 2) if has_batch_norm else size for size in sizes]
         vocab = token_count(copy)
         batch = split(filled(example.make(sum(sizes), sequence), vocab), sizes)
         last = _partial(sizes, minimum=2 if has_batch_norm else 1)
         last_batch = split(filled(example.make(sum(last), sequence), vocab, seed=1), last)
         groups = ties(model)
-        with torch.no_grad():
-            output = call_model(model, cast_inputs(batch[0], dtype))
-        if not (isinstance(output, torch.Tensor) and output.ndim == 0) and getattr(output, "loss", None) is None:
+        if not _returns_loss(model, cast_inputs(batch[0], dtype)):
             notes.append("The model returned no loss: the mean of its first output was used as the loss.")
         progress(1, total, "comparing with the trace")
-        comparisons, comparison_notes = _compare(copy, settings, example, sequence, samples, dtype)
+        sample = cast_inputs(filled(example.make(sizes[0], sequence), vocab), dtype)
+        comparisons, comparison_notes = _compare(copy, sample, precision, dtype, checkpointing=checkpointing)
         trainer = Trainer(
             model,
-            precision=settings.precision,
+            precision=precision,
             dtype=dtype,
-            optimizer=settings.optimizer,
-            blocks=copy.blocks if settings.checkpointing else (),
+            optimizer=job.optimizer,
+            blocks=copy.blocks if checkpointing else (),
             counted=copy.blocks,
         )
         losses: list[float] = []
         trained = trainer.train([])
-        for step in range(settings.steps):
-            if step > 1 and time.perf_counter() - begun + 3 * trained.step_seconds > settings.seconds:
-                notes.append(f"{step} of {settings.steps} steps were run within the time limit.")
+        for step in range(steps):
+            if step > 1 and time.perf_counter() - begun + 3 * trained.step_seconds > seconds:
+                notes.append(f"{step} of {steps} steps were run within the time limit.")
                 break
-            progress(2 + step, total, f"step {step + 1} of {settings.steps}")
+            progress(2 + step, total, f"step {step + 1} of {steps}")
             trained = trainer.train([batch])
             losses += trained.losses
             print(f"step {step + 1} loss {losses[-1]:.6g}", flush=True)  # noqa: T201 (the live log)
-        progress(2 + settings.steps, total, "a last partial batch")
+        progress(2 + steps, total, "a last partial batch")
         partial = trainer.train([last_batch])
         parameters = dict(model.named_parameters())
         run_blocks = [path for path in copy.blocks if trained.forwards[path]]
-        times = 2 if settings.checkpointing else 1
         return ScaledRun(
-            name=settings.profiled.name,
+            name=profiled.name,
             how=copy.how,
             reductions=copy.reductions,
             parameter_count=parameter_total([model]),
-            precision=precision_text or precision.label,
-            optimizer=settings.optimizer,
+            precision=precision_text or training_precision(precision).label,
+            optimizer=job.optimizer,
             losses=tuple(losses),
             microbatches=tuple(sizes),
             partial_microbatches=tuple(last),
@@ -206,23 +183,32 @@ def _train(settings: _Settings) -> dict[str, Any]:
             ),
             frozen=sum(not p.requires_grad for p in parameters.values()),
             tied=tuple(group for group in groups if group in ties(model)),
-            checkpointed=len(run_blocks) if settings.checkpointing else 0,
-            recomputed=settings.checkpointing
-            and all(trained.forwards[path] >= times * len(sizes) for path in run_blocks),
+            checkpointed=len(run_blocks) if checkpointing else 0,
+            recomputed=checkpointing and all(trained.forwards[path] >= 2 * len(sizes) for path in run_blocks),
             comparisons=tuple(comparisons),
-            notes=(*settings.notes, *notes, *comparison_notes),
+            notes=(*notes, *comparison_notes),
             seconds=time.perf_counter() - begun,
             step_seconds=trained.step_seconds,
-        ).as_dict()
+        )
 
 
-def _types(settings: _Settings) -> tuple[torch.dtype, str, list[str]]:
+def _returns_loss(model: torch.nn.Module, inputs: Any) -> bool:
+    import torch
+
+    from smp_advisor.profiling.step import call_model
+
+    with torch.no_grad():
+        output = call_model(model, inputs)
+    return (isinstance(output, torch.Tensor) and output.ndim == 0) or getattr(output, "loss", None) is not None
+
+
+def _types(precision: str) -> tuple[torch.dtype, str, list[str]]:
     """Dtype of the copy's parameters on this machine, with a text and a note if it differs from the plan's."""
     import torch
 
-    if settings.precision in {"fp32", "amp"}:
+    if precision in {"fp32", "amp"}:
         return torch.float32, "", []
-    if settings.precision == "bf16":
+    if precision == "bf16":
         return torch.bfloat16, "", []
     text = "bf16 with fp32 master copies and a loss scale, instead of fp16"
     note = "fp16 was computed in bf16, which has the same size: on a CPU, fp16 is about 20 times slower."
@@ -243,15 +229,14 @@ def _partial(sizes: list[int], *, minimum: int) -> list[int]:
 
 
 def _compare(
-    copy: Copy, settings: _Settings, example: Any, sequence: int, samples: int, dtype: torch.dtype
+    copy: Copy, inputs: Any, precision: str, dtype: torch.dtype, *, checkpointing: bool
 ) -> tuple[list[Comparison], list[str]]:
     """Compare predictions for the copy with one real microbatch; also returns notes."""
     from smp_advisor.errors import AdvisorError
     from smp_advisor.profiling.fake import fake_copy, fake_inputs, fake_mode
-    from smp_advisor.profiling.inputs import cast_inputs, filled
-    from smp_advisor.profiling.scaled.build import token_count
     from smp_advisor.profiling.step import measure_step
     from smp_advisor.profiling.structure import parameter_total
+    from smp_advisor.profiling.trace import FIGURES
     from smp_advisor.workload import Model
 
     model = copy.model
@@ -263,14 +248,8 @@ def _compare(
             comparisons.append(Comparison("parameters", predicted, parameter_total([model]), "the advisor's formulas"))
         except AdvisorError:
             notes.append("The advisor has no formulas for this model family; its parameters are counted directly.")
-    vocab = token_count(copy)
-    inputs = cast_inputs(filled(example.make(samples, sequence), vocab), dtype)
-    options: dict[str, Any] = {
-        "precision": settings.precision,
-        "attention": "eager",
-        "blocks": copy.blocks,
-        "checkpointing": settings.checkpointing,
-    }
+    options: dict[str, Any] = {"attention": "eager", "blocks": copy.blocks, "checkpointing": checkpointing}
+    options["precision"] = precision
     real = measure_step(model, inputs, **options)
     try:
         mode = fake_mode()
@@ -281,10 +260,5 @@ def _compare(
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         notes.append(f"The copy could not be traced ({reason}): its figures are from real steps alone.")
         return comparisons, notes
-    source = "its trace"
-    return [
-        *comparisons,
-        Comparison("saved bytes", traced.saved_bytes, real.saved_bytes, source),
-        Comparison("forward FLOPs", traced.forward_flops, real.forward_flops, source),
-        Comparison("backward FLOPs", traced.backward_flops, real.backward_flops, source),
-    ], notes
+    comparisons += [Comparison(figure, read(traced), read(real), "its trace") for figure, read in FIGURES.items()]
+    return comparisons, notes
