@@ -11,6 +11,7 @@ from smp_advisor.estimators.checks import Case
 from smp_advisor.estimators.readback import read_back
 from smp_advisor.estimators.sources import configuration_of_recipe, configurations_of_cell
 from smp_advisor.estimators.sources.recipe import yaml_table
+from smp_advisor.libraries.registry import get_library
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,12 +54,18 @@ class Terms:
             if self.library is not None and (configuration.library is None or alone):
                 configuration.library = self.library
         # A notebook often trains first without the libraries: that job is no defect.
-        chosen = [configuration for configuration in configurations if configuration.library not in (None, "ddp")]
+        chosen = [configuration for configuration in configurations if _uses_library(configuration)]
         cases = [
             Case(configuration, read_back(configuration, model=self.model, job=self.job), self.min_fit_probability)
             for configuration in chosen or configurations
         ]
         return cases, unresolved
+
+
+def _uses_library(configuration: Configuration) -> bool:
+    """Whether the job does more than to replicate the model on each GPU."""
+    record = get_library(configuration.library) if configuration.library is not None else None
+    return record is not None and (record.divides_model or record.compiles)
 
 
 def read_configurations(

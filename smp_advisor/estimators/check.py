@@ -14,7 +14,7 @@ from smp_advisor.estimators.report import EstimatorReport, Reading
 from smp_advisor.estimators.rounds import as_pasted, changed_by, corrected
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.finding import Finding, Fix, Unresolved
-from smp_advisor.libraries.registry import require_library
+from smp_advisor.libraries.registry import library_with, require_library
 from smp_advisor.scripts.check import check_source
 
 if TYPE_CHECKING:
@@ -157,9 +157,9 @@ def _findings(document: Document, hits: list[tuple[Case, Hit]]) -> tuple[Finding
 
 def _of_the_compiler(document: Document, cases: list[Case], terms: Terms) -> tuple[Finding, ...]:
     """Findings of the script checker about estimators with Training Compiler: workers, learning rate, debugging."""
-    if document.dialect != "python" or all(case.library != "training-compiler" for case in cases):
+    if document.dialect != "python" or not any(case.record is not None and case.record.compiles for case in cases):
         return ()
-    report = check_source(document.source, library="training-compiler", variables=terms.variables)
+    report = check_source(document.source, library=library_with(compiles=True).name, variables=terms.variables)
     return tuple(finding for finding in report if finding.id in _COMPILER)
 
 

@@ -17,15 +17,6 @@ _TAG = re.compile(
     r"(?:^|/)(?P<repository>[a-z0-9._-]+):(?P<framework>[0-9]+(?:\.[0-9]+){1,2})"
     r"(?:-transformers(?P<transformers>[0-9.]+))?-gpu-(?P<python>py[0-9]+)"
 )
-_REPOSITORIES = {
-    "smdistributed-modelparallel": ("smp-v2", "pytorch"),
-    "pytorch-trcomp-training": ("training-compiler", "pytorch"),
-    "huggingface-pytorch-trcomp-training": ("training-compiler", "huggingface"),
-    "huggingface-tensorflow-trcomp-training": ("training-compiler", "huggingface"),
-    "pytorch-training": (None, "pytorch"),
-    "huggingface-pytorch-training": (None, "huggingface"),
-    "tensorflow-training": (None, "tensorflow"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +33,12 @@ class ImageName:
 def image_name(uri: object) -> ImageName | None:
     """Read the name of an image; None for images that are not from AWS."""
     match = _TAG.search(uri) if isinstance(uri, str) else None
-    if match is None or match["repository"] not in _REPOSITORIES:
+    repository = _data()["repositories"].get(match["repository"]) if match is not None else None
+    if match is None or repository is None:
         return None
-    library, framework = _REPOSITORIES[match["repository"]]
-    return ImageName(library, framework, match["framework"], match["python"], match["transformers"])
+    return ImageName(
+        repository.get("library"), repository["framework"], match["framework"], match["python"], match["transformers"]
+    )
 
 
 def is_version(text: object) -> bool:
@@ -79,7 +72,7 @@ def library_version(library: str, framework_version: object, py_version: object 
 
 def version_of_older_pair(library: str, framework_version: str, py_version: str | None) -> str | None:
     """Version that applies to a pair outside the tables whose image contains the library."""
-    for pair in _other_pairs():
+    for pair in _data()["pair"]:
         fits = pair["framework_version"] == framework_version or pair["framework_version"].startswith(
             f"{framework_version}."
         )
@@ -89,6 +82,5 @@ def version_of_older_pair(library: str, framework_version: str, py_version: str 
 
 
 @cache
-def _other_pairs() -> tuple[dict[str, Any], ...]:
-    text = (files("smp_advisor.estimators") / "data" / "images.toml").read_text(encoding="utf-8")
-    return tuple(tomllib.loads(text)["pair"])
+def _data() -> dict[str, Any]:
+    return tomllib.loads((files("smp_advisor.estimators") / "data" / "images.toml").read_text(encoding="utf-8"))

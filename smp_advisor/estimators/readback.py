@@ -9,6 +9,7 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.images import is_version, library_version, version_of_older_pair
 from smp_advisor.libraries.plan import Plan
+from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.version import default_version, release
 from smp_advisor.workload.adapter import Adapter
@@ -116,9 +117,9 @@ def _version(configuration: Configuration, inferred: list[str]) -> str:
 
 def script_settings(configuration: Configuration, inferred: list[str] | None = None) -> dict[str, Any]:
     """Settings of the script by their names in a plan, from hyperparameters of AWS's samples and recipes."""
-    library = configuration.library or "smp-v1"
+    record = get_library(configuration.library or DEFAULT_LIBRARY)
     hyperparameters = {name: entry.value for name, entry in configuration.hyperparameters.items()}
-    keys = {setting.key for setting in schema(library).settings}
+    keys = {setting.key for setting in schema(record.name).settings}
     settings = {name: value for name, value in hyperparameters.items() if name in keys}
     if "batch_size" in keys and "batch_size" not in settings:
         for name in _BATCH:
@@ -128,15 +129,19 @@ def script_settings(configuration: Configuration, inferred: list[str] | None = N
                     inferred.append(f"The batch size is the hyperparameter {name}.")
                 break
     strategy = hyperparameters.get("activation_strategy")
-    if _on(hyperparameters.get("activation_checkpointing")) and isinstance(strategy, str) and library == "smp-v1":
+    if (
+        _on(hyperparameters.get("activation_checkpointing"))
+        and isinstance(strategy, str)
+        and record.script == "smp_step"
+    ):
         settings["activation_checkpointing"] = strategy
-    if library == "smp-v2" and "delayed_param" in hyperparameters:
+    if "delayed_parameter_initialization" in keys and "delayed_param" in hyperparameters:
         settings["delayed_parameter_initialization"] = _on(hyperparameters["delayed_param"])
     if "precision" in keys and "precision" not in settings:
         flagged = [name for name in ("bf16", "fp16") if _on(hyperparameters.get(name))]
         if len(flagged) == 1:
             settings["precision"] = flagged[0]
-    if "precision" in hyperparameters and library == "smp-v1":
+    if "precision" in hyperparameters and record.script == "smp_step":
         settings["precision"] = hyperparameters["precision"]
     return {name: _whole(value) for name, value in settings.items()}
 
@@ -159,7 +164,8 @@ def _plan(configuration: Configuration, version: str, settings: dict[str, Any], 
         )
         left_open.append(f"{configuration.title} {uses}.")
         return None
-    if library == "training-compiler" and _on_tensorflow(configuration):
+    compiles = get_library(library).compiles
+    if compiles and _on_tensorflow(configuration):
         left_open.append("No plan: plans do not describe Training Compiler with TensorFlow.")
         return None
     wanting = [gap for gap in configuration.gaps if _concerns_plan(configuration, gap.name)]
@@ -167,7 +173,7 @@ def _plan(configuration: Configuration, version: str, settings: dict[str, Any], 
         left_open.append(f"No plan: {wanting[0].name} is not known, {wanting[0].why}.")
         return None
     parameters = configuration.values()
-    if library == "training-compiler":
+    if compiles:
         parameters = {"enabled": bool(configuration.get("compiler", default=True))}
         if isinstance(configuration.get("compiler_debug"), bool):
             parameters["debug"] = configuration.get("compiler_debug")
@@ -189,7 +195,7 @@ def _concerns_plan(configuration: Configuration, name: str) -> bool:
     """Whether an unknown setting affects the plan."""
     if name in ("parameters", "modelparallel", "distribution", "distributed", "smdistributed"):
         return True
-    library_schema = schema(configuration.library or "smp-v1")
+    library_schema = schema(configuration.library or DEFAULT_LIBRARY)
     return any(parameter.key == name for parameter in library_schema.parameters)
 
 
@@ -212,8 +218,9 @@ def _job(configuration: Configuration, plan: Plan | None, model: Model | None, i
         length = DEFAULT_SEQUENCE_LENGTH
         if model is not None:
             inferred.append(f"A sequence length of {length:,} tokens, because the configuration has none.")
-    fused = configuration.library in ("smp-v2", "fsdp", "ddp")
-    if plan is not None and plan.library == "smp-v1":
+    record = get_library(configuration.library) if configuration.library is not None else None
+    fused = record is not None and record.default_attention == "fused"
+    if plan is not None and get_library(plan.library).script == "smp_step":
         # FlashAttention is in SMP v1 from 1.13.0. Whether the script uses it is not visible, so it is assumed.
         fused = release(plan.version) >= release("1.13.0")
     try:

@@ -9,6 +9,7 @@ from smp_advisor.costs import estimate_many
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.libraries.registry import get_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,15 +51,15 @@ def _made(plan: Plan, cluster: Cluster, technique: str, **changes: Any) -> Itera
 def larger(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
     """Changes that save memory, the smallest first."""
     yield from _made(plan, cluster, "checkpointing", activation_checkpointing="each")
-    if plan.library == "smp-v1" and not plan.shard_optimizer_state and plan.sharded_data_parallel_degree == 1:
+    if not plan.shard_optimizer_state and plan.sharded_data_parallel_degree == 1:
         yield from _made(plan, cluster, "optimizer state sharding", shard_optimizer_state=True)
     for divided in (2, 4, 8):
         if plan.batch_size % divided == 0 and (plan.batch_size // divided) % plan.microbatches == 0:
             yield from _made(plan, cluster, "a smaller batch", batch_size=plan.batch_size // divided)
     for factor in (2, 4, 8, 16, 32):
-        if plan.library == "smp-v2" and plan.hybrid_shard_degree > 0:
+        if plan.hybrid_shard_degree > 0:
             yield from _made(plan, cluster, "more shards", hybrid_shard_degree=plan.hybrid_shard_degree * factor)
-        if plan.library == "smp-v1" and plan.sharded_data_parallel_degree > 1:
+        if plan.sharded_data_parallel_degree > 1:
             degree = plan.sharded_data_parallel_degree * factor
             yield from _made(plan, cluster, "more shards", sharded_data_parallel_degree=degree)
     for factor in (2, 4, 8):
@@ -68,23 +69,22 @@ def larger(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
     yield from _made(plan, cluster, "offloading", activation_checkpointing="each", offload_activations=True)
     for factor in (2, 4, 8):
         degree = plan.pipeline_parallel_degree * factor
-        name = "partitions" if plan.library == "smp-v1-tensorflow" else "pipeline_parallel_degree"
-        yield from _made(plan, cluster, "pipeline parallelism", **{name: degree})
+        yield from _made(plan, cluster, "pipeline parallelism", **{plan.PIPELINE_FIELD: degree})
 
 
 def without(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
     """The plan without one of its techniques, for each of them."""
-    if plan.library not in ("smp-v1", "smp-v2"):
+    record = get_library(plan.library)
+    if not record.smdistributed or record.framework != "pytorch":
         return
     if plan.offload_activations:
         yield from _made(plan, cluster, "offload_activations", offload_activations=False)
     elif plan.activation_checkpointing:
         yield from _made(plan, cluster, "activation_checkpointing", activation_checkpointing=False)
-    if plan.library == "smp-v1":
-        if plan.shard_optimizer_state:
-            yield from _made(plan, cluster, "shard_optimizer_state", shard_optimizer_state=False)
-        if plan.pipeline_parallel_degree > 1:
-            yield from _without_pipeline(plan, cluster)
+    if plan.shard_optimizer_state:
+        yield from _made(plan, cluster, "shard_optimizer_state", shard_optimizer_state=False)
+    if plan.pipeline_parallel_degree > 1:
+        yield from _without_pipeline(plan, cluster)
     if plan.tensor_parallel_degree > 1:
         yield from _without_tensor(plan, cluster)
     if plan.context_parallel_degree > 1:
@@ -106,7 +106,7 @@ def _without_pipeline(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
 def _without_tensor(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
     """The plan without tensor parallelism, with the same batch per group."""
     changes: dict[str, Any] = {"tensor_parallel_degree": 1}
-    if plan.library == "smp-v1" and plan.prescaled_batch:
+    if plan.prescaled_batch:
         share, remainder = divmod(plan.batch_size, plan.tensor_parallel_degree)
         if remainder or not share or share % plan.microbatches:
             return

@@ -106,6 +106,11 @@ class Library:
         return table(self.package, file)
 
     @property
+    def of_sagemaker(self) -> bool:
+        """Whether it is one of SageMaker's own libraries, which only AWS's containers have."""
+        return self.smdistributed or self.compiles
+
+    @property
     def title(self) -> str:
         """The library as people call it."""
         return str(self.table("schema.toml")["name"])

@@ -11,7 +11,16 @@ from smp_advisor.errors import PlanError
 if TYPE_CHECKING:
     from smp_advisor.libraries.library import Library
 
-__all__ = ["DEFAULT_LIBRARY", "LIBRARIES", "get_library", "libraries", "register", "require_library", "unregister"]
+__all__ = [
+    "DEFAULT_LIBRARY",
+    "LIBRARIES",
+    "get_library",
+    "libraries",
+    "library_with",
+    "register",
+    "require_library",
+    "unregister",
+]
 
 _FOLDERS = ("smp_v1", "smp_v1_tensorflow", "smp_v2", "training_compiler", "ddp", "fsdp")
 
@@ -44,6 +53,19 @@ def get_library(name: str) -> Library:
 def libraries() -> tuple[Library, ...]:
     """Records of all libraries, those of the package first."""
     return tuple(get_library(name) for name in dict.fromkeys((*LIBRARIES, *_REGISTERED)))
+
+
+def library_with(**features: object) -> Library:
+    """The first library whose record has these values.
+
+    Examples
+    --------
+    >>> library_with(smdistributed=True, launcher="torchrun").title
+    'SMP v2'
+    """
+    return next(
+        record for record in libraries() if all(getattr(record, name) == value for name, value in features.items())
+    )
 
 
 def register(record: Library) -> None:

@@ -13,7 +13,7 @@ from smp_advisor.findings.report import Report
 from smp_advisor.findings.sarif import as_sarif
 from smp_advisor.scripts.check import check_script
 from smp_advisor.scripts.fixes import plan_fixes, write_fixed
-from smp_advisor.scripts.settings import LIBRARIES
+from smp_advisor.scripts.settings import checked_libraries
 
 __all__ = ["main"]
 
@@ -75,7 +75,9 @@ def _parser() -> argparse.ArgumentParser:
         "--hyperparameters", type=Path, help="JSON file with the options that the job passes to the script"
     )
     parser.add_argument(
-        "--library", choices=LIBRARIES, help="library to check for, if neither the imports nor the plan determine it"
+        "--library",
+        choices=checked_libraries(),
+        help="library to check for, if neither the imports nor the plan determine it",
     )
     for name in _NUMBERS:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help="replaces the value in the plan")

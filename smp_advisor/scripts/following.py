@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from smp_advisor.libraries.registry import LIBRARIES, get_library
 from smp_advisor.reading.following import follow as read_through
 from smp_advisor.reading.run import TooLongError
 from smp_advisor.scripts.context import Context, Libraries
@@ -57,11 +58,13 @@ def _followed(source: Source, texts: Mapping[Path, Source] | None, variables: Ma
 
 
 def _libraries(trace: Trace, settings: Settings) -> Libraries:
-    """Libraries of the script: by its imports, else by the plan."""
+    """Which checks apply: by the script's imports, and by the plan where those are not decisive."""
+    record = get_library(settings.library) if settings.library in LIBRARIES else None
+    shards = record is not None and record.divides_model and record.launcher == "torchrun"
     return Libraries(
         smp_torch=bool(trace.imported("smdistributed.modelparallel.torch")),
         smp_tensorflow=bool(trace.imported("smdistributed.modelparallel.tensorflow")),
-        smp_v2=bool(trace.imported("torch.sagemaker")) or settings.library == "smp-v2",
-        xla=bool(trace.imported("torch_xla")) or settings.library == "training-compiler",
-        fsdp=settings.library == "fsdp",
+        smp_v2=bool(trace.imported("torch.sagemaker")) or (shards and record is not None and record.smdistributed),
+        xla=bool(trace.imported("torch_xla")) or (record is not None and record.compiles),
+        fsdp=shards and record is not None and not record.smdistributed,
     )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.registry import LIBRARIES, get_library
 from smp_advisor.reading.values import Constant, Mapping, options
 
 if TYPE_CHECKING:
     from smp_advisor.reading.trace import Trace
 
-__all__ = ["LIBRARIES", "Settings", "from_plan", "with_script"]
+__all__ = ["Settings", "checked_libraries", "from_plan", "with_script"]
 
-LIBRARIES = ("smp-v1", "smp-v2", "training-compiler", "fsdp")
 
 _ALIASES = {"partitions": "pipeline_parallel_degree", "fp16_params": "fp16"}
 
@@ -66,16 +67,26 @@ _DEGREES = {"pipeline_parallel_degree", "tensor_parallel_degree", "context_paral
 _NAMES = frozenset(field.name for field in fields(Settings)) - {"hyperparameters"}
 
 
+@cache
+def checked_libraries() -> tuple[str, ...]:
+    """Libraries whose scripts have checks of their own: those of PyTorch that do more than replicate the model."""
+    return tuple(
+        record.name
+        for record in map(get_library, LIBRARIES)
+        if record.framework == "pytorch" and (record.divides_model or record.compiles)
+    )
+
+
 def from_plan(plan: object, library: str | None, hyperparameters: MappingABC[str, Any] | None = None) -> Settings:
     """Settings from a `Plan` or a dictionary of library parameters; all unknown without one.
 
     Raises
     ------
     AdvisorError
-        Where `library` is not one of `LIBRARIES`, or `plan` is neither.
+        Where `library` is not one of `checked_libraries`, or `plan` is neither.
     """
-    if library is not None and library not in LIBRARIES:
-        raise AdvisorError(f"library must be one of {', '.join(LIBRARIES)}, not {library!r}.")
+    if library is not None and library not in checked_libraries():
+        raise AdvisorError(f"library must be one of {', '.join(checked_libraries())}, not {library!r}.")
     if plan is None:
         return Settings(library=library, hyperparameters=_options(hyperparameters))
     if isinstance(plan, MappingABC):

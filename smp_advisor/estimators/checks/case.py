@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.registry import get_library
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.instance import Instance
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.readback import ReadBack
+    from smp_advisor.libraries.library import Library
     from smp_advisor.reading.source import Span
     from smp_advisor.reading.values import Mapping
 
@@ -57,6 +59,22 @@ class Case:
     def library(self) -> str:
         """The library of the configuration; empty if unknown."""
         return self.configuration.library or ""
+
+    @property
+    def record(self) -> Library | None:
+        """Record of the library that it configures; None if no library is known."""
+        return get_library(self.library) if self.library else None
+
+    @property
+    def smp_launcher(self) -> str:
+        """What starts a job with SageMaker's model parallel library: MPI or torchrun; empty for other jobs."""
+        record = self.record
+        return record.launcher if record is not None and record.smdistributed else ""
+
+    @property
+    def of_sagemaker(self) -> bool:
+        """Whether the library is one of SageMaker's own."""
+        return self.record is not None and self.record.of_sagemaker
 
     @property
     def instance(self) -> Instance | None:

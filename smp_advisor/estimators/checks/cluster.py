@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 __all__ = ["degrees", "tensor_parallelism"]
 
 _PIPELINE = ("pipeline_parallel_degree", "partitions")
+_REPLICATION = {"pytorch": "ddp", "tensorflow": "horovod"}
+"""Parameter that turns on data parallelism, by framework."""
 
 
 def degrees(case: Case) -> Iterator[Hit]:
     """EST502: processes per node, degrees that do not divide the world size, and other mismatches with the cluster."""
     hits = list(_processes(case))
-    if case.world is not None and case.library == "smp-v2":
+    if case.world is not None and case.smp_launcher == "torchrun":
         hits += _version_2(case, case.world)
-    elif case.world is not None and case.library.startswith("smp-v1"):
+    elif case.world is not None and case.smp_launcher == "mpi":
         hits += _version_1(case, case.world)
     yield from hits or _others(case)
 
@@ -121,20 +123,23 @@ def _pipeline_name(case: Case) -> str:
 def _without_replication(case: Case, replicas: int) -> Iterator[Hit]:
     """More GPUs than one replica uses require ddp, or Horovod with TensorFlow."""
     parameters = case.configuration.values()
-    switch = "horovod" if case.library == "smp-v1-tensorflow" else "ddp"
-    if (
-        replicas < 2
-        or parameters.get("ddp")
-        or parameters.get("horovod")
-        or case.configuration.unknown("parameters", switch)
-    ):
+    switch = _REPLICATION[case.record.framework] if case.record is not None else ""
+    if replicas < 2 or any(map(parameters.get, _REPLICATION.values())):
+        return
+    if case.configuration.unknown("parameters", switch):
         return
     if parameters.get("tensor_parallel_degree", 1) != 1 or parameters.get("sharded_data_parallel_degree", 1) != 1:
         return  # the rules of those parameters report it
     # The script must use Horovod too, so the estimator alone cannot turn it on.
-    changes = case.change("ddp", value=True) if switch == "ddp" else ()
+    changes = case.change(switch, value=True) if switch == _REPLICATION["pytorch"] else ()
     values = {"replicas": replicas, "switch": switch}
-    yield Hit(id="EST505", span=case.span_of("ddp", *_PIPELINE), variant="replicas", values=values, changes=changes)
+    yield Hit(
+        id="EST505",
+        span=case.span_of(_REPLICATION["pytorch"], *_PIPELINE),
+        variant="replicas",
+        values=values,
+        changes=changes,
+    )
 
 
 def _version_2(case: Case, world: int) -> Iterator[Hit]:

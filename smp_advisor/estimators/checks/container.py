@@ -22,7 +22,7 @@ _LOCAL = ("local", "local_gpu")
 
 def image(case: Case) -> Iterator[Hit]:
     """EST506: versions without an image, and instances that the library cannot use."""
-    if not case.library.startswith("smp-") and case.library != "training-compiler":
+    if not case.of_sagemaker:
         return
     yield from _versions(case)
     yield from _instance(case)
@@ -32,7 +32,7 @@ def _versions(case: Case) -> Iterator[Hit]:
     configuration = case.configuration
     library, name = case.library, schema(case.library).name
     framework, python = configuration.get("framework_version"), configuration.get("py_version")
-    if configuration.framework == "huggingface" and library == "smp-v2" and configuration.form == SDK_2:
+    if configuration.framework == "huggingface" and case.smp_launcher == "torchrun" and configuration.form == SDK_2:
         yield _hit(
             case,
             ("transformers_version", "framework_version"),
@@ -40,7 +40,7 @@ def _versions(case: Case) -> Iterator[Hit]:
             {},
         )
         return
-    tensorflow_compiler = library == "training-compiler" and configuration.framework == "tensorflow"
+    tensorflow_compiler = not case.smp_launcher and configuration.framework == "tensorflow"
     if not isinstance(framework, str) or tensorflow_compiler or "tensorflow_version" in configuration.settings:
         return
     python_version = python if isinstance(python, str) else None
@@ -62,7 +62,7 @@ def _versions(case: Case) -> Iterator[Hit]:
             (Change(call, "py_version", pair[1]),),
         )
         return
-    if _has_image(library, framework, python_version, short=library != "smp-v2"):
+    if _has_image(library, framework, python_version, short=case.smp_launcher != "torchrun"):
         return
     pair = _nearest_pair(library, framework)
     shown = f"framework version {framework}" + (f" and {python_version}" if python_version else "")

@@ -16,7 +16,7 @@ def launcher(case: Case) -> Iterator[Hit]:
     """EST503: MPI starts SMP v1, torchrun starts SMP v2."""
     configuration = case.configuration
     yield from _without_strategy(case)
-    if configuration.form == "recipe" or not case.library.startswith("smp-"):
+    if configuration.form == "recipe" or not case.smp_launcher:
         return
     yield from _enabled(case)
     readable = "distribution" in configuration.tables and not configuration.unknown("distribution")
@@ -56,7 +56,7 @@ def _of_distribution(case: Case) -> Iterator[Hit]:
     distribution = configuration.tables["distribution"]
     if "modelparallel" not in configuration.tables:
         return
-    if case.library == "smp-v2":
+    if case.smp_launcher == "torchrun":
         if configuration.get("mpi"):
             yield _hit(case, "mpi", "MPI for v2", (Change(distribution, "mpi", None, "remove"),))
         if not configuration.get("torch_distributed") and not configuration.unknown("torch_distributed"):
@@ -87,12 +87,12 @@ def _of_trainer(case: Case) -> Iterator[Hit]:
     driver = configuration.get("driver")
     if driver == "Torchrun" and configuration.get("source_code") is False:
         yield _hit(case, "driver", "Torchrun without source_code")
-    if case.library == "smp-v2" and driver != "Torchrun" and not configuration.get("torch_distributed"):
+    if case.smp_launcher == "torchrun" and driver != "Torchrun" and not configuration.get("torch_distributed"):
         if driver is None:
             yield _hit(case, "driver", "v2 without a driver")
         else:
             yield _hit(case, "driver", "v2 with another driver", driver=driver)
-    if not case.library.startswith("smp-v1"):
+    if case.smp_launcher != "mpi":
         return
     if driver == "MPI":
         on_one_node = " on one node" if case.nodes == 1 else ""
@@ -105,7 +105,7 @@ def _of_trainer(case: Case) -> Iterator[Hit]:
 
 def _of_request(case: Case) -> Iterator[Hit]:
     configuration = case.configuration
-    if case.library == "smp-v2":
+    if case.smp_launcher == "torchrun":
         if configuration.get("mpi"):
             yield _hit(case, "mpi", "request with MPI for v2")
         elif not configuration.get("torch_distributed") and not configuration.get("own_entrypoint"):
@@ -137,7 +137,7 @@ def _hit(case: Case, name: str, variant: str, changes: tuple[Change, ...] = (), 
 def monitoring(case: Case) -> Iterator[Hit]:
     """EST507: Debugger and profiler, which SDK 2 turns on by default."""
     configuration = case.configuration
-    if not case.library.startswith("smp-") and case.library != "training-compiler":
+    if not case.of_sagemaker:
         return
     if configuration.form == SDK_2:
         yield from _of_estimator(case)
@@ -171,7 +171,7 @@ def _of_estimator(case: Case) -> Iterator[Hit]:
     # AWS's samples for SMP v2 keep the default of the profiler; those for SMP v1 and the compiler turn it off.
     set_explicitly = profiler is False or "profiler_config" in call.entries
     profiles = profiler is not True and not configuration.unknown("disable_profiler")
-    profiles = profiles and (set_explicitly or debugs or case.library != "smp-v2")
+    profiles = profiles and (set_explicitly or debugs or case.smp_launcher != "torchrun")
     if not debugs and not profiles:
         return
     names = [name for name, on in (("Debugger", debugs), ("the profiler", profiles)) if on]

@@ -23,7 +23,7 @@ _SINGLE = ("unknown", "version", "type", "range", "choice")
 def library_parameters(case: Case) -> Iterator[Hit]:
     """EST501 and EST505: parameters that the library rejects, and parameters that require or exclude each other."""
     configuration = case.configuration
-    if configuration.library in (None, "training-compiler", "ddp", "fsdp"):
+    if not case.smp_launcher:
         yield from _exclusive(case)
         return
     parameters = configuration.values()
@@ -127,7 +127,7 @@ def _removal(case: Case, table: str, key: str) -> tuple[Change, ...]:
 
 def _default_partition(case: Case, parameters: dict[str, Any]) -> Iterator[Hit]:
     """The SDK compares default_partition with ``partitions``, and recognizes no other name for it."""
-    if case.configuration.form != SDK_2 or not case.library.startswith("smp-v1"):
+    if case.configuration.form != SDK_2 or case.smp_launcher != "mpi":
         return
     if (
         "default_partition" in parameters

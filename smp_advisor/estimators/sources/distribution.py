@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from smp_advisor.estimators.configuration import Gap, Setting, why_not
+from smp_advisor.libraries.registry import library_with
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.version import release
 from smp_advisor.reading.data import reason
@@ -103,16 +104,18 @@ def read_options(configuration: Configuration, options: Mapping) -> None:
 
 def version_2_keys() -> frozenset[str]:
     """Parameters that only SMP v2 has."""
-    return frozenset(parameter.key for parameter in schema("smp-v2").parameters) - _version_1_keys()
+    return _keys(launcher="torchrun") - _keys(launcher="mpi", framework="pytorch")
 
 
-def _version_1_keys() -> frozenset[str]:
-    return frozenset(parameter.key for parameter in schema("smp-v1").parameters)
+def _keys(**features: str) -> frozenset[str]:
+    """Parameters of one version of SageMaker's model parallel library."""
+    library = library_with(smdistributed=True, **features)
+    return frozenset(parameter.key for parameter in schema(library.name).parameters)
 
 
 def looks_like_parameters(table: Mapping) -> bool:
     """Whether a dictionary contains library parameters: most keys are those of a version, or similar."""
-    known = _version_1_keys() | version_2_keys()
+    known = _keys(launcher="torchrun") | _keys(launcher="mpi", framework="pytorch")
     keys = [key for key in table.entries if isinstance(key, str)]
     meant = [key in known or bool(get_close_matches(key, known, n=1, cutoff=_NEAR)) for key in keys]
     return bool(keys) and 2 * sum(meant) >= len(keys)
@@ -121,7 +124,7 @@ def looks_like_parameters(table: Mapping) -> bool:
 def choose_library(configuration: Configuration, framework_version: object, image_library: str | None) -> str | None:
     """The library of the job: by its launcher, then its image, then its parameters."""
     if configuration.get("compiler"):
-        return "training-compiler"
+        return library_with(compiles=True).name
     if image_library:
         return image_library
     shown = "modelparallel" in configuration.tables or configuration.parameters or "parameters" in configuration.tables
@@ -129,22 +132,24 @@ def choose_library(configuration: Configuration, framework_version: object, imag
         # Torchrun starts it without a library. Only its own settings can show what the script does.
         if not configuration.get("torch_distributed"):
             return None
-        return "fsdp" if "sharding_strategy" in configuration.hyperparameters else "ddp"
+        shards = "sharding_strategy" in configuration.hyperparameters
+        return library_with(of_sagemaker=False, divides_model=shards).name
     if configuration.framework == "tensorflow":
-        return "smp-v1-tensorflow"
-    if isinstance(framework_version, str):
-        first = framework_version.partition(".")[0]
-        if first.isdigit():
-            # AWS lists 1.15.0 with PyTorch 2.0.0; every other image from 2.0 on is for SMP v2.
-            newer = int(first) >= 2
-            v1_launch = bool(configuration.get("mpi")) and not configuration.get("torch_distributed")
-            old_keys = configuration.parameters.keys() & (
-                _version_1_keys() - {parameter.key for parameter in schema("smp-v2").parameters}
-            )
-            return "smp-v2" if newer and not (v1_launch and old_keys and release_2_0(framework_version)) else "smp-v1"
-    if configuration.get("torch_distributed") and not configuration.get("mpi"):
-        return "smp-v2"
-    return "smp-v2" if configuration.parameters.keys() & version_2_keys() else "smp-v1"
+        return library_with(smdistributed=True, framework="tensorflow").name
+    launcher = "torchrun" if _is_version_2(configuration, framework_version) else "mpi"
+    return library_with(smdistributed=True, framework="pytorch", launcher=launcher).name
+
+
+def _is_version_2(configuration: Configuration, framework_version: object) -> bool:
+    """Whether a PyTorch job uses SMP v2: by the framework's version, then its launcher, then its parameters."""
+    mpi, torchrun = bool(configuration.get("mpi")), bool(configuration.get("torch_distributed"))
+    first = framework_version.partition(".")[0] if isinstance(framework_version, str) else ""
+    if isinstance(framework_version, str) and first.isdigit():
+        # AWS lists 1.15.0 with PyTorch 2.0.0; every other image from 2.0 on is for SMP v2.
+        old_keys = _keys(launcher="mpi", framework="pytorch") - _keys(launcher="torchrun")
+        exception = mpi and not torchrun and configuration.parameters.keys() & old_keys
+        return int(first) >= 2 and not (exception and release_2_0(framework_version))
+    return (torchrun and not mpi) or bool(configuration.parameters.keys() & version_2_keys())
 
 
 def release_2_0(framework_version: str) -> bool:

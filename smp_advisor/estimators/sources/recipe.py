@@ -9,6 +9,7 @@ import yaml
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import Configuration, Gap, Setting, why_not
+from smp_advisor.libraries.registry import library_with
 from smp_advisor.reading.source import Span
 from smp_advisor.reading.values import Collection, Constant, Entry, Mapping, Unknown, Value
 
@@ -137,8 +138,9 @@ def configuration_of_recipe(table: Mapping) -> Configuration:
     if not isinstance(used, Constant):
         configuration.library = None  # NeMo's own recipes, and those for Trainium
         return configuration
-    configuration.library = "smp-v2" if used.value is True else "fsdp"
-    if configuration.library == "smp-v2":
+    record = library_with(smdistributed=used.value is True, launcher="torchrun", divides_model=True)
+    configuration.library = record.name
+    if record.smdistributed:
         configuration.settings["modelparallel"] = Setting(value=True, span=recipe.span)
         configuration.settings["torch_distributed"] = Setting(value=True, span=recipe.span)
     else:

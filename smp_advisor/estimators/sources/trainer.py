@@ -8,6 +8,7 @@ from smp_advisor.estimators.configuration import Configuration, Gap, Setting, wh
 from smp_advisor.estimators.sources.distribution import choose_library, read_distribution
 from smp_advisor.estimators.sources.estimator import read_image
 from smp_advisor.estimators.sources.toolkit import read_toolkit_contract
+from smp_advisor.libraries.registry import library_with
 from smp_advisor.reading.values import Constant, Mapping, Result, Value
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ def _image(configuration: Configuration, call: Mapping) -> str | None:
             )
         inner = Configuration("estimator", "", None)
         read_distribution(inner, lookup.get("distribution"))
-        return "smp-v2" if "modelparallel" in inner.tables and inner.get("torch_distributed") else None
+        torchrun = "modelparallel" in inner.tables and inner.get("torch_distributed")
+        return library_with(smdistributed=True, launcher="torchrun").name if torchrun else None
     configuration.take(call, "training_image", "image_uri")
     return read_image(configuration)

@@ -162,7 +162,7 @@ def _compatible(context: Context) -> Iterator[Hit]:
     if context.trace.imported("torch_xla"):
         for module, node, _ in context.trace.imported("smdistributed")[:1]:
             yield Hit(module, node, variant="both imports")
-    elif context.settings.library == "training-compiler":
+    elif context.libraries.xla:
         for module, node, _ in context.trace.imported("smdistributed")[:1]:
             yield Hit(module, node, variant="import")
 
