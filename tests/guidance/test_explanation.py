@@ -168,7 +168,7 @@ def test_figures_of_a_plan_whose_spare_fills_the_gpu_add_up():
         full += 1
         assert run.needed_gib < run.usable_gpu_memory_gib
         assert fit(run, 0.5) == f"fits with {gib(run.usable_gpu_memory_gib - run.needed_gib)} to spare"
-        assert verdict(run).startswith(f"Fits with {gib(run.usable_gpu_memory_gib - run.needed_gib)} to spare")
+        assert verdict(run).startswith(f"Fits with {gib(run.usable_gpu_memory_gib - run.needed_gib)} per GPU to spare")
     assert full > 5
 
 
