@@ -55,8 +55,8 @@ def tensor_degrees(model: Model, cluster: Cluster, pins: Pins) -> list[int]:
 def pipeline_degrees(model: Model, cluster: Cluster, tensor_degree: int, pins: Pins) -> list[int]:
     """Degrees that divide what tensor parallelism leaves of the cluster and give every stage a block."""
     left = cluster.gpus // tensor_degree
-    tried = [pins["pipeline_parallel_degree"]] if "pipeline_parallel_degree" in pins else divisors(left)
-    return [p for p in tried if p <= model.layer_count and left % p == 0]
+    degrees = [pins["pipeline_parallel_degree"]] if "pipeline_parallel_degree" in pins else divisors(left)
+    return [p for p in degrees if p <= model.layer_count and left % p == 0]
 
 
 def shardings(job: Job, cluster: Cluster, tp: int, pp: int, pins: Pins) -> Iterator[tuple[bool, int]]:
@@ -85,10 +85,10 @@ def batch_steps(limit: int) -> list[int]:
 
 
 def batches(job: Job, sequence_length: int, replicas: int, group: int, pins: Pins) -> Ints:
-    """(samples a replica processes in a step, microbatches) pairs, shape (k, 2).
+    """(samples per replica and step, microbatches) pairs, shape (k, 2).
 
     With a global batch: its share, in every number of microbatches that divides it. Without: microbatch sizes times
-    powers of two of microbatches, up to the job's limit of tokens a step.
+    powers of two of microbatches, up to the job's limit of tokens per step.
 
     Parameters
     ----------
@@ -98,8 +98,8 @@ def batches(job: Job, sequence_length: int, replicas: int, group: int, pins: Pin
     """
     most = job.max_tokens_per_step // (sequence_length * replicas * group)
     if job.global_batch_size is not None:
-        share, rest = divmod(job.global_batch_size, replicas * group)
-        sizes = [] if rest else [share]
+        share, remainder = divmod(job.global_batch_size, replicas * group)
+        sizes = [] if remainder else [share]
     elif "batch_size" in pins:
         sizes = [pins["batch_size"]]
     else:
@@ -120,12 +120,12 @@ def _schedules(pairs: Ints, pp: int, pins: Pins) -> list[tuple[int, int, int, in
     result = []
     for samples, m in pairs.tolist():
         default = default_active_microbatches(pp, m)
-        tried = {2**k for k in range(m.bit_length())} | {default, m}
+        counts = {2**k for k in range(m.bit_length())} | {default, m}
         if pins.get("active_microbatches"):
-            tried = {pins["active_microbatches"]}
+            counts = {pins["active_microbatches"]}
         if "interleaved" in pipelines:
-            result += [(samples, m, active, 0) for active in sorted(tried) if active <= m]
-        if "simple" in pipelines and (m in tried):
+            result += [(samples, m, active, 0) for active in sorted(counts) if active <= m]
+        if "simple" in pipelines and (m in counts):
             result.append((samples, m, m, 1))
     return result
 
@@ -143,32 +143,34 @@ def checkpointing_strategies(layers_per_stage: int, tensor_degree: int) -> list[
 
 
 def accumulated_batches(job: Job, model: Model, replicas: int, pins: Pins) -> Ints:
-    """(samples a replica processes in a step, batches it accumulates them in) pairs, shape (k, 2).
+    """(samples per replica and step, accumulated batches) pairs, shape (k, 2).
 
     As `batches`, for libraries whose `batch_size` is that of one forward pass.
     """
     sequence = model.sequence_length(job.sequence_length)
-    held = {"microbatches": pins["gradient_accumulation_steps"]} if "gradient_accumulation_steps" in pins else {}
+    accumulation = (
+        {"microbatches": pins["gradient_accumulation_steps"]} if "gradient_accumulation_steps" in pins else {}
+    )
     if "batch_size" not in pins:
-        return batches(job, sequence, replicas, 1, held)
+        return batches(job, sequence, replicas, 1, accumulation)
     size = pins["batch_size"]
     if job.global_batch_size is not None:
-        pairs = batches(job, sequence, replicas, 1, held)
+        pairs = batches(job, sequence, replicas, 1, accumulation)
         return pairs[np.flatnonzero(pairs[:, 0] == size * pairs[:, 1]), :]
     most = max(job.max_tokens_per_step // (sequence * replicas * size), 1)
-    counts = [held["microbatches"]] if held else [2**k for k in range(most.bit_length())]
+    counts = [accumulation["microbatches"]] if accumulation else [2**k for k in range(most.bit_length())]
     return np.array([(size * count, count) for count in counts], dtype=np.int64).reshape(-1, 2)
 
 
 def crossed(left: Ints, right: Sequence[tuple[int, int]]) -> Ints:
-    """Every row of one beside every row of the other."""
-    other = np.array(right, dtype=np.int64).reshape(-1, 2)
-    return np.hstack([np.repeat(left, len(other), axis=0), np.tile(other, (len(left), 1))])
+    """All combinations of a row of one with a row of the other."""
+    right_rows = np.array(right, dtype=np.int64).reshape(-1, 2)
+    return np.hstack([np.repeat(left, len(right_rows), axis=0), np.tile(right_rows, (len(left), 1))])
 
 
-def memory_choices(known: Sequence[Checkpointing], pins: Pins) -> list[tuple[int, int]]:
+def memory_choices(available: Sequence[Checkpointing], pins: Pins) -> list[tuple[int, int]]:
     """(checkpointing strategy, offload) pairs."""
-    strategies = [checkpoint_layers(one) for one in known]
+    strategies = [checkpoint_layers(strategy) for strategy in available]
     if "activation_checkpointing" in pins:
         strategies = [checkpoint_layers(pins["activation_checkpointing"])]
     offloads = [bool(pins["offload_activations"])] if "offload_activations" in pins else [False, True]

@@ -26,9 +26,9 @@ def check_against(plan: Plan, cluster: Cluster, model: Model | None = None, job:
 
 
 def mismatches(plan: Plan, cluster: Cluster, model: Model | None = None, job: Job | None = None) -> Iterator[str]:
-    """Yield a sentence for each way in which a plan does not suit where it runs, what it trains, or what is asked.
+    """Yield a sentence for each mismatch of a plan with its cluster, model or job.
 
-    A cluster that the degrees do not divide is reported alone, because nothing further can be said about it.
+    A cluster that the degrees do not divide is reported alone, because no other check applies to it.
     """
     try:
         replicas = groups.reduced_data_parallel_degree(plan, cluster)
@@ -50,7 +50,7 @@ def mismatches(plan: Plan, cluster: Cluster, model: Model | None = None, job: Jo
 
 
 def _divided(plan: Plan, model: Model) -> Iterator[str]:
-    """What tensor and pipeline parallelism divide must be divisible."""
+    """The model must be divisible by the degrees of tensor and pipeline parallelism."""
     shape, degree = model.shape, plan.tensor_parallel_degree
     for name, size in (
         ("attention heads", shape.heads),
@@ -86,10 +86,10 @@ def _job(plan: Plan, cluster: Cluster, job: Job) -> Iterator[str]:
     batch = groups.global_batch_size(plan, cluster)
     if job.global_batch_size is not None and batch != job.global_batch_size:
         copies = groups.replicas(plan, cluster) * plan.gradient_accumulation_steps
-        wanted, rest = divmod(job.global_batch_size, copies)
+        batch_size, remainder = divmod(job.global_batch_size, copies)
         remedy = (
-            f"set batch_size to {wanted}"
-            if wanted and not rest
+            f"set batch_size to {batch_size}"
+            if batch_size and not remainder
             else f"request a multiple of {copies}, for example {copies * max(1, round(job.global_batch_size / copies))}"
         )
         yield (

@@ -121,9 +121,9 @@ def with_prescaled_batch(plan: Plan, settings: Mapping[str, Any], model: Model, 
     degree = settings["tensor_parallel_degree"]
     if degree == plan.tensor_parallel_degree:
         return {**settings, "prescaled_batch": plan.prescaled_batch}
-    wanted = degree > 1 and (plan.prescaled_batch or plan.tensor_parallel_degree == 1)
+    keeps = degree > 1 and (plan.prescaled_batch or plan.tensor_parallel_degree == 1)
     length = model.sequence_length(job.sequence_length)
-    prescaled = wanted and takes_prescaled_batch(model.family, length, degree, settings["optimize"])
+    prescaled = keeps and takes_prescaled_batch(model.family, length, degree, settings["optimize"])
     return {**settings, "prescaled_batch": prescaled}
 
 

@@ -55,5 +55,5 @@ def _as_argument(value: Any) -> Any:
 
 
 def _differs(value: Any, default: Any) -> bool:
-    # By type as well: 1 equals True, but the library tells them apart.
+    # By type as well: 1 equals True, but the library distinguishes them.
     return value != default or type(value) is not type(default)

@@ -48,10 +48,10 @@ def tensor_parallel_families(library: str = DEFAULT_LIBRARY) -> tuple[str, ...]:
 
 
 def supports_tensor_parallelism(family: str, library: str = DEFAULT_LIBRARY) -> bool:
-    """Whether a library divides this family's layers without a user's registration; otherwise it leaves them whole."""
+    """Whether a library divides this family's layers without a user's registration."""
     return supports(family, "tensor_parallel", library)
 
 
 def supports_prescaled_batch(family: str, library: str = DEFAULT_LIBRARY) -> bool:
-    """Whether the family's distributed form takes a batch for the whole tensor-parallel group."""
+    """Whether the family's distributed form takes a batch for the full tensor-parallel group."""
     return supports(family, "prescaled_batch", library)

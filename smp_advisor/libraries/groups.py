@@ -33,13 +33,13 @@ __all__ = [
 
 def divisors(number: int) -> list[int]:
     """Divisors in increasing order: the degrees that a number of GPUs or heads allows."""
-    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
-    return sorted({*small, *(number // one for one in small)})
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})
 
 
-def nearest_divisor(number: int, wanted: int) -> int:
+def nearest_divisor(number: int, target: int) -> int:
     """Return the divisor of `number` nearest to `wanted`, the larger of two equally near."""
-    return min(divisors(number), key=lambda one: (abs(one - wanted), -one))
+    return min(divisors(number), key=lambda divisor: (abs(divisor - target), -divisor))
 
 
 def world_size(cluster: Cluster) -> int:
@@ -85,9 +85,9 @@ def shard_degree(plan: Plan, cluster: Cluster) -> int:
 
 
 def global_batch_size(plan: Plan, cluster: Cluster) -> int:
-    """Samples per optimizer step over the whole cluster.
+    """Samples per optimizer step over the full cluster.
 
-    With `prescaled_batch` the batch is that of a whole tensor-parallel group (rdp x batch), else each rank's (dp x
+    With `prescaled_batch` the batch is that of a full tensor-parallel group (rdp x batch), else each rank's (dp x
     batch).
 
     Examples

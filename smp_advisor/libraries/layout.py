@@ -51,10 +51,10 @@ def checkpoint_strategy(layers: int) -> Checkpointing:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Many configurations as columns of equal length, one entry a plan."""
+    """Many configurations as columns of equal length, one entry per plan."""
 
     state_bytes: StateBytes
-    """Bytes a parameter; the same for every row."""
+    """Bytes per parameter; the same for every row."""
     tensor_parallel_degree: Ints
     sequence_parallel: Bools
     """Whether tensor parallelism also divides what it would replicate, along the sequence (Korthikanti et al. 2022)."""
@@ -68,10 +68,10 @@ class Layout:
     experts_beside_shards: Bools
     """Whether expert parallelism multiplies the GPUs of a shard group (SMP v2) rather than dividing them."""
     shard_level: Ints
-    """What data parallelism divides: 0 nothing, 1 optimizer state (ZeRO-1, ``shard_optimizer_state``), 2 also
+    """State that data parallelism divides: 0 nothing, 1 optimizer state (ZeRO-1, ``shard_optimizer_state``), 2 also
     gradients (ZeRO-2), 3 also parameters (ZeRO-3, FSDP, sharded data parallelism)."""
     shard_degree: Ints
-    """Over how many GPUs; 0 for the whole data-parallel group, fewer is hybrid sharding."""
+    """Number of GPUs; 0 for the full data-parallel group, fewer is hybrid sharding."""
     gather_after_step: Bools
     """Levels 1 and 2: whether updated parameters are gathered before the next forward pass starts rather than during
     it (SMP v1; SMP documentation, Introduction to model parallelism)."""
@@ -85,7 +85,7 @@ class Layout:
     simple_pipeline: Bools
     """All forward passes before the first backward pass."""
     depth_bounds_activations: Bools
-    """Whether a stage holds no more microbatches than the stages from it to the last (1F1B); SMP v1 does not say."""
+    """Whether a stage holds no more microbatches than the stages from it to the last (1F1B); no source for SMP v1."""
     checkpoint_layers: Ints
     """Blocks per checkpointed unit; 0 none, `CONTIGUOUS` all blocks of a stage."""
     checkpoint_period: Ints
@@ -107,11 +107,11 @@ class Layout:
     reduce_bucket_elements: Ints
     """Gradients reduced at a time (``sdp_reduce_bucket_size``)."""
     pipeline_outermost: Bools
-    """Whether pipeline neighbours are furthest apart in rank (Megatron) rather than next to tensor-parallel groups."""
+    """Whether pipeline neighbors are furthest apart in rank (Megatron) rather than next to tensor-parallel groups."""
     host_handover: Bools
     """Whether the hosts of two pipeline stages agree on every hand-over (SMP v1) before the GPUs send."""
     spread_placement: Bools
-    """Data-parallel neighbours first (``placement_strategy="spread"``) rather than tensor-parallel ones."""
+    """Data-parallel neighbors first (``placement_strategy="spread"``) rather than tensor-parallel ones."""
 
     def __len__(self) -> int:
         return len(self.tensor_parallel_degree)
@@ -152,7 +152,7 @@ class Layout:
 
 
 COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(Layout) if f.name != "state_bytes")
-"""The fields of a layout that have one entry a row."""
+"""The fields of a layout that have one entry per row."""
 
 
 @cache

@@ -66,7 +66,7 @@ class Library:
     """Package with ``versions.toml``, where libraries share one; `package` if empty."""
     framework: Literal["pytorch", "tensorflow"] = "pytorch"
     launcher: Literal["mpi", "torchrun", "xla"] = "torchrun"
-    """What starts the processes in the container."""
+    """Launcher of the processes in the container."""
     smdistributed: bool = False
     """Whether the SageMaker SDK passes the parameters of the plan to the library (``mp_parameters``)."""
     compiles: bool = False
@@ -81,7 +81,7 @@ class Library:
     fused_attention: bool = True
     """Whether transformers runs fused attention in the library's containers."""
     default_precision: Precision = "bf16"
-    """Precision of jobs that state none; fp16 in place of bf16 on GPUs without bf16."""
+    """Precision of jobs that state none; fp16 instead of bf16 on GPUs without bf16."""
     default_attention: Literal["eager", "fused"] = "fused"
     """Attention of jobs that state none."""
     divides_model: bool = True
@@ -99,7 +99,7 @@ class Library:
     reported: tuple[str, ...] = ()
     """Fields of the plan in the text report; all user-facing ones if empty."""
     alternatives: tuple[str, ...] = ()
-    """Fields of the plan that tell the rows of `Advice.alternatives` apart."""
+    """Fields of the plan that distinguish the rows of `Advice.alternatives`."""
 
     def table(self, file: str) -> dict[str, Any]:
         """One of the library's data files, parsed."""

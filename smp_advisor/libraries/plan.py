@@ -276,7 +276,7 @@ class Plan:
 
     @property
     def optimize(self) -> Goal:
-        """What the library optimizes for."""
+        """Goal of the library's optimizations."""
         return "speed"
 
     @property
@@ -346,9 +346,9 @@ class Plan:
             As the estimator takes them (``mp_parameters``). What is left out has the library's default, which is off
             for SMP v1's ``ddp``.
         hyperparameters
-            Of the estimator; settings other than a plan's (learning rate, paths) are passed over. Where the batch size
-            is not given it is one sample a microbatch; where activation checkpointing is not, it is on (``each``) with
-            offloading, which has no effect otherwise, and off without.
+            Of the estimator; settings other than a plan's (learning rate, paths) are ignored. The default batch size
+            is one sample per microbatch. Activation checkpointing is on by default (``each``) with offloading, which
+            has no effect without it, and off without offloading.
         version, library
             What the parameters are written for; the library's recommended version if not given.
 
@@ -363,19 +363,19 @@ class Plan:
         version = default_version(library) if version is None else version
         require_version(library, version)
         kind = get_library(library).plan
-        stated = reading.fields_from(
+        settings = reading.fields_from(
             parameters,
             hyperparameters or {},
             version=version,
             library=library,
             plan_fields=frozenset(plan_defaults(kind)),
         )
-        return kind(library=library, version=version, **kind.from_reading(stated))
+        return kind(library=library, version=version, **kind.from_reading(settings))
 
     @classmethod
-    def from_reading(cls, stated: dict[str, Any]) -> dict[str, Any]:
-        """Fields of a plan of what was read, with what its absence means in this library."""
-        return stated
+    def from_reading(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Fields of a plan from the settings that were read, with this library's defaults for missing ones."""
+        return settings
 
 
 def _refuse(kind: type[Plan], name: str) -> NoReturn:

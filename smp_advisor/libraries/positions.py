@@ -29,7 +29,7 @@ _MAX_ACTIVE_STEPS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """What is trained, where, and the fields of the plan on the screen."""
+    """Model, cluster and job, and the fields of the plan that is shown."""
 
     plan: Plan
     """A plan of the library; its version decides which techniques exist."""

@@ -31,39 +31,39 @@ def fields_from(
         raise PlanError(f"The library's parameters must be a dictionary, not {parameters!r}.")
     for violation in violations(parameters, version=version, library=library):
         raise PlanError(violation.text)
-    stated = schema(library)
+    library_schema = schema(library)
     values: dict[str, Any] = {}
     for key, value in parameters.items():
         if value is None:
             continue
-        name = _current_name(stated, key)
+        name = _current_name(library_schema, key)
         if name in plan_fields:
             # Two names of one parameter have equal values here, or only one of them is on.
             values[name] = value if name == key else values.get(name, False) or value
-        elif value != stated.defaults(version)[key]:
+        elif value != library_schema.defaults(version)[key]:
             raise PlanError(
                 f"{key}={value!r} is outside what a plan describes: leave it out here, or pass it with"
                 f" smp.init({{{key!r}: {value!r}}}) in the script."
             )
-    for setting in stated.settings:
-        given = next((name for name in (setting.key, *setting.aliases) if name in hyperparameters), None)
-        if given is not None:
-            values[setting.key] = _setting(setting, hyperparameters[given])
+    for setting in library_schema.settings:
+        setting_name = next((name for name in (setting.key, *setting.aliases) if name in hyperparameters), None)
+        if setting_name is not None:
+            values[setting.key] = _setting(setting, hyperparameters[setting_name])
     precision = _precision(hyperparameters)
-    if precision is not None:  # SMP v1's plans have no such setting: its parameters say it
+    if precision is not None:  # SMP v1's plans have no such setting: it follows from the parameters
         values["precision"] = precision
     return values
 
 
 def _precision(hyperparameters: Mapping[str, Any]) -> Any:
-    """What the script computes in: by its name, or by the flags of AWS's scripts."""
+    """Precision of the script: by its name, or by the flags of AWS's scripts."""
     if "precision" in hyperparameters:
         return hyperparameters["precision"]
     return next((name for name in ("bf16", "fp16") if str(hyperparameters.get(name)).lower() in _ON), None)
 
 
-def _current_name(stated: Schema, key: str) -> str:
-    parameter = stated.parameter(key)
+def _current_name(library_schema: Schema, key: str) -> str:
+    parameter = library_schema.parameter(key)
     return parameter.alias_of if parameter is not None and parameter.alias_of else key
 
 

@@ -32,19 +32,19 @@ def replica_space(
     strategies
         Sharding strategies to try, where no strategy is pinned.
     """
-    known = plan_fields(library)
-    accumulates = "gradient_accumulation_steps" in known
+    plan_settings = plan_fields(library)
+    accumulates = "gradient_accumulation_steps" in plan_settings
     pairs = axes.accumulated_batches(job, model, cluster.gpus, pins if accumulates else {**pins, _STEPS: 1})
-    checkpointing: list[Checkpointing] = [False, "each"] if _CHECKPOINTING in known else [False]
+    checkpointing: list[Checkpointing] = [False, "each"] if _CHECKPOINTING in plan_settings else [False]
     rows = axes.crossed(pairs, [choice for choice in axes.memory_choices(checkpointing, pins) if not choice[1]])
     columns = {
         "batch_size": rows[:, 0] // rows[:, 1],
         _STEPS: rows[:, 1],
         _CHECKPOINTING: rows[:, 2],
     }
-    fields = [name for name in (*columns, "sharding_strategy") if name in known]
-    tried = [pins["sharding_strategy"]] if "sharding_strategy" in pins else strategies
-    blocks = [{**columns, "sharding_strategy": encoded("sharding_strategy", strategy)} for strategy in tried]
+    fields = [name for name in (*columns, "sharding_strategy") if name in plan_settings]
+    tried_strategies = [pins["sharding_strategy"]] if "sharding_strategy" in pins else strategies
+    blocks = [{**columns, "sharding_strategy": encoded("sharding_strategy", strategy)} for strategy in tried_strategies]
     shared = {"precision": job.precision, **{name: value for name, value in pins.items() if name not in fields}}
     return Space.of_blocks(library, cluster, job, fields, [(len(rows), block) for block in blocks or [columns]], shared)
 

@@ -32,8 +32,8 @@ class Condition:
     key: str
     operator: str
     value: Any
-    other: str | None = None
-    """Name of the setting it is compared with, in place of `value`."""
+    compared_key: str | None = None
+    """Name of the setting that it is compared with, instead of `value`."""
 
     @classmethod
     def parse(cls, key: str, text: str) -> Condition:
@@ -48,20 +48,20 @@ class Condition:
     @property
     def keys(self) -> tuple[str, ...]:
         """Settings it looks at."""
-        return (self.key,) if self.other is None else (self.key, self.other)
+        return (self.key,) if self.compared_key is None else (self.key, self.compared_key)
 
-    def holds(self, given: Mapping[str, Any], effective: Mapping[str, Any]) -> bool:
+    def holds(self, written: Mapping[str, Any], effective: Mapping[str, Any]) -> bool:
         """Whether it holds.
 
         Parameters
         ----------
-        given
-            Settings written by the user: what a comparison with null asks about.
+        written
+            Settings written by the user, for comparisons with null.
         effective
-            The same, completed by the library's defaults: what all other comparisons see.
+            The same, completed by the library's defaults, for all other comparisons.
         """
-        right = self.value if self.other is None else effective[self.other]
-        left = (given if right is None else effective).get(self.key)
+        right = self.value if self.compared_key is None else effective[self.compared_key]
+        left = (written if right is None else effective).get(self.key)
         return _OPERATORS[self.operator](left, right)
 
 
@@ -90,8 +90,8 @@ class Rule:
         after = self.since is None or release(self.since) <= release(version)
         return after and (self.until is None or release(version) <= release(self.until))
 
-    def broken_by(self, given: Mapping[str, Any], effective: Mapping[str, Any]) -> bool:
+    def broken_by(self, written: Mapping[str, Any], effective: Mapping[str, Any]) -> bool:
         """Whether the settings break it."""
-        if not all(condition.holds(given, effective) for condition in self.when):
+        if not all(condition.holds(written, effective) for condition in self.when):
             return False
-        return not all(condition.holds(given, effective) for condition in self.needs)
+        return not all(condition.holds(written, effective) for condition in self.needs)

@@ -1,4 +1,4 @@
-"""What a library can express, read from its data file: one schema for validation, search, tooltips and export."""
+"""Parameters and settings of a library, from its data file: one schema for validation, search, tooltips and export."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Parameter:
     """Compared strictly, as the library does: a bool is no int, 5e8 is no int, 1 is no float."""
     title: str
     doc: str
-    """What it does and costs, for tooltips."""
+    """Effect and cost, for tooltips."""
     audience: Literal["user", "internal", "tensorflow"]
     group: str
     """Where a form puts it."""
@@ -37,7 +37,7 @@ class Parameter:
     """The library's; None where it is computed (`default_rule`) or where there is none."""
     default_rule: str = ""
     documented_default: Any = None
-    """What the documentation states, where it differs."""
+    """Default in the documentation, if it differs."""
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
@@ -61,9 +61,9 @@ class Parameter:
     aliases: tuple[str, ...] = ()
     """Other names that AWS's and Hugging Face's scripts give a setting."""
     pattern: str = ""
-    """Regular expression of what it takes beside `choices`, which are then what a form offers."""
+    """Regular expression of further accepted values; a form offers only `choices`."""
     accepts: str = ""
-    """What `pattern` means, in words."""
+    """Description of `pattern`."""
 
     def exists_in(self, version: str) -> bool:
         """Whether the library version takes it."""
@@ -83,9 +83,9 @@ class Schema:
     """Day the facts were put together (ISO 8601)."""
     parameters: tuple[Parameter, ...]
     settings: tuple[Parameter, ...]
-    """Settings of the training script that a plan holds beside the library's parameters."""
+    """Settings of the training script that a plan has in addition to the library's parameters."""
     rules: tuple[Rule, ...]
-    """What needs or excludes what."""
+    """Parameters that require or exclude each other."""
     assumptions: tuple[tuple[tuple[Condition, ...], str], ...]
     """Sentences on what no source states, with the conditions on the plan under which they apply."""
 
@@ -103,7 +103,7 @@ class Schema:
         return next((setting for setting in self.settings if setting.key == key), None)
 
     def described(self, key: str) -> Parameter | None:
-        """Parameter or script setting of that name: what a form and a tooltip say about a field of the plan."""
+        """Parameter or script setting of that name, for the forms and tooltips of a plan's fields."""
         return self.parameter(key) or self.setting(key)
 
     def keys_for(self, version: str) -> frozenset[str]:
@@ -118,13 +118,13 @@ class Schema:
         """Return the library's default of every parameter of a version (read only)."""
         return _defaults(self.library, version)
 
-    def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def completed(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Settings with the library's default for each that is not given; older names count for newer ones."""
-        full = {**_all_defaults(self.library), **given}
+        full = {**_all_defaults(self.library), **parameters}
         for parameter in _aliases(self.library):
-            if parameter.key in given and parameter.alias_of not in given:
-                full[str(parameter.alias_of)] = given[parameter.key]
-        if "active_microbatches" in full and given.get("active_microbatches") is None:
+            if parameter.key in parameters and parameter.alias_of not in parameters:
+                full[str(parameter.alias_of)] = parameters[parameter.key]
+        if "active_microbatches" in full and parameters.get("active_microbatches") is None:
             full["active_microbatches"] = default_active_microbatches(
                 full["pipeline_parallel_degree"], full["microbatches"]
             )
@@ -135,9 +135,9 @@ class Schema:
         near = get_close_matches(key, sorted(self.keys_for(version)), n=1, cutoff=0.6)
         return near[0] if near else None
 
-    def nearest_field(self, name: str, known: frozenset[str]) -> str | None:
+    def nearest_field(self, name: str, fields: frozenset[str]) -> str | None:
         """Field of a plan that is most like `name`."""
-        near = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+        near = get_close_matches(name, sorted(fields), n=1, cutoff=0.6)
         return near[0] if near else None
 
     def assumptions_of(self, plan: object) -> list[str]:
@@ -162,22 +162,20 @@ def schema(library: str = DEFAULT_LIBRARY) -> Schema:
     >>> schema("smp-v1").parameter("sdp_max_live_parameters").default
     1000000000
     """
-    stated = get_library(library).table("schema.toml")
+    table = get_library(library).table("schema.toml")
     return Schema(
-        library=stated["library"],
-        name=stated["name"],
-        compiled=stated["compiled"],
-        parameters=tuple(_parameter(entry) for entry in stated.get("parameter", ())),
-        settings=tuple(_parameter(entry) for entry in stated["setting"]),
-        rules=tuple(_rule(entry) for entry in stated.get("rule", ())),
-        assumptions=tuple(
-            (_conditions(entry.get("when", {})), entry["text"]) for entry in stated.get("assumption", ())
-        ),
+        library=table["library"],
+        name=table["name"],
+        compiled=table["compiled"],
+        parameters=tuple(_parameter(entry) for entry in table.get("parameter", ())),
+        settings=tuple(_parameter(entry) for entry in table["setting"]),
+        rules=tuple(_rule(entry) for entry in table.get("rule", ())),
+        assumptions=tuple((_conditions(entry.get("when", {})), entry["text"]) for entry in table.get("assumption", ())),
     )
 
 
 def default_of(key: str, library: str = DEFAULT_LIBRARY) -> int:
-    """The library's default of a whole-number parameter."""
+    """The library's default of an integer parameter."""
     return int(_all_defaults(library)[key])
 
 

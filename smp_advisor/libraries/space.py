@@ -106,7 +106,7 @@ def enumerate_plans(
     library
         Library of the plans.
     """
-    known = plan_fields(library)
+    plan_settings = plan_fields(library)
     return get_library(library).space(
-        model, cluster, job, {name: value for name, value in (pins or {}).items() if name in known}
+        model, cluster, job, {name: value for name, value in (pins or {}).items() if name in plan_settings}
     )

@@ -1,4 +1,4 @@
-"""What an engine keeps of every parameter: bytes by purpose."""
+"""Bytes that an engine stores per parameter, by purpose."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StateBytes:
     moment_bytes: float
     """Optimizer state: 8 for Adam's two moments in fp32."""
     copy_bytes: float
-    """fp32 copies of parameters (and gradients) beside the 16-bit ones."""
+    """fp32 copies of parameters (and gradients) in addition to the 16-bit ones."""
     late_copy_bytes: float = 0.0
     """The part of `copy_bytes` that is made in the optimizer's step only where parameters are sharded: ZeRO-3 casts
     16-bit gradients to fp32 then."""
@@ -66,7 +66,7 @@ class StateBytes:
     cast_bytes: float = 0.0
     """16-bit casts of the weights that autocast keeps during forward and backward pass."""
     step_bytes: float = 0.0
-    """Temporaries of the optimizer's step, a parameter it updates (a ``foreach`` optimizer takes one whole copy)."""
+    """Temporaries of the optimizer's step, per updated parameter (a ``foreach`` optimizer allocates one full copy)."""
     logit_bytes: float = 12.0
     """A logit and its loss at the start of the backward pass. 12 with PyTorch's own loss on 16-bit logits: an fp32 copy
     that is kept (4), and two gradients of it (4 + 4)."""
@@ -81,19 +81,19 @@ class StateBytes:
 
     @property
     def gathered_bytes(self) -> float:
-        """Element of parameters gathered for use: quantised ones travel as they are stored."""
+        """Element of parameters gathered for use: quantized ones are sent as they are stored."""
         return float(self.compute_bytes) if self.frozen_bytes is None else min(self.frozen_bytes, self.compute_bytes)
 
     @property
     def total_bytes(self) -> float:
-        """Bytes a parameter held between backward pass and step, unsharded."""
+        """Bytes per parameter between backward pass and step, unsharded."""
         return (
             self.parameter_bytes + self.gradient_bytes + self.moment_bytes + self.copy_bytes + self.extra_gradient_bytes
         )
 
 
 def over_frozen(state_bytes: StateBytes, job: Job) -> StateBytes:
-    """StateBytes of a job's adapter: its parameters are kept as `state_bytes` says, the frozen ones once."""
+    """StateBytes of a job's adapter: its parameters are stored as in `state_bytes`, the frozen ones once."""
     if job.adapter is None:
         return state_bytes
     frozen = job.adapter.base_bytes_per_parameter if job.adapter.quantized else float(state_bytes.compute_bytes)
@@ -105,7 +105,7 @@ def smp_v1(job: Job) -> StateBytes:
 
     Source: SMP documentation, Introduction to model parallelism. Sharded data parallelism is built on DeepSpeed's
     ZeRO-3, which has the last 4 in the optimizer's step only; AWS's sample of GPT-2 30B with it fits its GPUs in no
-    other way, nor with an fp32 copy of the logits beside its fused attention.
+    other way, nor with an fp32 copy of the logits with its fused attention.
     """
     if job.precision == "fp32":
         return StateBytes(
@@ -171,7 +171,7 @@ COMPILED_LOGIT_BYTES = 6.0
 HALF_LOGIT_BYTES = 6.0
 """With PyTorch's loss on 16-bit logits that no code casts up: log-softmax and two gradients."""
 RETURNED_HALF_LOGIT_BYTES = HALF_LOGIT_BYTES + 2
-"""The same where the model returns the logits beside the loss, as transformers' do, and so keeps them."""
+"""The same for models that return the logits with the loss, as transformers' do, and so keep them."""
 PURE_LOGIT_BYTES = 4.0
 """The same in pure 16-bit training: the logit and its gradient, fp32 values only for the rows at work."""
 FUSED_LOGIT_BYTES = 8.0
@@ -214,12 +214,12 @@ def deepspeed(job: Job, *, zero: bool = True, fp32_accumulation: bool = False) -
     Parameters
     ----------
     zero
-        Whether ZeRO's optimizer runs, which holds the fp32 gradients of its partition beside the state; the one without
-        makes them for the step.
+        Whether ZeRO's optimizer runs, which stores the fp32 gradients of its partition with the state; without it,
+        they are allocated for the step.
     fp32_accumulation
-        Whether gradients are accumulated in fp32 beside the 16-bit ones, as its BF16_Optimizer does.
+        Whether gradients are accumulated in fp32 in addition to the 16-bit ones, as its BF16_Optimizer does.
     """
-    held = zero and not fp32_accumulation
+    keeps_gradients = zero and not fp32_accumulation
     return StateBytes(
         logit_bytes=FUSED_LOGIT_BYTES,
         fused_kernels=True,
@@ -227,12 +227,12 @@ def deepspeed(job: Job, *, zero: bool = True, fp32_accumulation: bool = False) -
         parameter_bytes=2,
         gradient_bytes=2,
         moment_bytes=job.moment_bytes,
-        copy_bytes=8 if held else 4,
-        late_copy_bytes=4 if held else 0,
+        copy_bytes=8 if keeps_gradients else 4,
+        late_copy_bytes=4 if keeps_gradients else 0,
         reduced_bytes=4 if fp32_accumulation else 2,
         extra_gradient_bytes=4 if fp32_accumulation else 0,
-        step_bytes=2 if held else 4,
-        bucket_elements=_ZERO_BUCKETS if held else 0,
+        step_bytes=2 if keeps_gradients else 4,
+        bucket_elements=_ZERO_BUCKETS if keeps_gradients else 0,
     )
 
 

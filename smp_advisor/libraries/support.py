@@ -26,22 +26,22 @@ __all__ = [
 @cache
 def supported_instances(library: str) -> tuple[Instance, ...]:
     """Instances that AWS lists for a library, or that the SDK takes where there is no list."""
-    stated = facts(library)["instances"]
-    if "supported" in stated:
-        return tuple(known_instance(name) for name in stated["supported"])
-    families = stated.get("families")
-    return tuple(one for one in instances() if families is None or instance_family(one.name) in families)
+    entry = facts(library)["instances"]
+    if "supported" in entry:
+        return tuple(known_instance(name) for name in entry["supported"])
+    families = entry.get("families")
+    return tuple(instance for instance in instances() if families is None or instance_family(instance.name) in families)
 
 
 @cache
 def suggested_instances(library: str) -> tuple[Instance, ...]:
     """Supported instances that are worth suggesting: those that can still be expected to be had."""
-    stated = facts(library)["instances"]
-    names, families = stated.get("not_suggested", ()), stated.get("not_suggested_families", ())
+    entry = facts(library)["instances"]
+    names, families = entry.get("not_suggested", ()), entry.get("not_suggested_families", ())
     return tuple(
-        one
-        for one in supported_instances(library)
-        if one.name not in names and instance_family(one.name) not in families
+        instance
+        for instance in supported_instances(library)
+        if instance.name not in names and instance_family(instance.name) not in families
     )
 
 
@@ -73,12 +73,12 @@ def require_supported_instance(library: str, instance: Instance | str) -> str:
     "ml.p5en.48xlarge is not in a confirmed AWS list for SMP v2: check that a job starts before relying on it."
     """
     machine = known_instance(instance) if isinstance(instance, str) else instance
-    stated = facts(library)
-    rules = stated["instances"]
+    entry = facts(library)
+    rules = entry["instances"]
     if machine.custom:
         if rules.get("any"):
             return ""
-        return f"{machine.name} is custom hardware: AWS lists {stated['name']} for SageMaker's own instances only."
+        return f"{machine.name} is custom hardware: AWS lists {entry['name']} for SageMaker's own instances only."
     if machine in supported_instances(library):
         return ""
     near = nearest_supported(library, machine)
@@ -86,28 +86,28 @@ def require_supported_instance(library: str, instance: Instance | str) -> str:
     words = machine.gpu.split()
     if any(gpu in words for gpu in rules.get("unconfirmed_gpus", ())):
         return (
-            f"{machine.name} is not in a confirmed AWS list for {stated['name']}: check that a job starts before"
+            f"{machine.name} is not in a confirmed AWS list for {entry['name']}: check that a job starts before"
             " relying on it."
         )
     if any(gpu in words for gpu in rules.get("newer_than_cuda_11", ())):
-        raise InstanceError(f"{stated['name']} runs on CUDA 11 only and cannot use {machine.name}; {usable}.")
+        raise InstanceError(f"{entry['name']} runs on CUDA 11 only and cannot use {machine.name}; {usable}.")
     if "families" in rules:
         raise InstanceError(
-            f"The SageMaker SDK takes {stated['name']} on the families {', '.join(rules['families'])} only, not on"
+            f"The SageMaker SDK takes {entry['name']} on the families {', '.join(rules['families'])} only, not on"
             f" {machine.name}; {usable}."
         )
     if machine.gpus == 1:
         raise InstanceError(
-            f"{machine.name} has a single GPU and is not on AWS's list for {stated['name']}, which divides a model over"
+            f"{machine.name} has a single GPU and is not on AWS's list for {entry['name']}, which divides a model over"
             f" the GPUs of a node; {usable}."
         )
-    raise InstanceError(f"{machine.name} is not on AWS's list for {stated['name']}; {usable}.")
+    raise InstanceError(f"{machine.name} is not on AWS's list for {entry['name']}; {usable}.")
 
 
 def nearest_supported(library: str, machine: Instance) -> Instance:
-    """Find the supported instance most like another: in GPU memory, GPUs a node and price, by ratio.
+    """Find the supported instance that is most similar in GPU memory, GPUs per node and price, by ratio.
 
-    Less memory a GPU counts twice, because a model that fits there need not fit here.
+    Less memory per GPU counts twice, because a model that fits there may not fit here.
     """
 
     def distance(candidate: Instance) -> float:

@@ -58,30 +58,30 @@ def violations(
     >>> next(violations({"microbatches": 4.0}, version="1.15.0")).text
     'microbatches must be an int and 4.0 is a float: write int(4).'
     """
-    stated = schema(library)
+    library_schema = schema(library)
     doubtful: set[str] = set()
     for key, value in parameters.items():
-        found = _single(stated, version, key, value)
-        if found is not None:
+        violation = _single(library_schema, version, key, value)
+        if violation is not None:
             doubtful.add(key)
-            yield found
-    given = {key: value for key, value in parameters.items() if key not in doubtful}
-    effective = stated.completed(given)
+            yield violation
+    checked = {key: value for key, value in parameters.items() if key not in doubtful}
+    effective = library_schema.completed(checked)
     if settings is not None:
-        given.update(settings)
+        checked.update(settings)
         effective.update(settings)
-    for rule in stated.rules_for(version):
+    for rule in library_schema.rules_for(version):
         if (rule.script_setting and settings is None) or (doubtful and not doubtful.isdisjoint(rule.keys)):
             continue
-        if rule.broken_by(given, effective):
-            yield Violation(rule=rule.id, keys=rule.keys, text=_sentence(stated, rule, effective))
+        if rule.broken_by(checked, effective):
+            yield Violation(rule=rule.id, keys=rule.keys, text=_sentence(library_schema, rule, effective))
 
 
 def setting_violations(settings: Mapping[str, Any], *, library: str) -> Iterator[Violation]:
     """Yield what is wrong with script settings, each by itself."""
-    stated = schema(library)
+    library_schema = schema(library)
     for key, value in settings.items():
-        setting = stated.setting(key)
+        setting = library_schema.setting(key)
         if setting is None:
             continue
         text = _setting_text(setting, value)
@@ -91,10 +91,12 @@ def setting_violations(settings: Mapping[str, Any], *, library: str) -> Iterator
 
 def _setting_text(setting: Parameter, value: object) -> str:
     if setting.key == "activation_checkpointing":
-        known = re.compile(setting.pattern or "|".join(map(re.escape, setting.choices)))
-        if value is False or (isinstance(value, str) and value != "none" and known.fullmatch(value)):
+        pattern = re.compile(setting.pattern or "|".join(map(re.escape, setting.choices)))
+        if value is False or (isinstance(value, str) and value != "none" and pattern.fullmatch(value)):
             return ""
-        strategies = setting.accepts or " or ".join(("False", *(repr(one) for one in setting.choices if one != "none")))
+        strategies = setting.accepts or " or ".join(
+            ("False", *(repr(choice) for choice in setting.choices if choice != "none"))
+        )
         return f"{setting.key} must be {strategies}, not {value!r}."
     if setting.type == "int" and (type(value) is not int or not _within(setting, value)):
         return f"{setting.key} must be a whole number of at least {setting.minimum:g}, not {value!r}."
@@ -105,18 +107,18 @@ def _setting_text(setting: Parameter, value: object) -> str:
     return ""
 
 
-def _single(stated: Schema, version: str, key: object, value: object) -> Violation | None:
-    """What is wrong with one parameter by itself."""
-    parameter = stated.parameter(key) if isinstance(key, str) else None
+def _single(library_schema: Schema, version: str, key: object, value: object) -> Violation | None:
+    """Violation of one parameter by itself."""
+    parameter = library_schema.parameter(key) if isinstance(key, str) else None
     if parameter is None:
-        near = stated.nearest(key, version) if isinstance(key, str) else None
+        near = library_schema.nearest(key, version) if isinstance(key, str) else None
         hint = f"the nearest it has is {near}" if near else "leave it out"
         return Violation(
-            rule="unknown", keys=(str(key),), text=f"{stated.name} {version} has no parameter {key!r}: {hint}."
+            rule="unknown", keys=(str(key),), text=f"{library_schema.name} {version} has no parameter {key!r}: {hint}."
         )
     fault = None
     if not parameter.exists_in(version):
-        fault = "version", _absence(stated, parameter, version)
+        fault = "version", _absence(library_schema, parameter, version)
     elif value is None and parameter.nullable:
         pass
     elif type(value) is not _TYPES[parameter.type]:
@@ -135,45 +137,47 @@ def _within(parameter: Parameter, value: float) -> bool:
     return above and below
 
 
-def _absence(stated: Schema, parameter: Parameter, version: str) -> str:
+def _absence(library_schema: Schema, parameter: Parameter, version: str) -> str:
     key = parameter.key
     if parameter.until is not None and release(version) > release(parameter.until):
         return (
-            f"{stated.name} {version} no longer takes {key}, last seen in {parameter.until}: leave it out"
+            f"{library_schema.name} {version} no longer takes {key}, last seen in {parameter.until}: leave it out"
             f" ({parameter.doc.rstrip('.')})."
         )
     older = next(
         (
-            other.key
-            for other in stated.parameters
-            if other.alias_of == key and other.exists_in(version) and not other.deprecated
+            parameter_in_version.key
+            for parameter_in_version in library_schema.parameters
+            if parameter_in_version.alias_of == key
+            and parameter_in_version.exists_in(version)
+            and not parameter_in_version.deprecated
         ),
         None,
     )
     if older:
-        return f"{key} came with {stated.name} {parameter.since} and is called {older} in {version}: rename it."
+        return f"{key} came with {library_schema.name} {parameter.since} and is called {older} in {version}: rename it."
     came = "came with" if parameter.since_exact else "is not known before"
     return (
-        f"{key} {came} {stated.name} {parameter.since} and the version is {version}: leave it out, or use"
+        f"{key} {came} {library_schema.name} {parameter.since} and the version is {version}: leave it out, or use"
         f" {parameter.since} or newer."
     )
 
 
 def _type_text(parameter: Parameter, value: object) -> str:
-    wanted, kind = parameter.type, type(value).__name__
-    if wanted == "int" and isinstance(value, float) and value.is_integer():
+    expected, kind = parameter.type, type(value).__name__
+    if expected == "int" and isinstance(value, float) and value.is_integer():
         remedy = f"write int({_short(value)})"
-    elif wanted == "float" and isinstance(value, int) and not isinstance(value, bool):
+    elif expected == "float" and isinstance(value, int) and not isinstance(value, bool):
         remedy = f"write {float(value)!r}"
-    elif wanted == "bool":
+    elif expected == "bool":
         remedy = "write True or False"
-    elif wanted == "str":
-        known = parameter.choices
-        remedy = f"write {_either(known)}" if known else "write a text"
+    elif expected == "str":
+        choices = parameter.choices
+        remedy = f"write {_either(choices)}" if choices else "write a text"
     else:
-        remedy = "write a whole number" if wanted == "int" else "write a number with a decimal point"
+        remedy = "write a whole number" if expected == "int" else "write a number with a decimal point"
     described = f"{value!r} is {_ARTICLE.get(kind, f'a {kind}')}" if value is not None else "None is no value"
-    return f"{parameter.key} must be {_ARTICLE[wanted]} and {described}: {remedy}."
+    return f"{parameter.key} must be {_ARTICLE[expected]} and {described}: {remedy}."
 
 
 def _short(value: float) -> str:
@@ -203,9 +207,9 @@ def _either(choices: tuple[str, ...]) -> str:
     return " or ".join(repr(choice) for choice in choices)
 
 
-def _sentence(stated: Schema, rule: Rule, effective: Mapping[str, Any]) -> str:
+def _sentence(library_schema: Schema, rule: Rule, effective: Mapping[str, Any]) -> str:
     values = ", ".join(f"{key}={effective.get(key)!r}" for key in rule.keys)
-    elsewhere = stated.versions_without(rule)
-    # Only a newer version is a remedy: the rules that end do so because the library learnt something.
-    remedy = f"{rule.fix}, or use {stated.name} {elsewhere[0]}, which allows it" if elsewhere else rule.fix
+    elsewhere = library_schema.versions_without(rule)
+    # Only a newer version is a remedy: the rules that end do so because the library gained a feature.
+    remedy = f"{rule.fix}, or use {library_schema.name} {elsewhere[0]}, which allows it" if elsewhere else rule.fix
     return f"{rule.what} ({values}): {remedy}."

@@ -72,8 +72,8 @@ def facts(library: str) -> dict[str, Any]:
 @cache
 def images(library: str) -> tuple[Image, ...]:
     """Image of every version of a library, oldest first."""
-    stated = facts(library)
-    return tuple(Image(library=library, **{**stated.get("defaults", {}), **entry}) for entry in stated["version"])
+    table = facts(library)
+    return tuple(Image(library=library, **{**table.get("defaults", {}), **entry}) for entry in table["version"])
 
 
 @cache
@@ -83,7 +83,7 @@ def versions(library: str) -> tuple[str, ...]:
 
 
 def default_version(library: str) -> str:
-    """Version that plans are written for where none is asked for: the one recommended, else the newest."""
+    """Default version of plans: the recommended one, else the newest."""
     return str(facts(library).get("recommended", versions(library)[-1]))
 
 
@@ -92,8 +92,8 @@ def image(library: str, version: str) -> Image:
 
     Examples
     --------
-    >>> found = image("smp-v1", "1.15.0")
-    >>> found.framework_version, found.py_version
+    >>> container = image("smp-v1", "1.15.0")
+    >>> container.framework_version, container.py_version
     ('1.13.1', 'py39')
     """
     require_version(library, version)
@@ -102,10 +102,12 @@ def image(library: str, version: str) -> Image:
 
 def require_version(library: str, version: object) -> None:
     """Raise `PlanError` unless the library has that version."""
-    known = versions(library)
-    if version in known:
+    known_versions = versions(library)
+    if version in known_versions:
         return
     # By its first two numbers: difflib would answer 1.16.0 with 1.6.0.
-    near = [one for one in known if isinstance(version, str) and one.split(".")[:2] == version.split(".")[:2]]
-    hint = f"use {' or '.join(near)}" if near else f"known are {', '.join(known)}"
+    near = [
+        entry for entry in known_versions if isinstance(version, str) and entry.split(".")[:2] == version.split(".")[:2]
+    ]
+    hint = f"use {' or '.join(near)}" if near else f"known are {', '.join(known_versions)}"
     raise PlanError(f"{facts(library)['name']} has no version {version!r}: {hint}.")

@@ -242,7 +242,7 @@ def test_reading_passes_over_what_is_not_a_plans_and_refuses_what_it_would_lose(
 
 
 def test_reading_refuses_a_script_that_trains_in_another_precision():
-    with pytest.raises(PlanError, match="precision is 'bf16' and the library's parameters say 'fp16'"):
+    with pytest.raises(PlanError, match="precision is 'bf16' and that of the library's parameters is 'fp16'"):
         Plan.from_parameters({"fp16": True}, {"precision": "bf16"})
 
 

@@ -100,7 +100,7 @@ REFUSED = [
     ("smp-v2", {"context_parallel_degree": 2, "version": "2.4.0"}, "came with SMP v2 2.5.0"),
     ("smp-v2", {"expert_parallel_degree": 2, "version": "2.2.0"}, "came with SMP v2 2.3.0"),
     ("smp-v2", {"fp8": True, "version": "2.1.0"}, "or use SMP v2 2.2.0, which allows it"),
-    ("smp-v2", {"fp8": True, "precision": "fp16"}, "fp8 runs beside bf16"),
+    ("smp-v2", {"fp8": True, "precision": "fp16"}, "fp8 requires bf16"),
     ("smp-v2", {"offload_activations": True}, "no effect without activation checkpointing"),
     (
         "smp-v2",

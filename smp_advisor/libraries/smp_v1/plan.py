@@ -60,7 +60,7 @@ class SmpV1Plan(Plan):
     tensor_parallel_seed: int | None = None
     # script settings
     batch_size: int = 1
-    """Samples the script hands to one step: per GPU, or per tensor-parallel group where `prescaled_batch`."""
+    """Samples that the script passes to one step: per GPU, or per tensor-parallel group with `prescaled_batch`."""
     activation_checkpointing: Checkpointing = False
     """False, or the strategy of ``smp.set_activation_checkpointing``: each, contiguous, group_N."""
 
@@ -78,7 +78,7 @@ class SmpV1Plan(Plan):
 
     @property
     def precision(self) -> Precision:
-        """What the training step computes in."""
+        """Precision of the training step."""
         return "fp16" if self.fp16 else "bf16" if self.bf16 else "fp32"
 
     @property
@@ -111,14 +111,14 @@ class SmpV1Plan(Plan):
     @property
     def parameters(self) -> dict[str, Any]:
         """``mp_parameters``: the library's parameters, exactly as the estimator takes them."""
-        known = schema("smp-v1").keys_for(self.version)
+        keys = schema("smp-v1").keys_for(self.version)
         # The name pipeline_parallel_degree came with 1.6; before, the same parameter is `partitions`.
-        degree = "pipeline_parallel_degree" if "pipeline_parallel_degree" in known else "partitions"
+        degree = "pipeline_parallel_degree" if "pipeline_parallel_degree" in keys else "partitions"
         written: dict[str, Any] = {degree: self.pipeline_parallel_degree}
         if self.default_partition is not None:
             # The SageMaker SDK (2.x) compares default_partition with `partitions` and raises KeyError without it.
             written["partitions"] = self.pipeline_parallel_degree
-        if "tensor_parallel_degree" in known or self.tensor_parallel_degree != 1:
+        if "tensor_parallel_degree" in keys or self.tensor_parallel_degree != 1:
             written["tensor_parallel_degree"] = self.tensor_parallel_degree
         written.update({name: getattr(self, name) for name in _ALWAYS})
         if self.active_microbatches is not None:
@@ -137,22 +137,22 @@ class SmpV1Plan(Plan):
         }
 
     @classmethod
-    def from_reading(cls, stated: dict[str, Any]) -> dict[str, Any]:
+    def from_reading(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """As `Plan.from_reading`: ddp is off unless stated, and precision is a flag of the library."""
-        flagged = "fp16" if stated.get("fp16") else "bf16" if stated.get("bf16") else "fp32"
-        precision = stated.pop("precision", flagged)
+        flagged = "fp16" if settings.get("fp16") else "bf16" if settings.get("bf16") else "fp32"
+        precision = settings.pop("precision", flagged)
         if precision != flagged:
             raise PlanError(
-                f"The script's precision is {precision!r} and the library's parameters say {flagged!r}: set fp16 or"
-                " bf16 in the parameters to what the script trains in."
+                f"The script's precision is {precision!r} and that of the library's parameters is {flagged!r}: set"
+                " fp16 or bf16 in the parameters to match the script."
             )
-        offloads = stated.get("offload_activations", False)
+        offloads = settings.get("offload_activations", False)
         missing = {
             "ddp": False,
-            "batch_size": stated.get("microbatches", 1),
+            "batch_size": settings.get("microbatches", 1),
             "activation_checkpointing": "each" if offloads else False,
         }
-        return missing | stated
+        return missing | settings
 
 
 _ALWAYS = ("microbatches", "ddp", "optimize")

@@ -16,7 +16,7 @@ __all__ = ["SmpV1TensorFlowPlan"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SmpV1TensorFlowPlan(Plan):
-    """A configuration of SMP v1 (TensorFlow): pipeline parallelism, with Horovod's replicas beside it."""
+    """A configuration of SMP v1 (TensorFlow): pipeline parallelism, with Horovod for replicas."""
 
     SCRIPT_SETTINGS = ("batch_size", "precision")
     BATCH_DEGREES = ("partitions",)
@@ -52,5 +52,5 @@ class SmpV1TensorFlowPlan(Plan):
 
     @property
     def ddp(self) -> bool:
-        """Whether replicas stand beside each other."""
+        """Whether there are several replicas."""
         return self.horovod

@@ -67,13 +67,13 @@ def cluster_mismatches(plan: Plan, cluster: Cluster, _: int) -> Iterator[str]:
 
 def model_mismatches(plan: Plan, model: Model, job: Job | None) -> Iterator[str]:
     """Yield how a plan does not go with a model and its sequences."""
-    asked = [(technique, key) for technique, key in _TECHNIQUES.items() if getattr(plan, key) > 1]
-    for technique, key in asked:
-        known = supported_families(technique, "smp-v2")
-        if model.family not in known:
+    requested = [(technique, key) for technique, key in _TECHNIQUES.items() if getattr(plan, key) > 1]
+    for technique, key in requested:
+        families = supported_families(technique, "smp-v2")
+        if model.family not in families:
             yield (
                 f"SMP v2 has {technique.replace('_', ' ').replace('parallel', 'parallelism')} for the families"
-                f" {', '.join(known)} only, not for {model.family}: set {key} to 1."
+                f" {', '.join(families)} only, not for {model.family}: set {key} to 1."
             )
     if plan.fp8 and model.family not in supported_families("fp8", "smp-v2"):
         yield (

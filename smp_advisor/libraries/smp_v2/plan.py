@@ -56,7 +56,7 @@ class SmpV2Plan(Plan):
     gradient_accumulation_steps: int = 1
     precision: Precision = "bf16"
     fp8: bool = False
-    """Matrix products in fp8 (Transformer Engine) beside bf16."""
+    """Matrix products in fp8 (Transformer Engine), everything else in bf16."""
     activation_checkpointing: Checkpointing = False
     offload_activations: bool = False
     sharding_strategy: Literal["hybrid_shard", "full_shard", "_hybrid_shard_zero2"] = "hybrid_shard"
@@ -85,9 +85,9 @@ class SmpV2Plan(Plan):
         return self.hybrid_shard_degree or cluster.gpus // (self.tensor_parallel_degree * self.expert_parallel_degree)
 
     @classmethod
-    def from_reading(cls, stated: dict[str, Any]) -> dict[str, Any]:
+    def from_reading(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """As `Plan.from_reading`: checkpointing goes with offloading, which has no effect without."""
         # The parameter's default is True and has no effect: the script offloads where it is written out.
-        offloads = stated.get("offload_activations", stated.get("sm_activation_offloading", False))
+        offloads = settings.get("offload_activations", settings.get("sm_activation_offloading", False))
         missing = {"offload_activations": offloads, "activation_checkpointing": "each" if offloads else False}
-        return missing | stated
+        return missing | settings
