@@ -67,7 +67,7 @@ class Case:
 
     @property
     def smp_launcher(self) -> str:
-        """What starts a job with SageMaker's model parallel library: MPI or torchrun; empty for other jobs."""
+        """Launcher of a job with SageMaker's model parallel library: MPI or torchrun; empty for other jobs."""
         record = self.record
         return record.launcher if record is not None and record.smdistributed else ""
 
