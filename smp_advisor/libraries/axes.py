@@ -1,4 +1,4 @@
-"""The values each axis of the search takes."""
+"""Values of each axis of the search."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = [
 
 
 def tensor_degrees(model: Model, cluster: Cluster, pins: Pins) -> list[int]:
-    """Degrees that divide the cluster and every attention's heads; 1 for families the library does not distribute."""
+    """Degrees that divide the cluster and all attention heads; 1 for families that the library does not distribute."""
     if "tensor_parallel_degree" in pins:
         return [pins["tensor_parallel_degree"]]
     if not supports_tensor_parallelism(model.family):
@@ -53,7 +53,7 @@ def tensor_degrees(model: Model, cluster: Cluster, pins: Pins) -> list[int]:
 
 
 def pipeline_degrees(model: Model, cluster: Cluster, tensor_degree: int, pins: Pins) -> list[int]:
-    """Degrees that divide what tensor parallelism leaves of the cluster and give every stage a block."""
+    """Degrees that divide the GPUs left by tensor parallelism and give every stage a block."""
     left = cluster.gpus // tensor_degree
     degrees = [pins["pipeline_parallel_degree"]] if "pipeline_parallel_degree" in pins else divisors(left)
     return [p for p in degrees if p <= model.layer_count and left % p == 0]
@@ -87,14 +87,14 @@ def batch_steps(limit: int) -> list[int]:
 def batches(job: Job, sequence_length: int, replicas: int, group: int, pins: Pins) -> Ints:
     """(samples per replica and step, microbatches) pairs, shape (k, 2).
 
-    With a global batch: its share, in every number of microbatches that divides it. Without: microbatch sizes times
-    powers of two of microbatches, up to the job's limit of tokens per step.
+    With a global batch: the share of a replica, in every number of microbatches that divides it. Without one:
+    microbatch sizes times powers of two of microbatches, up to the job's limit of tokens per step.
 
     Parameters
     ----------
     group
-        By what the script's own batch size is multiplied to give a replica's samples: the tensor parallel degree
-        where every rank brings a batch of its own, else 1.
+        Factor from the script's batch size to the samples of a replica: the tensor parallel degree if every rank
+        reads a batch of its own, else 1.
     """
     most = job.max_tokens_per_step // (sequence_length * replicas * group)
     if job.global_batch_size is not None:
@@ -125,7 +125,7 @@ def _schedules(pairs: Ints, pp: int, pins: Pins) -> list[tuple[int, int, int, in
             counts = {pins["active_microbatches"]}
         if "interleaved" in pipelines:
             result += [(samples, m, active, 0) for active in sorted(counts) if active <= m]
-        if "simple" in pipelines and (m in counts):
+        if "simple" in pipelines and m in counts:
             result.append((samples, m, m, 1))
     return result
 
@@ -133,8 +133,8 @@ def _schedules(pairs: Ints, pp: int, pins: Pins) -> list[tuple[int, int, int, in
 def checkpointing_strategies(layers_per_stage: int, tensor_degree: int) -> list[Checkpointing]:
     """Strategies that a stage can use: none, each, groups of powers of two, contiguous.
 
-    Grouping is for layers in an ``nn.Sequential`` (documentation of ``smp.set_activation_checkpointing``): the
-    library's tensor-parallel layers are in one, a transformers model's own are not.
+    Groups require layers in an ``nn.Sequential`` (documentation of ``smp.set_activation_checkpointing``). The library's
+    tensor-parallel layers are in one; the layers of transformers models are not.
     """
     if tensor_degree == 1 or layers_per_stage == 1:
         return [False, "each"]
@@ -145,32 +145,30 @@ def checkpointing_strategies(layers_per_stage: int, tensor_degree: int) -> list[
 def accumulated_batches(job: Job, model: Model, replicas: int, pins: Pins) -> Ints:
     """(samples per replica and step, accumulated batches) pairs, shape (k, 2).
 
-    As `batches`, for libraries whose `batch_size` is that of one forward pass.
+    Like `batches`, for libraries whose `batch_size` is that of one forward pass.
     """
     sequence = model.sequence_length(job.sequence_length)
-    accumulation = (
-        {"microbatches": pins["gradient_accumulation_steps"]} if "gradient_accumulation_steps" in pins else {}
-    )
+    steps = {"microbatches": pins["gradient_accumulation_steps"]} if "gradient_accumulation_steps" in pins else {}
     if "batch_size" not in pins:
-        return batches(job, sequence, replicas, 1, accumulation)
+        return batches(job, sequence, replicas, 1, steps)
     size = pins["batch_size"]
     if job.global_batch_size is not None:
-        pairs = batches(job, sequence, replicas, 1, accumulation)
+        pairs = batches(job, sequence, replicas, 1, steps)
         return pairs[np.flatnonzero(pairs[:, 0] == size * pairs[:, 1]), :]
     most = max(job.max_tokens_per_step // (sequence * replicas * size), 1)
-    counts = [accumulation["microbatches"]] if accumulation else [2**k for k in range(most.bit_length())]
+    counts = [steps["microbatches"]] if steps else [2**k for k in range(most.bit_length())]
     return np.array([(size * count, count) for count in counts], dtype=np.int64).reshape(-1, 2)
 
 
 def crossed(left: Ints, right: Sequence[tuple[int, int]]) -> Ints:
-    """All combinations of a row of one with a row of the other."""
-    right_rows = np.array(right, dtype=np.int64).reshape(-1, 2)
-    return np.hstack([np.repeat(left, len(right_rows), axis=0), np.tile(right_rows, (len(left), 1))])
+    """Every combination of a row of `left` and a row of `right`."""
+    columns = np.array(right, dtype=np.int64).reshape(-1, 2)
+    return np.hstack([np.repeat(left, len(columns), axis=0), np.tile(columns, (len(left), 1))])
 
 
-def memory_choices(available: Sequence[Checkpointing], pins: Pins) -> list[tuple[int, int]]:
+def memory_choices(checkpointing: Sequence[Checkpointing], pins: Pins) -> list[tuple[int, int]]:
     """(checkpointing strategy, offload) pairs."""
-    strategies = [checkpoint_layers(strategy) for strategy in available]
+    strategies = [checkpoint_layers(strategy) for strategy in checkpointing]
     if "activation_checkpointing" in pins:
         strategies = [checkpoint_layers(pins["activation_checkpointing"])]
     offloads = [bool(pins["offload_activations"])] if "offload_activations" in pins else [False, True]
@@ -194,7 +192,7 @@ _DIVIDED: dict[str, Callable[[Model, Job], list[int]]] = {
 
 
 def technique_degrees(library: str, field: str, model: Model, cluster: Cluster, job: Job, version: str) -> list[int]:
-    """Values of a degree that divide the cluster and its part of the model; 1 where the library does not apply it.
+    """Values of a degree that divide the cluster and its part of the model; 1 if the library does not support it.
 
     Parameters
     ----------
@@ -202,7 +200,7 @@ def technique_degrees(library: str, field: str, model: Model, cluster: Cluster, 
         ``tensor_parallel_degree`` divides attention heads, ``context_parallel_degree`` the sequence,
         ``expert_parallel_degree`` the experts.
     version
-        Of the library; older ones lack some techniques.
+        Version of the library. Older versions lack some techniques.
     """
     parameter = schema(library).parameter(field)
     exists = parameter is not None and parameter.exists_in(version)

@@ -26,9 +26,9 @@ def check_against(plan: Plan, cluster: Cluster, model: Model | None = None, job:
 
 
 def mismatches(plan: Plan, cluster: Cluster, model: Model | None = None, job: Job | None = None) -> Iterator[str]:
-    """Yield a sentence for each mismatch of a plan with its cluster, model or job.
+    """Yield a sentence for each mismatch of a plan with its cluster, its model or its job.
 
-    A cluster that the degrees do not divide is reported alone, because no other check applies to it.
+    A cluster that the degrees do not divide is reported alone, because the other checks require groups of GPUs.
     """
     try:
         replicas = groups.reduced_data_parallel_degree(plan, cluster)
@@ -50,7 +50,7 @@ def mismatches(plan: Plan, cluster: Cluster, model: Model | None = None, job: Jo
 
 
 def _divided(plan: Plan, model: Model) -> Iterator[str]:
-    """The model must be divisible by the degrees of tensor and pipeline parallelism."""
+    """Sizes of the model that the tensor and pipeline parallel degrees must divide."""
     shape, degree = model.shape, plan.tensor_parallel_degree
     for name, size in (
         ("attention heads", shape.heads),
@@ -59,8 +59,8 @@ def _divided(plan: Plan, model: Model) -> Iterator[str]:
     ):
         if size % degree:
             yield (
-                f"tensor_parallel_degree ({degree}) must divide the model's {name} ({size}), else the library leaves"
-                f" those layers undivided: set it to {groups.nearest_divisor(size, degree)}."
+                f"tensor_parallel_degree ({degree}) must divide the model's {name} ({size}), else the library"
+                f" leaves those layers undivided: set it to {groups.nearest_divisor(size, degree)}."
             )
     if shape.kv_heads % degree and degree % shape.kv_heads:
         yield (
@@ -77,8 +77,8 @@ def _divided(plan: Plan, model: Model) -> Iterator[str]:
 def _job(plan: Plan, cluster: Cluster, job: Job) -> Iterator[str]:
     if job.precision != plan.precision:
         yield (
-            f"The job trains in {job.precision} and the plan in {plan.precision}: give the plan"
-            f" {plan.precision_remedy(job.precision)}, or change the job."
+            f"The job trains in {job.precision} and the plan in {plan.precision}: set"
+            f" {plan.precision_remedy(job.precision)} in the plan, or change the job."
         )
     if job.fp8 != plan.fp8:
         has, lacks = ("plan", "job") if plan.fp8 else ("job", "plan")
@@ -86,10 +86,10 @@ def _job(plan: Plan, cluster: Cluster, job: Job) -> Iterator[str]:
     batch = groups.global_batch_size(plan, cluster)
     if job.global_batch_size is not None and batch != job.global_batch_size:
         copies = groups.replicas(plan, cluster) * plan.gradient_accumulation_steps
-        batch_size, remainder = divmod(job.global_batch_size, copies)
+        share, remainder = divmod(job.global_batch_size, copies)
         remedy = (
-            f"set batch_size to {batch_size}"
-            if batch_size and not remainder
+            f"set batch_size to {share}"
+            if share and not remainder
             else f"request a multiple of {copies}, for example {copies * max(1, round(job.global_batch_size / copies))}"
         )
         yield (

@@ -33,12 +33,12 @@ _CODES: dict[str, tuple[Callable[[Any], int], Callable[[int], Any]]] = {
 
 
 def encoded(name: str, value: Any) -> Any:
-    """The number that stands for a field's value in a column: None is 0, texts have codes."""
+    """Number for a field's value in a column: 0 for None, codes for texts."""
     return _CODES[name][0](value) if name in _CODES else 0 if value is None else value
 
 
 def decoded(name: str, code: Any) -> Any:
-    """Inverse of `encoded`, but for None."""
+    """Inverse of `encoded`, except for None."""
     return _CODES[name][1](code) if name in _CODES else code
 
 
@@ -54,12 +54,12 @@ class PlanColumns:
 
     @classmethod
     def of_plans(cls, plans: Sequence[Plan]) -> PlanColumns:
-        """Columns of some plans, each read when it is first needed."""
+        """Columns of some plans, each read on first use."""
         return cls(len(plans), lambda name: np.array([encoded(name, getattr(plan, name)) for plan in plans]))
 
     @classmethod
     def of_fields(cls, kind: type[Plan], rows: int, fields: Mapping[str, Any]) -> PlanColumns:
-        """Columns of fields that are arrays of codes, or values that all plans share; others are at their default."""
+        """Columns of fields that are arrays of codes or values shared by all plans. Others have their default."""
         defaults = plan_defaults(kind)
 
         def read(name: str) -> Any:

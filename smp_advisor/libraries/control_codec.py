@@ -1,4 +1,4 @@
-"""How a form of controls shows the fields of a plan."""
+"""Conversion between the fields of a plan and the values of its controls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHECKPOINTING = "activation_checkpointing"
 
 
 class ControlCodec:
-    """Controls named like the fields that they set; checkpointing that is off is the choice ``none``."""
+    """Controls with the names of their fields. Without checkpointing, its control has the value ``none``."""
 
     def settings(self, names: tuple[str, ...], fields: Mapping[str, Any]) -> Settings:
         """Values of the controls for fields of a plan."""
@@ -32,15 +32,15 @@ class ControlCodec:
         }
 
     def positions(self, name: str, situation: Situation) -> Iterable[Setting] | None:
-        """Values that a control can take, where it is not a field of the plan; None for the field's own."""
+        """Values of a control that is not a field of the plan; None for the values of the field."""
         del name, situation
         return None
 
     def label(self, name: str) -> str:
-        """Label of a control that is not a field; empty for the title in the schema."""
+        """Label of a control that is not a field; empty to use the title in the schema."""
         del name
         return ""
 
     def described_by(self, name: str) -> str:
-        """Field whose description in the schema is the control's."""
+        """Field whose description in the schema applies to the control."""
         return name

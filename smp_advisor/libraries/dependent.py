@@ -1,4 +1,4 @@
-"""Which settings of a plan must follow when others change: one rule for sliders, comparisons and the search."""
+"""Settings that depend on others: one rule for sliders, comparisons and the search."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Dependents:
-    """Fields of a plan after a change, with those that had to follow."""
+    """Fields of a plan after a change, and the dependent fields that changed with it."""
 
     settings: dict[str, Any]
     moved: tuple[str, ...] = ()
-    """Settings that followed, in words: "1 microbatch instead of 4"."""
+    """Text for each dependent setting that changed: "1 microbatch instead of 4"."""
     obstacle: str = ""
-    """Sentence on why the cluster or the batch allows no such plan; the settings then stay as they are."""
+    """Reason why the cluster or the batch allows no such plan. The settings then stay as they are."""
 
 
 def fields_of(plan: Plan) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def batches_per_forward_pass(plan: Plan, settings: Mapping[str, Any], gpus: int)
 
 
 def shardable_gpus(plan: Plan, settings: Mapping[str, Any], gpus: int) -> int:
-    """GPUs that the other degrees leave for shards and their copies."""
+    """GPUs available to shards and their copies, after the other degrees."""
     return max(gpus // int(prod(settings[name] for name in get_library(plan.library).shards_beside)), 1)
 
 
@@ -68,20 +68,20 @@ def dependent_settings(
     global_batch_size: int | None,
     cluster_before: Cluster | None = None,
 ) -> Dependents:
-    """Apply changes to the fields of a plan; other fields change only where they must.
+    """Apply changes to the fields of a plan. Other fields change only if they depend on them.
 
-    Tensor-parallel groups take a prescaled batch where they can. The batch of each replica follows the number of
-    replicas, microbatches and accumulation steps then divide it, and active microbatches do not exceed microbatches.
-    Shards over all GPUs stay over all GPUs; others divide what the degrees leave. Offloading needs checkpointing.
+    Tensor-parallel groups use a prescaled batch if they can. The batch of each replica follows the number of replicas.
+    Microbatches and accumulation steps divide it, and active microbatches do not exceed microbatches. Shards over all
+    GPUs stay over all GPUs; others divide the GPUs left by the degrees. Offloading requires checkpointing.
 
     Parameters
     ----------
     plan
-        The plan from which the changes start: recommended or shown.
+        The plan before the changes: recommended or shown.
     before
         All fields of the plan before the change, which need not be a valid plan.
     changes
-        New values. They are never changed again.
+        New values, which the rule does not change.
     global_batch_size
         Samples per step to keep; None if every replica keeps its batch.
     cluster_before
@@ -102,10 +102,10 @@ def dependent_settings(
     if settings.get("offload_activations") and not settings["activation_checkpointing"]:
         if "offload_activations" in changes and "activation_checkpointing" not in changes:
             settings["activation_checkpointing"] = "each"
-            moved.append("activation checkpointing on, which offloading needs")
+            moved.append("activation checkpointing on, which offloading requires")
         else:
             settings["offload_activations"] = False
-            moved.append("offloading off, which needs checkpointing")
+            moved.append("offloading off, which requires checkpointing")
     return Dependents(settings=settings, moved=tuple(moved), obstacle=obstacle)
 
 
@@ -115,15 +115,15 @@ def _indivisible(plan: Plan, settings: Mapping[str, Any], cluster: Cluster) -> s
 
 
 def with_prescaled_batch(plan: Plan, settings: Mapping[str, Any], model: Model, job: Job) -> dict[str, Any]:
-    """Fields of a plan with a prescaled batch wherever the model allows it, unless `plan` turns it off."""
+    """Fields of a plan with a prescaled batch if the model allows it, unless `plan` turns it off."""
     if "prescaled_batch" not in settings:
         return dict(settings)
     degree = settings["tensor_parallel_degree"]
     if degree == plan.tensor_parallel_degree:
         return {**settings, "prescaled_batch": plan.prescaled_batch}
-    keeps = degree > 1 and (plan.prescaled_batch or plan.tensor_parallel_degree == 1)
+    requested = degree > 1 and (plan.prescaled_batch or plan.tensor_parallel_degree == 1)
     length = model.sequence_length(job.sequence_length)
-    prescaled = keeps and takes_prescaled_batch(model.family, length, degree, settings["optimize"])
+    prescaled = requested and takes_prescaled_batch(model.family, length, degree, settings["optimize"])
     return {**settings, "prescaled_batch": prescaled}
 
 
@@ -135,7 +135,7 @@ def _keep_global_batch(
     job: Job,
     total: int,
 ) -> str:
-    """Give each replica its share of the global batch; a sentence where the job's batch has no such share."""
+    """Set the batch of each replica to its share of the global batch; the reason if there is no such share."""
     copies = batches_per_forward_pass(plan, settings, cluster.gpus)
     share, remainder = divmod(total, copies)
     if remainder or not share:
@@ -155,7 +155,7 @@ def _keep_global_batch(
 def _fit_microbatches(
     before: Mapping[str, Any], settings: dict[str, Any], changes: Mapping[str, Any], moved: list[str]
 ) -> None:
-    """Make microbatches divide the batch, and active ones not exceed them."""
+    """Make microbatches divide the batch, and limit active ones to their number."""
     if "microbatches" not in settings:
         return
     batch, microbatches = settings["batch_size"], settings["microbatches"]
@@ -169,7 +169,7 @@ def _fit_microbatches(
     if "active_microbatches" in changes:
         if active is not None and active != microbatches and "pipeline" not in changes:
             settings["pipeline"] = "interleaved"
-    elif settings["pipeline"] == "simple":  # which keeps all of them active
+    elif settings["pipeline"] == "simple":  # keeps all of them active
         settings["active_microbatches"] = microbatches
     elif before["pipeline"] == "simple":
         settings["active_microbatches"] = None
@@ -187,7 +187,7 @@ def _fit_shards(
     gpus_before: int,
     gpus: int,
 ) -> None:
-    """Make shards divide the GPUs that the degrees leave; shards over all of them stay over all."""
+    """Make shards divide the GPUs left by the degrees. Shards over all of them stay over all."""
     field = get_library(plan.library).shard_field
     shards = settings.get(field, 1)
     if shards <= 1 or field in changes:
@@ -200,13 +200,13 @@ def _fit_shards(
 
 
 def completed_settings(plan: Plan, settings: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
-    """Fields of a valid plan: those that follow from the others without a choice are filled in."""
+    """Fields of a valid plan, with those that the others determine."""
     complete = dict(settings)
     replicas = cluster.gpus // prod(complete[name] for name in plan.BATCH_DEGREES)
     if "active_microbatches" in complete:
         stages, active = complete["pipeline_parallel_degree"], complete["active_microbatches"]
         if stages == 1:
-            # Without a pipeline neither has an effect, and the library accepts its defaults with any other setting.
+            # Without a pipeline, neither has an effect, and the library accepts the defaults with any other setting.
             complete |= {"active_microbatches": None, "pipeline": "interleaved"}
         elif active == default_active_microbatches(stages, complete["microbatches"]):
             complete["active_microbatches"] = None

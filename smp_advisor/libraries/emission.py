@@ -1,4 +1,4 @@
-"""Writing a plan as the library's dictionary and the script's settings."""
+"""Plans as the library's dictionary and the script's settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["changed", "hyperparameters", "parameters"]
 def parameters(plan: Plan) -> dict[str, Any]:
     """Parameters of a plan in the schema's order: those that are always written, and those that differ from default.
 
-    A parameter that the version does not know is written where it is set, for validation to refuse it by name.
+    A parameter that the version lacks is written if it is set, so that validation refuses it by name.
     """
     from smp_advisor.libraries.plan_fields import plan_defaults
 
@@ -34,7 +34,7 @@ def parameters(plan: Plan) -> dict[str, Any]:
 
 
 def changed(plan: Plan, names: Iterable[str]) -> dict[str, Any]:
-    """Those of some fields that are not at their default."""
+    """Values of some fields that differ from their default."""
     from smp_advisor.libraries.plan_fields import plan_defaults
 
     defaults = plan_defaults(type(plan))
@@ -42,7 +42,7 @@ def changed(plan: Plan, names: Iterable[str]) -> dict[str, Any]:
 
 
 def hyperparameters(plan: Plan) -> dict[str, Any]:
-    """Script settings of a plan. Flags travel as 1 and 0: a script's ``type=bool`` reads the text "False" as true."""
+    """Script settings of a plan. Flags are 1 and 0, because a script's ``type=bool`` reads the text "False" as true."""
     return {name: _as_argument(getattr(plan, name)) for name in plan.SCRIPT_SETTINGS} | (
         {"activation_checkpointing": plan.activation_checkpointing or "none"}
         if "activation_checkpointing" in plan.SCRIPT_SETTINGS

@@ -1,4 +1,4 @@
-"""Which model families a library's techniques cover."""
+"""Model families that a library's techniques support."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def _families(library: str) -> dict[str, list[str]]:
 
 
 def supported_families(technique: str, library: str) -> tuple[str, ...]:
-    """Families (transformers ``model_type``) that a library applies a technique to out of the box.
+    """Families (transformers ``model_type``) to which a library applies a technique without extra code.
 
     Parameters
     ----------
     technique
         ``tensor_parallel``, ``context_parallel``, ``expert_parallel``, ``fp8`` or ``prescaled_batch``.
     library
-        A library that has none of them covers no family.
+        Name of a library. The result is empty if it lacks the technique.
     """
     return tuple(_families(library).get(technique, ()))
 
 
 def supports(family: str, technique: str, library: str) -> bool:
-    """Whether a library applies a technique to a family out of the box.
+    """Whether a library applies a technique to a family without extra code.
 
     Examples
     --------
@@ -43,15 +43,15 @@ def supports(family: str, technique: str, library: str) -> bool:
 
 
 def tensor_parallel_families(library: str = DEFAULT_LIBRARY) -> tuple[str, ...]:
-    """Families that a library distributes out of the box (transformers ``model_type``)."""
+    """Families (transformers ``model_type``) that a library distributes without extra code."""
     return supported_families("tensor_parallel", library)
 
 
 def supports_tensor_parallelism(family: str, library: str = DEFAULT_LIBRARY) -> bool:
-    """Whether a library divides this family's layers without a user's registration."""
+    """Whether a library divides this family's layers without registration by the user."""
     return supports(family, "tensor_parallel", library)
 
 
 def supports_prescaled_batch(family: str, library: str = DEFAULT_LIBRARY) -> bool:
-    """Whether the family's distributed form takes a batch for the full tensor-parallel group."""
+    """Whether the family's distributed form accepts one batch for a tensor-parallel group."""
     return supports(family, "prescaled_batch", library)

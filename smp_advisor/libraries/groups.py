@@ -1,8 +1,8 @@
-"""How a plan divides the GPUs of a cluster into groups, and the batch that follows.
+"""Groups of GPUs of a plan on a cluster, and the resulting batch.
 
-World = pipeline x tensor x context x replicas. SMP v1 runs tensor parallelism across data-parallel ranks: the world is
-divided by the pipeline degree first, which gives the data-parallel degree, and that by the tensor degree, which gives
-the reduced data-parallel degree (ranking mechanism, SageMaker developer guide).
+World = pipeline x tensor x context x replicas. SMP v1 runs tensor parallelism across data-parallel ranks: the world
+divided by the pipeline degree is the data-parallel degree, and that divided by the tensor degree is the reduced
+data-parallel degree (ranking mechanism, SageMaker developer guide).
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ __all__ = [
 
 
 def divisors(number: int) -> list[int]:
-    """Divisors in increasing order: the degrees that a number of GPUs or heads allows."""
+    """Divisors in increasing order: the degrees possible for a number of GPUs or heads."""
     small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
     return sorted({*small, *(number // divisor for divisor in small)})
 
 
 def nearest_divisor(number: int, target: int) -> int:
-    """Return the divisor of `number` nearest to `wanted`, the larger of two equally near."""
+    """Return the divisor of `number` nearest to `target`, the larger of two equally near."""
     return min(divisors(number), key=lambda divisor: (abs(divisor - target), -divisor))
 
 
 def world_size(cluster: Cluster) -> int:
-    """Processes of the job: one for each GPU of the cluster."""
+    """Processes of the job: one per GPU of the cluster."""
     return cluster.gpus
 
 
 def model_parallel_degree(plan: Plan) -> int:
-    """GPUs that work on one batch together: pipeline degree x tensor degree x context degree."""
+    """GPUs that process one batch together: pipeline degree x tensor degree x context degree."""
     return plan.pipeline_parallel_degree * plan.tensor_parallel_degree * plan.context_parallel_degree
 
 
@@ -59,14 +59,15 @@ def data_parallel_degree(plan: Plan, cluster: Cluster) -> int:
 
 
 def reduced_data_parallel_degree(plan: Plan, cluster: Cluster) -> int:
-    """Groups of GPUs that see different samples: data-parallel degree / (tensor degree x context degree)."""
+    """Groups of GPUs that process different samples: data-parallel degree / (tensor degree x context degree)."""
     return data_parallel_degree(plan, cluster) // (plan.tensor_parallel_degree * plan.context_parallel_degree)
 
 
 def replicas(plan: Plan, cluster: Cluster) -> int:
-    """How many batches of `batch_size` one forward pass consumes.
+    """Batches of `batch_size` that one forward pass processes.
 
-    SMP v1: rdp with `prescaled_batch`, dp without. SMP v2 shares a batch in each tensor- and context-parallel group.
+    SMP v1: the reduced data-parallel degree with `prescaled_batch`, else the data-parallel degree. In SMP v2, each
+    tensor- and context-parallel group shares a batch.
     """
     return reduced_data_parallel_degree(plan, cluster) * plan.batches_per_group
 
@@ -87,8 +88,8 @@ def shard_degree(plan: Plan, cluster: Cluster) -> int:
 def global_batch_size(plan: Plan, cluster: Cluster) -> int:
     """Samples per optimizer step over the full cluster.
 
-    With `prescaled_batch` the batch is that of a full tensor-parallel group (rdp x batch), else each rank's (dp x
-    batch).
+    With `prescaled_batch`, the batch is that of a tensor-parallel group (reduced data-parallel degree x batch), else
+    that of each rank (data-parallel degree x batch).
 
     Examples
     --------
@@ -106,7 +107,7 @@ def global_batch_size(plan: Plan, cluster: Cluster) -> int:
 def samples_per_tensor_parallel_group(plan: Plan) -> int:
     """Samples that the GPUs of one tensor-parallel group process together in a step.
 
-    Without `prescaled_batch` the library gathers the ranks' batches, so the group still works on all of them.
+    Without `prescaled_batch`, the library gathers the batches of the ranks, and the group processes all of them.
     """
     return plan.batch_size * plan.batches_per_group
 

@@ -1,4 +1,4 @@
-"""Plans as arrays: the neutral form in which the cost model sees a configuration."""
+"""Plans as arrays: the form in which the cost model reads a configuration of any library."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["COLUMNS", "CONTIGUOUS", "EVERYTHING", "Layout", "checkpoint_layers", "checkpoint_strategy"]
 
 CONTIGUOUS = -1
-"""`Layout.checkpoint_layers` of the strategy that makes one unit of all layers of a stage."""
+"""`Layout.checkpoint_layers` of the strategy with one unit for all layers of a stage."""
 
 
 EVERYTHING = 2**62
-"""More parameters than any model: strategies that keep gathered parameters until the backward pass hold all of them."""
+"""More parameters than any model, for strategies that keep all gathered parameters until the backward pass."""
 
 
 def checkpoint_layers(strategy: Checkpointing) -> int:
@@ -54,51 +54,52 @@ class Layout:
     """Many configurations as columns of equal length, one entry per plan."""
 
     state_bytes: StateBytes
-    """Bytes per parameter; the same for every row."""
+    """Bytes per parameter, the same for every row."""
     tensor_parallel_degree: Ints
     sequence_parallel: Bools
-    """Whether tensor parallelism also divides what it would replicate, along the sequence (Korthikanti et al. 2022)."""
+    """Whether tensor parallelism also divides replicated activations along the sequence (Korthikanti et al. 2022)."""
     pipeline_parallel_degree: Ints
     virtual_stages: Ints
-    """Model chunks a GPU holds in Megatron's interleaved schedule; 1 for none."""
+    """Model chunks per GPU in Megatron's interleaved schedule; 1 for none."""
     context_parallel_degree: Ints
     """GPUs that share the tokens of a sample."""
     expert_parallel_degree: Ints
     """GPUs of a data-parallel group that share the experts of a layer."""
     experts_beside_shards: Bools
-    """Whether expert parallelism multiplies the GPUs of a shard group (SMP v2) rather than dividing them."""
+    """Whether expert parallelism multiplies the GPUs of a shard group (SMP v2) instead of dividing them."""
     shard_level: Ints
-    """State that data parallelism divides: 0 nothing, 1 optimizer state (ZeRO-1, ``shard_optimizer_state``), 2 also
+    """Parts divided by data parallelism: 0 nothing, 1 optimizer state (ZeRO-1, ``shard_optimizer_state``), 2 also
     gradients (ZeRO-2), 3 also parameters (ZeRO-3, FSDP, sharded data parallelism)."""
     shard_degree: Ints
-    """Number of GPUs; 0 for the full data-parallel group, fewer is hybrid sharding."""
+    """GPUs per shard group; 0 for the full data-parallel group, fewer for hybrid sharding."""
     gather_after_step: Bools
-    """Levels 1 and 2: whether updated parameters are gathered before the next forward pass starts rather than during
-    it (SMP v1; SMP documentation, Introduction to model parallelism)."""
+    """Levels 1 and 2: whether updated parameters are gathered before the next forward pass starts, not during it
+    (SMP v1; SMP documentation, Introduction to model parallelism)."""
     prefetched_units: Ints
-    """Level 3: blocks gathered at a time, the one that runs among them; 0 where `max_live_parameters` bounds them."""
+    """Level 3: blocks gathered at a time, including the running one; 0 if `max_live_parameters` limits them."""
     batch_samples: Ints
     """Samples that one replica (one tensor- and context-parallel group) processes in a step."""
     microbatches: Ints
-    """Of a step; without a pipeline, steps of gradient accumulation."""
+    """Microbatches per step; without a pipeline, steps of gradient accumulation."""
     active_microbatches: Ints
     simple_pipeline: Bools
     """All forward passes before the first backward pass."""
     depth_bounds_activations: Bools
-    """Whether a stage holds no more microbatches than the stages from it to the last (1F1B); no source for SMP v1."""
+    """Whether a stage stores at most as many microbatches as there are stages from it to the last (1F1B). SMP v1 does
+    not document this."""
     checkpoint_layers: Ints
     """Blocks per checkpointed unit; 0 none, `CONTIGUOUS` all blocks of a stage."""
     checkpoint_period: Ints
-    """Of how many blocks one is checkpointed: 1 for all of them, 2 for every other (PyTorch's "selective" option)."""
+    """One block of this many is checkpointed: 1 for all, 2 for every other (PyTorch's "selective" option)."""
     selective_recomputation: Bools
     """Whether the core of eager attention (scores, softmax, dropout) is recomputed."""
     offload_activations: Bools
     offload_running: Bools
-    """Whether offloading also moves the inputs of the microbatch that runs (SMP v2), `activation_loading_horizon` of
-    them aside; else those stay on the GPU."""
+    """Whether offloading also moves the inputs of the running microbatch (SMP v2), except `activation_loading_horizon`
+    of them; else those stay on the GPU."""
     activation_loading_horizon: Ints
     offload_state: Bools
-    """Level 3: whether parameters, gradients and optimizer state are kept and updated in host memory (FSDP's
+    """Level 3: whether parameters, gradients and optimizer state are stored and updated in host memory (FSDP's
     ``CPUOffload``, ZeRO-3 with its parameters and optimizer on the CPU)."""
     split_checkpoints: Bools
     """Whether checkpointed inputs are divided over tensor parallelism (``optimize="memory"``)."""
@@ -107,11 +108,11 @@ class Layout:
     reduce_bucket_elements: Ints
     """Gradients reduced at a time (``sdp_reduce_bucket_size``)."""
     pipeline_outermost: Bools
-    """Whether pipeline neighbors are furthest apart in rank (Megatron) rather than next to tensor-parallel groups."""
+    """Whether consecutive stages are furthest apart in rank (Megatron), not next to tensor-parallel groups."""
     host_handover: Bools
-    """Whether the hosts of two pipeline stages agree on every hand-over (SMP v1) before the GPUs send."""
+    """Whether the hosts of two pipeline stages coordinate every transfer before the GPUs send (SMP v1)."""
     spread_placement: Bools
-    """Data-parallel neighbors first (``placement_strategy="spread"``) rather than tensor-parallel ones."""
+    """Whether consecutive ranks are data-parallel (``placement_strategy="spread"``), not tensor-parallel."""
 
     def __len__(self) -> int:
         return len(self.tensor_parallel_degree)
@@ -122,15 +123,15 @@ class Layout:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Layout]) -> Layout:
-        """One layout of many that share a state_bytes."""
+        """One layout of many with the same state bytes."""
         if any(part.state_bytes != parts[0].state_bytes for part in parts):
-            raise ValueError("layouts with different recipes do not go into one")
+            raise ValueError("layouts with different state bytes cannot be concatenated")
         columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
         return cls(state_bytes=parts[0].state_bytes, **columns)
 
     @classmethod
     def of_columns(cls, state_bytes: StateBytes, rows: int = 1, **columns: ArrayLike) -> Layout:
-        """Layouts of `rows` rows; a column is an array or one value for all, what is left out has its default.
+        """Layouts of `rows` rows. A column is an array or one value for all; missing columns have their default.
 
         Examples
         --------
@@ -152,7 +153,7 @@ class Layout:
 
 
 COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(Layout) if f.name != "state_bytes")
-"""The fields of a layout that have one entry per row."""
+"""Fields of a layout with one entry per row."""
 
 
 @cache

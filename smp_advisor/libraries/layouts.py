@@ -1,4 +1,4 @@
-"""Plans in the neutral form of the cost model."""
+"""Layouts of plans for the cost model."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def layout_of(plans: Sequence[Plan], job: Job, cluster: Cluster | None = None) -
     Parameters
     ----------
     cluster
-        Where the plans run. Sharding that follows the nodes depends on it (FSDP's hybrid strategies).
+        Cluster of the plans. FSDP's hybrid strategies, which shard within a node, require it.
     """
     names = {plan.library for plan in plans} or {DEFAULT_LIBRARY}
     if len(names) > 1:
-        raise ValueError(f"plans of different libraries do not go into one layout: {', '.join(sorted(names))}")
+        raise ValueError(f"a layout cannot contain plans of different libraries: {', '.join(sorted(names))}")
     return get_library(names.pop()).layout(PlanColumns.of_plans(plans), job, cluster)

@@ -1,4 +1,4 @@
-"""The record of one training library: everything the other rooms need to know about it."""
+"""The record of one training library, which all other rooms read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Library", "table"]
 
 @cache
 def table(package: str, file: str) -> dict[str, Any]:
-    """One data file of a library, parsed. Callers do not change it."""
+    """One data file of a library, parsed. Callers must not change it."""
     return tomllib.loads((files(package) / file).read_text(encoding="utf-8"))
 
 
@@ -43,8 +43,8 @@ class Library:
     """One training library.
 
     Its package holds the data: ``schema.toml`` (parameters, settings, rules, assumptions), ``versions.toml``
-    (containers and instances), ``practices.toml`` and ``pitfalls.toml``, and ``models.toml`` where techniques cover
-    only some model families.
+    (containers and instances), ``practices.toml`` and ``pitfalls.toml``, and ``models.toml`` if techniques support only
+    some model families.
     """
 
     name: str
@@ -53,20 +53,20 @@ class Library:
     """Python package with the data files."""
     plan: type[Plan]
     layout: Callable[[PlanColumns, Job, Cluster | None], Layout]
-    """Fields of n plans in the neutral form of the cost model."""
+    """Fields of n plans in the form of the cost model."""
     space: Callable[[Model, Cluster, Job, Mapping[str, Any]], Space]
-    """Every plan on a cluster, with some fields pinned."""
+    """All plans on a cluster, with some fields pinned."""
     cluster_mismatches: Callable[[Plan, Cluster, int], Iterator[str]] = _suits_everything
-    """A sentence for each way in which a plan does not suit a cluster that holds this many replicas."""
+    """A sentence for each mismatch of a plan with a cluster, given its number of replicas."""
     model_mismatches: Callable[[Plan, Model, Job | None], Iterator[str]] = _suits_everything
-    """A sentence for each way in which a plan does not suit a model and a job."""
+    """A sentence for each mismatch of a plan with a model and a job."""
     follow_ups: Callable[[Plan, Mapping[str, Any], Cluster], dict[str, Any]] = _nothing_follows
-    """Fields that have no choice once the others of a plan's fields are settled on a cluster."""
+    """Fields that the cluster and the other fields of a plan determine."""
     versions_package: str = ""
-    """Package with ``versions.toml``, where libraries share one; `package` if empty."""
+    """Package with ``versions.toml`` if libraries share one; `package` if empty."""
     framework: Literal["pytorch", "tensorflow"] = "pytorch"
     launcher: Literal["mpi", "torchrun", "xla"] = "torchrun"
-    """Launcher of the processes in the container."""
+    """Program that starts the processes in the container."""
     smdistributed: bool = False
     """Whether the SageMaker SDK passes the parameters of the plan to the library (``mp_parameters``)."""
     compiles: bool = False
@@ -77,29 +77,29 @@ class Library:
     adapters: bool = False
     """Whether the library documents training of adapters (LoRA)."""
     inferred_family: str = "gpt2"
-    """Model family of a shape that is inferred from a parameter count: the one of AWS's reference configurations."""
+    """Model family of shapes inferred from a parameter count: that of AWS's reference configurations."""
     fused_attention: bool = True
     """Whether transformers runs fused attention in the library's containers."""
     default_precision: Precision = "bf16"
-    """Precision of jobs that state none; fp16 instead of bf16 on GPUs without bf16."""
+    """Default precision of jobs; fp16 instead of bf16 on GPUs without bf16."""
     default_attention: Literal["eager", "fused"] = "fused"
-    """Attention of jobs that state none."""
+    """Default attention kernels of jobs."""
     divides_model: bool = True
     """Whether plans can divide the model's state over GPUs, so that more nodes help a model to fit."""
     shard_field: str = ""
-    """Field of the plan with the number of shards; empty where it has none."""
+    """Field of the plan with the number of shards; empty without one."""
     shards_beside: tuple[str, ...] = ()
-    """Fields whose product the cluster's GPUs are divided by before they hold shards."""
+    """Degrees by which the number of GPUs is divided before sharding."""
     restricts_families: bool = False
-    """Whether techniques cover only the model families listed in ``models.toml``."""
+    """Whether techniques support only the model families in ``models.toml``."""
     controls: tuple[str, ...] = ()
     """Names of the controls, in the order of the form: fields of the plan, or names that `control_codec` maps."""
     control_codec: ControlCodec = field(default_factory=ControlCodec)
-    """How the controls show the fields of a plan."""
+    """Conversion between the controls and the fields of a plan."""
     reported: tuple[str, ...] = ()
     """Fields of the plan in the text report; all user-facing ones if empty."""
     alternatives: tuple[str, ...] = ()
-    """Fields of the plan that distinguish the rows of `Advice.alternatives`."""
+    """Fields of the plan in the rows of `Advice.alternatives`."""
 
     def table(self, file: str) -> dict[str, Any]:
         """One of the library's data files, parsed."""
@@ -112,5 +112,5 @@ class Library:
 
     @property
     def title(self) -> str:
-        """The library as people call it."""
+        """Title of the library."""
         return str(self.table("schema.toml")["name"])

@@ -1,4 +1,4 @@
-"""Microbatches of a pipeline: the library's default for those in flight, and the names of the schedules."""
+"""Pipeline schedules and the default number of active microbatches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def default_active_microbatches(pipeline_parallel_degree: int, microbatches: int
 @overload
 def default_active_microbatches(pipeline_parallel_degree: NDArray[Any], microbatches: NDArray[Any]) -> NDArray[Any]: ...
 def default_active_microbatches(pipeline_parallel_degree: Any, microbatches: Any) -> Any:
-    """Microbatches in flight where a plan sets none: SMP v1's default of ``active_microbatches``.
+    """Active microbatches of a plan that sets none: SMP v1's default of ``active_microbatches``.
 
     Takes counts of one plan, or arrays of shape (n,).
 

@@ -1,4 +1,4 @@
-"""A plan: how the model is run, in a library's own words."""
+"""A plan: the configuration of a training library and of the script."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Plan:
     __slots__ = ()
     __signature__ = _Keywords()
     SCRIPT_SETTINGS: ClassVar[tuple[str, ...]] = ()
-    """Fields that the training script reads. All others, except library and version, are the library's."""
+    """Fields that the training script reads. All others, except library and version, belong to the library."""
 
     BATCH_DEGREES: ClassVar[tuple[str, ...]] = ()
     """Fields whose product is the number of GPUs that process one batch together."""
@@ -138,7 +138,7 @@ class Plan:
             return object.__new__(kind)
 
     def __post_init__(self) -> None:
-        """Check what is given against the schema of the library version, and drop what has no effect."""
+        """Check the settings against the schema of the library version, and drop those without an effect."""
         own = plan_defaults(type(self))["library"]
         if self.library != own:
             raise PlanError(f"library must be {own!r} for {type(self).__name__}, not {self.library!r}.")
@@ -150,7 +150,7 @@ class Plan:
         parameters = self.parameters
         for violation in violations(parameters, version=self.version, library=self.library, settings=settings):
             raise PlanError(violation.text)
-        # Dropped only now: a setting without effect must still be one that the library takes.
+        # Dropped after the checks, because the library also checks settings without an effect.
         for name in self._without_effect():
             object.__setattr__(self, name, plan_defaults(type(self))[name])
         length = len(json.dumps(parameters))
@@ -161,10 +161,10 @@ class Plan:
             )
 
     def _complete(self) -> None:
-        """Fill in what follows from other fields."""
+        """Set the fields that other fields determine."""
 
     def _without_effect(self) -> tuple[str, ...]:
-        """Fields that nothing in the plan reads."""
+        """Fields without an effect in this plan."""
         return ()
 
     @property
@@ -196,7 +196,7 @@ class Plan:
 
     @property
     def expert_parallel_degree(self) -> int:
-        """GPUs over which the experts of a layer are spread."""
+        """GPUs over which the experts of a layer are distributed."""
         return 1
 
     @property
@@ -231,7 +231,7 @@ class Plan:
 
     @property
     def offload_activations(self) -> bool:
-        """Whether checkpointed activations wait in host memory."""
+        """Whether checkpointed activations are stored in host memory."""
         return False
 
     @property
@@ -271,12 +271,12 @@ class Plan:
 
     @property
     def placement_strategy(self) -> str:
-        """Which ranks are neighbors; ``cluster`` keeps tensor-parallel groups together."""
+        """Order of ranks on GPUs; ``cluster`` keeps tensor-parallel groups together."""
         return "cluster"
 
     @property
     def optimize(self) -> Goal:
-        """Goal of the library's optimizations."""
+        """Goal of the library's tensor-parallel layers."""
         return "speed"
 
     @property
@@ -311,7 +311,7 @@ class Plan:
 
     @property
     def prescaled_batch(self) -> bool:
-        """Whether `batch_size` is the batch of an entire tensor-parallel group that would otherwise bring several."""
+        """Whether `batch_size` is the batch of an entire tensor-parallel group."""
         return False
 
     @property
@@ -343,14 +343,14 @@ class Plan:
         Parameters
         ----------
         parameters
-            As the estimator takes them (``mp_parameters``). What is left out has the library's default, which is off
-            for SMP v1's ``ddp``.
+            Parameters as the estimator takes them (``mp_parameters``). Missing ones have the library's default, which
+            is off for SMP v1's ``ddp``.
         hyperparameters
-            Of the estimator; settings other than a plan's (learning rate, paths) are ignored. The default batch size
-            is one sample per microbatch. Activation checkpointing is on by default (``each``) with offloading, which
-            has no effect without it, and off without offloading.
+            Hyperparameters of the estimator. Settings that are not part of a plan (learning rate, paths) are ignored.
+            The default batch size is one sample per microbatch. Activation checkpointing is on (``each``) by default
+            with offloading, which requires it, and off without.
         version, library
-            What the parameters are written for; the library's recommended version if not given.
+            Library and version of the parameters; by default the library's recommended version.
 
         Examples
         --------
@@ -374,7 +374,7 @@ class Plan:
 
     @classmethod
     def from_reading(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        """Fields of a plan from the settings that were read, with this library's defaults for missing ones."""
+        """Fields of a plan from a dictionary, with the library's values for missing settings."""
         return settings
 
 
@@ -383,6 +383,6 @@ def _refuse(kind: type[Plan], name: str) -> NoReturn:
     library = plan_defaults(kind)["library"]
     owners = [record.title for record in libraries() if name in plan_defaults(record.plan)]
     near = schema(library).nearest_field(name, frozenset(plan_defaults(kind)))
-    hint = f"the nearest it has is {near}" if near else "leave it out"
+    hint = f"the most similar one is {near}" if near else "leave it out"
     elsewhere = f"; {' and '.join(owners)} {'have' if len(owners) > 1 else 'has'} it" if owners else ""
     raise PlanError(f"A plan of {get_library(library).title} has no setting {name!r}{elsewhere}: {hint}.")

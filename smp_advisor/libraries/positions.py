@@ -1,4 +1,4 @@
-"""Values that each control of a plan can take while the others stay."""
+"""Values that each control of a plan can take while the others are fixed."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["Situation", "positions"]
 
 _MAX_ACTIVE_STEPS = 32
-"""Up to this number of microbatches, every number of active ones has a position; beyond, powers of two."""
+"""Up to this number of microbatches, every number of active ones has a position; above, only powers of two."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """Model, cluster and job, and the fields of the plan that is shown."""
+    """Model, cluster, job, and the fields of the plan on screen."""
 
     plan: Plan
     """A plan of the library; its version decides which techniques exist."""
@@ -40,18 +40,18 @@ class Situation:
 
     @property
     def shardable_gpus(self) -> int:
-        """GPUs that the other degrees leave for shards."""
+        """GPUs available to shards, after the other degrees."""
         return shardable_gpus(self.plan, self.fields, self.cluster.gpus)
 
     @property
     def samples_limit(self) -> int:
-        """Samples of one batch and step, all its accumulation steps together, within the job's limit of tokens."""
+        """Maximum samples per replica and step, over all accumulation steps, within the job's limit of tokens."""
         copies = max(batches_per_forward_pass(self.plan, self.fields, self.cluster.gpus), 1)
         return self.job.max_tokens_per_step // (self.model.sequence_length(self.job.sequence_length) * copies)
 
 
 def positions(situation: Situation) -> dict[str, list[Setting]]:
-    """Values of each control of the library; without a pipeline its schedule has none."""
+    """Values of each control of the library. Without a pipeline, its schedule has no control."""
     record = get_library(situation.plan.library)
     result: dict[str, list[Setting]] = {}
     for name in record.controls:
@@ -95,7 +95,7 @@ def _field_positions(name: str, situation: Situation) -> Iterable[Setting]:  # n
 
 
 def _batch_sizes(situation: Situation) -> list[int]:
-    """Multiples of the microbatches up to the job's limit of tokens; none where the job fixes the global batch."""
+    """Multiples of the microbatches up to the job's limit of tokens; none if the job fixes the global batch."""
     if situation.job.global_batch_size is not None:
         return []
     unit = situation.fields.get("microbatches", 1)

@@ -1,4 +1,4 @@
-"""Reading a library's dictionary and the script's settings as the fields of a plan."""
+"""Fields of a plan from a library's dictionary and the script's settings."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ def fields_from(
     library: str,
     plan_fields: frozenset[str],
 ) -> dict[str, Any]:
-    """Fields of the plan that a dictionary of parameters and script settings states.
+    """Fields of the plan of a dictionary of parameters and script settings.
 
-    Raises `PlanError` for whatever the library refuses, and for parameters that a plan does not hold.
+    Raises `PlanError` for settings that the library refuses, and for parameters that plans do not have.
     """
     if not isinstance(parameters, Mapping):
         raise PlanError(f"The library's parameters must be a dictionary, not {parameters!r}.")
     for violation in violations(parameters, version=version, library=library):
         raise PlanError(violation.text)
-    library_schema = schema(library)
+    facts = schema(library)
     values: dict[str, Any] = {}
     for key, value in parameters.items():
         if value is None:
             continue
-        name = _current_name(library_schema, key)
+        name = _current_name(facts, key)
         if name in plan_fields:
-            # Two names of one parameter have equal values here, or only one of them is on.
+            # Two names of one parameter have equal values, or only one of them is on.
             values[name] = value if name == key else values.get(name, False) or value
-        elif value != library_schema.defaults(version)[key]:
+        elif value != facts.defaults(version)[key]:
             raise PlanError(
-                f"{key}={value!r} is outside what a plan describes: leave it out here, or pass it with"
+                f"{key}={value!r} is not part of a plan: leave it out here, or pass it with"
                 f" smp.init({{{key!r}: {value!r}}}) in the script."
             )
-    for setting in library_schema.settings:
-        setting_name = next((name for name in (setting.key, *setting.aliases) if name in hyperparameters), None)
-        if setting_name is not None:
-            values[setting.key] = _setting(setting, hyperparameters[setting_name])
+    for setting in facts.settings:
+        used = next((name for name in (setting.key, *setting.aliases) if name in hyperparameters), None)
+        if used is not None:
+            values[setting.key] = _setting(setting, hyperparameters[used])
     precision = _precision(hyperparameters)
-    if precision is not None:  # SMP v1's plans have no such setting: it follows from the parameters
+    if precision is not None:  # SMP v1's plans have parameters for it instead
         values["precision"] = precision
     return values
 
@@ -62,16 +62,16 @@ def _precision(hyperparameters: Mapping[str, Any]) -> Any:
     return next((name for name in ("bf16", "fp16") if str(hyperparameters.get(name)).lower() in _ON), None)
 
 
-def _current_name(library_schema: Schema, key: str) -> str:
-    parameter = library_schema.parameter(key)
+def _current_name(facts: Schema, key: str) -> str:
+    parameter = facts.parameter(key)
     return parameter.alias_of if parameter is not None and parameter.alias_of else key
 
 
 def _setting(setting: Parameter, value: Any) -> Any:
-    """A script's setting as plans hold it: flags travel as 1 and 0 or as text, "none" stands for none."""
+    """A script's setting as a plan stores it. Flags may be 1 and 0 or texts, and "none" is none."""
     text = str(value).lower()
     if setting.key == "activation_checkpointing":
-        # AWS's scripts take a flag here, which checkpoints each layer.
+        # AWS's scripts have a flag here, which checkpoints each layer.
         return False if text in _OFF else "each" if text in _ON else value
     if setting.type == "bool" and text in (*_OFF, *_ON):
         return text in _ON

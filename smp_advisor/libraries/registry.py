@@ -1,4 +1,4 @@
-"""Which training libraries there are."""
+"""Registry of training libraries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIBRARIES = tuple(folder.replace("_", "-") for folder in _FOLDERS)
 """Names of the libraries that are part of the package."""
 
 DEFAULT_LIBRARY = LIBRARIES[0]
-"""Library of plans that name none."""
+"""Library of plans without a library name."""
 
 _REGISTERED: dict[str, Library] = {}
 

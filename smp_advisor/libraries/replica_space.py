@@ -1,4 +1,4 @@
-"""Every plan of a library whose data-parallel ranks are single GPUs: FSDP, DDP, Training Compiler."""
+"""All plans of a library whose data-parallel ranks are single GPUs: FSDP, DDP, Training Compiler."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def replica_space(
 ) -> Space:
     """All plans of a library in which each GPU processes batches of its own.
 
-    Axes: batch, gradient accumulation, checkpointing and sharding strategy, as far as its plans have them.
+    Axes: batch, gradient accumulation, checkpointing and sharding strategy, if its plans have them.
 
     Parameters
     ----------
     strategies
-        Sharding strategies to try, where no strategy is pinned.
+        Sharding strategies to try if none is pinned.
     """
-    plan_settings = plan_fields(library)
-    accumulates = "gradient_accumulation_steps" in plan_settings
+    names = plan_fields(library)
+    accumulates = "gradient_accumulation_steps" in names
     pairs = axes.accumulated_batches(job, model, cluster.gpus, pins if accumulates else {**pins, _STEPS: 1})
-    checkpointing: list[Checkpointing] = [False, "each"] if _CHECKPOINTING in plan_settings else [False]
+    checkpointing: list[Checkpointing] = [False, "each"] if _CHECKPOINTING in names else [False]
     rows = axes.crossed(pairs, [choice for choice in axes.memory_choices(checkpointing, pins) if not choice[1]])
     columns = {
         "batch_size": rows[:, 0] // rows[:, 1],
         _STEPS: rows[:, 1],
         _CHECKPOINTING: rows[:, 2],
     }
-    fields = [name for name in (*columns, "sharding_strategy") if name in plan_settings]
-    tried_strategies = [pins["sharding_strategy"]] if "sharding_strategy" in pins else strategies
-    blocks = [{**columns, "sharding_strategy": encoded("sharding_strategy", strategy)} for strategy in tried_strategies]
+    fields = [name for name in (*columns, "sharding_strategy") if name in names]
+    candidates = [pins["sharding_strategy"]] if "sharding_strategy" in pins else strategies
+    blocks = [{**columns, "sharding_strategy": encoded("sharding_strategy", strategy)} for strategy in candidates]
     shared = {"precision": job.precision, **{name: value for name, value in pins.items() if name not in fields}}
     return Space.of_blocks(library, cluster, job, fields, [(len(rows), block) for block in blocks or [columns]], shared)
 

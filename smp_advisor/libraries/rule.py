@@ -1,4 +1,4 @@
-"""Conditions and rules: which settings need or exclude each other, as the schema's data states them."""
+"""Conditions and rules of a schema: settings that require or exclude each other."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Condition:
     key: str
     operator: str
     value: Any
-    compared_key: str | None = None
-    """Name of the setting that it is compared with, instead of `value`."""
+    reference: str | None = None
+    """Name of the setting with which it is compared, instead of `value`."""
 
     @classmethod
     def parse(cls, key: str, text: str) -> Condition:
@@ -47,27 +47,27 @@ class Condition:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Settings it looks at."""
-        return (self.key,) if self.compared_key is None else (self.key, self.compared_key)
+        """Settings that it reads."""
+        return (self.key,) if self.reference is None else (self.key, self.reference)
 
-    def holds(self, written: Mapping[str, Any], effective: Mapping[str, Any]) -> bool:
+    def holds(self, settings: Mapping[str, Any], effective: Mapping[str, Any]) -> bool:
         """Whether it holds.
 
         Parameters
         ----------
-        written
-            Settings written by the user, for comparisons with null.
+        settings
+            Settings by the user, for comparisons with null.
         effective
-            The same, completed by the library's defaults, for all other comparisons.
+            The same with the library's defaults, for all other comparisons.
         """
-        right = self.value if self.compared_key is None else effective[self.compared_key]
-        left = (written if right is None else effective).get(self.key)
+        right = self.value if self.reference is None else effective[self.reference]
+        left = (settings if right is None else effective).get(self.key)
         return _OPERATORS[self.operator](left, right)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """Where every condition of `when` holds, every one of `needs` must."""
+    """If every condition of `when` holds, every one of `needs` must hold."""
 
     id: str
     when: tuple[Condition, ...]
@@ -78,11 +78,11 @@ class Rule:
     since: str | None = None
     until: str | None = None
     script_setting: bool = False
-    """About a setting of the training script, which an estimator alone does not show."""
+    """Whether it is about a setting of the training script, which an estimator alone does not show."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Settings it looks at, each once."""
+        """Settings that it reads, each once."""
         return tuple(dict.fromkeys(key for condition in (*self.when, *self.needs) for key in condition.keys))
 
     def applies_to(self, version: str) -> bool:
@@ -90,8 +90,8 @@ class Rule:
         after = self.since is None or release(self.since) <= release(version)
         return after and (self.until is None or release(version) <= release(self.until))
 
-    def broken_by(self, written: Mapping[str, Any], effective: Mapping[str, Any]) -> bool:
+    def broken_by(self, settings: Mapping[str, Any], effective: Mapping[str, Any]) -> bool:
         """Whether the settings break it."""
-        if not all(condition.holds(written, effective) for condition in self.when):
+        if not all(condition.holds(settings, effective) for condition in self.when):
             return False
-        return not all(condition.holds(written, effective) for condition in self.needs)
+        return not all(condition.holds(settings, effective) for condition in self.needs)

@@ -1,4 +1,4 @@
-"""Parameters and settings of a library, from its data file: one schema for validation, search, tooltips and export."""
+"""Schema of a library from its data file, for validation, search, tooltips and export."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Parameter:
 
     key: str
     type: Literal["int", "float", "bool", "str"]
-    """Compared strictly, as the library does: a bool is no int, 5e8 is no int, 1 is no float."""
+    """Compared strictly, like the library: a bool is not an int, 5e8 is not an int, 1 is not a float."""
     title: str
     doc: str
-    """Effect and cost, for tooltips."""
+    """Purpose and cost, for tooltips."""
     audience: Literal["user", "internal", "tensorflow"]
     group: str
-    """Where a form puts it."""
+    """Section of a form."""
     sources: tuple[str, ...]
     default: Any = None
-    """The library's; None where it is computed (`default_rule`) or where there is none."""
+    """Default of the library; None if it is computed (`default_rule`) or if there is none."""
     default_rule: str = ""
     documented_default: Any = None
     """Default in the documentation, if it differs."""
@@ -42,13 +42,13 @@ class Parameter:
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     internal_choices: tuple[str, ...] = ()
-    """Values the library takes that are not meant for users."""
+    """Values accepted by the library that are not for users."""
     script_choices: tuple[str, ...] = ()
-    """Values the library takes and the SageMaker SDK refuses: only ``smp.init`` in the script can pass them."""
+    """Values accepted by the library and refused by the SageMaker SDK: only ``smp.init`` in the script passes them."""
     nullable: bool = False
     since: str = "1.0.0"
     since_exact: bool = True
-    """False where `since` is only the earliest version in which it has been seen."""
+    """False if `since` is only the earliest version in which it has been seen."""
     until: str | None = None
     until_exact: bool = True
     alias_of: str | None = None
@@ -61,12 +61,12 @@ class Parameter:
     aliases: tuple[str, ...] = ()
     """Other names that AWS's and Hugging Face's scripts give a setting."""
     pattern: str = ""
-    """Regular expression of further accepted values; a form offers only `choices`."""
+    """Regular expression of all accepted values, if a form offers only `choices`."""
     accepts: str = ""
     """Description of `pattern`."""
 
     def exists_in(self, version: str) -> bool:
-        """Whether the library version takes it."""
+        """Whether the library version has it."""
         return release(self.since) <= release(version) and (
             self.until is None or release(version) <= release(self.until)
         )
@@ -74,27 +74,27 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schema:
-    """Everything one library can express."""
+    """Parameters, settings and rules of one library."""
 
     library: str
     name: str
-    """The library as people call it."""
+    """Title of the library."""
     compiled: str
-    """Day the facts were put together (ISO 8601)."""
+    """Day on which the data was compiled (ISO 8601)."""
     parameters: tuple[Parameter, ...]
     settings: tuple[Parameter, ...]
-    """Settings of the training script that a plan has in addition to the library's parameters."""
+    """Settings of the training script that are part of a plan."""
     rules: tuple[Rule, ...]
-    """Parameters that require or exclude each other."""
+    """Settings that require or exclude each other."""
     assumptions: tuple[tuple[tuple[Condition, ...], str], ...]
-    """Sentences on what no source states, with the conditions on the plan under which they apply."""
+    """Assumptions without a source, one sentence each, with the conditions on the plan under which they apply."""
 
     def parameter(self, key: str) -> Parameter | None:
         """Parameter of that name, in any version."""
         return _index(self.library).get(key)
 
     def parameters_for(self, version: str) -> tuple[Parameter, ...]:
-        """Parameters that a library version takes."""
+        """Parameters of a library version."""
         require_version(self.library, version)
         return tuple(parameter for parameter in self.parameters if parameter.exists_in(version))
 
@@ -103,11 +103,11 @@ class Schema:
         return next((setting for setting in self.settings if setting.key == key), None)
 
     def described(self, key: str) -> Parameter | None:
-        """Parameter or script setting of that name, for the forms and tooltips of a plan's fields."""
+        """Parameter or script setting of that name, for labels and tooltips of a field of the plan."""
         return self.parameter(key) or self.setting(key)
 
     def keys_for(self, version: str) -> frozenset[str]:
-        """Names that a library version takes."""
+        """Names of the parameters of a library version."""
         return _keys(self.library, version)
 
     def rules_for(self, version: str) -> tuple[Rule, ...]:
@@ -118,26 +118,26 @@ class Schema:
         """Return the library's default of every parameter of a version (read only)."""
         return _defaults(self.library, version)
 
-    def completed(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings with the library's default for each that is not given; older names count for newer ones."""
-        full = {**_all_defaults(self.library), **parameters}
+    def completed(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings with the library's default for each missing one; older names set newer ones."""
+        full = {**_all_defaults(self.library), **settings}
         for parameter in _aliases(self.library):
-            if parameter.key in parameters and parameter.alias_of not in parameters:
-                full[str(parameter.alias_of)] = parameters[parameter.key]
-        if "active_microbatches" in full and parameters.get("active_microbatches") is None:
+            if parameter.key in settings and parameter.alias_of not in settings:
+                full[str(parameter.alias_of)] = settings[parameter.key]
+        if "active_microbatches" in full and settings.get("active_microbatches") is None:
             full["active_microbatches"] = default_active_microbatches(
                 full["pipeline_parallel_degree"], full["microbatches"]
             )
         return full
 
     def nearest(self, key: str, version: str) -> str | None:
-        """Known name that is most like `key`, for "did you mean"."""
+        """Parameter most similar to `key`, for "did you mean"."""
         near = get_close_matches(key, sorted(self.keys_for(version)), n=1, cutoff=0.6)
         return near[0] if near else None
 
-    def nearest_field(self, name: str, fields: frozenset[str]) -> str | None:
-        """Field of a plan that is most like `name`."""
-        near = get_close_matches(name, sorted(fields), n=1, cutoff=0.6)
+    def nearest_field(self, name: str, names: frozenset[str]) -> str | None:
+        """Field of a plan most similar to `name`."""
+        near = get_close_matches(name, sorted(names), n=1, cutoff=0.6)
         return near[0] if near else None
 
     def assumptions_of(self, plan: object) -> list[str]:
@@ -149,7 +149,7 @@ class Schema:
         ]
 
     def versions_without(self, rule: Rule) -> tuple[str, ...]:
-        """Versions that do not have a rule, oldest first: where the combination works."""
+        """Versions without a rule, oldest first, in which the combination works."""
         return tuple(version for version in versions(self.library) if not rule.applies_to(version))
 
 
@@ -162,20 +162,20 @@ def schema(library: str = DEFAULT_LIBRARY) -> Schema:
     >>> schema("smp-v1").parameter("sdp_max_live_parameters").default
     1000000000
     """
-    table = get_library(library).table("schema.toml")
+    data = get_library(library).table("schema.toml")
     return Schema(
-        library=table["library"],
-        name=table["name"],
-        compiled=table["compiled"],
-        parameters=tuple(_parameter(entry) for entry in table.get("parameter", ())),
-        settings=tuple(_parameter(entry) for entry in table["setting"]),
-        rules=tuple(_rule(entry) for entry in table.get("rule", ())),
-        assumptions=tuple((_conditions(entry.get("when", {})), entry["text"]) for entry in table.get("assumption", ())),
+        library=data["library"],
+        name=data["name"],
+        compiled=data["compiled"],
+        parameters=tuple(_parameter(entry) for entry in data.get("parameter", ())),
+        settings=tuple(_parameter(entry) for entry in data["setting"]),
+        rules=tuple(_rule(entry) for entry in data.get("rule", ())),
+        assumptions=tuple((_conditions(entry.get("when", {})), entry["text"]) for entry in data.get("assumption", ())),
     )
 
 
 def default_of(key: str, library: str = DEFAULT_LIBRARY) -> int:
-    """The library's default of an integer parameter."""
+    """The library's default of a parameter of type int."""
     return int(_all_defaults(library)[key])
 
 
@@ -192,7 +192,7 @@ def _conditions(entry: Mapping[str, str]) -> tuple[Condition, ...]:
     return tuple(Condition.parse(key, text) for key, text in entry.items())
 
 
-# A search makes many thousand plans of one version: what depends on the version alone is worked out once.
+# A search makes many thousand plans of one version, so values that depend on the version alone are cached.
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Every plan of a library on a cluster, as columns."""
+"""All plans of a library on a cluster, as columns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Space:
     shared: Mapping[str, Any]
     """Fields that all plans share."""
     finish: Callable[[dict[str, Any]], dict[str, Any]] = dict
-    """Adds the fields of a plan that follow from its others."""
+    """Adds the fields of a plan that its other fields determine."""
 
     def __len__(self) -> int:
         return len(self.layout)
@@ -72,9 +72,9 @@ class Space:
         blocks
             Number of plans and, for each of `fields`, an array of codes or one code for the block.
         shared
-            Fields that all plans have in common, pinned ones among them.
+            Fields that all plans share, including pinned ones.
         finish
-            Adds the fields of a plan that follow from its others.
+            Adds the fields of a plan that its other fields determine.
         """
         parts = list(blocks)
         rows = sum(size for size, _ in parts)
@@ -97,16 +97,16 @@ def enumerate_plans(
     *,
     library: str = DEFAULT_LIBRARY,
 ) -> Space:
-    """All plans of a library on the cluster, none left out for being unpromising.
+    """All plans of a library on the cluster, including unpromising ones.
 
     Parameters
     ----------
     pins
-        Fields of the plan that are fixed. Those that its plans do not have are ignored.
+        Fixed fields of the plan. Fields that the library's plans lack are ignored.
     library
         Library of the plans.
     """
-    plan_settings = plan_fields(library)
+    names = plan_fields(library)
     return get_library(library).space(
-        model, cluster, job, {name: value for name, value in (pins or {}).items() if name in plan_settings}
+        model, cluster, job, {name: value for name, value in (pins or {}).items() if name in names}
     )

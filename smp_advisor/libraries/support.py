@@ -1,4 +1,4 @@
-"""Which instances a library runs on, and the nearest one that it does."""
+"""Instances supported by a library, and the nearest supported one."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = [
 
 @cache
 def supported_instances(library: str) -> tuple[Instance, ...]:
-    """Instances that AWS lists for a library, or that the SDK takes where there is no list."""
-    entry = facts(library)["instances"]
-    if "supported" in entry:
-        return tuple(known_instance(name) for name in entry["supported"])
-    families = entry.get("families")
+    """Instances that AWS lists for a library, or that the SDK accepts if there is no list."""
+    rules = facts(library)["instances"]
+    if "supported" in rules:
+        return tuple(known_instance(name) for name in rules["supported"])
+    families = rules.get("families")
     return tuple(instance for instance in instances() if families is None or instance_family(instance.name) in families)
 
 
 @cache
 def suggested_instances(library: str) -> tuple[Instance, ...]:
-    """Supported instances that are worth suggesting: those that can still be expected to be had."""
-    entry = facts(library)["instances"]
-    names, families = entry.get("not_suggested", ()), entry.get("not_suggested_families", ())
+    """Supported instances to suggest: those that AWS still offers widely."""
+    rules = facts(library)["instances"]
+    names, families = rules.get("not_suggested", ()), rules.get("not_suggested_families", ())
     return tuple(
         instance
         for instance in supported_instances(library)
@@ -46,7 +46,7 @@ def suggested_instances(library: str) -> tuple[Instance, ...]:
 
 
 def instance_family(name: str) -> str:
-    """Family in an instance's name: ``p4d`` of ``ml.p4d.24xlarge``."""
+    """Family of an instance name: ``p4d`` of ``ml.p4d.24xlarge``."""
     return name.removeprefix("ml.").split(".")[0]
 
 
@@ -63,7 +63,7 @@ def require_supported_instance(library: str, instance: Instance | str) -> str:
     Returns
     -------
     str
-        A sentence for the user about hardware that is allowed although AWS does not list it; empty otherwise.
+        A sentence for the user about hardware that is allowed but not listed by AWS; empty otherwise.
 
     Examples
     --------
@@ -73,12 +73,12 @@ def require_supported_instance(library: str, instance: Instance | str) -> str:
     "ml.p5en.48xlarge is not in a confirmed AWS list for SMP v2: check that a job starts before relying on it."
     """
     machine = known_instance(instance) if isinstance(instance, str) else instance
-    entry = facts(library)
-    rules = entry["instances"]
+    data = facts(library)
+    rules = data["instances"]
     if machine.custom:
         if rules.get("any"):
             return ""
-        return f"{machine.name} is custom hardware: AWS lists {entry['name']} for SageMaker's own instances only."
+        return f"{machine.name} is custom hardware: AWS lists {data['name']} for SageMaker's own instances only."
     if machine in supported_instances(library):
         return ""
     near = nearest_supported(library, machine)
@@ -86,28 +86,28 @@ def require_supported_instance(library: str, instance: Instance | str) -> str:
     words = machine.gpu.split()
     if any(gpu in words for gpu in rules.get("unconfirmed_gpus", ())):
         return (
-            f"{machine.name} is not in a confirmed AWS list for {entry['name']}: check that a job starts before"
+            f"{machine.name} is not in a confirmed AWS list for {data['name']}: check that a job starts before"
             " relying on it."
         )
     if any(gpu in words for gpu in rules.get("newer_than_cuda_11", ())):
-        raise InstanceError(f"{entry['name']} runs on CUDA 11 only and cannot use {machine.name}; {usable}.")
+        raise InstanceError(f"{data['name']} runs on CUDA 11 only and cannot use {machine.name}; {usable}.")
     if "families" in rules:
         raise InstanceError(
-            f"The SageMaker SDK takes {entry['name']} on the families {', '.join(rules['families'])} only, not on"
+            f"The SageMaker SDK takes {data['name']} on the families {', '.join(rules['families'])} only, not on"
             f" {machine.name}; {usable}."
         )
     if machine.gpus == 1:
         raise InstanceError(
-            f"{machine.name} has a single GPU and is not on AWS's list for {entry['name']}, which divides a model over"
+            f"{machine.name} has a single GPU and is not on AWS's list for {data['name']}, which divides a model over"
             f" the GPUs of a node; {usable}."
         )
-    raise InstanceError(f"{machine.name} is not on AWS's list for {entry['name']}; {usable}.")
+    raise InstanceError(f"{machine.name} is not on AWS's list for {data['name']}; {usable}.")
 
 
 def nearest_supported(library: str, machine: Instance) -> Instance:
-    """Find the supported instance that is most similar in GPU memory, GPUs per node and price, by ratio.
+    """Find the supported instance most similar to another in GPU memory, GPUs per node and price, by ratio.
 
-    Less memory per GPU counts twice, because a model that fits there may not fit here.
+    Less memory per GPU counts twice, because the model may then not fit.
     """
 
     def distance(candidate: Instance) -> float:

@@ -1,4 +1,4 @@
-"""Checking settings against a library's schema: names, versions, types, ranges, and what needs or excludes what."""
+"""Checks of settings against a library's schema: names, versions, types, ranges, and combinations."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.libraries.registry import DEFAULT_LIBRARY
 from smp_advisor.libraries.schema import Parameter, Schema, schema
 from smp_advisor.libraries.version import release
 
@@ -22,66 +23,66 @@ _ARTICLE = {"int": "an int", "float": "a float", "bool": "a bool", "str": "a str
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Violation:
-    """One thing the library (or the SDK that submits the job) refuses."""
+    """One reason why the library, or the SDK that submits the job, refuses settings."""
 
     rule: str
     """``unknown``, ``version``, ``type``, ``range``, ``choice``, or the id of a rule in the schema."""
     keys: tuple[str, ...]
     """Settings involved."""
     text: str
-    """One sentence: what is wrong, with its values, and what would do."""
+    """One sentence: the problem with its values, and the remedy."""
 
 
 def violations(
     parameters: Mapping[str, Any],
     *,
     version: str,
-    library: str = "smp-v1",
+    library: str = DEFAULT_LIBRARY,
     settings: Mapping[str, Any] | None = None,
 ) -> Iterator[Violation]:
-    """Yield what is wrong with a dictionary of library parameters, names and types first.
+    """Yield the problems of a dictionary of library parameters, names and types first.
 
     Parameters
     ----------
     parameters
-        As the estimator takes them (``mp_parameters``).
+        Parameters as the estimator takes them (``mp_parameters``).
     version
         Library version.
     library
-        Which library.
+        Name of the library.
     settings
-        Script settings (``batch_size``, ``activation_checkpointing``) where they are known; rules about them are left
-        out otherwise.
+        Script settings (``batch_size``, ``activation_checkpointing``) if they are known. Otherwise, rules about them
+        are skipped.
 
     Examples
     --------
     >>> next(violations({"microbatches": 4.0}, version="1.15.0")).text
     'microbatches must be an int and 4.0 is a float: write int(4).'
     """
-    library_schema = schema(library)
+    facts = schema(library)
     doubtful: set[str] = set()
     for key, value in parameters.items():
-        violation = _single(library_schema, version, key, value)
+        violation = _single(facts, version, key, value)
         if violation is not None:
             doubtful.add(key)
             yield violation
-    checked = {key: value for key, value in parameters.items() if key not in doubtful}
-    effective = library_schema.completed(checked)
+    stored = {key: value for key, value in parameters.items() if key not in doubtful}
+    effective = facts.completed(stored)
     if settings is not None:
-        checked.update(settings)
+        stored.update(settings)
         effective.update(settings)
-    for rule in library_schema.rules_for(version):
+    for rule in facts.rules_for(version):
         if (rule.script_setting and settings is None) or (doubtful and not doubtful.isdisjoint(rule.keys)):
             continue
-        if rule.broken_by(checked, effective):
-            yield Violation(rule=rule.id, keys=rule.keys, text=_sentence(library_schema, rule, effective))
+        if rule.broken_by(stored, effective):
+            yield Violation(rule=rule.id, keys=rule.keys, text=_sentence(facts, rule, effective))
 
 
 def setting_violations(settings: Mapping[str, Any], *, library: str) -> Iterator[Violation]:
-    """Yield what is wrong with script settings, each by itself."""
-    library_schema = schema(library)
+    """Yield the problems of script settings, each by itself."""
+    facts = schema(library)
     for key, value in settings.items():
-        setting = library_schema.setting(key)
+        setting = facts.setting(key)
         if setting is None:
             continue
         text = _setting_text(setting, value)
@@ -107,18 +108,18 @@ def _setting_text(setting: Parameter, value: object) -> str:
     return ""
 
 
-def _single(library_schema: Schema, version: str, key: object, value: object) -> Violation | None:
-    """Violation of one parameter by itself."""
-    parameter = library_schema.parameter(key) if isinstance(key, str) else None
+def _single(facts: Schema, version: str, key: object, value: object) -> Violation | None:
+    """Problem of one parameter by itself; None if it has none."""
+    parameter = facts.parameter(key) if isinstance(key, str) else None
     if parameter is None:
-        near = library_schema.nearest(key, version) if isinstance(key, str) else None
-        hint = f"the nearest it has is {near}" if near else "leave it out"
+        near = facts.nearest(key, version) if isinstance(key, str) else None
+        hint = f"the most similar one is {near}" if near else "leave it out"
         return Violation(
-            rule="unknown", keys=(str(key),), text=f"{library_schema.name} {version} has no parameter {key!r}: {hint}."
+            rule="unknown", keys=(str(key),), text=f"{facts.name} {version} has no parameter {key!r}: {hint}."
         )
     fault = None
     if not parameter.exists_in(version):
-        fault = "version", _absence(library_schema, parameter, version)
+        fault = "version", _absence(facts, parameter, version)
     elif value is None and parameter.nullable:
         pass
     elif type(value) is not _TYPES[parameter.type]:
@@ -137,28 +138,26 @@ def _within(parameter: Parameter, value: float) -> bool:
     return above and below
 
 
-def _absence(library_schema: Schema, parameter: Parameter, version: str) -> str:
+def _absence(facts: Schema, parameter: Parameter, version: str) -> str:
     key = parameter.key
     if parameter.until is not None and release(version) > release(parameter.until):
         return (
-            f"{library_schema.name} {version} no longer takes {key}, last seen in {parameter.until}: leave it out"
+            f"{facts.name} {version} no longer takes {key}, last seen in {parameter.until}: leave it out"
             f" ({parameter.doc.rstrip('.')})."
         )
     older = next(
         (
-            parameter_in_version.key
-            for parameter_in_version in library_schema.parameters
-            if parameter_in_version.alias_of == key
-            and parameter_in_version.exists_in(version)
-            and not parameter_in_version.deprecated
+            alias.key
+            for alias in facts.parameters
+            if alias.alias_of == key and alias.exists_in(version) and not alias.deprecated
         ),
         None,
     )
     if older:
-        return f"{key} came with {library_schema.name} {parameter.since} and is called {older} in {version}: rename it."
+        return f"{key} came with {facts.name} {parameter.since}; in {version}, its name is {older}: rename it."
     came = "came with" if parameter.since_exact else "is not known before"
     return (
-        f"{key} {came} {library_schema.name} {parameter.since} and the version is {version}: leave it out, or use"
+        f"{key} {came} {facts.name} {parameter.since} and the version is {version}: leave it out, or use"
         f" {parameter.since} or newer."
     )
 
@@ -172,8 +171,7 @@ def _type_text(parameter: Parameter, value: object) -> str:
     elif expected == "bool":
         remedy = "write True or False"
     elif expected == "str":
-        choices = parameter.choices
-        remedy = f"write {_either(choices)}" if choices else "write a text"
+        remedy = f"write {_either(parameter.choices)}" if parameter.choices else "write a text"
     else:
         remedy = "write a whole number" if expected == "int" else "write a number with a decimal point"
     described = f"{value!r} is {_ARTICLE.get(kind, f'a {kind}')}" if value is not None else "None is no value"
@@ -181,7 +179,7 @@ def _type_text(parameter: Parameter, value: object) -> str:
 
 
 def _short(value: float) -> str:
-    """A float as people write it: 5e8 rather than 500000000.0."""
+    """Short form of a float: 5e8 instead of 500000000.0."""
     text = f"{value:g}".replace("e+0", "e").replace("e+", "e")
     return text if float(text) == value else repr(value)
 
@@ -207,9 +205,9 @@ def _either(choices: tuple[str, ...]) -> str:
     return " or ".join(repr(choice) for choice in choices)
 
 
-def _sentence(library_schema: Schema, rule: Rule, effective: Mapping[str, Any]) -> str:
+def _sentence(facts: Schema, rule: Rule, effective: Mapping[str, Any]) -> str:
     values = ", ".join(f"{key}={effective.get(key)!r}" for key in rule.keys)
-    elsewhere = library_schema.versions_without(rule)
-    # Only a newer version is a remedy: the rules that end do so because the library gained a feature.
-    remedy = f"{rule.fix}, or use {library_schema.name} {elsewhere[0]}, which allows it" if elsewhere else rule.fix
+    elsewhere = facts.versions_without(rule)
+    # Only a newer version is a remedy: rules end because the library gains a feature.
+    remedy = f"{rule.fix}, or use {facts.name} {elsewhere[0]}, which allows it" if elsewhere else rule.fix
     return f"{rule.what} ({values}): {remedy}."

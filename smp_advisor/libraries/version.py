@@ -1,4 +1,4 @@
-"""Versions of the library and the container image that holds each."""
+"""Versions of a library and their container images."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ class Image:
     library: str
     version: str
     framework_version: str
-    """Framework's version, the estimator's ``framework_version``, or its ``pytorch_version`` or ``tensorflow_version``
-    where the estimator is Hugging Face's."""
+    """Version of the framework: the estimator's ``framework_version``, or ``pytorch_version`` or ``tensorflow_version``
+    of Hugging Face's estimator."""
     py_version: str
     estimator: Literal["PyTorch", "HuggingFace", "TensorFlow"] = "PyTorch"
     """Class of SDK 2.x that selects the image."""
     transformers_version: str = ""
-    """Of Hugging Face's containers."""
+    """Version of transformers in Hugging Face's containers."""
     repository: str = "pytorch-training"
     account: str = "763104351884"
     """Registry account in most regions."""
     tag: str = ""
-    """Of the image, where the SDK can't be relied on for it; else the SDK derives it from the versions."""
+    """Tag of the image, if the SDK does not derive the right one from the versions."""
     min_sdk: str = ""
-    """First SDK 2.x release that knows it, empty where any will do."""
+    """First SDK 2.x release with this version; empty for any."""
     superseded_by: str = ""
-    """Newer library version that the same image tag holds by now."""
+    """Newer library version that now has the same image tag."""
     released: str = ""
-    """Day of the library's release (ISO 8601), empty where unknown."""
+    """Day of the library's release (ISO 8601); empty if unknown."""
     note: str = ""
     assumed: bool = False
-    """Whether the pair is inferred rather than in AWS's table."""
+    """Whether the pair is inferred and not in AWS's table."""
 
 
 @cache
@@ -60,7 +60,7 @@ def release(version: str) -> tuple[int, ...]:
 
 @cache
 def facts(library: str) -> dict[str, Any]:
-    """Versions, images and instances of a library as its data file states them."""
+    """Versions, images and instances of a library from its data file."""
     record = get_library(library)
     return {
         **table(record.versions_package or record.package, "versions.toml"),
@@ -72,8 +72,8 @@ def facts(library: str) -> dict[str, Any]:
 @cache
 def images(library: str) -> tuple[Image, ...]:
     """Image of every version of a library, oldest first."""
-    table = facts(library)
-    return tuple(Image(library=library, **{**table.get("defaults", {}), **entry}) for entry in table["version"])
+    data = facts(library)
+    return tuple(Image(library=library, **{**data.get("defaults", {}), **entry}) for entry in data["version"])
 
 
 @cache
@@ -102,12 +102,10 @@ def image(library: str, version: str) -> Image:
 
 def require_version(library: str, version: object) -> None:
     """Raise `PlanError` unless the library has that version."""
-    known_versions = versions(library)
-    if version in known_versions:
+    names = versions(library)
+    if version in names:
         return
-    # By its first two numbers: difflib would answer 1.16.0 with 1.6.0.
-    near = [
-        entry for entry in known_versions if isinstance(version, str) and entry.split(".")[:2] == version.split(".")[:2]
-    ]
-    hint = f"use {' or '.join(near)}" if near else f"known are {', '.join(known_versions)}"
+    # By its first two numbers: difflib suggests 1.6.0 for 1.16.0.
+    near = [name for name in names if isinstance(version, str) and name.split(".")[:2] == version.split(".")[:2]]
+    hint = f"use {' or '.join(near)}" if near else f"known versions are {', '.join(names)}"
     raise PlanError(f"{facts(library)['name']} has no version {version!r}: {hint}.")

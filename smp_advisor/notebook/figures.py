@@ -62,7 +62,7 @@ def figures(model: Model, estimate: Estimate) -> list[Figure]:
     """Figures for the decision, with the same labels in the same order for every plan of a job."""
     rate, step = "", f"{estimate.global_batch_size:,} samples"
     if model.reads_tokens:
-        rate = f"{_three_digits(estimate.tokens_per_second)} tokens/s; "
+        rate = f"{_rounded(estimate.tokens_per_second)} tokens/s; "
         step += f", {estimate.tokens_per_step:,} tokens"
     low, high = (amount(model, end) for end in estimate.tokens_per_second_range)
     peak, usable = estimate.memory.peak.total_gib, estimate.usable_gpu_memory_gib
@@ -70,7 +70,7 @@ def figures(model: Model, estimate: Estimate) -> list[Figure]:
         Figure("Memory per GPU", f"{peak:,.1f} of {gib(usable)}", _memory_note(estimate), "needed_gib"),
         Figure(
             "Throughput",
-            f"{_three_digits(estimate.samples_per_second)} samples/s",
+            f"{_rounded(estimate.samples_per_second)} samples/s",
             f"{rate}{_range(low, high)}",
             "tokens_per_second_range",
         ),
@@ -104,7 +104,7 @@ def _range(low: float, high: float) -> str:
 
 
 def _rounded(value: float) -> str:
-    """Three significant digits: the ends of an interval are no more exact."""
+    """Three significant digits, because the interval of the estimate is wide."""
     rounded = float(f"{value:.3g}")
     return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"
 
@@ -124,10 +124,6 @@ def _probability(estimate: Estimate) -> str:
     if value < 0.01:
         return "under 1 % likely to fit"
     return f"{100 * value:.0f} % likely to fit"
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _days(days: float) -> str:

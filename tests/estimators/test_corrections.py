@@ -63,7 +63,7 @@ def require_final_correction(library, changed):
         if f"{key!r}: {_written(value)}," in report.corrected:
             assert f"# {key}" in report.corrected
     if not again:
-        assert again.plan is not None or "outside what a plan describes" in again.unresolved[0].what
+        assert again.plan is not None or "is not part of a plan" in again.unresolved[0].what
 
 
 def _written(value):

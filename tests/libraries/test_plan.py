@@ -183,7 +183,7 @@ REFUSED = [
     ({"optimize": "fast"}, "'speed' or 'memory', not 'fast'", {"optimize": "memory"}),
     ({"pipeline": "_only_forward"}, "'interleaved' or 'simple'", {"pipeline": "simple"}),
     ({"version": "1.15"}, "no version '1.15': use 1.15.0", {"version": "1.15.0"}),
-    ({"version": 1.15}, "known are 1.4.0", {"version": "1.15.0"}),
+    ({"version": 1.15}, "known versions are 1.4.0", {"version": "1.15.0"}),
     ({"library": "smp-v9"}, "library must be one of smp-v1", {"library": "smp-v1"}),
     ({"tensor_parallel_seed": 10**2600}, "SageMaker takes 2500", {"tensor_parallel_seed": 10}),
 ]
@@ -202,7 +202,7 @@ def test_refused_in_one_sentence_and_accepted_once_it_is_heeded(fields, words, c
 
 def test_reading_a_misspelt_parameter_names_the_nearest():
     with pytest.raises(
-        PlanError, match=r"no parameter 'tensor_paralel_degree'.*nearest it has is tensor_parallel_degree"
+        PlanError, match=r"no parameter 'tensor_paralel_degree'.*most similar one is tensor_parallel_degree"
     ):
         Plan.from_parameters({"tensor_paralel_degree": 4})
 
@@ -237,7 +237,7 @@ def test_reading_the_older_name_of_fp16():
 def test_reading_passes_over_what_is_not_a_plans_and_refuses_what_it_would_lose():
     read = Plan.from_parameters({"fast_mode": False}, {"batch_size": 3, "learning_rate": 1e-4})
     assert read.batch_size == 3
-    with pytest.raises(PlanError, match="fast_mode=True is outside what a plan describes"):
+    with pytest.raises(PlanError, match="fast_mode=True is not part of a plan"):
         Plan.from_parameters({"fast_mode": True})
 
 

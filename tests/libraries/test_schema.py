@@ -99,7 +99,7 @@ def test_parameters_come_with_their_version_and_go_with_it():
     gone = next(violations({"deterministic_server": True}, version="1.15.0"))
     assert "no longer takes deterministic_server" in gone.text
     renamed = next(violations({"pipeline_parallel_degree": 2}, version="1.5.0"))
-    assert "called partitions in 1.5.0" in renamed.text
+    assert "in 1.5.0, its name is partitions" in renamed.text
 
 
 def test_what_the_documentation_and_the_library_state_differently_is_kept_apart():
@@ -149,7 +149,7 @@ def test_versions_run_from_1_4_to_1_15_in_order():
 
 
 def test_an_unknown_version_is_refused_with_the_known_ones():
-    with pytest.raises(PlanError, match=r"SMP v1 has no version '1.16.0': known are 1.4.0, .*, 1.15.0\.$"):
+    with pytest.raises(PlanError, match=r"SMP v1 has no version '1.16.0': known versions are 1.4.0, .*, 1.15.0\.$"):
         image("smp-v1", "1.16.0")
     with pytest.raises(PlanError, match=r"library must be one of smp-v1, .*, fsdp, not 'deepspeed'"):
         schema("deepspeed")

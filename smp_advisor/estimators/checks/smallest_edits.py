@@ -143,7 +143,7 @@ def _for_rule(rule: Rule, parameters: Mapping[str, Any], effective: Mapping[str,
 
 def _satisfying(condition: Condition, effective: Mapping[str, Any]) -> Any:
     """A value that makes a condition true."""
-    right = condition.value if condition.compared_key is None else effective.get(condition.compared_key)
+    right = condition.value if condition.reference is None else effective.get(condition.reference)
     if condition.operator in ("==", "<=", ">="):
         return right
     if condition.operator == "<" and isinstance(right, int):

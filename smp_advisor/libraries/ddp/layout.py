@@ -1,4 +1,4 @@
-"""Plans that keep a replica on each GPU in the neutral form of the cost model."""
+"""Layouts of DDP plans for the cost model."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class DdpPlan(Plan):
     library: str = "ddp"
     version: str = "2.5.1"
     batch_size: int = 1
-    """Samples of one GPU's forward pass."""
+    """Samples per GPU and forward pass."""
     gradient_accumulation_steps: int = 1
     precision: Precision = "bf16"
     activation_checkpointing: Checkpointing = False

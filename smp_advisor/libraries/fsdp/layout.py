@@ -1,4 +1,4 @@
-"""Plans of PyTorch FSDP in the neutral form of the cost model."""
+"""Layouts of FSDP plans for the cost model."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _HYBRID, _KEEPING = (
 )
 
 _PREFETCHED_UNITS = 2
-"""Blocks FSDP holds gathered: the one that runs and the next (``limit_all_gathers``, backward prefetch)."""
+"""Gathered blocks of FSDP: the running one and the next (``limit_all_gathers``, backward prefetch)."""
 
 
 def prefetched_units(plans: PlanColumns) -> NDArray[np.int64]:
-    """Blocks that are gathered at a time; 0 where the strategy keeps every gathered block until the backward pass."""
+    """Blocks gathered at a time; 0 if the strategy keeps all gathered blocks until the backward pass."""
     return np.where(np.isin(plans["sharding_strategy"], _KEEPING), 0, _PREFETCHED_UNITS)
 
 
 def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
-    """Columns of the cost model for columns of plans. The hybrid strategies shard within a node."""
+    """Columns of the cost model for columns of plans. Hybrid strategies shard within a node."""
     hybrid = np.isin(plans["sharding_strategy"], _HYBRID)
     if cluster is None and hybrid.any():
         raise ValueError("FSDP's hybrid strategies shard within a node: pass the cluster")

@@ -29,7 +29,7 @@ class FsdpPlan(Plan):
     library: str = "fsdp"
     version: str = "2.5.1"
     batch_size: int = 1
-    """Samples of one GPU's forward pass."""
+    """Samples per GPU and forward pass."""
     gradient_accumulation_steps: int = 1
     precision: Precision = "bf16"
     activation_checkpointing: Checkpointing = False
@@ -41,6 +41,6 @@ class FsdpPlan(Plan):
         return True
 
     def shard_degree(self, cluster: Cluster) -> int:
-        """GPUs that share the parameters: those of a node for the hybrid strategies, else all."""
+        """GPUs over which parameters are sharded: those of a node for hybrid strategies, else all."""
         hybrid = "hybrid" in self.sharding_strategy
         return min(cluster.gpus_per_node, cluster.gpus) if hybrid else cluster.gpus

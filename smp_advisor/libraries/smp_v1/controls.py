@@ -1,4 +1,4 @@
-"""Controls of SMP v1: the two kinds of sharding are one control."""
+"""Controls of SMP v1, with one control for both kinds of sharding."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class SmpV1Controls(ControlCodec):
     """One choice of sharding: none, optimizer state, or everything over N GPUs."""
 
     def settings(self, names: tuple[str, ...], fields: Mapping[str, Any]) -> Settings:
-        """Values of the controls; the library's default of active microbatches is shown as a number."""
+        """Values of the controls, with the library's default of active microbatches as a number."""
         active = fields["active_microbatches"] or default_active_microbatches(
             fields["pipeline_parallel_degree"], fields["microbatches"]
         )
         return super().settings(names, {**fields, "sharding": _sharding(fields), "active_microbatches": active})
 
     def fields(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of a plan; active microbatches at the library's default are left to the library."""
+        """Fields of a plan. Active microbatches are None for the library's default."""
         fields = super().fields(settings)
         if "sharding" in fields:
             sharding = fields.pop("sharding")
@@ -85,5 +85,5 @@ class SmpV1Controls(ControlCodec):
         return "Sharding" if name == "sharding" else ""
 
     def described_by(self, name: str) -> str:
-        """Field whose description in the schema is the control's."""
+        """Field whose description in the schema applies to the control."""
         return "shard_optimizer_state" if name == "sharding" else name

@@ -1,4 +1,4 @@
-"""Plans of SMP v1 in the neutral form of the cost model."""
+"""Layouts of SMP v1 plans for the cost model."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
         pipeline_parallel_degree=pipeline,
         shard_level=np.where(np.asarray(shards) > 1, 3, plans["shard_optimizer_state"]),
         shard_degree=np.where(np.asarray(shards) > 1, shards, 0),
-        # Without prescaled_batch, every rank of a tensor-parallel group brings a batch and the group processes them
-        # together.
+        # Without prescaled_batch, every rank of a tensor-parallel group reads a batch, and the group processes all of
+        # them together.
         batch_samples=plans["batch_size"] * np.where(plans["prescaled_batch"], 1, tensor),
         microbatches=microbatches,
         active_microbatches=np.where(simple, microbatches, in_flight),

@@ -1,4 +1,4 @@
-"""Whether a plan of SMP v1 suits a cluster and a model."""
+"""Mismatches of SMP v1 plans with clusters and models."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["cluster_mismatches", "model_mismatches"]
 
 
 def cluster_mismatches(plan: Plan, cluster: Cluster, replicas: int) -> Iterator[str]:
-    """Yield how the groups of a plan do not go into a cluster that holds `replicas` of the model."""
+    """Yield mismatches of a plan with a cluster that has `replicas` of the model."""
     if not plan.ddp and replicas > 1:
         yield (
             f"ddp is off, but the cluster's {cluster.gpus} GPUs hold {replicas} replicas of the model: set ddp to True."
         )
     shards = plan.sharded_data_parallel_degree
     if replicas % shards:
-        # Ranks of a tensor-parallel group hold different slices, so shards are spread over replicas only.
+        # Ranks of a tensor-parallel group have different slices, so only replicas share shards.
         divided = "data-parallel degree" if plan.tensor_parallel_degree == 1 else "reduced data-parallel degree"
         yield (
             f"sharded_data_parallel_degree ({shards}) must divide the {divided}, which is {replicas} on {cluster.gpus}"
@@ -34,7 +34,7 @@ def cluster_mismatches(plan: Plan, cluster: Cluster, replicas: int) -> Iterator[
 
 
 def model_mismatches(plan: Plan, model: Model, job: Job | None) -> Iterator[str]:
-    """Yield how a plan does not go with a model and its sequences."""
+    """Yield mismatches of a plan with a model and its sequences."""
     degree = plan.tensor_parallel_degree
     if job is not None and plan.prescaled_batch:
         length = model.sequence_length(job.sequence_length)

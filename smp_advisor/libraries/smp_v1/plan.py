@@ -34,7 +34,7 @@ class SmpV1Plan(Plan):
     shard_optimizer_state: bool = False
     microbatches: int = 1
     active_microbatches: int | None = None
-    """None: the library's own default, min(pipeline_parallel_degree + 2, microbatches)."""
+    """None for the library's default, min(pipeline_parallel_degree + 2, microbatches)."""
     pipeline: Literal["interleaved", "simple"] = "interleaved"
     optimize: Literal["speed", "memory"] = "speed"
     placement_strategy: str = "cluster"
@@ -42,10 +42,10 @@ class SmpV1Plan(Plan):
     fp16: bool = False
     bf16: bool = False
     ddp: bool | None = None
-    """None is read as True: every plan but one replica on exactly as many GPUs needs it, and that one takes it."""
+    """None means True: all plans with more than one replica require it, and others accept it."""
     offload_activations: bool = False
     activation_loading_horizon: int | None = None
-    """None here and below: the library's own default."""
+    """None here and below: the library's default."""
     auto_partition: bool = True
     default_partition: int | None = None
     delayed_parameter_initialization: bool = False
@@ -95,11 +95,11 @@ class SmpV1Plan(Plan):
 
     @property
     def batches_per_group(self) -> int:
-        """Without `prescaled_batch`, every rank of a tensor-parallel group brings a batch of its own."""
+        """Batches per tensor-parallel group: one with `prescaled_batch`, else one per rank."""
         return 1 if self.prescaled_batch else self.tensor_parallel_degree
 
     def shard_degree(self, cluster: Cluster) -> int:
-        """GPUs that share parameters: the sharded data parallel degree."""
+        """GPUs over which parameters are sharded: the sharded data parallel degree."""
         del cluster
         return self.sharded_data_parallel_degree
 
@@ -111,14 +111,14 @@ class SmpV1Plan(Plan):
     @property
     def parameters(self) -> dict[str, Any]:
         """``mp_parameters``: the library's parameters, exactly as the estimator takes them."""
-        keys = schema("smp-v1").keys_for(self.version)
+        names = schema(self.library).keys_for(self.version)
         # The name pipeline_parallel_degree came with 1.6; before, the same parameter is `partitions`.
-        degree = "pipeline_parallel_degree" if "pipeline_parallel_degree" in keys else "partitions"
+        degree = "pipeline_parallel_degree" if "pipeline_parallel_degree" in names else "partitions"
         written: dict[str, Any] = {degree: self.pipeline_parallel_degree}
         if self.default_partition is not None:
             # The SageMaker SDK (2.x) compares default_partition with `partitions` and raises KeyError without it.
             written["partitions"] = self.pipeline_parallel_degree
-        if "tensor_parallel_degree" in keys or self.tensor_parallel_degree != 1:
+        if "tensor_parallel_degree" in names or self.tensor_parallel_degree != 1:
             written["tensor_parallel_degree"] = self.tensor_parallel_degree
         written.update({name: getattr(self, name) for name in _ALWAYS})
         if self.active_microbatches is not None:
@@ -138,7 +138,7 @@ class SmpV1Plan(Plan):
 
     @classmethod
     def from_reading(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        """As `Plan.from_reading`: ddp is off unless stated, and precision is a flag of the library."""
+        """Like `Plan.from_reading`; ddp is off by default, and precision is a flag of the library."""
         flagged = "fp16" if settings.get("fp16") else "bf16" if settings.get("bf16") else "fp32"
         precision = settings.pop("precision", flagged)
         if precision != flagged:
@@ -156,8 +156,8 @@ class SmpV1Plan(Plan):
 
 
 _ALWAYS = ("microbatches", "ddp", "optimize")
-"""Written even at their default: documentation and library disagree on the default of ``optimize``
-(documentation: memory; library: speed), and ddp is needed wherever a replica is smaller than the cluster."""
+"""Always written: documentation and library have different defaults of ``optimize`` (documentation: memory; library:
+speed), and ddp is required if a replica is smaller than the cluster."""
 
 _WHERE_CHANGED = (
     "placement_strategy",

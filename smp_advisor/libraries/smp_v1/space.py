@@ -1,4 +1,4 @@
-"""Every plan of SMP v1 on a cluster."""
+"""All plans of SMP v1 on a cluster."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _FIELDS = (
     "activation_checkpointing",
     "offload_activations",
 )
-"""Fields that the rows decide; any other pinned field goes to the plan as it is."""
+"""Fields that the search varies. Other pinned fields are passed to the plan."""
 
 
 def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Space:
-    """All plans of SMP v1 on the cluster, none left out for being unpromising.
+    """All plans of SMP v1 on the cluster, including unpromising ones.
 
     Axes: tensor and pipeline parallel degrees that divide the cluster and the model, optimizer-state sharding, sharded
     data parallel degrees, checkpointing strategies, offloading, batch, microbatches, active microbatches and both
-    pipeline schedules. Where an axis has too many values to try all of them, `axes` defines which are tried. Twins of
-    equal cost are listed once: a batch per tensor-parallel group stands for the same batch brought by its ranks, and
+    pipeline schedules. For axes with too many values, `axes` selects some. Equivalent plans appear once: a
+    batch per tensor-parallel group represents the same samples in batches of its ranks, and
     ``placement_strategy="cluster"`` keeps a tensor-parallel group together.
 
     Parameters
     ----------
     pins
-        Plan fields that are fixed.
+        Fixed fields of the plan.
     """
     shared = {
         "fp16": job.precision == "fp16",
@@ -58,7 +58,7 @@ def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> 
 
 
 def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Plans that share degrees and sharding."""
+    """Blocks of plans with the same degrees and sharding."""
     sequence = model.sequence_length(job.sequence_length)
     optimize = pins.get("optimize", "speed")
     for tp in axes.tensor_degrees(model, cluster, pins):
@@ -92,7 +92,7 @@ def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -
 
 
 def _with_related_fields(settings: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a row's plan, with those that go with them."""
+    """Fields of a plan, with those that follow from them."""
     if settings["pipeline_parallel_degree"] == 1:
         settings["active_microbatches"] = None
     # Every published example of sharded data parallelism sets these two: parameters are created sharded.

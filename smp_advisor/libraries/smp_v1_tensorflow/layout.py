@@ -1,4 +1,4 @@
-"""Plans of SMP v1 with TensorFlow in the neutral form of the cost model."""
+"""Layouts of SMP v1 plans with TensorFlow for the cost model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["layout"]
 
 
 def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
-    """Columns of the cost model: a pipeline with Horovod's replicas; half precision is Keras's mixed_float16."""
+    """Columns of the cost model: a pipeline with replicas by Horovod. Half precision is Keras's mixed_float16."""
     degree, microbatches, simple = plans["partitions"], plans["microbatches"], plans["pipeline"] == SIMPLE
     return Layout.of_columns(
         amp(job),

@@ -1,4 +1,4 @@
-"""Whether a plan of SMP v1 with TensorFlow suits a cluster."""
+"""Mismatches of SMP v1 plans with TensorFlow and clusters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["cluster_mismatches"]
 
 
 def cluster_mismatches(plan: Plan, cluster: Cluster, replicas: int) -> Iterator[str]:
-    """Yield how the plan does not suit a cluster that holds `replicas` of the model."""
+    """Yield mismatches of a plan with a cluster that has `replicas` of the model."""
     if not plan.ddp and replicas > 1:
         yield (
             f"horovod is off, but the cluster's {cluster.gpus} GPUs hold {replicas} replicas of the model: set horovod"

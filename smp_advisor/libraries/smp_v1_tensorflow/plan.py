@@ -16,7 +16,7 @@ __all__ = ["SmpV1TensorFlowPlan"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SmpV1TensorFlowPlan(Plan):
-    """A configuration of SMP v1 (TensorFlow): pipeline parallelism, with Horovod for replicas."""
+    """A configuration of SMP v1 (TensorFlow): pipeline parallelism, with replicas by Horovod."""
 
     SCRIPT_SETTINGS = ("batch_size", "precision")
     BATCH_DEGREES = ("partitions",)
@@ -35,12 +35,12 @@ class SmpV1TensorFlowPlan(Plan):
     contiguous: bool = True
     # script settings
     batch_size: int = 1
-    """Samples of one replica's step, which the library splits into microbatches."""
+    """Samples per replica and step, which the library splits into microbatches."""
     precision: Precision = "fp32"
 
     @property
     def pipeline_parallel_degree(self) -> int:
-        """Consecutive stages the model is cut into: `partitions`."""
+        """Consecutive stages of the model: `partitions`."""
         return self.partitions
 
     @property
@@ -52,5 +52,5 @@ class SmpV1TensorFlowPlan(Plan):
 
     @property
     def ddp(self) -> bool:
-        """Whether there are several replicas."""
+        """Whether the model is replicated: `horovod`."""
         return self.horovod

@@ -1,4 +1,4 @@
-"""Every plan of SMP v1 with TensorFlow on a cluster."""
+"""All plans of SMP v1 with TensorFlow on a cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["space"]
 
 _FIELDS = ("partitions", "microbatches", "pipeline", "horovod", "batch_size")
-"""Fields that the rows decide; any other pinned field goes to the plan as it is."""
+"""Fields that the search varies. Other pinned fields are passed to the plan."""
 
 
 def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Space:

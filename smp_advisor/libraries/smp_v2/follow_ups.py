@@ -1,4 +1,4 @@
-"""Fields of SMP v2's plans that follow from others without a choice."""
+"""Fields of SMP v2 plans that other fields and the cluster determine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["follow_ups"]
 
 
 def follow_ups(plan: Plan, settings: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
-    """The kind of offloading, and NCCL where SageMaker's own collectives do not run or have nothing to gather."""
+    """The kind of offloading, and NCCL if SageMaker's own collectives do not run or have nothing to gather."""
     result: dict[str, Any] = {}
     if settings["offload_activations"] != plan.offload_activations:
         result["sm_activation_offloading"] = None

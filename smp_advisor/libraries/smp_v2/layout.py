@@ -1,4 +1,4 @@
-"""Plans of SMP v2 in the neutral form of the cost model."""
+"""Layouts of SMP v2 plans for the cost model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a plan of SMP v2 suits a cluster and a model."""
+"""Mismatches of SMP v2 plans with clusters and models."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ SMDDP_INSTANCES: tuple[str, ...] = tuple(table("smp_advisor.libraries.smp_v2", "
 
 
 def cluster_mismatches(plan: Plan, cluster: Cluster, _: int) -> Iterator[str]:
-    """Yield how the groups of a plan do not go into a cluster.
+    """Yield mismatches of a plan with a cluster.
 
-    World = shards x tensor degree x expert degree x replicas, and context-parallel ranks are among the shards
+    World = shards x tensor degree x expert degree x replicas. Context-parallel ranks are part of the shards
     (sagemaker-hyperpod-training-adapter-for-nemo, checks of its configuration).
     """
     taken = plan.tensor_parallel_degree * plan.expert_parallel_degree
@@ -66,11 +66,10 @@ def cluster_mismatches(plan: Plan, cluster: Cluster, _: int) -> Iterator[str]:
 
 
 def model_mismatches(plan: Plan, model: Model, job: Job | None) -> Iterator[str]:
-    """Yield how a plan does not go with a model and its sequences."""
-    requested = [(technique, key) for technique, key in _TECHNIQUES.items() if getattr(plan, key) > 1]
-    for technique, key in requested:
+    """Yield mismatches of a plan with a model and its sequences."""
+    for technique, key in _TECHNIQUES.items():
         families = supported_families(technique, "smp-v2")
-        if model.family not in families:
+        if getattr(plan, key) > 1 and model.family not in families:
             yield (
                 f"SMP v2 has {technique.replace('_', ' ').replace('parallel', 'parallelism')} for the families"
                 f" {', '.join(families)} only, not for {model.family}: set {key} to 1."

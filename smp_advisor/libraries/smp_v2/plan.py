@@ -44,19 +44,19 @@ class SmpV2Plan(Plan):
     context_parallel_degree: int = 1
     expert_parallel_degree: int = 1
     sm_activation_offloading: bool | None = None
-    """Whether the library's own offloading moves the activations, rather than PyTorch's; None: where it works."""
+    """Whether the library's own offloading moves the activations, not PyTorch's; None: if it works."""
     activation_loading_horizon: int | None = None
-    """None here and below: the library's own default."""
+    """None here and below: the library's default."""
     fsdp_cache_flush_warnings: bool | None = None
     allow_empty_shards: bool | None = None
     random_seed: int | None = None
     # script settings
     batch_size: int = 1
-    """Samples of one data-parallel rank's forward pass; the GPUs of a tensor- or context-parallel group share it."""
+    """Samples per data-parallel rank and forward pass. The GPUs of a tensor- or context-parallel group share them."""
     gradient_accumulation_steps: int = 1
     precision: Precision = "bf16"
     fp8: bool = False
-    """Matrix products in fp8 (Transformer Engine), everything else in bf16."""
+    """Whether matrix products run in fp8 (Transformer Engine), with bf16 for all else."""
     activation_checkpointing: Checkpointing = False
     offload_activations: bool = False
     sharding_strategy: Literal["hybrid_shard", "full_shard", "_hybrid_shard_zero2"] = "hybrid_shard"
@@ -77,17 +77,17 @@ class SmpV2Plan(Plan):
         return True
 
     def shard_degree(self, cluster: Cluster) -> int:
-        """GPUs that share the parameters: `hybrid_shard_degree`, or for 0 all that tensor parallelism leaves.
+        """GPUs over which parameters are sharded: `hybrid_shard_degree`, or for 0 all GPUs left by tensor parallelism.
 
-        Source: parameter reference of SMP v2; with tensor parallelism 0 is the largest degree possible, without it
+        Source: parameter reference of SMP v2. With tensor parallelism, 0 means the largest possible degree; without it,
         native FSDP, here FULL_SHARD.
         """
         return self.hybrid_shard_degree or cluster.gpus // (self.tensor_parallel_degree * self.expert_parallel_degree)
 
     @classmethod
     def from_reading(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        """As `Plan.from_reading`: checkpointing goes with offloading, which has no effect without."""
-        # The parameter's default is True and has no effect: the script offloads where it is written out.
+        """Like `Plan.from_reading`; offloading, which has no effect without checkpointing, turns it on."""
+        # The default of the parameter is True, without an effect: scripts with offloading set it explicitly.
         offloads = settings.get("offload_activations", settings.get("sm_activation_offloading", False))
         missing = {"offload_activations": offloads, "activation_checkpointing": "each" if offloads else False}
         return missing | settings

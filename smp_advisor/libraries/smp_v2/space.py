@@ -1,4 +1,4 @@
-"""Every plan of SMP v2 on a cluster."""
+"""All plans of SMP v2 on a cluster."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _FIELDS = (
     "activation_checkpointing",
     "offload_activations",
 )
-"""Fields that the rows decide; any other pinned field goes to the plan as it is."""
+"""Fields that the search varies. Other pinned fields are passed to the plan."""
 
 _DELAYED_FROM = 60e9
 """Parameters from which the best practices of SMP v2 require delayed parameter initialization."""
 
 
 def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Space:
-    """All plans of SMP v2: every combination of degrees that divides cluster and model, and their memory choices.
+    """All plans of SMP v2: every combination of degrees that divide cluster and model, with choices for memory.
 
     Axes: tensor, context and expert parallel degrees (for the families and versions that have them), hybrid shard
     degree, checkpointing, offloading, batch and gradient accumulation.
@@ -60,7 +60,7 @@ def _with_backend(settings: dict[str, Any], *, smddp: bool) -> dict[str, Any]:
 
 
 def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Plans that share degrees."""
+    """Blocks of plans with the same degrees."""
     choices = axes.memory_choices([False, "each"], pins)
     for tp, cp, ep, shards in _degrees(model, cluster, job, pins):
         pairs = axes.accumulated_batches(job, model, cluster.gpus // (tp * cp), pins)

@@ -1,4 +1,4 @@
-"""Plans of Training Compiler in the neutral form of the cost model."""
+"""Layouts of Training Compiler plans for the cost model."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ __all__ = ["layout"]
 def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
     """Columns of the cost model for columns of plans.
 
-    The compiler decides which activations a compiled step keeps; they are assumed to be PyTorch's.
+    The compiler decides which activations a compiled step stores. They are assumed to be those of PyTorch.
     """
     return Layout.of_columns(over_frozen(amp(job), job), rows=plans.rows, batch_samples=plans["batch_size"])

@@ -15,9 +15,9 @@ __all__ = ["TrainingCompilerPlan"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingCompilerPlan(Plan):
-    """A configuration of Training Compiler: data parallelism, one compiled replica on each GPU.
+    """A configuration of Training Compiler: data parallelism with one compiled replica per GPU.
 
-    The version is the framework's: it decides which container, and with it which estimator, holds the compiler.
+    The version is that of the framework. It decides the container with the compiler, and its estimator.
     """
 
     SCRIPT_SETTINGS = ("batch_size", "precision")
@@ -28,5 +28,5 @@ class TrainingCompilerPlan(Plan):
     debug: bool = False
     # script settings
     batch_size: int = 1
-    """Samples of one GPU's step."""
+    """Samples per GPU and step."""
     precision: Precision = "fp16"
