@@ -5,6 +5,7 @@ LAB_ARGS ?=
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # in a container, root is often the only user
 PYTEST_ARGS ?=
 PYTEST := $(TEST)/python -m pytest --numprocesses=auto --dist=loadgroup --no-loadscope-reorder
+unexport PYTHONDONTWRITEBYTECODE # every process would compile every module again
 LINT := style types prose front-end
 TOGETHER = +@$(MAKE) --no-print-directory --jobs --keep-going
 BENCHMARKS ?= search_speed cost_speed profile_trace mutations # published_scripts requires a folder of scripts

@@ -17,6 +17,6 @@ for list in "$lists"/v*.txt; do
   rm -rf "$venv"
   "$python" -m venv --without-pip "$venv"
   # The pip of the test environment installs into all of them, so that they contain only packages that cells need.
-  "$1" -m pip --python "$venv/bin/python" install --quiet --no-deps --no-compile -r "$lists/shared.txt" -r "$list"
+  "$1" -m pip --python "$venv/bin/python" install --quiet --no-deps -r "$lists/shared.txt" -r "$list"
   echo "$wanted" >"$venv/.installed"
 done

@@ -1,7 +1,8 @@
-"""One server of each application and one browser for all tests; a notebook, a context and a page for each."""
+"""One browser for all tests, and one server, one page and one kernel for the tests of each application."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Route, expect, sync_playwright
 
+from .application import VIEWPORT, Application, wait_for_kernel
 from .page import ADVISE, NotebookPage
 from .server import Server, serve, write_notebook
 
@@ -17,15 +19,6 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
 # Long enough for a busy machine: what is there at once is not waited for.
 expect.set_options(timeout=60_000)
-
-# What runs before the kernel answers can be lost, whatever the page says of the kernel.
-CONNECTED = """
-async () => {
-  const context = window.jupyterapp.shell.currentWidget.sessionContext;
-  await context.ready;
-  await context.session?.kernel?.info;
-}
-"""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,50 +55,83 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture
-def refused() -> list[str]:
-    """Addresses beyond the server that a page asked for."""
+@pytest.fixture(scope="session")
+def requested_elsewhere() -> list[str]:
+    """Addresses beyond the server that a page requested."""
     return []
 
 
 @pytest.fixture
-def context(chromium: Browser, server: Server, refused: list[str]) -> Iterator[BrowserContext]:
-    made = chromium.new_context(viewport={"width": 1280, "height": 1000})
+def refused(requested_elsewhere: list[str]) -> list[str]:
+    """Addresses beyond the server that the test's page requested."""
+    requested_elsewhere.clear()
+    return requested_elsewhere
+
+
+@contextlib.contextmanager
+def guarded_context(chromium: Browser, server: Server, requested_elsewhere: list[str]) -> Iterator[BrowserContext]:
+    """Storage and permissions of one person, whose pages reach the server and nothing else."""
+    context = chromium.new_context(viewport=VIEWPORT)
 
     def guard(route: Route) -> None:
         if route.request.url.startswith((server.url, "data:", "blob:")):
             route.continue_()
         else:
-            refused.append(route.request.url)
+            requested_elsewhere.append(route.request.url)
             route.abort()
 
-    made.route("**/*", guard)
-    yield made
-    made.close()
+    context.route("**/*", guard)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    yield context
+    context.close()
 
 
-def open_page(context: BrowserContext, server: Server, name: str) -> NotebookPage:
-    """Open a notebook of the server and wait for its kernel."""
-    notebook = NotebookPage(context.new_page())
-    notebook.page.goto(server.address(name))
-    notebook.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-    notebook.page.evaluate(CONNECTED)
-    notebook.page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']", timeout=60_000)
-    return notebook
+@pytest.fixture(scope="session")
+def application(chromium: Browser, server: Server, requested_elsewhere: list[str]) -> Iterator[Application]:
+    with guarded_context(chromium, server, requested_elsewhere) as context:
+        yield Application(context, server)
 
 
 @pytest.fixture
-def open_notebook(context: BrowserContext, server: Server, request) -> Iterator[Callable[..., NotebookPage]]:
-    """Open a notebook of these cells; `name` to open one that is there."""
+def context(chromium: Browser, server: Server, requested_elsewhere: list[str]) -> Iterator[BrowserContext]:
+    """A context for one test."""
+    with guarded_context(chromium, server, requested_elsewhere) as context:
+        yield context
+
+
+def write(server: Server, request: pytest.FixtureRequest, cells: tuple[str, ...]) -> str:
+    """Write a notebook of these cells, named after the test."""
+    name = re.sub(r"\W+", "-", request.node.name) + ".ipynb"
+    write_notebook(server.work / name, *cells)
+    return name
+
+
+@pytest.fixture
+def open_notebook(application: Application, server: Server, request) -> Iterator[Callable[..., NotebookPage]]:
+    """Open a notebook of these cells, with the page and the kernel that the tests share."""
+    failures = request.session.testsfailed
+    yield lambda *cells: application.open(write(server, request, cells))
+    application.close(keep=request.session.testsfailed == failures)
+
+
+@pytest.fixture
+def open_alone(
+    context: BrowserContext, application: Application, server: Server, request
+) -> Iterator[Callable[..., NotebookPage]]:
+    """Open a notebook of these cells, or the one of this name, with a page and a kernel of its own."""
 
     def opened(*cells: str, name: str = "") -> NotebookPage:
-        if not name:
-            name = re.sub(r"\W+", "-", request.node.name) + ".ipynb"
-            write_notebook(server.work / name, *cells)
-        return open_page(context, server, name)
+        return open_page(context, server, name or write(server, request, cells))
 
     yield opened
-    server.shut_kernels()
+    server.shut_kernels(keep=application.session)
+
+
+def open_page(context: BrowserContext, server: Server, name: str) -> NotebookPage:
+    """Open a notebook of the server on a new page, and wait for its kernel."""
+    page = context.new_page()
+    page.goto(server.address(name))
+    return wait_for_kernel(page)
 
 
 @pytest.fixture

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import nbformat
-
 from tests.ports import free_port
 
 TOKEN = "smp-advisor-tests"
@@ -37,20 +35,34 @@ class Server:
             return f"{self.url}/lab/tree/{name}?token={TOKEN}&reset"
         return f"{self.url}/notebooks/{name}?token={TOKEN}"
 
-    def shut_kernels(self) -> None:
-        """End every kernel of the server."""
-        for session in json.load(self._call("api/sessions")):
-            self._call(f"api/sessions/{session['id']}", "DELETE")
+    def move_session(self, session: str, name: str) -> str:
+        """Give a notebook the kernel of this session, or a new kernel if the session has ended. Returns the session."""
+        notebook = {"path": name, "name": name, "type": "notebook"}
+        if any(running["id"] == session for running in self._call("api/sessions")):
+            return self._call(f"api/sessions/{session}", "PATCH", notebook)["id"]
+        return self._call("api/sessions", "POST", notebook | {"kernel": {"name": "python3"}})["id"]
 
-    def _call(self, path: str, method: str = "GET"):
+    def shut_kernels(self, *, keep: str = "") -> None:
+        """End every kernel of the server but that of the session `keep`."""
+        for session in self._call("api/sessions"):
+            if session["id"] != keep:
+                self._call(f"api/sessions/{session['id']}", "DELETE")
+
+    def _call(self, path: str, method: str = "GET", body: object = None):
         request = urllib.request.Request(
-            f"{self.url}/{path}", method=method, headers={"Authorization": f"token {TOKEN}"}
+            f"{self.url}/{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"token {TOKEN}"},
         )
-        return urllib.request.urlopen(request, timeout=10)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read() or "null")
 
 
 def write_notebook(path: Path, *cells: str) -> None:
     """A notebook of code cells."""
+    import nbformat  # takes a second
+
     kernel = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
     notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
     notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from .page import ADVISE
+from .page import ADVISE, REFERENCE
 
 DRAG_AND_CLICK = """
 () => {
@@ -31,7 +31,9 @@ def memory(advisor) -> float:
     return float(advisor.locator(".smp-number").first.inner_text().split()[0])
 
 
-def test_the_recommendation_is_there_with_what_argues_for_it(advised, refused, screenshot):
+def test_the_recommendation_is_there_with_what_argues_for_it(open_notebook, refused, screenshot):
+    advised = open_notebook(REFERENCE, "'tail'")
+    advised.advise()
     view = advised.advisor
     expect(view.locator(".smp-heading")).to_contain_text("ml.p4d.24xlarge")
     expect(view.locator(".smp-badge-mark").first).to_have_text("inferred")
@@ -82,7 +84,9 @@ def test_the_kernel_follows_the_slider(open_notebook):
 
 
 @pytest.mark.lab_only
-def test_a_combination_that_cannot_be_says_why_and_loses_nothing(advised, screenshot):
+def test_a_combination_that_cannot_be_says_why_and_loses_nothing(open_notebook, screenshot):
+    advised = open_notebook(REFERENCE, "'tail'")
+    advised.advise()
     view = advised.advisor
     before = memory(view)
     view.get_by_label("Sharding").select_option("full, over 8 GPUs")

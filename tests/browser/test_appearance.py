@@ -40,20 +40,24 @@ def test_nothing_keeps_assistive_technology_out(advised, root, dark, screenshot)
 @pytest.mark.parametrize("width", [1400, 1000, 720, 700])
 def test_nothing_is_cut_off(advised, width, server, screenshot):
     """The narrowest beside the open file browser, which leaves the view less than half of the page."""
+    without_files = server.app == "lab" and width == 720
     advised.page.set_viewport_size({"width": width, "height": 1400})
-    if server.app == "lab" and width == 720:
+    if without_files:
         advised.page.keyboard.press("Control+b")
-    advised.page.wait_for_timeout(300)
-    advised.advisor.get_by_label("Batch size").focus()
-    advised.page.keyboard.press("ArrowRight")
-    for _ in range(100):  # the page takes a snapshot to lay itself out anew
-        clipped, box = advised.advisor.evaluate(NOTHING_CLIPPED), advised.advisor.bounding_box()
-        if not clipped and box["x"] + box["width"] <= width:
-            break
-        advised.page.wait_for_timeout(100)
-    assert clipped == []
-    assert box["x"] + box["width"] <= width
-    screenshot(advised, f"width-{width}")
+    try:
+        advised.advisor.get_by_label("Batch size").focus()
+        advised.page.keyboard.press("ArrowRight")
+        for _ in range(100):  # the page takes a moment to lay itself out anew
+            clipped, box = advised.advisor.evaluate(NOTHING_CLIPPED), advised.advisor.bounding_box()
+            if not clipped and box["x"] + box["width"] <= width:
+                break
+            advised.page.wait_for_timeout(100)
+        assert clipped == []
+        assert box["x"] + box["width"] <= width
+        screenshot(advised, f"width-{width}")
+    finally:
+        if without_files:
+            advised.page.keyboard.press("Control+b")
 
 
 @pytest.mark.lab_only

@@ -9,14 +9,15 @@ import pytest
 from playwright.sync_api import expect
 
 from .page import ADVISE
-from .server import write_notebook
 
 ANYWIDGET = re.compile(r"/extensions/anywidget/")
 EXTENSION = re.compile(r"/extensions/smp-advisor/")
 
 
 @pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "untrusted"])
-def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, open_notebook, server, screenshot, trusted):
+def test_a_saved_notebook_without_its_kernel_shows_the_picture(open_alone, server, screenshot, trusted):
+    advised = open_alone(ADVISE, "'tail'")
+    advised.advise()
     name = advised.page.url.rsplit("/", 1)[1].split("?")[0]
     advised.page.keyboard.press("Control+s")
     path = server.work / name
@@ -39,7 +40,7 @@ def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, open_not
         saved = json.loads(path.read_text())
         saved["metadata"]["sent"] = "by mail"
         path.write_text(json.dumps(saved))
-    again = open_notebook(name=name)
+    again = open_alone(name=name)
     picture = again.page.locator(".smp-static")
     again.page.wait_for_timeout(3000)
     expect(picture).to_be_visible()
@@ -51,9 +52,9 @@ def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, open_not
     screenshot(again, f"static-{'trusted' if trusted else 'untrusted'}")
 
 
-def test_where_the_front_end_cannot_load_core_widgets_take_over(context, open_notebook, screenshot):
+def test_where_the_front_end_cannot_load_core_widgets_take_over(context, open_alone, screenshot):
     context.route(ANYWIDGET, lambda route: route.abort())
-    notebook = open_notebook(ADVISE, "advice.plan.offload_activations")
+    notebook = open_alone(ADVISE, "advice.plan.offload_activations")
     notebook.run(0)
     expect(notebook.output(0)).to_contain_text("reload the browser page once")
     expect(notebook.output(0)).to_contain_text("Memory per GPU")
@@ -65,10 +66,9 @@ def test_where_the_front_end_cannot_load_core_widgets_take_over(context, open_no
 
 
 @pytest.mark.lab_only
-def test_without_the_lab_extension_the_code_goes_to_the_clipboard(context, open_notebook):
+def test_without_the_lab_extension_the_code_goes_to_the_clipboard(context, open_alone):
     context.route(EXTENSION, lambda route: route.abort())
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    notebook = open_notebook(ADVISE, "'tail'")
+    notebook = open_alone(ADVISE, "'tail'")
     view = notebook.advise()
     view.get_by_role("button", name="Insert estimator cell").click()
     expect(view.locator(".smp-status")).to_contain_text("Copied to the clipboard")
@@ -86,10 +86,8 @@ def test_the_magic_puts_the_code_into_the_next_cell(open_notebook):
 
 
 @pytest.mark.lab_only
-def test_run_all_does_not_mistake_a_busy_kernel_for_a_missing_front_end(server, open_notebook):
-    name = "busy.ipynb"
-    write_notebook(server.work / name, ADVISE, "import time; time.sleep(5)", "'done'")
-    notebook = open_notebook(name=name)
+def test_run_all_does_not_mistake_a_busy_kernel_for_a_missing_front_end(open_notebook):
+    notebook = open_notebook(ADVISE, "import time; time.sleep(5)", "'done'")
     notebook.run(0)
     notebook.page.get_by_role("menuitem", name="Run", exact=True).click()
     notebook.page.locator(".lm-Menu-item", has_text=re.compile("^Run All Cells$")).first.click()

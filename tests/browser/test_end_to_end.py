@@ -10,8 +10,9 @@ from playwright.sync_api import Browser, expect
 
 from tests.moto_harness.proxy import Account, mock_account
 
+from .application import VIEWPORT
 from .conftest import open_page
-from .page import ADVISE, NotebookPage
+from .page import REFERENCE, NotebookPage
 from .server import Server, serve, write_notebook
 
 pytestmark = [pytest.mark.moto, pytest.mark.slow]
@@ -33,8 +34,8 @@ def server(request, root, account, tmp_path_factory) -> Iterator[Server]:
 
 @pytest.fixture
 def notebook(chromium: Browser, server: Server) -> Iterator[NotebookPage]:
-    write_notebook(server.work / "train.ipynb", ADVISE)
-    context = chromium.new_context(viewport={"width": 1280, "height": 1000})
+    write_notebook(server.work / "train.ipynb", REFERENCE)
+    context = chromium.new_context(viewport=VIEWPORT)
     yield open_page(context, server, "train.ipynb")
     context.close()
     server.shut_kernels()

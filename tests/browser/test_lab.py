@@ -28,10 +28,11 @@ def test_the_palette_lists_the_advisor(open_notebook):
     search = notebook.page.locator("#modal-command-palette input, .jp-ModalCommandPalette input").first
     search.fill("SMP Advisor")
     expect(notebook.page.locator(".lm-CommandPalette-item", has_text="Insert the SMP Advisor")).to_be_visible()
+    notebook.page.keyboard.press("Escape")
 
 
-def test_the_side_bar_asks_about_a_model_of_ones_own(open_notebook, server, screenshot):
-    notebook = open_notebook("'first'")
+def test_the_side_bar_asks_about_a_model_of_ones_own(open_alone, server, screenshot):
+    notebook = open_alone("'first'")
     notebook.run(0)
     if server.app == "lab":
         notebook.page.locator(".lm-TabBar-tab[title='SMP Advisor']").click()
@@ -51,8 +52,8 @@ def test_the_side_bar_asks_about_a_model_of_ones_own(open_notebook, server, scre
 
 
 @pytest.mark.lab_only
-def test_the_launcher_opens_a_notebook_with_the_advisor(open_notebook, screenshot):
-    notebook = open_notebook("'first'")
+def test_the_launcher_opens_a_notebook_with_the_advisor(open_alone, screenshot):
+    notebook = open_alone("'first'")
     notebook.run(0)
     notebook.page.keyboard.press("Control+Shift+l")
     card = notebook.page.locator(".jp-LauncherCard", has_text="SMP Advisor")

@@ -40,7 +40,7 @@ def test_the_panel_reads_corrects_and_compares_a_pasted_cell(advised, screenshot
     field.press("Control+Enter")
     expect(panel.get_by_role("status").first).to_contain_text("2 errors")
     expect(panel.locator(".smp-findings")).to_contain_text("EST501")
-    expect(panel.locator(".smp-findings")).to_contain_text("mpi is missing")
+    expect(panel.locator(".smp-findings")).to_contain_text("mpi, which starts SMP v1, is missing")
     expect(panel.locator(".smp-pre", has_text="+++")).to_contain_text(
         '+                "parameters": {"tensor_parallel_degree": 8'
     )
@@ -61,7 +61,11 @@ def test_what_is_no_configuration_is_said_in_a_sentence(advised):
     panel = advised.advisor.locator("details", has_text="Check an existing cell").last
     panel.locator("summary").first.click()
     field = panel.get_by_label("Cell, dictionary, recipe or request")
-    for junk, said in (("", "nothing to check"), ("x = 1", "Nothing in it configures"), ("def (", "must parse")):
+    for junk, said in (
+        ("", "nothing to check"),
+        ("x = 1", "does not configure a"),
+        ("def (", "must parse"),
+    ):
         field.fill(junk)
         panel.get_by_role("button", name="Check the cell").click()
         expect(panel.get_by_role("status").first).to_contain_text(said)

@@ -27,9 +27,9 @@ print("<b>loss 0.25</b>")"""
 
 
 @pytest.mark.lab_only
-def test_results_are_shown_and_errors_point_at_the_cell(open_notebook, screenshot, refused):
+def test_results_are_shown_and_errors_point_at_the_cell(open_alone, screenshot, refused):
     broken, whole = MODULE.replace("<relu>", "relo"), MODULE.replace("<relu>", "relu")
-    notebook = open_notebook(PROFILE, broken, whole, SCRIPT)
+    notebook = open_alone(PROFILE, broken, whole, SCRIPT)
     notebook.run(0)
     expect(notebook.output(0).last).to_contain_text("A copy of GPT2LMHeadModel")
     expect(notebook.output(0).first).to_contain_text("done")
@@ -40,7 +40,7 @@ def test_results_are_shown_and_errors_point_at_the_cell(open_notebook, screensho
     expect(notebook.output(2).last).to_contain_text("blocks 6 → 2")
     notebook.run(3)
     expect(notebook.output(3).last).to_contain_text("train.py ran to its end")
-    expect(notebook.output(3).last).to_contain_text("not SageMaker's container")
+    expect(notebook.output(3).last).to_contain_text("not in SageMaker's container")
     assert notebook.output(3).locator("b", has_text="loss").count() == 0
     screenshot(notebook, "profile")
     assert refused == []

@@ -33,10 +33,9 @@ def test_the_panel_lists_what_is_wrong_with_a_script(advised, server, screenshot
     assert advised.cells.count() == 2  # Enter in the field runs no cell and adds none
 
 
-def test_fixes_are_looked_at_copied_and_written(advised, server, screenshot, context):
+def test_fixes_are_looked_at_copied_and_written(advised, server, screenshot):
     broken = SCRIPT.replace("rank =", "import argparse\nargs = argparse.ArgumentParser().parse_args()\nrank =")
     (server.work / "broken.py").write_text(broken)
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
     panel = advised.advisor.locator("details", has_text="Check your training script")
     panel.locator("summary").first.click()
     path = panel.get_by_label("Script")
@@ -64,9 +63,8 @@ def test_fixes_are_looked_at_copied_and_written(advised, server, screenshot, con
     assert advised.cells.count() == 2  # the keys reached the panel alone
 
 
-def test_a_finding_of_a_cell_is_copied_from_its_output(open_notebook, context):
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    notebook = open_notebook(ADVISE.splitlines()[0], f"%%smp_check\n{SCRIPT}")
+def test_a_finding_of_a_cell_is_copied_from_its_output(open_alone):
+    notebook = open_alone(ADVISE.splitlines()[0], f"%%smp_check\n{SCRIPT}")
     notebook.run(0)
     notebook.run(1)
     copy = notebook.output(1).get_by_role("button", name="Copy place of <cell>:4:8")
@@ -80,7 +78,7 @@ def test_a_finding_of_a_cell_is_copied_from_its_output(open_notebook, context):
         "() => { navigator.clipboard.writeText = () => Promise.reject(); document.execCommand = () => false; }"
     )
     notebook.output(1).get_by_role("button", name="Copy advice").click()
-    expect(notebook.output(1).get_by_role("status")).to_contain_text("the text is selected")
+    expect(notebook.output(1).get_by_role("status")).to_contain_text("The text is selected")
     assert "smp.init()" in notebook.page.evaluate("String(getSelection())")
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from smp_advisor.export import estimator_cell, script_cell
 from tests.export.examples import CASES
@@ -17,6 +15,9 @@ pytestmark = [pytest.mark.moto, pytest.mark.slow]
 
 
 def test_notebook_starts_the_job_that_the_plan_says(tmp_path):
+    import nbformat
+    from nbclient import NotebookClient
+
     parts = CASES["10 B"].parts
     cells = [script_cell(*parts), estimator_cell(*parts, data="s3://bucket/train")]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])

@@ -2,23 +2,24 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+import smp_advisor
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs.activations import activation_bytes, block_saved_bytes
+from smp_advisor.costs.compute import model_flops_per_sample
+from smp_advisor.costs.partition import stages
+from smp_advisor.costs.world import World
+from smp_advisor.errors import ModelError
+from smp_advisor.libraries import Plan
+from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.workload import Adapter, Job, Model
+from tests.deferred import Deferred, deferred
 
-import smp_advisor  # noqa: E402
-from smp_advisor.cluster import Cluster  # noqa: E402
-from smp_advisor.costs.activations import activation_bytes, block_saved_bytes  # noqa: E402
-from smp_advisor.costs.compute import model_flops_per_sample  # noqa: E402
-from smp_advisor.costs.partition import stages  # noqa: E402
-from smp_advisor.costs.world import World  # noqa: E402
-from smp_advisor.errors import ModelError  # noqa: E402
-from smp_advisor.libraries import Plan  # noqa: E402
-from smp_advisor.libraries.layouts import layout_of  # noqa: E402
-from smp_advisor.profiling.fallback import profile_with_fallbacks  # noqa: E402
-from smp_advisor.profiling.profiled_model import read_model  # noqa: E402
-from smp_advisor.profiling.trace import Settings  # noqa: E402
-from smp_advisor.workload import Adapter, Job, Model  # noqa: E402
-from tests.profiling.plain_models import PlainGPT, ResNet  # noqa: E402
+torch = Deferred("torch")
+transformers = Deferred("transformers")
+profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
+read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
+Settings = Deferred("smp_advisor.profiling.trace", "Settings")
+PlainGPT, ResNet = deferred("tests.profiling.plain_models", "PlainGPT", "ResNet")
 
 SEQUENCE = 256
 SMALL = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 8}

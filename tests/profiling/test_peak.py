@@ -4,16 +4,17 @@ from functools import cache
 
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from tests.deferred import Deferred, deferred
 
-from smp_advisor.profiling.fake import build_fake, fake_inputs, fake_mode  # noqa: E402
-from smp_advisor.profiling.inputs import example_inputs  # noqa: E402
-from smp_advisor.profiling.optimizer_step import make_optimizer  # noqa: E402
-from smp_advisor.profiling.profiled_model import read_model  # noqa: E402
-from smp_advisor.profiling.step import measure_step  # noqa: E402
-from smp_advisor.profiling.structure import stacks  # noqa: E402
-from smp_advisor.profiling.trace import Settings, compute_dtype, trace  # noqa: E402
+torch = Deferred("torch")
+transformers = Deferred("transformers")
+build_fake, fake_inputs, fake_mode = deferred("smp_advisor.profiling.fake", "build_fake", "fake_inputs", "fake_mode")
+example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
+make_optimizer = Deferred("smp_advisor.profiling.optimizer_step", "make_optimizer")
+read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
+measure_step = Deferred("smp_advisor.profiling.step", "measure_step")
+stacks = Deferred("smp_advisor.profiling.structure", "stacks")
+Settings, compute_dtype, trace = deferred("smp_advisor.profiling.trace", "Settings", "compute_dtype", "trace")
 
 GPT2_XL = {"n_embd": 1600, "n_layer": 48, "n_head": 25}
 LLAMA_8B = {
@@ -25,15 +26,19 @@ LLAMA_8B = {
     "vocab_size": 128256,
 }
 GB = 1e9
-MODELS = {"GPT-2 XL": (transformers.GPT2Config, GPT2_XL), "Llama 3 8B": (transformers.LlamaConfig, LLAMA_8B)}
+MODELS = {"GPT-2 XL": ("GPT2Config", GPT2_XL), "Llama 3 8B": ("LlamaConfig", LLAMA_8B)}
+
+
+def config(name):
+    class_name, keywords = MODELS[name]
+    return getattr(transformers, class_name)(**keywords)
 
 
 @cache
 def profiled(name, precision, sequence=1024):
     """Profile of a model of `MODELS`; some tests use the same one."""
-    config_class, keywords = MODELS[name]
     settings = Settings(precision=precision, attention="fused", sequence=sequence)
-    return trace(read_model(config_class(**keywords)), settings).profile
+    return trace(read_model(config(name)), settings).profile
 
 
 def traced_steady_state(config, settings, *, batch, sequence, checkpointing):
@@ -68,10 +73,9 @@ CASES = {
 def test_the_composed_peak_is_the_traced_one(name):
     model, precision, batch, sequence, checkpointing, expected_gb = CASES[name]
     profile = profiled(model, precision)
-    config_class, keywords = MODELS[model]
-    config, settings = config_class(**keywords), Settings(precision=precision, attention="fused")
+    settings = Settings(precision=precision, attention="fused")
     extrapolated = profile.peak_memory(batch, sequence, checkpointing=checkpointing)
-    traced = traced_steady_state(config, settings, batch=batch, sequence=sequence, checkpointing=checkpointing)
+    traced = traced_steady_state(config(model), settings, batch=batch, sequence=sequence, checkpointing=checkpointing)
     assert extrapolated.peak_bytes == pytest.approx(traced, rel=1e-3)
     if expected_gb:
         assert extrapolated.passes_bytes / GB == pytest.approx(expected_gb, abs=0.006)

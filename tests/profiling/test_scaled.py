@@ -12,8 +12,9 @@ from smp_advisor.profiling.profiled_model import read_model
 from smp_advisor.profiling.scaled import ScaledRun, run
 from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
 from smp_advisor.profiling.scaled.run import _partial
+from tests.deferred import Deferred
 
-transformers = pytest.importorskip("transformers")
+transformers = Deferred("transformers")
 
 JOB = Job(sequence_length=512)
 PLAN = Plan(microbatches=4, batch_size=16, fp16=True, activation_checkpointing="each")

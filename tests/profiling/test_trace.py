@@ -2,27 +2,29 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from tests.deferred import Deferred, deferred
 
-from torch.utils._pytree import tree_map  # noqa: E402
-
-from smp_advisor.profiling.fake import default_dtype, fake_copy, fake_inputs, fake_mode  # noqa: E402
-from smp_advisor.profiling.inputs import example_inputs, filled  # noqa: E402
-from smp_advisor.profiling.profiled_model import read_model  # noqa: E402
-from smp_advisor.profiling.step import measure_step  # noqa: E402
-from smp_advisor.profiling.structure import stacks, ties  # noqa: E402
-from smp_advisor.profiling.trace import Settings, trace  # noqa: E402
-from tests.profiling.plain_models import PlainGPT, ResNet  # noqa: E402
+torch = Deferred("torch")
+transformers = Deferred("transformers")
+tree_map = Deferred("torch.utils._pytree", "tree_map")
+default_dtype, fake_copy, fake_inputs, fake_mode = deferred(
+    "smp_advisor.profiling.fake", "default_dtype", "fake_copy", "fake_inputs", "fake_mode"
+)
+example_inputs, filled = deferred("smp_advisor.profiling.inputs", "example_inputs", "filled")
+read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
+measure_step = Deferred("smp_advisor.profiling.step", "measure_step")
+stacks, ties = deferred("smp_advisor.profiling.structure", "stacks", "ties")
+Settings, trace = deferred("smp_advisor.profiling.trace", "Settings", "trace")
+PlainGPT, ResNet, Scanning = deferred("tests.profiling.plain_models", "PlainGPT", "ResNet", "Scanning")
 
 LLAMA = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
 MODELS = {
     "GPT-2 XL": lambda: transformers.GPT2Config(n_embd=1600, n_layer=48, n_head=25),
     "Llama 3 8B": lambda: transformers.LlamaConfig(**LLAMA, intermediate_size=14336, vocab_size=128256),
     "Mixtral": lambda: transformers.MixtralConfig(**LLAMA, intermediate_size=14336, num_local_experts=8),
-    "BERT": transformers.BertConfig,
+    "BERT": lambda: transformers.BertConfig(num_hidden_layers=12),
     "T5": lambda: transformers.T5Config(decoder_start_token_id=0),
-    "ViT": transformers.ViTConfig,
+    "ViT": lambda: transformers.ViTConfig(num_hidden_layers=12),
     "ResNet": lambda: on_meta(ResNet),
     "plain GPT": lambda: on_meta(PlainGPT),
 }
@@ -84,34 +86,6 @@ def test_experts_count_with_the_flops_that_a_token_uses():
     experts = [product for product in block.products if product.experts == 8]
     tokens = 2 * 512
     assert sum(product.flops(2, 512) for product in experts) == 2 * tokens * 2 * 3 * 128 * 512  # top 2, three matrices
-
-
-class Scan(torch.nn.Module):
-    """A state-space block without its fused kernel: a loop over the tokens."""
-
-    def __init__(self):
-        super().__init__()
-        self.mix = torch.nn.Linear(8, 8)
-
-    def forward(self, x):
-        state, states = torch.zeros_like(x[:, 0]), []
-        for token in self.mix(x).unbind(1):
-            state = torch.tanh(state + token)
-            states.append(state)
-        return x + torch.stack(states, 1)
-
-
-class Scanning(torch.nn.Module):
-    def __init__(self, layers):
-        super().__init__()
-        self.embedding = torch.nn.Embedding(16, 8)
-        self.layers = torch.nn.ModuleList(Scan() for _ in range(layers))
-
-    def forward(self, x):
-        hidden = self.embedding(x)
-        for layer in self.layers:
-            hidden = layer(hidden)
-        return hidden.float().mean()
 
 
 def test_blocks_that_loop_over_tokens_are_traced_at_short_sequences():

@@ -5,11 +5,12 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from smp_advisor.workload import Model
+from tests.deferred import Deferred
 
-from smp_advisor.workload import Model  # noqa: E402
-from tests.workload.saved_trace import saved_bytes  # noqa: E402
+torch = Deferred("torch")
+transformers = Deferred("transformers")
+saved_bytes = Deferred("tests.workload.saved_trace", "saved_bytes")
 
 WIDE = {"hidden_size": 512, "num_attention_heads": 8}
 BATCH = 2
@@ -226,7 +227,7 @@ EAGER = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("name", EAGER)
 def test_eager_attention_keeps_of_a_score_what_autograd_keeps(name, dtype):
     class_name, keywords, depth = EAGER[name]
@@ -235,11 +236,11 @@ def test_eager_attention_keeps_of_a_score_what_autograd_keeps(name, dtype):
     def traced_bytes(layers, length):
         config = cls.config_class(**keywords, **{depth: layers}, use_cache=False)
         config._attn_implementation = "eager"
-        return saved_bytes(lambda: cls(config), lambda: text(length), dtype)
+        return saved_bytes(lambda: cls(config), lambda: text(length), getattr(torch, dtype))
 
     lengths = (128, 256, 512)
     growth = [(traced_bytes(3, length) - traced_bytes(2, length)) / BATCH for length in lengths]
     _, _, per_pair = np.polynomial.polynomial.polyfit(lengths, growth, 2)
     attention = Model.from_config(cls.config_class(**keywords, **{depth: 1})).groups[0].block.attentions[0]
-    expected = attention.heads * attention.eager_score_bytes(dtype.itemsize)
+    expected = attention.heads * attention.eager_score_bytes(getattr(torch, dtype).itemsize)
     assert expected == pytest.approx(per_pair, rel=0.02)

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from smp_advisor.workload import Model
+from smp_advisor.workload.family import families
+from tests.deferred import Deferred
 
-from smp_advisor.workload import Model  # noqa: E402
-from smp_advisor.workload.family import families  # noqa: E402
+torch = Deferred("torch")
+transformers = Deferred("transformers")
 
 
 def count(class_name, config):

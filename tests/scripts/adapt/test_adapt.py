@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("libcst")
-
 from smp_advisor.errors import AdvisorError
 from smp_advisor.scripts import check_script
 from smp_advisor.scripts.adapt import adapt_script

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from tests.scripts.adapt.conftest import LOOPS, PLANS, adapt
 
 pytestmark = pytest.mark.slow
