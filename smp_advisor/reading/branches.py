@@ -1,4 +1,4 @@
-"""What a branch changes: undone before the other branch is followed, and joined after both."""
+"""Changes of branches: undone before the other branch is followed, and joined after both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["ABSENT", "Changes", "Journal", "joined", "settled"]
 
 ABSENT: Any = object()
-"""In place of the value of a name or key that is not bound."""
+"""Stands for the value of a name or key that is not bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ Changes = dict[tuple[int, Any], Change]
 
 @dataclass(slots=True, eq=False)
 class Journal:
-    """Records what the branch that is being followed changes."""
+    """Records the changes of the branch in progress."""
 
     _open: list[Changes] = field(default_factory=list)
 
@@ -106,7 +106,7 @@ def _read(owner: Any, key: Any) -> Any:
 
 
 def _either(first: Any, second: Any, why: Reason) -> Any:
-    """What a name, key or field holds after one of two branches."""
+    """Value of a name, key or field after one of two branches."""
     if first is second:
         return first
     if isinstance(first, str):
@@ -145,8 +145,8 @@ def settled(value: Value, copies: dict[int, Value] | None = None) -> Value:
         return collection
     if isinstance(value, Result) and value.attributes:
         assigned = {name: Entry(settled(item, copies)) for name, item in value.attributes.items()}
-        named = value.call.named
-        call = replace(value.call, named=Mapping({**named.entries, **assigned}, named.span, named.open))
+        passed = value.call.passed
+        call = replace(value.call, passed=Mapping({**passed.entries, **assigned}, passed.span, passed.open))
         copies[id(value)] = Result(call)
         return copies[id(value)]
     if isinstance(value, Choice) and all(isinstance(option, Mapping) for option in value.alternatives):
@@ -158,7 +158,7 @@ def settled(value: Value, copies: dict[int, Value] | None = None) -> Value:
 
 
 def _merged(first: Value, second: Value, why: Reason) -> Value:
-    """What two branches agree on."""
+    """One value for two branches: dictionaries are merged by key."""
     if same(first, second) or not (isinstance(first, Mapping) and isinstance(second, Mapping)):
         return choice(first, second, why=why)
     merged = Mapping({}, first.span, first.open or second.open)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.reading.functions import FUNCTIONS, call_method, dictionary
+from smp_advisor.reading.names import LAUNCHERS, NAMESPACES, TRANSPARENT
 from smp_advisor.reading.values import (
     Class,
     Collection,
@@ -30,36 +31,18 @@ if TYPE_CHECKING:
 
 __all__ = ["known_result", "step_mark"]
 
-_LAUNCHERS = (
-    "xmp.spawn",
-    "torch.multiprocessing.spawn",
-    "accelerate.notebook_launcher",
-    "torch_xla.launch",
-)
-_NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
-_SAME_FUNCTION = (
-    "tensorflow.function",
-    "tensorflow.autograph.experimental.do_not_convert",
-    "torch.compile",
-    "functools.wraps",
-    "functools.lru_cache",
-    "functools.cache",
-    "torch.no_grad",
-    "torch.distributed.elastic.multiprocessing.errors.record",
-)
-
 
 def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
     """The result of a call of something external."""
     from smp_advisor.reading.calls import enter
 
     first = event.arguments[0] if event.arguments else None
-    if event.name in _LAUNCHERS and isinstance(first, Function):
+    if event.name in LAUNCHERS and isinstance(first, Function):
         enter(run, first, {})
     mark = step_mark(External(event.name), event.node.func) if event.name else step_mark(target, event.node.func)
     if mark is not None and isinstance(first, Function):
         return replace(first, step=mark)
-    if event.name in _SAME_FUNCTION and isinstance(first, Function):
+    if event.name in TRANSPARENT and isinstance(first, Function):
         return first
     if event.name == "functools.partial" and first is not None:
         return _partial(event, first)
@@ -72,7 +55,7 @@ def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
 
 def _data(run: Run, event: Call, first: Value | None) -> Value | None:
     """The result of a function or method of plain data."""
-    if event.name == "dict" or (event.name in _NAMESPACES and not event.arguments):
+    if event.name == "dict" or (event.name in NAMESPACES and not event.arguments):
         return dictionary(event)
     if event.name == "vars" and isinstance(first, Mapping):
         return first
@@ -110,13 +93,13 @@ def _partial(event: Call, first: Value) -> Value:
     called: list[Value] = []
     for option in options(first):
         callable_here = isinstance(option, (Function, Class, External, Partial))
-        named = Mapping(dict(event.named.entries), None, event.named.open)
-        called.append(Partial(option, event.arguments[1:], named) if callable_here else Result(event))
+        passed = Mapping(dict(event.passed.entries), None, event.passed.open)
+        called.append(Partial(option, event.arguments[1:], passed) if callable_here else Result(event))
     return choice(*called)
 
 
 def _attribute(run: Run, frame: Frame, event: Call) -> Value:
-    """``getattr(thing, "name")`` and, with a third argument, what else it may be."""
+    """``getattr(object, "name")``, or the default in the third argument."""
     from smp_advisor.reading.lookups import attribute
 
     names = [option.value for option in options(event.arguments[1]) if isinstance(option, Constant)]

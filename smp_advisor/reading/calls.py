@@ -1,4 +1,4 @@
-"""Follow a call: into functions and classes of the files that are read, up to the door of everything else."""
+"""Follow calls into functions and classes of the files that are read, and record all others."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from smp_advisor.reading.builtins import known_result
 from smp_advisor.reading.command_lines import declare
 from smp_advisor.reading.data import element_values, reason, unpack
 from smp_advisor.reading.expressions import evaluate
+from smp_advisor.reading.run import Frame
 from smp_advisor.reading.scope import Scope
 from smp_advisor.reading.trace import Call
 from smp_advisor.reading.values import (
@@ -35,18 +36,18 @@ from smp_advisor.reading.values import (
 )
 
 if TYPE_CHECKING:
-    from smp_advisor.reading.run import Frame, Run
+    from smp_advisor.reading.run import Run
 
 __all__ = ["call", "enter"]
 
 _CALLED = ("forward", "call", "__call__")
-"""What runs when an object of PyTorch, Keras or Python is called."""
+"""Methods that run when an object of PyTorch, Keras or Python is called."""
 
 
 def call(run: Run, frame: Frame, node: ast.Call) -> Value:
-    """The value of a call; the call is recorded once for each thing that it can be calling."""
+    """The value of a call. It is recorded once for each possible function."""
     candidates = something(evaluate(run, frame, node.func))
-    positional, named = _arguments(run, frame, node)
+    positional, passed = _arguments(run, frame, node)
     results = []
     for candidate in candidates:
         target, arguments, keywords = _unwrapped(candidate)
@@ -59,7 +60,7 @@ def call(run: Run, frame: Frame, node: ast.Call) -> Value:
             receiver=_receiver(target),
             function=target if isinstance(target, Function) else None,
             arguments=arguments + positional,
-            named=_together(keywords, named),
+            passed=_together(keywords, passed),
             guards=tuple(run.guards),
             contexts=tuple(run.contexts),
             loops=tuple(run.loops),
@@ -79,24 +80,23 @@ def _together(first: Mapping, second: Mapping) -> Mapping:
 
 
 def _unwrapped(target: Value) -> tuple[Value, tuple[Value, ...], Mapping]:
-    """What a ``functools.partial`` calls, and the arguments that it brings along."""
+    """The callable of a ``functools.partial``, with the arguments of the partial."""
     arguments: tuple[Value, ...] = ()
-    named = Mapping()
+    passed = Mapping()
     while isinstance(target, Partial):
         arguments = target.arguments + arguments
-        named = _together(target.keywords, named)
+        passed = _together(target.keywords, passed)
         target = target.of
-    return target, arguments, named
+    return target, arguments, passed
 
 
 def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
-    """Follow the body of `function` with its parameters bound; its result."""
-    from smp_advisor.reading.run import Frame as NewFrame
+    """Follow the body of `function` with its parameters bound, and return its result."""
     from smp_advisor.reading.statements import execute
 
     node = function.node
     scope = Scope(function.scope)
-    inner = NewFrame(function.module, scope, function)
+    inner = Frame(function.module, scope, function)
     defaults = _defaults(run, function)
     spec = (*node.args.kwonlyargs, node.args.vararg, node.args.kwarg)
     for parameter in (*function.positional, *(argument.arg for argument in spec if argument is not None)):
@@ -115,24 +115,19 @@ def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
             depth = len(run.guards)
             leaving = execute(run, inner, node.body)
             del run.guards[depth:]
-            returned = (
-                choice(*inner.returned, why="the function returns in several places")
-                if inner.returned
-                else Constant(None)
-            )
+            why = f"{function.name} returns in several places"
+            returned = choice(*(inner.returned or [Constant(None)]), why=why if len(inner.returned) > 1 else "")
             if leaving == "raise" and run.computes:
                 returned = Unknown(f"{function.name} ends with an error")
             for _, changes in inner.exits:
                 own = {place: change for place, change in changes.items() if change.owner is not scope.names}
-                run.journal.apply(joined({}, own, f"{function.name} returns in several places"))
+                run.journal.apply(joined({}, own, why))
     run.results.setdefault(node, []).append(returned)
     return returned
 
 
 def _receiver(target: Value) -> Value | None:
-    if isinstance(target, Member):
-        return target.owner
-    if isinstance(target, Function):
+    if isinstance(target, (Member, Function)):
         return target.owner
     return None if isinstance(target, (External, Class)) else target
 
@@ -145,7 +140,7 @@ def _method(node: ast.Call, target: Value) -> str:
 
 def _arguments(run: Run, frame: Frame, node: ast.Call) -> tuple[tuple[Value, ...], Mapping]:
     positional: list[Value] = []
-    named = Mapping({}, run.span(frame, node), frame.module.source.left_out(node))
+    passed = Mapping({}, run.span(frame, node), frame.module.source.left_out(node))
     for argument in node.args:
         value = evaluate(run, frame, argument)
         if not isinstance(argument, ast.Starred):
@@ -153,14 +148,14 @@ def _arguments(run: Run, frame: Frame, node: ast.Call) -> tuple[tuple[Value, ...
         elif (items := element_values(value)) is not None:
             positional += items
         else:
-            named.open = reason(value)
+            passed.open = reason(value)
     for keyword in node.keywords:
         value = evaluate(run, frame, keyword.value)
         if keyword.arg is None:
-            unpack(named, value)
+            unpack(passed, value)
         else:
-            named.entries[keyword.arg] = Entry(value, run.span(frame, keyword), run.span(frame, keyword.value))
-    return tuple(positional), named
+            passed.entries[keyword.arg] = Entry(value, run.span(frame, keyword), run.span(frame, keyword.value))
+    return tuple(positional), passed
 
 
 def _apply(run: Run, frame: Frame, event: Call, target: Value) -> Value:
@@ -177,17 +172,17 @@ def _apply(run: Run, frame: Frame, event: Call, target: Value) -> Value:
         declare(run, event)
     result = known_result(run, frame, event, target)
     if run.computes and isinstance(result, Result):
-        # The arguments as they are now: what the cell changes later does not count.
+        # Later changes to the arguments do not affect the call.
         copies: dict[int, Value] = {}
         event.arguments = tuple(settled(value, copies) for value in event.arguments)
-        for entry in event.named.entries.values():
+        for entry in event.passed.entries.values():
             entry.value = settled(entry.value, copies)
         run.count(len(copies) // 10)
     return result
 
 
 def _follow(run: Run, event: Call, function: Function) -> Value:
-    """Into a function of the files that are read."""
+    """Follow a function of the files that are read."""
     event.bound = _bind(function, event)
     run.record(event)
     returned = enter(run, function, event.bound) if run.follows(function) else run.last_result(function)
@@ -225,13 +220,11 @@ def _outputs(returned: Value, event: Call) -> Value:
 
 
 def _defaults(run: Run, function: Function) -> dict[str, Value]:
-    from smp_advisor.reading.run import Frame as NewFrame
-
     spec = function.node.args
-    outside = NewFrame(function.module, function.scope)
+    outside = Frame(function.module, function.scope)
     nodes = dict(zip(reversed(function.positional), reversed(spec.defaults), strict=False))
-    named = zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
-    nodes |= {argument.arg: node for argument, node in named if node is not None}
+    keyword_only = zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
+    nodes |= {argument.arg: node for argument, node in keyword_only if node is not None}
     return {
         name: Unknown(f"the default of {name} is computed")
         if isinstance(node, ast.Call) and not run.computes
@@ -250,20 +243,20 @@ def _bind(function: Function, event: Call) -> dict[str, Value]:
         bound[spec.vararg.arg] = Collection(arguments[len(positional) :])
     accepted = {*positional, *(argument.arg for argument in spec.kwonlyargs)}
     extra: dict[str, Entry] = {}
-    for name, entry in event.named.entries.items():
+    for name, entry in event.passed.entries.items():
         if name in accepted:
             bound[name] = entry.value
         elif isinstance(name, str):
             extra[name] = entry
     if spec.kwarg is not None:
-        bound[spec.kwarg.arg] = Mapping(extra, None, event.named.open)
+        bound[spec.kwarg.arg] = Mapping(extra, None, event.passed.open)
     if event.unpacks:
-        # What is unpacked can bind any of the others, in place of the defaults.
+        # Unpacked arguments can bind any other parameter, instead of its default.
         for name in accepted - bound.keys():
-            bound[name] = Unknown(event.named.open)
+            bound[name] = Unknown(event.passed.open)
     return bound
 
 
 def _takes_no_object(positional: list[str], count: int) -> bool:
-    """Whether a function of a class is called without the object: what ``smp.step`` makes of it is no method."""
+    """Whether a function in a class is called without its object, because ``smp.step`` does not return a method."""
     return positional[:1] not in (["self"], ["cls"]) and 0 < len(positional) <= count

@@ -47,7 +47,7 @@ def plain(value: Value) -> Any:
     """
     if isinstance(value, Constant):
         return value.value
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and not value.open:
         return {key: plain(entry.value) for key, entry in value.entries.items()}
     if isinstance(value, Collection) and not value.open:
         return [plain(item) for item in value.items]

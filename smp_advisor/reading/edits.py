@@ -1,4 +1,4 @@
-"""Changes to a script's text, by the places of its syntax tree; everything else stays as it was."""
+"""Changes to the text of a script at the places of its syntax tree; the rest of the text stays the same."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import bisect
 import difflib
 import itertools
 import warnings
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from smp_advisor.reading.notebooks import cell_changes, cell_texts, changed_notebook
+from smp_advisor.reading.source import Edit, applied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,27 +27,18 @@ __all__ = [
     "changed",
     "complete",
     "diff",
+    "diff_of_states",
     "parses",
     "replace",
-    "whole_diff",
     "wrap",
 ]
 
 _AROUND = 12
-"""Lines kept around a change when the diff is made: more than the three that it shows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """Characters ``start`` to ``end`` of the text become ``text``."""
-
-    start: int
-    end: int
-    text: str
+"""Lines around a change that are compared for a diff: more than the three that it shows."""
 
 
 def replace(module: Module, node: ast.expr, text: str) -> Edit:
-    """Put `text` in the place of `node`."""
+    """Replace `node` with `text`."""
     place = module.source.span(node)
     return Edit(place.start, place.end, text)
 
@@ -70,10 +61,10 @@ def add_keyword(module: Module, call: ast.Call, name: str, text: str) -> Edit:
     last = max(module.source.span(argument).end for argument in arguments)
     if len(arguments) == 1 and isinstance(arguments[0], ast.GeneratorExp) and last == end:
         return Edit(last, last, "")  # f(x for x in y): no place without brackets of its own
-    rest = module.source.text[last : end - 1]
-    tokens = _code(rest)
+    ending = module.source.text[last : end - 1]
+    tokens = _code(ending)
     first = min(arguments, key=lambda argument: module.source.span(argument).start)
-    own_lines = first.lineno != call.lineno and "\n" in rest
+    own_lines = first.lineno != call.lineno and "\n" in ending
     comma = tokens.find(",")
     # Brackets around the last argument close before the comma.
     closing = last + (comma if comma >= 0 else len(tokens.rstrip()))
@@ -88,7 +79,7 @@ def add_keyword(module: Module, call: ast.Call, name: str, text: str) -> Edit:
 
 
 def before_statement(module: Module, statement: ast.stmt, text: str) -> Edit | None:
-    """A line above `statement`, as far in as it is; None where the statement shares its line."""
+    """A line above `statement` with the same indent; None if the statement shares its line."""
     source = module.source
     first = statement
     line = _top(first)
@@ -99,31 +90,24 @@ def before_statement(module: Module, statement: ast.stmt, text: str) -> Edit | N
 
 
 def after_statement(module: Module, statement: ast.stmt, text: str) -> Edit | None:
-    """A line below `statement`; None where another statement follows on its last line."""
+    """A line below `statement`; None if another statement follows on its last line."""
     source = module.source
     if source.line(statement.lineno)[: source.column(statement.lineno, statement.col_offset)].strip():
         return None
     last = statement.end_lineno or statement.lineno
-    rest = source.line(last)[source.column(last, statement.end_col_offset or 0) :].strip()
-    if rest and not rest.startswith("#"):
+    following = source.line(last)[source.column(last, statement.end_col_offset or 0) :].strip()
+    if following and not following.startswith("#"):
         return None
     end = _offset(source, last, 0) + len(source.line(last))
     return Edit(end, end, f"{_newline(source)}{_indent(source, statement.lineno)}{text}")
 
 
-def applied(text: str, edits: Iterable[Edit]) -> str:
-    """`text` with the changes made; they must not overlap."""
-    for change in sorted(edits, key=lambda change: (change.start, change.end), reverse=True):
-        text = text[: change.start] + change.text + text[change.end :]
-    return text
-
-
 def complete(edits: Iterable[Edit | None]) -> list[Edit]:
-    """The changes in order; none where one has no place or two overlap."""
-    found = list(edits)
-    known = sorted((change for change in found if change is not None), key=lambda change: (change.start, change.end))
-    overlap = any(one.end > other.start for one, other in itertools.pairwise(known))
-    return [] if overlap or len(known) < len(found) else known
+    """The changes in order; empty if one has no place or two overlap."""
+    changes = list(edits)
+    placed = sorted((change for change in changes if change is not None), key=lambda change: (change.start, change.end))
+    overlap = any(first.end > second.start for first, second in itertools.pairwise(placed))
+    return [] if overlap or len(placed) < len(changes) else placed
 
 
 def parses(text: str) -> bool:
@@ -138,7 +122,7 @@ def parses(text: str) -> bool:
 
 
 def changed(module: Module, edits: list[Edit]) -> str | None:
-    """The file's text with `edits` made, a notebook's JSON; None where that cannot be, or would not parse."""
+    """The text of the file after `edits` (JSON for a notebook); None if that is impossible or would not parse."""
     source = module.source
     text = applied(source.text, edits)
     if text == source.text or not _still_parses(module, edits):
@@ -150,7 +134,7 @@ def changed(module: Module, edits: list[Edit]) -> str | None:
 
 
 def _still_parses(module: Module, edits: list[Edit]) -> bool:
-    """Whether the top-level statements around `edits` are Python afterwards: the others stay as they were."""
+    """Whether the top-level statements around `edits` are Python afterwards. All other statements stay the same."""
     starts = module.source.starts()
     first = bisect.bisect_right(starts, min(edit.start for edit in edits))
     last = bisect.bisect_right(starts, max(edit.end for edit in edits))
@@ -164,7 +148,7 @@ def _still_parses(module: Module, edits: list[Edit]) -> bool:
 
 
 def _top(node: ast.stmt) -> int:
-    """First line of a statement, with its decorators."""
+    """First line of a statement or of its decorators."""
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
@@ -179,7 +163,7 @@ def diff(source: Source, edits: list[Edit]) -> str:
     )
 
 
-def whole_diff(before: Source, after: Source) -> str:
+def diff_of_states(before: Source, after: Source) -> str:
     """Unified diff of two states of one file; of a notebook, cell by cell."""
     if not before.cells:
         return _compared(before.path, before.text, after.text)
@@ -195,12 +179,12 @@ def _compared(path: str, before: str, after: str) -> str:
 
 
 def _ended(lines: Iterable[str]) -> str:
-    """The diff as one text; a last line without an end says so, as diff tools do."""
+    """The diff as one text; a last line without a line end is marked, as diff tools do."""
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def unified(path: str, before: str, after: str, changes: list[Edit]) -> str:
-    """Unified diff; only the lines around `changes` are compared, for large files' sake."""
+    """Unified diff; only the lines around `changes` are compared, because files can be large."""
     first = before.count("\n", 0, changes[0].start)
     last = before.count("\n", 0, changes[-1].end)
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)

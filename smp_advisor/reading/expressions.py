@@ -1,4 +1,4 @@
-"""Work out what an expression stands for, and record the calls in it."""
+"""Evaluate expressions, and record the calls in them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.reading.data import MAX_ITEMS, distinct, element_values, shown, unpack
 from smp_advisor.reading.lookups import attribute, element, item
 from smp_advisor.reading.operators import compare, compute, formatted, negated, truth
+from smp_advisor.reading.run import Frame
 from smp_advisor.reading.scope import Scope
 from smp_advisor.reading.trace import Guard, Selection, Use
 from smp_advisor.reading.values import (
@@ -31,13 +32,13 @@ from smp_advisor.reading.values import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from smp_advisor.reading.run import Frame, Run
+    from smp_advisor.reading.run import Run
 
 __all__ = ["evaluate"]
 
 
 def evaluate(run: Run, frame: Frame, node: ast.expr | None) -> Value:
-    """What `node` stands for; calls in it are recorded, functions of the files that are read are followed."""
+    """Value of `node`. Calls in it are recorded, and functions of the files that are read are followed."""
     if node is None:
         return Constant(None)
     run.count()
@@ -99,7 +100,7 @@ def _sequence(run: Run, frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> V
     return distinct(items) if isinstance(node, ast.Set) else Collection(items, run.span(frame, node))
 
 
-def _starred(run: Run, frame: Frame, node: ast.Starred) -> Value:
+def _inner(run: Run, frame: Frame, node: ast.Starred | ast.Await) -> Value:
     return evaluate(run, frame, node.value)
 
 
@@ -186,8 +187,8 @@ def _conditional(run: Run, frame: Frame, node: ast.IfExp) -> Value:
     with run.under(Guard(node.test, test, holds=True)):
         body = evaluate(run, frame, node.body)
     with run.under(Guard(node.test, test, holds=False)):
-        other = evaluate(run, frame, node.orelse)
-    return choice(body, other, why=node.test)
+        orelse = evaluate(run, frame, node.orelse)
+    return choice(body, orelse, why=node.test)
 
 
 def _text(run: Run, frame: Frame, node: ast.JoinedStr) -> Value:
@@ -212,17 +213,15 @@ def _text(run: Run, frame: Frame, node: ast.JoinedStr) -> Value:
 
 
 def _comprehension(run: Run, frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
-    from smp_advisor.reading.run import Frame as NewFrame
-
-    inner = NewFrame(frame.module, Scope(frame.scope), frame.function)
+    inner = Frame(frame.module, Scope(frame.scope), frame.function)
     mapping, items = Mapping({}, run.span(frame, node)), Collection([], run.span(frame, node))
     parts: list[Value] = []
-    for known in _rounds(run, inner, node.generators, parts):
+    for computed in _rounds(run, inner, node.generators, parts):
         key = evaluate(run, inner, node.key) if isinstance(node, ast.DictComp) else Constant(None)
         value = evaluate(run, inner, node.value if isinstance(node, ast.DictComp) else node.elt)
-        if isinstance(node, ast.DictComp) and not (known and isinstance(key, Constant)):
+        if isinstance(node, ast.DictComp) and not (computed and isinstance(key, Constant)):
             return Mapping({}, open=f"its keys are computed in line {frame.module.source.locate(node.lineno)[1]}")
-        if not known:
+        if not computed:
             return Operation("comprehension", (value, *parts))
         if isinstance(key, Constant):
             mapping.entries[key.value] = Entry(value)
@@ -233,13 +232,13 @@ def _comprehension(run: Run, frame: Frame, node: ast.ListComp | ast.SetComp | as
 
 
 def _rounds(run: Run, inner: Frame, generators: list[ast.comprehension], parts: list[Value]) -> Iterator[bool]:
-    """Bind the names of each round; False for a round that stands for all, since they are not known."""
+    """Bind the names of each round. False is one round that stands for all of them, which are not known."""
     from smp_advisor.reading.targets import bind_target
 
     if not generators:
         yield True
         return
-    first, *others = generators
+    first, *inner_generators = generators
     over = evaluate(run, inner, first.iter)
     parts.append(over)
     items = element_values(over) if run.computes else None
@@ -249,11 +248,11 @@ def _rounds(run: Run, inner: Frame, generators: list[ast.comprehension], parts: 
         truths = [truth(test) for test in tests]
         if value is None or None in truths:
             parts += tests
-            next(_rounds(run, inner, others, parts), None)
+            next(_rounds(run, inner, inner_generators, parts), None)
             yield False
             return
         if all(truths):
-            yield from _rounds(run, inner, others, parts)
+            yield from _rounds(run, inner, inner_generators, parts)
 
 
 def _lambda(run: Run, frame: Frame, node: ast.Lambda) -> Value:
@@ -266,10 +265,6 @@ def _walrus(run: Run, frame: Frame, node: ast.NamedExpr) -> Value:
     value = evaluate(run, frame, node.value)
     run.bind(frame, node.target.id, value)
     return value
-
-
-def _await(run: Run, frame: Frame, node: ast.Await) -> Value:
-    return evaluate(run, frame, node.value)
 
 
 def _yield(run: Run, frame: Frame, node: ast.Yield | ast.YieldFrom) -> Value:
@@ -290,7 +285,6 @@ _HANDLERS: dict[type[ast.AST], Callable[[Run, Frame, Any], Value]] = {
     ast.Attribute: _attribute,
     ast.Subscript: _subscript,
     ast.Slice: _slice,
-    ast.Starred: _starred,
     ast.Dict: _mapping,
     ast.Call: _call,
     ast.Lambda: _lambda,
@@ -301,7 +295,7 @@ _HANDLERS: dict[type[ast.AST], Callable[[Run, Frame, Any], Value]] = {
     ast.IfExp: _conditional,
     ast.JoinedStr: _text,
     ast.NamedExpr: _walrus,
-    ast.Await: _await,
+    **dict.fromkeys((ast.Starred, ast.Await), _inner),
     **dict.fromkeys((ast.Tuple, ast.List, ast.Set), _sequence),
     **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp), _comprehension),
     **dict.fromkeys((ast.Yield, ast.YieldFrom), _yield),

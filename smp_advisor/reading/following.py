@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from smp_advisor.reading.data import from_plain
 from smp_advisor.reading.module import ScriptError, parse
 from smp_advisor.reading.run import Frame, Run
-from smp_advisor.reading.source import Unresolved
 from smp_advisor.reading.statements import execute, follow_the_rest
 
 if TYPE_CHECKING:
@@ -57,8 +56,7 @@ def follow(
     run = Run(computes, texts=dict(texts or {}))
     run.trace.modules.append(module)
     for line, why in source.skipped if source.cells else ():
-        path, located = source.locate(line)
-        run.unresolved.append(Unresolved(path=path, line=located, what=f"This cell is not Python ({why}): left out."))
+        run.unresolved.append(source.unresolved(line, f"This cell is not Python ({why}): left out."))
     try:
         execute(run, Frame(module, module.scope), module.tree.body)
         run.guards.clear()

@@ -45,12 +45,12 @@ _CHANGING = frozenset(
 def _of_data(function: Callable[..., Any]) -> Known:
     """A function of plain data."""
 
-    def apply(positional: tuple[Value, ...], named: dict[str, Value]) -> Value | None:
+    def apply(positional: tuple[Value, ...], passed: dict[str, Value]) -> Value | None:
         try:
             arguments = [plain(value) for value in positional]
             if any(isinstance(data, str) and len(data) > _LONGEST_DATA for data in arguments):
                 return None
-            return from_plain(function(*arguments, **{key: plain(value) for key, value in named.items()}))
+            return from_plain(function(*arguments, **{key: plain(value) for key, value in passed.items()}))
         except _FAILURES:
             return None
 
@@ -60,16 +60,16 @@ def _of_data(function: Callable[..., Any]) -> Known:
 def _of_items(function: Callable[..., Value | None]) -> Known:
     """A function of the items of each argument."""
 
-    def apply(positional: tuple[Value, ...], named: dict[str, Value]) -> Value | None:
+    def apply(positional: tuple[Value, ...], passed: dict[str, Value]) -> Value | None:
         columns = [element_values(value) for value in positional]
-        return None if None in columns or named else function(*columns)
+        return None if None in columns or passed else function(*columns)
 
     return apply
 
 
 def _of_value(function: Callable[[Value], Value | None]) -> Known:
     """A function of its only argument."""
-    return lambda positional, named: function(positional[0]) if len(positional) == 1 and not named else None
+    return lambda positional, passed: function(positional[0]) if len(positional) == 1 and not passed else None
 
 
 def _some(items: list[Value], decisive: bool) -> Value | None:  # noqa: FBT001 - what any() and all() look for
@@ -79,10 +79,10 @@ def _some(items: list[Value], decisive: bool) -> Value | None:  # noqa: FBT001 -
     return None if None in truths else Constant(not decisive)
 
 
-def _numbered(positional: tuple[Value, ...], named: dict[str, Value]) -> Value | None:
+def _numbered(positional: tuple[Value, ...], passed: dict[str, Value]) -> Value | None:
     """``enumerate``."""
     items = element_values(positional[0]) if positional else None
-    start = named.get("start", positional[1] if len(positional) > 1 else Constant(0))
+    start = passed.get("start", positional[1] if len(positional) > 1 else Constant(0))
     if items is None or not isinstance(start, Constant) or not isinstance(start.value, int):
         return None
     return Collection([Collection([Constant(number), item]) for number, item in enumerate(items, start.value)])
@@ -144,7 +144,7 @@ FUNCTIONS: dict[str, Known] = {
 
 def dictionary(event: Call) -> Value | None:
     """``dict(...)`` and namespaces made of keywords."""
-    mapping = Mapping({}, event.named.span, event.named.open)
+    mapping = Mapping({}, event.passed.span, event.passed.open)
     if event.arguments:
         first = event.arguments[0]
         if isinstance(first, Collection) and not first.open:
@@ -152,13 +152,13 @@ def dictionary(event: Call) -> Value | None:
             entries = {key.value: Entry(value) for key, value in pairs if isinstance(key, Constant)}
             first = Mapping(entries) if len(pairs) == len(first.items) else Unknown("its keys are computed")
         unpack(mapping, first)
-        mapping.span = None if mapping.entries and not event.named.entries else mapping.span
-    mapping.entries |= event.named.entries
+        mapping.span = None if mapping.entries and not event.passed.entries else mapping.span
+    mapping.entries |= event.passed.entries
     return mapping
 
 
 def call_method(run: Run, event: Call) -> Value | None:
-    """A method of data; None if its result is not known, and then neither is what it changes."""
+    """Call a method of data. If its result is not known (None), the changed object is not known either."""
     owner, name = event.receiver, event.method
     result: Value | None = None
     if isinstance(owner, Mapping):
@@ -176,10 +176,10 @@ def call_method(run: Run, event: Call) -> Value | None:
 
 def _method_of_mapping(run: Run, owner: Mapping, name: str, event: Call) -> Value | None:
     if name == "update":
-        changes = Mapping({}, None, event.named.open)
+        changes = Mapping({}, None, event.passed.open)
         for value in event.arguments:
             unpack(changes, value)
-        for key, entry in (changes.entries | event.named.entries).items():
+        for key, entry in (changes.entries | event.passed.entries).items():
             run.write(owner.entries, key, entry)
         run.write(owner, "open", owner.open or changes.open)
         return Constant(None)

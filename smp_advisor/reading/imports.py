@@ -9,14 +9,15 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.reading.branches import Journal
 from smp_advisor.reading.module import parse
 from smp_advisor.reading.names import canonical
-from smp_advisor.reading.source import Unresolved, read
+from smp_advisor.reading.run import Frame
+from smp_advisor.reading.source import read
 from smp_advisor.reading.values import External, LocalModule, Unknown, Value
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from smp_advisor.reading.module import Module
-    from smp_advisor.reading.run import Frame, Run
+    from smp_advisor.reading.run import Run
 
 __all__ = ["bind_import"]
 
@@ -52,11 +53,9 @@ def _member(run: Run, frame: Frame, base: str, name: str, local: LocalModule | N
     if local is not None and (member := local.module.scope.find(name)) is not None:
         return member
     inner = _load(run, frame, f"{base}.{name}" if base.strip(".") else base + name, node)
-    if inner is not None:
-        return inner
-    if local is None and not base.startswith("."):
-        return External(canonical(f"{base}.{name}"))
-    return Unknown(f"{name} of {base} is not in the files next to this one")
+    outside = External(canonical(f"{base}.{name}"))
+    missing = Unknown(f"{name} of {base} is not in the files next to this one")
+    return inner or (missing if local is not None or base.startswith(".") else outside)
 
 
 def _bind_all(run: Run, frame: Frame, node: ast.ImportFrom, local: LocalModule | None) -> None:
@@ -65,14 +64,8 @@ def _bind_all(run: Run, frame: Frame, node: ast.ImportFrom, local: LocalModule |
             if not name.startswith("_"):
                 run.bind(frame, name, value)
         return
-    path, line = frame.module.source.locate(node.lineno)
-    run.unresolved.append(
-        Unresolved(
-            path=path,
-            line=line,
-            what=f"from {node.module} import * binds names that are not known here; what they do is not checked.",
-        )
-    )
+    what = f"from {node.module} import * binds names that are not known here; what they do is not checked."
+    run.unresolved.append(frame.module.source.unresolved(node.lineno, what))
 
 
 def _load(run: Run, frame: Frame, dotted: str, node: ast.stmt) -> LocalModule | None:
@@ -87,21 +80,20 @@ def _load(run: Run, frame: Frame, dotted: str, node: ast.stmt) -> LocalModule | 
 
 
 def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt) -> LocalModule | None:
-    from smp_advisor.reading.run import Frame as NewFrame
     from smp_advisor.reading.statements import execute
 
     try:
         module = parse(run.texts.get(path) or read(path), entry=False, directory=path.parent)
     except AdvisorError as error:
-        where, line = frame.module.source.locate(node.lineno)
-        run.unresolved.append(Unresolved(path=where, line=line, what=f"An imported module is left out: {error}"))
+        what = f"An imported module is left out: {error}"
+        run.unresolved.append(frame.module.source.unresolved(node.lineno, what))
         return None
     run.modules[path] = module
     run.trace.modules.append(module)
     # A module runs once, whatever branch or loop imports it first.
     around = run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats
     run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats = Journal(), [], [], [], 0, 0
-    execute(run, NewFrame(module, module.scope), module.tree.body)
+    execute(run, Frame(module, module.scope), module.tree.body)
     run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats = around
     return LocalModule(module)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.reading.command_lines import field_default, option_of
-from smp_advisor.reading.names import canonical
+from smp_advisor.reading.names import ITERATORS, canonical
 from smp_advisor.reading.operators import is_index
 from smp_advisor.reading.trace import Use
 from smp_advisor.reading.values import (
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["attribute", "element", "item"]
 
-_ITERATORS = ("tqdm.tqdm", "tqdm.auto.tqdm", "iter", "reversed", "itertools.islice", "tqdm")
-
 
 def attribute(run: Run, frame: Frame, owner: Value, name: str, node: ast.expr) -> Value:
     """The attribute `name` of one possible owner, as `node` reads it."""
@@ -52,7 +50,7 @@ def attribute(run: Run, frame: Frame, owner: Value, name: str, node: ast.expr) -
     if isinstance(owner, Mapping) and name in owner.entries:
         return owner.entries[name].value
     if isinstance(owner, Result) and run.computes:
-        assigned = owner.attributes.get(name) or owner.call.named.get(name)
+        assigned = owner.attributes.get(name) or owner.call.passed.get(name)
         if assigned is not None:
             return assigned
     if isinstance(owner, Constant) and name == "value":
@@ -109,7 +107,7 @@ def _part(owner: Value, bounds: tuple[Value, ...]) -> Value | None:
 
 
 def element(value: Value) -> Value:
-    """What iterating over `value` gives."""
+    """An element of an iteration over `value`."""
     if isinstance(value, Collection) and value.items:
         return choice(*value.items, *([Unknown(value.open)] if value.open else []))
     if isinstance(value, StepOutput):
@@ -122,6 +120,6 @@ def element(value: Value) -> Value:
             return Collection([Unknown("it counts the rounds of a loop"), element(first)])
         if value.call.name == "zip":
             return Collection([element(argument) for argument in value.call.arguments])
-        if value.call.name in _ITERATORS:
+        if value.call.name in ITERATORS:
             return element(first)
     return Item(value, None)

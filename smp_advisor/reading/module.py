@@ -22,19 +22,19 @@ Node = TypeVar("Node", bound=ast.AST)
 
 
 class ScriptError(AdvisorError):
-    """A script that cannot be read: missing, not text, not Python."""
+    """A script that cannot be read: missing, not text, or not Python."""
 
 
 @dataclass(slots=True, eq=False)
 class Module:
-    """One file (or cell): its text, its tree and its names."""
+    """One file or cell: text, syntax tree and names."""
 
     source: Source
     tree: ast.Module
     entry: bool
     """Whether this is the file that is checked, as opposed to one that it imports."""
     directory: Path | None
-    """Where modules beside it are looked for."""
+    """Folder of the modules that it can import."""
     scope: Scope = field(default_factory=Scope)
     _parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     _by_type: dict[type[ast.AST], list[Any]] = field(default_factory=dict)
@@ -45,12 +45,12 @@ class Module:
         return self._parents.get(node)
 
     def all(self, kind: type[Node]) -> list[Node]:
-        """Every node of one type, outer ones first."""
+        """All nodes of one type, outer nodes first."""
         self._index()
         return self._by_type.get(kind, [])
 
     def _index(self) -> None:
-        """Walk the tree once, when something is first asked of it."""
+        """Walk the tree once, on first use."""
         if self._by_type:
             return
         pending: list[ast.AST] = [self.tree]
@@ -62,11 +62,11 @@ class Module:
                     pending.append(inner)
 
     def statement(self, node: ast.AST) -> ast.stmt | None:
-        """The innermost statement that holds `node`."""
-        found: ast.AST | None = node
-        while found is not None and not isinstance(found, ast.stmt):
-            found = self.parent(found)
-        return found
+        """The innermost statement around `node`."""
+        around: ast.AST | None = node
+        while around is not None and not isinstance(around, ast.stmt):
+            around = self.parent(around)
+        return around
 
     def text(self, node: ast.expr | ast.stmt) -> str:
         """The source text of `node`."""
@@ -80,11 +80,11 @@ def parse(source: Source, *, entry: bool = True, directory: Path | None = None) 
     Raises
     ------
     ScriptError
-        Where the text is not Python 3.
+        If the text is not Python 3.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the script's own escapes and comparisons are not ours to report
+            warnings.simplefilter("ignore")  # warnings about the script are not reported
             tree = ast.parse(source.text, filename=source.path)
     except SyntaxError as error:
         raise ScriptError(_explain(source, error)) from None

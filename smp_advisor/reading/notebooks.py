@@ -1,4 +1,4 @@
-"""Changes to a notebook's cells, by the places of the text that its code cells make together."""
+"""Changes to the cells of a notebook, from changes to the joined text of its code cells."""
 
 from __future__ import annotations
 
@@ -8,31 +8,29 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.reading.source import Edit, Source, applied
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from smp_advisor.reading.edits import Edit
-    from smp_advisor.reading.source import Source
 
 __all__ = ["CellChange", "cell_changes", "cell_texts", "changed_notebook"]
 
 
 @dataclass(frozen=True, slots=True)
 class CellChange:
-    """What becomes of one cell."""
+    """One cell before and after its changes."""
 
     number: int
-    """From 1, counting cells of every kind."""
+    """From 1, counting all cells."""
     before: str
     after: str
     edits: tuple[Edit, ...]
-    """By the cell's own text."""
+    """At places in the text of the cell."""
 
 
 def cell_changes(source: Source, edits: Iterable[Edit]) -> list[CellChange] | None:
-    """The cells that `edits` change; None where one touches a line of IPython's own, or more than one cell."""
-    from smp_advisor.reading.edits import applied
-
+    """The cells that `edits` change; None if a change touches an IPython line or several cells."""
     raw = cell_texts(source.raw)
     by_cell: dict[int, list[Edit]] = {}
     for edit in edits:
@@ -48,7 +46,7 @@ def cell_changes(source: Source, edits: Iterable[Edit]) -> list[CellChange] | No
 
 
 def changed_notebook(source: Source, changes: Iterable[CellChange]) -> str:
-    """The notebook's JSON with the cells' new texts, written as Jupyter writes it."""
+    """The JSON of the notebook with the new text of its cells, formatted as Jupyter does."""
     data = json.loads(source.raw)
     for change in changes:
         cell = data["cells"][change.number - 1]
@@ -66,7 +64,7 @@ def cell_texts(raw: str) -> dict[int, str]:
 
 
 def _moved(source: Source, raw: dict[int, str], edit: Edit) -> tuple[int, Edit] | None:
-    """The edit in its cell's own text."""
+    """The number of the cell, and the edit in its text."""
     starts = source.starts()
     first, last = (bisect.bisect_right(starts, place) for place in (edit.start, edit.end))
     top, number = max(cell for cell in source.cells if cell[0] <= first)
@@ -79,6 +77,4 @@ def _moved(source: Source, raw: dict[int, str], edit: Edit) -> tuple[int, Edit] 
     def place(offset: int, line: int) -> int:
         return sum(len(text) + 1 for text in lines[: line - top]) + offset - starts[line - 1]
 
-    from smp_advisor.reading.edits import Edit as Change
-
-    return number, Change(place(edit.start, first), place(edit.end, last), edit.text)
+    return number, Edit(place(edit.start, first), place(edit.end, last), edit.text)

@@ -144,8 +144,8 @@ def _contains(owner: Value, value: Value) -> bool | None:
     if isinstance(owner, Collection):
         if any(same(item, value) for item in owner.items):
             return True
-        known = isinstance(value, Constant) and all(isinstance(item, Constant) for item in owner.items)
-        return False if known and not owner.open else None
+        constants = all(isinstance(item, Constant) for item in (value, *owner.items))
+        return False if constants and not owner.open else None
     if isinstance(owner, Constant) and isinstance(value, Constant) and isinstance(owner.value, str):
         return value.value in owner.value if isinstance(value.value, str) else None
     return None

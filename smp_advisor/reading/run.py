@@ -1,4 +1,4 @@
-"""State of following one file: what has been seen, and under which conditions the next line runs."""
+"""State while one file is followed: calls and values so far, and the conditions of the next line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Frame", "Leaving", "Run", "TooLongError"]
 _MAX_DEPTH = 16
 """Calls within calls that are followed."""
 _MAX_CALLS_OF_ONE = 3
-"""Times that one function of a script is followed; later calls are taken to return what the last one did."""
+"""Times that one function of a script is followed; later calls have the result of the last one."""
 _MAX_STEPS = 100_000
 """Statements and expressions of a cell that are followed."""
 
@@ -52,12 +52,12 @@ class Frame:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """Everything that following a file keeps in mind."""
+    """State while one file is followed."""
 
     computes: bool = False
-    """Whether loops and functions are followed as often as they run, as in a cell that configures a job.
+    """Whether loops and functions are followed as often as they run, for cells that configure a job.
 
-    Otherwise each loop is followed once, as in a script that trains.
+    Otherwise each loop is followed once, for scripts that train.
     """
     trace: Trace = field(default_factory=Trace)
     journal: Journal = field(default_factory=Journal)

@@ -1,4 +1,4 @@
-"""Read what is to be checked: a script, a notebook, a cell's text."""
+"""Read the text of a script, a notebook or a cell."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from smp_advisor.errors import AdvisorError
 
-__all__ = ["Source", "Span", "UnreadableScriptError", "Unresolved", "read", "with_text"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Edit", "Source", "Span", "UnreadableScriptError", "Unresolved", "applied", "read", "with_text"]
 
 _LOOKS_LIKE_A_PATH = re.compile(r"[^\n\r]{1,400}\.(?:py|pyw|ipynb)\s*$", re.IGNORECASE)
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -24,7 +28,7 @@ _CELL_MAGICS_OF_PYTHON = ("%%time", "%%timeit", "%%capture", "%%smp_check", "%%s
 
 
 class UnreadableScriptError(AdvisorError):
-    """A path that leads to nothing that could be a script."""
+    """A path without a readable script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,41 +39,50 @@ class Span:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Characters ``start`` to ``end`` of the text become ``text``."""
+
+    start: int
+    end: int
+    text: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unresolved:
-    """Something the checker could not follow and therefore says nothing about."""
+    """Something that could not be followed, so that checks do not cover it."""
 
     path: str
     line: int
     what: str
-    """One sentence: which name or construct, and which checks it leaves open."""
+    """One sentence: the name or construct, the reason, and the affected checks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Text to check, and where each of its lines comes from."""
+    """Text to check, with the origin of its lines."""
 
     path: str
     text: str
     file: Path | None = None
     cells: tuple[tuple[int, int], ...] = ()
-    """For a notebook: (first line of the cell in `text`, number of the cell), ascending."""
+    """First line in `text` and number of each code cell of a notebook, in ascending order."""
     skipped: tuple[tuple[int, str], ...] = ()
-    """For a notebook: (first line, why) of cells that are not Python."""
+    """First line and reason of each part that is left out: cells of a notebook that are not Python, or "..."."""
     raw: str = field(default="", repr=False)
-    """For a notebook: its JSON."""
+    """JSON of a notebook."""
     lines: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        # Python's own line ends, and none of the others that str.splitlines knows.
+        # str.splitlines also splits at characters that do not end a line of Python.
         object.__setattr__(self, "lines", tuple(_LINE_END.split(self.text)))
 
     def starts(self) -> tuple[int, ...]:
-        """Where each line begins in the text, in characters."""
+        """The first character of each line."""
         return _starts(self.text)
 
     def line(self, number: int) -> str:
-        """Line `number`, counted from 1; empty where there is none."""
+        """Line `number`, counted from 1; empty if there is none."""
         return self.lines[number - 1] if 0 < number <= len(self.lines) else ""
 
     def column(self, line: int, column_bytes: int) -> int:
@@ -93,16 +106,28 @@ class Source:
         return next((why for line, why in self.skipped if node.lineno < line <= last), "")
 
     def locate(self, number: int) -> tuple[str, int]:
-        """Path and line to tell the reader; in a notebook, cell and line in the cell."""
+        """Path and line for a report; for a notebook, the cell and the line in the cell."""
         for first, cell in reversed(self.cells):
             if number >= first:
                 return f"{self.path}#cell-{cell}", number - first + 1
         return self.path, number
 
+    def unresolved(self, number: int, what: str) -> Unresolved:
+        """A note about line `number`."""
+        path, line = self.locate(number)
+        return Unresolved(path=path, line=line, what=what)
+
 
 @lru_cache(maxsize=64)
 def _starts(text: str) -> tuple[int, ...]:
     return (0, *(match.end() for match in _LINE_END.finditer(text)))
+
+
+def applied(text: str, edits: Iterable[Edit]) -> str:
+    """`text` after the changes, which must not overlap."""
+    for change in sorted(edits, key=lambda change: (change.start, change.end), reverse=True):
+        text = text[: change.start] + change.text + text[change.end :]
+    return text
 
 
 def read(path_or_source: str | Path) -> Source:
@@ -111,7 +136,7 @@ def read(path_or_source: str | Path) -> Source:
     Raises
     ------
     UnreadableScriptError
-        Where the file is missing, too large or not text.
+        If the file is missing, too large or not text.
     """
     if isinstance(path_or_source, Path):
         return _read_file(path_or_source)
@@ -126,7 +151,7 @@ def read(path_or_source: str | Path) -> Source:
 
 
 def with_text(source: Source, text: str) -> Source:
-    """The same file with another text: Python, or the JSON of a notebook."""
+    """The same file with a new text: Python, or the JSON of a notebook."""
     if source.raw and source.file is not None:
         return _notebook(text, source.file)
     return replace(source, text=text)
@@ -196,7 +221,7 @@ def _why_not_python(text: str) -> str:
 
 
 def _without_magics(text: str) -> str:
-    """Blank out what IPython adds to Python; the lines keep their numbers."""
+    """Replace lines of IPython by comments or blank lines, so that line numbers stay the same."""
     lines = text.split("\n")
     if not any(line.lstrip().startswith(("%", "!", "?")) or _SHELL.match(line.lstrip()) for line in lines):
         return text

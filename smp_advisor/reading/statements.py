@@ -12,7 +12,9 @@ from smp_advisor.reading.data import MAX_ITEMS, element_values
 from smp_advisor.reading.expressions import evaluate
 from smp_advisor.reading.imports import bind_import
 from smp_advisor.reading.lookups import element
+from smp_advisor.reading.names import LEAVING
 from smp_advisor.reading.operators import compare, compute, truth
+from smp_advisor.reading.run import Frame
 from smp_advisor.reading.scope import Scope
 from smp_advisor.reading.targets import bind_target, set_attribute
 from smp_advisor.reading.trace import Guard, Iteration, Use
@@ -36,34 +38,26 @@ from smp_advisor.reading.values import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from smp_advisor.reading.run import Frame, Leaving, Run
+    from smp_advisor.reading.run import Leaving, Run
 
 __all__ = ["execute", "follow_the_rest"]
 
-_LEAVING_CALLS = ("sys.exit", "exit", "quit", "os._exit")
-
 
 def execute(run: Run, frame: Frame, statements: list[ast.stmt]) -> Leaving:
-    """Follow `statements`; how they leave the block, if they surely do."""
+    """Follow `statements`. Returns how they leave the block, if they surely do."""
     for statement in statements:
         run.count()
         handler = _HANDLERS.get(type(statement))
         leaving = handler(run, frame, statement) if handler is not None else None
         if leaving is not None:
-            if (
-                leaving == "raise"
-                and frame.module.entry
-                and not run.doubts
-                and not run.functions
-                and run.stopped is None
-            ):
+            if leaving == "raise" and frame.module.entry and not (run.doubts or run.functions or run.stopped):
                 run.stopped = (statement.lineno, "it ends there with an error")
             return leaving
     return None
 
 
 def follow_the_rest(run: Run, concerns: Callable[[Function], bool]) -> None:
-    """Follow what running the file does not reach: functions that something unseen can call."""
+    """Follow functions that the file does not call, because other code can call them."""
     for function in tuple(run.trace.functions):
         # The compiler's runtime calls this one, once per worker.
         if function.name == "_mp_fn" and not run.followed[function.node]:
@@ -75,8 +69,8 @@ def follow_the_rest(run: Run, concerns: Callable[[Function], bool]) -> None:
         position += 1
         if function.module.entry and not run.followed[function.node] and concerns(function):
             objects = [instance for instance in run.trace.instances if instance.cls is function.home]
-            named = function.positional[:1] if not function.static else []
-            enter(run, function, dict(zip(named, objects, strict=False)))
+            names = function.positional[:1] if not function.static else []
+            enter(run, function, dict(zip(names, objects, strict=False)))
 
 
 def _expression(run: Run, frame: Frame, node: ast.Expr) -> Leaving:
@@ -85,20 +79,16 @@ def _expression(run: Run, frame: Frame, node: ast.Expr) -> Leaving:
     for call in run.trace.calls[before:]:
         if call.node is node.value:
             call.discarded = True
-            if call.name in _LEAVING_CALLS:
+            if call.name in LEAVING:
                 return "raise"
     return None
 
 
-def _assign(run: Run, frame: Frame, node: ast.Assign) -> None:
-    value = evaluate(run, frame, node.value)
-    for target in node.targets:
-        bind_target(run, frame, target, value, node.value)
-
-
-def _annotated(run: Run, frame: Frame, node: ast.AnnAssign) -> None:
+def _assign(run: Run, frame: Frame, node: ast.Assign | ast.AnnAssign) -> None:
     if node.value is not None:
-        bind_target(run, frame, node.target, evaluate(run, frame, node.value), node.value)
+        value = evaluate(run, frame, node.value)
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            bind_target(run, frame, target, value, node.value)
 
 
 def _augmented(run: Run, frame: Frame, node: ast.AugAssign) -> None:
@@ -163,12 +153,10 @@ def _mark_by(run: Run, decorator: Value, function: Function) -> StepMark | None:
 
 
 def _class(run: Run, frame: Frame, node: ast.ClassDef) -> None:
-    from smp_advisor.reading.run import Frame as NewFrame
-
     bases = tuple(evaluate(run, frame, base) for base in node.bases)
     scope = Scope(frame.scope, is_class=True)
     cls = Class(node, frame.module, scope, bases, scope.names)
-    execute(run, NewFrame(frame.module, scope), node.body)
+    execute(run, Frame(frame.module, scope), node.body)
     for member in scope.names.values():
         if isinstance(member, Function):
             member.home = cls
@@ -198,22 +186,22 @@ def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
         with run.journal.branch() as changes, run.under(Guard(node.test, test, holds)):
             leaving = execute(run, frame, block)
         paths.append((leaving, changes))
-    body, other = (leaving is not None for leaving, _ in paths)
-    if body != other:
-        # What follows runs only in the branch that stays.
-        run.guards.append(Guard(node.test, test, holds=other))
+    body_leaves, orelse_leaves = (leaving is not None for leaving, _ in paths)
+    if body_leaves != orelse_leaves:
+        # The statements below run only after the branch that stays.
+        run.guards.append(Guard(node.test, test, holds=orelse_leaves))
     return _after(run, frame, paths, node.test)
 
 
 def _after(run: Run, frame: Frame, paths: list[tuple[Leaving, Changes]], why: Reason) -> Leaving:
-    """Continue where branches meet, of which one has run; how all of them leave, if they do."""
+    """Join branches of which one has run. Returns how they leave the block, if all of them do."""
     staying = [changes for leaving, changes in paths if leaving is None]
     if staying:
         frame.exits += [(leaving, changes) for leaving, changes in paths if leaving not in (None, "raise")]
-    together: Changes | None = None
-    for changes in staying or [changes for _, changes in paths]:
-        together = changes if together is None else joined(together, changes, why)
-    run.journal.apply(together or {})
+    together, *further = staying or [changes for _, changes in paths]
+    for changes in further:
+        together = joined(together, changes, why)
+    run.journal.apply(together)
     if staying:
         return None
     ways = [leaving for leaving, _ in paths]
@@ -225,8 +213,8 @@ def _loop(run: Run, frame: Frame, node: ast.For | ast.AsyncFor | ast.While) -> L
     first, depth, exits = run.order + 1, len(run.guards), len(frame.exits)
     leaving: Leaving = None
     run.loops.append(node)
-    for known in _rounds(run, frame, node, over):
-        if not known:
+    for computed in _rounds(run, frame, node, over):
+        if not computed:
             run.loops.pop()
             return _once(run, frame, node, over)
         leaving = execute(run, frame, node.body)
@@ -261,7 +249,7 @@ def _rounds(run: Run, frame: Frame, node: ast.For | ast.AsyncFor | ast.While, ov
 
 
 def _once(run: Run, frame: Frame, node: ast.For | ast.AsyncFor | ast.While, over: Value) -> Leaving:
-    """A loop that is followed once: what it changes is not known afterwards."""
+    """Follow a loop once. Values that it changes are not known afterwards."""
     why = f"it is set in the loop of line {frame.module.source.locate(node.lineno)[1]}"
     first, depth, exits = run.order + 1, len(run.guards), len(frame.exits)
     with run.journal.branch() as changes:
@@ -287,7 +275,7 @@ def _once(run: Run, frame: Frame, node: ast.For | ast.AsyncFor | ast.While, over
 
 
 def _rejoin(run: Run, frame: Frame, start: int, why: Reason) -> None:
-    """What branches have changed that left the loop, whose exits begin at `start`."""
+    """Join the changes of branches that left the loop, which are in the exits from `start` on."""
     outward = [(leaving, changes) for leaving, changes in frame.exits[start:] if leaving == "return"]
     for leaving, changes in frame.exits[start:]:
         if leaving != "return":
@@ -315,7 +303,7 @@ def _with(run: Run, frame: Frame, node: ast.With | ast.AsyncWith) -> Leaving:
 
 def _try(run: Run, frame: Frame, node: ast.Try) -> Leaving:
     if run.computes:
-        # In a cell, handlers are for what credentials or the network do.
+        # In a cell, handlers are for errors of credentials or the network.
         leaving = execute(run, frame, node.body) or execute(run, frame, node.orelse)
         return execute(run, frame, node.finalbody) or leaving
     paths: list[tuple[Leaving, Changes]] = []
@@ -372,8 +360,6 @@ def _assert(run: Run, frame: Frame, node: ast.Assert) -> None:
 
 _HANDLERS: dict[type[ast.stmt], Callable[..., Leaving]] = {
     ast.Expr: _expression,
-    ast.Assign: _assign,
-    ast.AnnAssign: _annotated,
     ast.AugAssign: _augmented,
     ast.Delete: _delete,
     ast.ClassDef: _class,
@@ -381,6 +367,7 @@ _HANDLERS: dict[type[ast.stmt], Callable[..., Leaving]] = {
     ast.If: _if,
     ast.Match: _match,
     ast.Assert: _assert,
+    **dict.fromkeys((ast.Assign, ast.AnnAssign), _assign),
     **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef), _function),
     **dict.fromkeys((ast.Raise, ast.Break, ast.Continue), _leave),
     **dict.fromkeys((ast.For, ast.AsyncFor, ast.While), _loop),

@@ -1,4 +1,4 @@
-"""What a script does, in the order in which it would do it."""
+"""What a file does, in the order in which it would run."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ class Guard:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call, where it stands and under which circumstances it runs."""
+    """One call, with its place and the conditions under which it runs."""
 
     node: ast.Call
     module: Module
     order: int
     name: str
-    """Dotted name of what is called, where it is external."""
+    """Dotted name of the function, if it is external."""
     method: str
     """Name of the attribute that is called."""
     receiver: Value | None
-    """What the method is called on; for the call of an object, the object."""
+    """Object of the method, or the object that is called."""
     function: Function | None
-    """The function of the script that is called."""
+    """The called function, if it is in a file that is read."""
     arguments: tuple[Value, ...]
-    named: Mapping
+    passed: Mapping
     """Keyword arguments; open if it has ``*`` or ``**`` arguments that are not known."""
     guards: tuple[Guard, ...]
     contexts: tuple[Value, ...]
     """Values of the ``with`` statements around it, outermost first."""
     loops: tuple[ast.AST, ...]
     functions: tuple[Function, ...]
-    """Functions of the script that are running, outermost first."""
+    """Functions in progress, outermost first."""
     step: Function | None
     """The ``smp.step`` function that it runs in."""
     reached: bool
-    """Whether running the file reaches it, as opposed to a function nobody here calls."""
+    """Whether running the file reaches it; False in functions that are not called here."""
     candidates: tuple[Value, ...] = ()
-    """Everything that may be called here; there is a `Call` for each."""
+    """Everything that can be called here; each has a `Call`."""
     bound: dict[str, Value] = field(default_factory=dict)
-    """Arguments by the parameters' names, for a function of the script."""
+    """Arguments by parameter, for a function that is followed."""
     discarded: bool = False
     sure: bool = True
     """Whether no undecided condition is around it."""
@@ -65,12 +65,12 @@ class Call:
     @property
     def keywords(self) -> dict[str, Value]:
         """Keyword arguments by name."""
-        return self.named.values()
+        return self.passed.values()
 
     @property
     def unpacks(self) -> bool:
         """Whether it has ``*`` or ``**`` arguments that are not known."""
-        return not self.named.complete
+        return not self.passed.complete
 
     @property
     def called(self) -> str:
@@ -78,14 +78,14 @@ class Call:
         return self.method or self.name.rpartition(".")[2]
 
     def argument(self, name: str, position: int | None = None) -> Value | None:
-        """Argument by keyword or position; None where it is not given."""
-        entry = self.named.entries.get(name)
+        """Argument by keyword or position; None if it is not passed."""
+        entry = self.passed.entries.get(name)
         if entry is not None:
             return entry.value
         return self.arguments[position] if position is not None and position < len(self.arguments) else None
 
     def gives(self, name: str, position: int | None = None) -> bool:
-        """Whether the argument is given, or may be in what is unpacked."""
+        """Whether the argument is passed, or may be in ``**`` arguments."""
         return self.unpacks or self.argument(name, position) is not None
 
 
@@ -119,12 +119,12 @@ class Iteration:
     module: Module
     over: Value
     steps_inside: tuple[int, int]
-    """Orders of the first and last call inside."""
+    """`Call.order` of the first and last call in the loop."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """A part of something, chosen by a number: every so many elements, or those with a remainder."""
+    """Some elements of a collection: every n-th, or those with a remainder."""
 
     node: ast.expr
     module: Module
@@ -136,7 +136,7 @@ class Selection:
 
 @dataclass(slots=True, eq=False)
 class Trace:
-    """Everything the checks look at."""
+    """Everything that checks use."""
 
     calls: list[Call] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
@@ -144,13 +144,13 @@ class Trace:
     iterations: list[Iteration] = field(default_factory=list)
     selections: list[Selection] = field(default_factory=list)
     options: dict[str, Call] = field(default_factory=dict)
-    """Command-line options by their attribute names: the calls that declare them."""
+    """Calls that declare command-line options, by attribute."""
     classes: list[Class] = field(default_factory=list)
     functions: list[Function] = field(default_factory=list)
     instances: list[Instance] = field(default_factory=list)
     modules: list[Module] = field(default_factory=list)
     imports: list[tuple[Module, ast.stmt, str]] = field(default_factory=list)
-    """External modules: where and under which dotted name."""
+    """Imports of external modules: file, statement and dotted name."""
     by_name: dict[str, list[Call]] = field(default_factory=dict)
     by_method: dict[str, list[Call]] = field(default_factory=dict)
 
@@ -164,20 +164,20 @@ class Trace:
 
     def named(self, *names: str) -> list[Call]:
         """Calls of external functions by dotted name, in order."""
-        found = [call for name in names for call in self.by_name.get(name, ())]
-        return sorted(found, key=lambda call: call.order)
+        calls = [call for name in names for call in self.by_name.get(name, ())]
+        return sorted(calls, key=lambda call: call.order)
 
     def methods(self, *names: str) -> list[Call]:
         """Calls of attributes by name, in order; of modules' functions as well."""
-        found = [call for name in names for call in self.by_method.get(name, ())]
-        return sorted(found, key=lambda call: call.order)
+        calls = [call for name in names for call in self.by_method.get(name, ())]
+        return sorted(calls, key=lambda call: call.order)
 
     def imported(self, *prefixes: str) -> list[tuple[Module, ast.stmt, str]]:
         """Imports of the given packages or what is in them."""
         return [
-            found
-            for found in self.imports
-            if any(found[2] == prefix or found[2].startswith(prefix + ".") for prefix in prefixes)
+            (module, node, name)
+            for module, node, name in self.imports
+            if any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
         ]
 
     def each(self, prefix: str) -> Iterator[Call]:
@@ -185,12 +185,12 @@ class Trace:
         return (call for call in self.calls if call.name.startswith(prefix))
 
 
-def exclusive(one: Call, other: Call) -> bool:
-    """Whether the two stand in opposite branches of one condition, or of two with the same words: never both run."""
+def exclusive(earlier: Call, later: Call) -> bool:
+    """Whether two calls are in opposite branches of one condition, or of two conditions with the same text."""
     return any(
         first.holds != second.holds and (first.test is second.test or _dump(first.test) == _dump(second.test))
-        for first in one.guards
-        for second in other.guards
+        for first in earlier.guards
+        for second in later.guards
     )
 
 

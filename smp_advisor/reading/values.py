@@ -1,4 +1,4 @@
-"""What an expression can stand for, where it is in the text, and why it is not known."""
+"""Values of expressions, with their place in the text or the reason why they are not known."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Reason = str | ast.expr
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """Base of everything that an expression can stand for; compared by identity, as Python shares objects."""
+    """Base of all values. They are compared by identity, because Python shares objects."""
 
 
 @dataclass(slots=True, eq=False)

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from smp_advisor.findings.finding import Unresolved
 from smp_advisor.scripts.queries import is_wrapped_model
 
 if TYPE_CHECKING:
     import ast
 
-    from smp_advisor.findings.finding import Severity
+    from smp_advisor.findings.finding import Severity, Unresolved
     from smp_advisor.reading.edits import Edit
     from smp_advisor.reading.module import Module
     from smp_advisor.reading.trace import Call, Trace
@@ -103,8 +102,7 @@ class Context:
 
     def leave_open(self, module: Module, node: ast.expr | ast.stmt, what: str) -> None:
         """List code that could not be followed."""
-        path, line = module.source.locate(node.lineno)
-        note = Unresolved(path=path, line=line, what=what)
+        note = module.source.unresolved(node.lineno, what)
         if note not in self.unresolved:
             self.unresolved.append(note)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smp_advisor.findings.catalog import catalog
-from smp_advisor.reading.edits import changed, complete, whole_diff
+from smp_advisor.reading.edits import changed, complete, diff_of_states
 from smp_advisor.reading.source import read, with_text
 from smp_advisor.scripts.following import follow
 from smp_advisor.scripts.judging import judge
@@ -96,7 +96,7 @@ def plan_fixes(
         FileFix(
             path=file,
             text=after.raw or after.text,
-            diff=whole_diff(before[file], after),
+            diff=diff_of_states(before[file], after),
             ids=tuple(sorted(fixes[file])),
         )
         for file, after in ((script, entry), *sorted(texts.items()))

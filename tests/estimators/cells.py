@@ -281,3 +281,10 @@ parameters = {"pipeline_parallel_degree": stages, "microbatches": m, "ddp": True
 """,
 }
 """Ways to make one dictionary of parameters."""
+
+PARAMETERS = {"pipeline_parallel_degree": 2, "microbatches": 4, "ddp": True, "fp16": True}
+
+
+def written(body: str) -> str:
+    """A cell whose estimator takes what `body` calls parameters."""
+    return f"from sagemaker.pytorch import PyTorch\n{body}\n{TAKES_PARAMETERS}"

@@ -33,11 +33,11 @@ def configurations_of_cell(cell: Cell) -> list[Configuration]:
     configurations = []
     for call in cell.calls:
         if call.called in ESTIMATORS and "training_recipe" not in call.keywords:
-            configurations.append(configuration_of_estimator(call.called, call.named, sure=call.sure))
+            configurations.append(configuration_of_estimator(call.called, call.passed, sure=call.sure))
         elif call.called == "ModelTrainer":
             configurations.append(configuration_of_trainer(call))
         elif call.called == "create_training_job":
-            configurations.append(configuration_of_request(call.named))
+            configurations.append(configuration_of_request(call.passed))
     if configurations:
         return configurations
     if isinstance(cell.only, Mapping):

@@ -93,7 +93,7 @@ def _compiler(configuration: Configuration, call: Mapping) -> None:
         on = not (isinstance(enabled, Constant) and enabled.value is False)
         configuration.settings["compiler"] = Setting(on, entry.span, call, "compiler_config")
         if isinstance(debug, Constant):
-            configuration.settings["compiler_debug"] = Setting(debug.value, entry.span, config.call.named, "debug")
+            configuration.settings["compiler_debug"] = Setting(debug.value, entry.span, config.call.passed, "debug")
     else:
         why = why_not(config, "it is not a TrainingCompilerConfig(...)")
         configuration.gaps.append(Gap("compiler_config", why, entry.span))

@@ -19,12 +19,12 @@ __all__ = ["configuration_of_trainer"]
 
 def configuration_of_trainer(trainer: Call) -> Configuration:
     """Read ``ModelTrainer(...)``."""
-    call = trainer.named
+    call = trainer.passed
     configuration = Configuration("model trainer", "ModelTrainer(...)", call.span, sure=trainer.sure)
     configuration.tables["estimator"] = call
     compute = call.get("compute")
     if isinstance(compute, Result):
-        configuration.tables["compute"] = compute.call.named
+        configuration.tables["compute"] = compute.call.passed
         for name in ("instance_type", "instance_count"):
             configuration.take(configuration.tables["compute"], name)
     elif compute is not None or call.open:
@@ -52,7 +52,7 @@ def _distributed(configuration: Configuration, value: Value | None, call: Mappin
         why = why_not(value, "it is not a Torchrun(...) or MPI(...)")
         configuration.gaps.append(Gap("distributed", why, call.entries["distributed"].span))
         return
-    launcher, driver = value.call.named, value.call.called
+    launcher, driver = value.call.passed, value.call.called
     span = call.entries["distributed"].span
     configuration.settings["driver"] = Setting(driver, span, call, "distributed")
     if driver == "Torchrun":
@@ -69,11 +69,11 @@ def _distributed(configuration: Configuration, value: Value | None, call: Mappin
         fields = Mapping(
             {
                 key: entry
-                for key, entry in smp.call.named.entries.items()
+                for key, entry in smp.call.passed.entries.items()
                 if not (isinstance(entry.value, Constant) and entry.value.value is None)
             },
-            smp.call.named.span,
-            smp.call.named.open,
+            smp.call.passed.span,
+            smp.call.passed.open,
         )
         configuration.tables["modelparallel"] = launcher
         configuration.settings["modelparallel"] = Setting(value=True, span=fields.span)
@@ -87,7 +87,7 @@ def _image(configuration: Configuration, call: Mapping) -> str | None:
     """The framework of the image; if a call looks up the image, from its arguments."""
     image = call.get("training_image")
     if isinstance(image, Result) and image.call.called in ("retrieve", "get_training_image_uri"):
-        lookup = image.call.named
+        lookup = image.call.passed
         configuration.tables["image"] = lookup
         framework = image.call.argument("framework", 0)
         configuration.framework = (

@@ -81,7 +81,7 @@ def _list_unknown(context: Context) -> None:
         elif call.called in _CLASSES and (value := call.argument("compiler_config")) is not None:
             unknown["compiler_config"] = value
         if call.unpacks and (call in compiled or call.called in _CLASSES):
-            unknown["arguments"] = Unknown(call.named.open)
+            unknown["arguments"] = Unknown(call.passed.open)
         for name, value in unknown.items():
             complete = isinstance(value, Mapping) and value.complete
             if not complete and not isinstance(value, Constant):

@@ -1,0 +1,98 @@
+"""Names, branches, loops and functions of a file that is followed."""
+
+from __future__ import annotations
+
+import pytest
+
+from smp_advisor.reading.data import is_plain, plain, reason
+from smp_advisor.reading.following import follow
+from smp_advisor.reading.run import TooLongError
+from smp_advisor.reading.source import read
+
+UNKNOWN = "import mine\nunknown = mine.value()\n"
+
+
+def value_of(text, *, computes=True, name="x"):
+    run = follow(read(f"{UNKNOWN}{text}\n"), computes=computes)
+    return run.trace.modules[0].scope.names[name]
+
+
+@pytest.mark.parametrize("computes", [True, False])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("x = 1\nif unknown:\n    x = 1", 1),
+        ("if unknown:\n    x = 2\nelse:\n    x = 2", 2),
+        ("x = 1\nif unknown:\n    x = 2\n    raise ValueError", 1),
+        ("x = {}\nif unknown:\n    x['a'] = 1\nelse:\n    x['a'] = 1", {"a": 1}),
+        ("x = [1]\nif unknown:\n    x = x + [2]\n    raise ValueError\nx.append(3)", [1, 3]),
+        ("y = x = {}\ny['a'] = 1", {"a": 1}),
+        ("x = {'a': 1}\ny = x.copy()\ny['a'] = 2", {"a": 1}),
+        ("x = {'a': 1, 'b': 2}\ndel x['a']\nx |= {'c': 3}", {"b": 2, "c": 3}),
+        ("x = 1\ndef f():\n    x = 2\nf()", 1),
+        ("x = 1\ndef f():\n    global x\n    x = 2\nf()", 2),
+        ("x = len({1, 1, 2})", 2),
+        ("a, *b = 1, 2, 3\nx = b", [2, 3]),
+        ("match 3:\n    case 1:\n        x = 1\n    case 3:\n        x = 3", 3),
+        ("try:\n    x = 1\nfinally:\n    y = 2", 1),
+    ],
+)
+def test_what_is_certain_is_known(text, value, computes):
+    assert plain(value_of(text, computes=computes)) == value
+
+
+@pytest.mark.parametrize("computes", [True, False])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("x = 1\nif unknown:\n    x = 2", "it depends on `unknown`"),
+        ("x = {}\nif unknown:\n    x['a'] = 1", "it depends on `unknown`"),
+        ("x = [1]\nif unknown:\n    x.append(2)", "its length depends on `unknown`"),
+        ("x = 1\nfor n in unknown:\n    x = 2", "loop of line 4"),
+        ("x = 0\nfor n in unknown:\n    x += 1", "loop of line 4"),
+        ("x = []\nfor n in unknown:\n    x.append(1)", "it grows in a loop"),
+        ("x = 1\nwhile unknown:\n    x = 2\n    break", "loop of line 4"),
+        ("class A: pass\na = A()\na.b = 1\nfor n in unknown:\n    if n:\n        a.b = 2\n        break\nx = a.b", "n"),
+        ("def f():\n    if unknown:\n        return 1\n    return 2\nx = f()", "returns in several places"),
+        ("x = {'a': 1}\nx[unknown] = 2", "a key is computed"),
+        ("x = [1, 2]\nx.sort(key=unknown)", "changed by sort()"),
+        ("x = 1 + unknown", "what mine.value(...) returns"),
+        ("def f(n):\n    return f(n) if unknown else 1\nx = f(1)", "it depends on `unknown`"),
+        ("def f():\n    yield 1\nx = f()", "generator"),
+        ("match unknown:\n    case 1:\n        x = 1\n    case _:\n        x = 2", "it depends on `unknown`"),
+    ],
+)
+def test_what_is_not_certain_has_a_reason(text, why, computes):
+    value = value_of(text, computes=computes)
+    assert not is_plain(value)
+    assert why in reason(value)
+
+
+def test_an_object_that_a_branch_changes_before_it_returns_may_be_either():
+    text = """
+class A:
+    def set(self):
+        if unknown:
+            self.b = 1
+            return
+        self.b = 2
+a = A()
+a.set()
+x = a.b
+"""
+    value = value_of(text)
+    assert {option.value for option in value.alternatives} == {1, 2}
+
+
+def test_a_module_that_two_branches_import_runs_once(tmp_path):
+    (tmp_path / "sizes.py").write_text("LARGE = 8\n", encoding="utf-8")
+    script = tmp_path / "script.py"
+    script.write_text("if unknown:\n    import sizes\nelse:\n    import sizes\nx = sizes.LARGE\n", encoding="utf-8")
+    run = follow(read(script))
+    assert plain(run.trace.modules[0].scope.names["x"]) == 8
+
+
+def test_a_file_that_computes_too_much_is_given_up():
+    with pytest.raises(TooLongError):
+        follow(read("for i in range(2000):\n    for j in range(2000):\n        x = i * j\n"), computes=True)
+    assert follow(read("for i in range(2000):\n    for j in range(2000):\n        x = i * j\n"))
