@@ -65,6 +65,13 @@ test('a slider stands on allowed values only and says which', () => {
   expect(text('.smp-configuration .smp-title')).toBe('Your configuration');
 });
 
+test('labels have their definition as a tooltip, and the glossary lists its terms', () => {
+  const label = [...el.querySelectorAll('.smp-tile dt')].find(term => term.textContent === 'Batch size')!;
+  expect(label.getAttribute('title')).toBe('Samples per step.');
+  const glossary = [...el.querySelectorAll('details')].find(details => details.querySelector('summary')!.textContent === 'Glossary')!;
+  expect(glossary.querySelector('.smp-lead')!.textContent).toBe('batch size');
+});
+
 test('the view says whether the kernel is where the screen is', () => {
   const root = el.querySelector('.smp')!;
   slide('batch_size', 2);

@@ -63,21 +63,21 @@ def _control(library: str, name: str, values: Iterable[Setting], current: Settin
     if current not in listed:
         # The current value has a position even if it is not one of the regular values.
         listed = sorted([*listed, current], key=_order) if name not in _KINDS else [*listed, current]
-    codec = get_library(library).control_codec
-    described = schema(library).described(codec.described_by(name))
-    parameters = list(codec.fields({name: current}))
+    parameters = list(get_library(library).control_codec.fields({name: current}))
     return Control(
         name=name,
         label=label_of(library, name),
         kind=_KINDS.get(name, "slider"),
         values=tuple(listed),
         texts=tuple(value_text(name, value) for value in listed),
-        help=f"{described.doc if described else ''} {_named(parameters)}".strip(),
+        help=_help(library, parameters),
     )
 
 
-def _named(parameters: list[str]) -> str:
-    return f"Parameter{'s' if len(parameters) > 1 else ''}: {', '.join(parameters)}."
+def _help(library: str, parameters: list[str]) -> str:
+    described = [schema(library).described(name) for name in parameters]
+    names = f"Parameter{'s' if len(parameters) > 1 else ''}: {', '.join(parameters)}."
+    return " ".join([*(parameter.doc for parameter in described if parameter), names])
 
 
 def _order(value: Setting) -> int:

@@ -72,7 +72,7 @@ def figures(model: Model, estimate: Estimate) -> list[Figure]:
             "Throughput",
             f"{_rounded(estimate.samples_per_second)} samples/s",
             f"{rate}{_range(low, high)}",
-            "tokens_per_second_range",
+            "tokens_per_second",
         ),
         Figure("Step time", seconds(estimate.step_seconds), step, "step_seconds"),
         Figure(

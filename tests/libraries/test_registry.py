@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +37,7 @@ from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import unregister
 from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.libraries.version import default_version
+from smp_advisor.notebook import Advisor
 from smp_advisor.workload import Adapter, Job, Model
 from tests.libraries.toy import LIBRARY as TOY
 
@@ -147,6 +150,28 @@ def test_its_controls_show_and_set_fields_of_the_plan(record: Library, advice: A
     fields = record.control_codec.fields(settings)
     assert fields
     assert {name: getattr(advice.plan, name) for name in fields} == fields
+
+
+def test_the_widget_shows_its_controls_with_figures_of_every_move(record: Library, advice: Advice) -> None:
+    advisor = Advisor(advice)
+    controls, ahead = advisor.state["controls"], advisor._ahead
+    shown = [control["name"] for control in controls]
+    assert shown == [name for name in record.controls if name in shown]
+    assert all(control["label"] and "Parameter" in control["help"] for control in controls)
+    assert ahead["base"] == advisor.state["settings"]
+    for control in controls:
+        entries = ahead["by"][control["name"]]
+        assert len(entries) == len(control["values"])
+        assert all(entry.get("problem") or entry["costs"]["verdict"] for entry in entries)
+    moved = {"batch_size": advice.plan.batch_size * 2}
+    assert Advisor(replace(advice, job=replace(advice.job, global_batch_size=None))).move(**moved)
+
+
+def test_the_saved_notebook_shows_its_plan_and_terms(record: Library, advice: Advice) -> None:
+    html = Advisor(advice)._repr_mimebundle_()[0]["text/html"]
+    assert record.title in html
+    assert "Glossary" in html
+    assert all(escape(step.title) in html for step in advice.steps)
 
 
 def test_an_unregistered_library_is_unknown() -> None:

@@ -43,6 +43,19 @@ def test_it_fetches_nothing(pipeline_advice):
     assert re.findall(r"\b(?:src|@import|url\()", html) == []
 
 
+def test_the_glossary_explains_labels_without_network(pipeline_advice):
+    shown = recommendation(pipeline_advice)
+    labels = {*shown["rows"], *shown["figures"], *shown["categories"], *shown["seconds"]}
+    assert set(shown["tooltips"]) <= labels
+    assert set(shown["rows"]) <= set(shown["tooltips"])
+    terms = {entry["term"] for entry in shown["glossary"]}
+    assert {"bubble", "tensor parallel degree", "headroom", "pipeline schedule"} <= terms
+    assert not terms & {"context parallel degree", "hybrid shard degree"}  # of other libraries
+    root = tree(static_html(shown, shown["recommended"]))
+    assert {th.get("title") for th in root.iter("th")} >= {shown["tooltips"]["Tensor parallel degree"]}
+    assert terms <= {strong.text for strong in root.find(".//details").iter("strong")}
+
+
 def test_bars_are_as_wide_as_their_share(advice):
     shown, at = recommendation(advice), costs(advice.model, advice.estimate)
     chart = tree(memory_chart(shown, at))
