@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "smp_advisor"
 ROW = re.compile(r"^\| `(?P<room>\w+)` \| [^|]* \| (?P<imports>[^|]*) \|$", re.MULTILINE)
 MUTUAL = [
-    {"reading"},  # an expression can hold a call, whose function holds statements, which hold expressions
     {"workload"},  # `Model.from_profile` and its kin build the class that they are methods of
     {"profiling"},  # a result and its form on disk
 ]

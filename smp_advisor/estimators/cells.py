@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.reading.branches import settled
-from smp_advisor.reading.expressions import evaluate
 from smp_advisor.reading.following import follow
 from smp_advisor.reading.run import Frame, TooLongError
 
@@ -65,7 +64,7 @@ def read_cell(source: Source, variables: Mapping[str, Any] | None = None, *, jso
         module = run.trace.modules[0]
         body = module.tree.body
         alone = body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
-        only = evaluate(run, Frame(module, module.scope), alone) if alone is not None else None
+        only = run.evaluate(Frame(module, module.scope), alone) if alone is not None else None
     except TooLongError:
         raise AdvisorError(f"{source.path} has too much code to read: paste the part with the estimator.") from None
     copies: dict[int, Value] = {}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.reading.functions import FUNCTIONS, call_method, dictionary
+from smp_advisor.reading.lookups import attribute
 from smp_advisor.reading.names import LAUNCHERS, NAMESPACES, TRANSPARENT
 from smp_advisor.reading.values import (
     Class,
@@ -34,11 +35,9 @@ __all__ = ["known_result", "step_mark"]
 
 def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
     """The result of a call of something external."""
-    from smp_advisor.reading.calls import enter
-
     first = event.arguments[0] if event.arguments else None
     if event.name in LAUNCHERS and isinstance(first, Function):
-        enter(run, first, {})
+        run.enter(first, {})
     mark = step_mark(External(event.name), event.node.func) if event.name else step_mark(target, event.node.func)
     if mark is not None and isinstance(first, Function):
         return replace(first, step=mark)
@@ -100,8 +99,6 @@ def _partial(event: Call, first: Value) -> Value:
 
 def _attribute(run: Run, frame: Frame, event: Call) -> Value:
     """``getattr(object, "name")``, or the default in the third argument."""
-    from smp_advisor.reading.lookups import attribute
-
     names = [option.value for option in options(event.arguments[1]) if isinstance(option, Constant)]
     if not names or not all(isinstance(name, str) for name in names):
         return Result(event)

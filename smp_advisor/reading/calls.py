@@ -10,7 +10,6 @@ from smp_advisor.reading.branches import joined, settled
 from smp_advisor.reading.builtins import known_result
 from smp_advisor.reading.command_lines import declare
 from smp_advisor.reading.data import element_values, reason, unpack
-from smp_advisor.reading.expressions import evaluate
 from smp_advisor.reading.run import Frame
 from smp_advisor.reading.scope import Scope
 from smp_advisor.reading.trace import Call
@@ -46,7 +45,7 @@ _CALLED = ("forward", "call", "__call__")
 
 def call(run: Run, frame: Frame, node: ast.Call) -> Value:
     """The value of a call. It is recorded once for each possible function."""
-    candidates = something(evaluate(run, frame, node.func))
+    candidates = something(run.evaluate(frame, node.func))
     positional, passed = _arguments(run, frame, node)
     results = []
     for candidate in candidates:
@@ -92,8 +91,6 @@ def _unwrapped(target: Value) -> tuple[Value, tuple[Value, ...], Mapping]:
 
 def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
     """Follow the body of `function` with its parameters bound, and return its result."""
-    from smp_advisor.reading.statements import execute
-
     node = function.node
     scope = Scope(function.scope)
     inner = Frame(function.module, scope, function)
@@ -110,10 +107,10 @@ def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
     run.followed[node] += 1
     with run.inside(function):
         if isinstance(node, ast.Lambda):
-            returned = evaluate(run, inner, node.body)
+            returned = run.evaluate(inner, node.body)
         else:
             depth = len(run.guards)
-            leaving = execute(run, inner, node.body)
+            leaving = run.execute(inner, node.body)
             del run.guards[depth:]
             why = f"{function.name} returns in several places"
             returned = choice(*(inner.returned or [Constant(None)]), why=why if len(inner.returned) > 1 else "")
@@ -142,7 +139,7 @@ def _arguments(run: Run, frame: Frame, node: ast.Call) -> tuple[tuple[Value, ...
     positional: list[Value] = []
     passed = Mapping({}, run.span(frame, node), frame.module.source.left_out(node))
     for argument in node.args:
-        value = evaluate(run, frame, argument)
+        value = run.evaluate(frame, argument)
         if not isinstance(argument, ast.Starred):
             positional.append(value)
         elif (items := element_values(value)) is not None:
@@ -150,7 +147,7 @@ def _arguments(run: Run, frame: Frame, node: ast.Call) -> tuple[tuple[Value, ...
         else:
             passed.open = reason(value)
     for keyword in node.keywords:
-        value = evaluate(run, frame, keyword.value)
+        value = run.evaluate(frame, keyword.value)
         if keyword.arg is None:
             unpack(passed, value)
         else:
@@ -185,7 +182,7 @@ def _follow(run: Run, event: Call, function: Function) -> Value:
     """Follow a function of the files that are read."""
     event.bound = _bind(function, event)
     run.record(event)
-    returned = enter(run, function, event.bound) if run.follows(function) else run.last_result(function)
+    returned = run.enter(function, event.bound) if run.follows(function) else run.last_result(function)
     return _outputs(returned, event) if function.step is not None and run.step is None else returned
 
 
@@ -198,7 +195,7 @@ def _construct(run: Run, event: Call, cls: Class) -> Value:
         event.bound = _bind(bound, event)
         run.record(event)
         if run.follows(bound):
-            enter(run, bound, event.bound)
+            run.enter(bound, event.bound)
     else:
         run.record(event)
         # A dataclass or named tuple.
@@ -228,7 +225,7 @@ def _defaults(run: Run, function: Function) -> dict[str, Value]:
     return {
         name: Unknown(f"the default of {name} is computed")
         if isinstance(node, ast.Call) and not run.computes
-        else evaluate(run, outside, node)
+        else run.evaluate(outside, node)
         for name, node in nodes.items()
     }
 

@@ -12,6 +12,7 @@ from smp_advisor.reading.lookups import attribute, element, item
 from smp_advisor.reading.operators import compare, compute, formatted, negated, truth
 from smp_advisor.reading.run import Frame
 from smp_advisor.reading.scope import Scope
+from smp_advisor.reading.targets import bind_target
 from smp_advisor.reading.trace import Guard, Selection, Use
 from smp_advisor.reading.values import (
     Collection,
@@ -233,8 +234,6 @@ def _comprehension(run: Run, frame: Frame, node: ast.ListComp | ast.SetComp | as
 
 def _rounds(run: Run, inner: Frame, generators: list[ast.comprehension], parts: list[Value]) -> Iterator[bool]:
     """Bind the names of each round. False is one round that stands for all of them, which are not known."""
-    from smp_advisor.reading.targets import bind_target
-
     if not generators:
         yield True
         return
@@ -274,9 +273,7 @@ def _yield(run: Run, frame: Frame, node: ast.Yield | ast.YieldFrom) -> Value:
 
 
 def _call(run: Run, frame: Frame, node: ast.Call) -> Value:
-    from smp_advisor.reading.calls import call
-
-    return call(run, frame, node)
+    return run.call(frame, node)
 
 
 _HANDLERS: dict[type[ast.AST], Callable[[Run, Frame, Any], Value]] = {

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from smp_advisor.reading.calls import call, enter
 from smp_advisor.reading.data import from_plain
+from smp_advisor.reading.expressions import evaluate
 from smp_advisor.reading.module import ScriptError, parse
 from smp_advisor.reading.run import Frame, Run
 from smp_advisor.reading.statements import execute, follow_the_rest
@@ -53,12 +56,14 @@ def follow(
     directory = source.file.resolve().parent if source.file is not None else None
     module = parse(source, directory=directory)
     module.scope.names |= {name: from_plain(value) for name, value in (variables or {}).items()}
-    run = Run(computes, texts=dict(texts or {}))
+    run = Run(computes=computes, texts=dict(texts or {}))
+    run.evaluate, run.execute = partial(evaluate, run), partial(execute, run)
+    run.call, run.enter = partial(call, run), partial(enter, run)
     run.trace.modules.append(module)
     for line, why in source.skipped if source.cells else ():
         run.unresolved.append(source.unresolved(line, f"This cell is not Python ({why}): left out."))
     try:
-        execute(run, Frame(module, module.scope), module.tree.body)
+        run.execute(Frame(module, module.scope), module.tree.body)
         run.guards.clear()
         follow_the_rest(run, lambda function: concerns(run, function))
     except RecursionError:

@@ -80,8 +80,6 @@ def _load(run: Run, frame: Frame, dotted: str, node: ast.stmt) -> LocalModule | 
 
 
 def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt) -> LocalModule | None:
-    from smp_advisor.reading.statements import execute
-
     try:
         module = parse(run.texts.get(path) or read(path), entry=False, directory=path.parent)
     except AdvisorError as error:
@@ -93,7 +91,7 @@ def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt) -> LocalModule |
     # A module runs once, whatever branch or loop imports it first.
     around = run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats
     run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats = Journal(), [], [], [], 0, 0
-    execute(run, Frame(module, module.scope), module.tree.body)
+    run.execute(Frame(module, module.scope), module.tree.body)
     run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats = around
     return LocalModule(module)
 

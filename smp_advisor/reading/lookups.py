@@ -71,9 +71,7 @@ def _member(run: Run, owner: Instance | Class, name: str) -> Value | None:
         return method
     if not run.computes or not run.follows(method):
         return Unknown(f"{member.name} is a property")
-    from smp_advisor.reading.calls import enter
-
-    return enter(run, method, dict.fromkeys(member.positional[:1], owner))
+    return run.enter(method, dict.fromkeys(member.positional[:1], owner))
 
 
 def item(owner: Value, key: Value) -> Value:

@@ -13,7 +13,7 @@ from smp_advisor.reading.values import Collection, Constant, Function, Mapping, 
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from typing import Any
 
@@ -54,6 +54,14 @@ class Frame:
 class Run:
     """State while one file is followed."""
 
+    evaluate: Callable[[Frame, ast.expr | None], Value] = field(init=False)
+    """Value of an expression."""
+    execute: Callable[[Frame, list[ast.stmt]], Leaving] = field(init=False)
+    """Follow statements; how they leave the block, if they surely do."""
+    call: Callable[[Frame, ast.Call], Value] = field(init=False)
+    """Value of a call."""
+    enter: Callable[[Function, dict[str, Value]], Value] = field(init=False)
+    """Result of a function with its parameters bound."""
     computes: bool = False
     """Whether loops and functions are followed as often as they run, for cells that configure a job.
 

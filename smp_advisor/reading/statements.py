@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.reading.branches import ABSENT, Changes, joined
 from smp_advisor.reading.builtins import step_mark
-from smp_advisor.reading.calls import enter
 from smp_advisor.reading.data import MAX_ITEMS, element_values
-from smp_advisor.reading.expressions import evaluate
 from smp_advisor.reading.imports import bind_import
 from smp_advisor.reading.lookups import element
 from smp_advisor.reading.names import LEAVING
@@ -61,7 +59,7 @@ def follow_the_rest(run: Run, concerns: Callable[[Function], bool]) -> None:
     for function in tuple(run.trace.functions):
         # The compiler's runtime calls this one, once per worker.
         if function.name == "_mp_fn" and not run.followed[function.node]:
-            enter(run, function, {})
+            run.enter(function, {})
     run.reached = False
     position = 0
     while position < len(run.trace.functions):
@@ -70,12 +68,12 @@ def follow_the_rest(run: Run, concerns: Callable[[Function], bool]) -> None:
         if function.module.entry and not run.followed[function.node] and concerns(function):
             objects = [instance for instance in run.trace.instances if instance.cls is function.home]
             names = function.positional[:1] if not function.static else []
-            enter(run, function, dict(zip(names, objects, strict=False)))
+            run.enter(function, dict(zip(names, objects, strict=False)))
 
 
 def _expression(run: Run, frame: Frame, node: ast.Expr) -> Leaving:
     before = len(run.trace.calls)
-    evaluate(run, frame, node.value)
+    run.evaluate(frame, node.value)
     for call in run.trace.calls[before:]:
         if call.node is node.value:
             call.discarded = True
@@ -86,17 +84,17 @@ def _expression(run: Run, frame: Frame, node: ast.Expr) -> Leaving:
 
 def _assign(run: Run, frame: Frame, node: ast.Assign | ast.AnnAssign) -> None:
     if node.value is not None:
-        value = evaluate(run, frame, node.value)
+        value = run.evaluate(frame, node.value)
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             bind_target(run, frame, target, value, node.value)
 
 
 def _augmented(run: Run, frame: Frame, node: ast.AugAssign) -> None:
-    value = evaluate(run, frame, node.value)
+    value = run.evaluate(frame, node.value)
     for option in options(value):
         if isinstance(option, StepOutput):
             run.trace.uses.append(Use(node.value, frame.module, option, "arithmetic"))
-    before = evaluate(run, frame, node.target)
+    before = run.evaluate(frame, node.target)
     result = compute(node.op, before, value)
     if isinstance(before, Mapping) and isinstance(result, Mapping):
         for key, entry in result.entries.items():
@@ -109,7 +107,7 @@ def _augmented(run: Run, frame: Frame, node: ast.AugAssign) -> None:
         # A loop that is followed once changes the value more than once.
         result = Operation(type(node.op).__name__, (before, value)) if run.repeats else result
         if isinstance(node.target, ast.Attribute):
-            for option in options(evaluate(run, frame, node.target.value)):
+            for option in options(run.evaluate(frame, node.target.value)):
                 set_attribute(run, option, node.target.attr, result)
         else:
             bind_target(run, frame, node.target, result)
@@ -120,7 +118,7 @@ def _delete(run: Run, frame: Frame, node: ast.Delete) -> None:
         if isinstance(target, ast.Name):
             run.write(frame.scope.names_for(target.id), target.id, ABSENT)
         elif isinstance(target, ast.Subscript):
-            owner, key = evaluate(run, frame, target.value), evaluate(run, frame, target.slice)
+            owner, key = run.evaluate(frame, target.value), run.evaluate(frame, target.slice)
             if isinstance(owner, Mapping) and isinstance(key, Constant):
                 run.write(owner.entries, key.value, ABSENT)
 
@@ -132,7 +130,7 @@ def _function(run: Run, frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionD
     function = Function(node, frame.module, closure)
     run.trace.functions.append(function)
     for decorator in reversed(node.decorator_list):
-        value = evaluate(run, frame, decorator)
+        value = run.evaluate(frame, decorator)
         function.step = function.step or step_mark(value, decorator) or _mark_by(run, value, function)
         name = value.path if isinstance(value, External) else ""
         function.static = function.static or name == "staticmethod"
@@ -145,7 +143,7 @@ def _mark_by(run: Run, decorator: Value, function: Function) -> StepMark | None:
     for option in options(decorator):
         if isinstance(option, Function) and option.step is None and run.follows(option):
             names = option.positional
-            returned = enter(run, option, {names[0]: function}) if len(names) == 1 else Unknown()
+            returned = run.enter(option, {names[0]: function}) if len(names) == 1 else Unknown()
             for result in options(returned):
                 if isinstance(result, Function) and result.node is function.node and result.step is not None:
                     return result.step
@@ -153,7 +151,7 @@ def _mark_by(run: Run, decorator: Value, function: Function) -> StepMark | None:
 
 
 def _class(run: Run, frame: Frame, node: ast.ClassDef) -> None:
-    bases = tuple(evaluate(run, frame, base) for base in node.bases)
+    bases = tuple(run.evaluate(frame, base) for base in node.bases)
     scope = Scope(frame.scope, is_class=True)
     cls = Class(node, frame.module, scope, bases, scope.names)
     execute(run, Frame(frame.module, scope), node.body)
@@ -165,19 +163,19 @@ def _class(run: Run, frame: Frame, node: ast.ClassDef) -> None:
 
 
 def _return(run: Run, frame: Frame, node: ast.Return) -> Leaving:
-    frame.returned.append(evaluate(run, frame, node.value))
+    frame.returned.append(run.evaluate(frame, node.value))
     return "return"
 
 
 def _leave(run: Run, frame: Frame, node: ast.Raise | ast.Break | ast.Continue) -> Leaving:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
-            evaluate(run, frame, child)
+            run.evaluate(frame, child)
     return type(node).__name__.lower()
 
 
 def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
-    test = evaluate(run, frame, node.test)
+    test = run.evaluate(frame, node.test)
     decided = truth(test)
     if decided is not None:
         return execute(run, frame, node.body if decided else node.orelse)
@@ -209,7 +207,7 @@ def _after(run: Run, frame: Frame, paths: list[tuple[Leaving, Changes]], why: Re
 
 
 def _loop(run: Run, frame: Frame, node: ast.For | ast.AsyncFor | ast.While) -> Leaving:
-    over = Unknown() if isinstance(node, ast.While) else evaluate(run, frame, node.iter)
+    over = Unknown() if isinstance(node, ast.While) else run.evaluate(frame, node.iter)
     first, depth, exits = run.order + 1, len(run.guards), len(frame.exits)
     leaving: Leaving = None
     run.loops.append(node)
@@ -233,7 +231,7 @@ def _rounds(run: Run, frame: Frame, node: ast.For | ast.AsyncFor | ast.While, ov
     """Prepare each round of a loop; False if the rounds are not known."""
     if isinstance(node, ast.While):
         for _ in range(MAX_ITEMS if run.computes else 0):
-            decided = truth(evaluate(run, frame, node.test))
+            decided = truth(run.evaluate(frame, node.test))
             if decided is None:
                 break
             if not decided:
@@ -260,7 +258,7 @@ def _once(run: Run, frame: Frame, node: ast.For | ast.AsyncFor | ast.While, over
         for name in _assigned(node) & constants.keys() if constants else ():
             run.bind(frame, name, choice(constants[name], Unknown(why), why=why))
         if isinstance(node, ast.While):
-            evaluate(run, frame, node.test)
+            run.evaluate(frame, node.test)
         else:
             bind_target(run, frame, node.target, element(over))
         execute(run, frame, node.body)
@@ -292,7 +290,7 @@ def _assigned(loop: ast.For | ast.AsyncFor | ast.While) -> set[str]:
 def _with(run: Run, frame: Frame, node: ast.With | ast.AsyncWith) -> Leaving:
     depth = len(run.contexts)
     for context in node.items:
-        value = evaluate(run, frame, context.context_expr)
+        value = run.evaluate(frame, context.context_expr)
         run.contexts.append(value)
         if context.optional_vars is not None:
             bind_target(run, frame, context.optional_vars, value)
@@ -319,7 +317,7 @@ def _try(run: Run, frame: Frame, node: ast.Try) -> Leaving:
 
 
 def _match(run: Run, frame: Frame, node: ast.Match) -> Leaving:
-    value = evaluate(run, frame, node.subject)
+    value = run.evaluate(frame, node.subject)
     paths: list[tuple[Leaving, Changes]] = []
     fits: bool | None = None
     for case in node.cases:
@@ -345,7 +343,7 @@ def _fits(run: Run, frame: Frame, value: Value, case: ast.match_case) -> bool | 
     if case.guard is None and isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None:
         return True
     if isinstance(case.pattern, ast.MatchValue):
-        equal = compare(ast.Eq(), value, evaluate(run, frame, case.pattern.value))
+        equal = compare(ast.Eq(), value, run.evaluate(frame, case.pattern.value))
         return equal if case.guard is None or equal is False else None
     return None
 
@@ -355,7 +353,7 @@ def _outer(_run: Run, frame: Frame, node: ast.Global | ast.Nonlocal) -> None:
 
 
 def _assert(run: Run, frame: Frame, node: ast.Assert) -> None:
-    evaluate(run, frame, node.test)
+    run.evaluate(frame, node.test)
 
 
 _HANDLERS: dict[type[ast.stmt], Callable[..., Leaving]] = {

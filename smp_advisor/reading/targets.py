@@ -6,7 +6,6 @@ import ast
 from typing import TYPE_CHECKING
 
 from smp_advisor.reading.data import element_values
-from smp_advisor.reading.expressions import evaluate
 from smp_advisor.reading.operators import is_index
 from smp_advisor.reading.trace import Store
 from smp_advisor.reading.values import (
@@ -39,13 +38,13 @@ def bind_target(run: Run, frame: Frame, target: ast.expr, value: Value, node: as
             part = _part(value, position, len(target.elts))
             bind_target(run, frame, inner.value if isinstance(inner, ast.Starred) else inner, part)
     elif isinstance(target, ast.Attribute):
-        for option in options(evaluate(run, frame, target.value)):
+        for option in options(run.evaluate(frame, target.value)):
             run.order += 1
             run.trace.stores.append(Store(target, frame.module, option, value, tuple(run.contexts), run.order))
             set_attribute(run, option, target.attr, value)
     elif isinstance(target, ast.Subscript):
-        owner = evaluate(run, frame, target.value)
-        key = evaluate(run, frame, target.slice)
+        owner = run.evaluate(frame, target.value)
+        key = run.evaluate(frame, target.slice)
         span = run.span(frame, node) if node is not None else None
         entry = Entry(value, span or run.span(frame, target), span)
         for option in options(owner):
