@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.layout import Layout
-from smp_advisor.libraries.state_bytes import fully_sharded, megatron, over_frozen, pure, smp_v1
+from smp_advisor.libraries.state_bytes import fully_sharded, over_frozen, smp_v1
 from smp_advisor.workload import Adapter, Job
 
 from .machines import instance_cluster_of
 from .models import model_of
 from .optimizers import optimizer_column
 from .plans import PREFETCHED_UNITS, Run
+from .state_bytes import megatron, pure
 from .table import SkippedError
 
 if TYPE_CHECKING:

@@ -7,23 +7,14 @@ from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.layout import Layout
-from smp_advisor.libraries.state_bytes import (
-    COMPILED_LOGIT_BYTES,
-    PURE_LOGIT_BYTES,
-    amp,
-    deepspeed,
-    fully_sharded,
-    megatron,
-    megatron_fp16,
-    over_frozen,
-    pure,
-)
+from smp_advisor.libraries.state_bytes import amp, fully_sharded, over_frozen
 from smp_advisor.workload import Adapter, Job
 
 from .frameworks import habits
 from .machines import cluster_of
 from .models import model_of
 from .optimizers import leaves_optimizer_open, optimizer_column
+from .state_bytes import COMPILED_LOGIT_BYTES, PURE_LOGIT_BYTES, deepspeed, megatron, megatron_fp16, pure
 from .table import SkippedError
 
 if TYPE_CHECKING:

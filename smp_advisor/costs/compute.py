@@ -25,6 +25,7 @@ __all__ = [
     "BlockSeconds",
     "block_seconds",
     "head_seconds",
+    "memory_bandwidth",
     "model_flops_per_sample",
     "outside_seconds",
     "peak_flops",
@@ -57,7 +58,7 @@ def peak_flops(instance: Instance, job: Job, *, products_of_weights: bool = Fals
     return instance.peak_tflops * 1e12
 
 
-def _bandwidth(instance: Instance) -> float:
+def memory_bandwidth(instance: Instance) -> float:
     """Bytes per second that element-wise kernels move."""
     return instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency")
 
@@ -108,7 +109,7 @@ def _product_seconds(
     )
     arithmetic = 2 * rows * columns * inner / (peak_flops(instance, job, products_of_weights=weights) * efficiency)
     traffic = element * (rows * inner + inner * columns + rows * columns)
-    return copies * np.maximum(arithmetic, traffic / _bandwidth(instance))
+    return copies * np.maximum(arithmetic, traffic / memory_bandwidth(instance))
 
 
 def _matmuls_seconds(matmuls: tuple[Matmul, ...], layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
@@ -166,7 +167,7 @@ def _eager_seconds(attention: Attention, layout: Layout, world: World, instance:
     width = np.full(len(heads), float(attention.head_dim))
     copies = heads * world.microbatch_samples
     scores = heads * world.microbatch_tokens * keys * world.bytes_per_element
-    seconds: Floats = constant("time.eager_score_passes") * scores / _bandwidth(instance)
+    seconds: Floats = constant("time.eager_score_passes") * scores / memory_bandwidth(instance)
     for columns, inner in ((keys, width), (width, keys)):
         seconds = seconds + _product_seconds(rows, columns, inner, copies, instance, job, world.bytes_per_element)
     return seconds
@@ -178,7 +179,7 @@ def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floa
     if state_bytes.frozen_bytes is None or state_bytes.frozen_bytes >= state_bytes.compute_bytes:
         return np.zeros(len(layout))
     moved = (state_bytes.frozen_bytes + state_bytes.compute_bytes) * block.parameters / layout.tensor_parallel_degree
-    return moved / _bandwidth(instance)
+    return moved / memory_bandwidth(instance)
 
 
 def block_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> BlockSeconds:
@@ -195,7 +196,7 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
     replicated = block.traffic_elements / np.where(layout.sequence_parallel, tp, 1)
     elements = replicated + (block.split_traffic_elements + unfused) / tp
     moved = constant("time.elementwise_share") * elements * world.bytes_per_element * world.microbatch_tokens
-    moved = moved / _bandwidth(instance)
+    moved = moved / memory_bandwidth(instance)
     launch = constant("time.launch_seconds_per_block")
     unpacking = _unpacking_seconds(block, layout, instance)
     # A frozen weight has no gradient, so the backward pass has one product instead of two.
@@ -221,7 +222,7 @@ def head_seconds(
     product = _product_seconds(rows, columns, inner, 1.0, instance, job, world.bytes_per_element)
     dense = 2 * rows * model.head.extra_matmul_parameters / (peak_flops(instance, job) * 0.5)
     # Logits are read and written about four times in fp32: copy, softmax, loss, gradient.
-    passes = 4 * 4 * rows * columns / _bandwidth(instance)
+    passes = 4 * 4 * rows * columns / memory_bandwidth(instance)
     backward = (1 if job.adapter is not None else 2) * (product + dense) + 2 * passes
     return product + dense + passes, backward
 
@@ -231,7 +232,7 @@ def outside_seconds(model: Model, world: World, instance: Instance, job: Job) ->
     efficiency = gpu_constant("matmul_efficiency", instance.gpu)
     arithmetic = model.outside_flops / (peak_flops(instance, job) * efficiency)
     # Every saved element is written once and read once.
-    moved = 2 * world.bytes_per_element * model.outside_elements / _bandwidth(instance)
+    moved = 2 * world.bytes_per_element * model.outside_elements / memory_bandwidth(instance)
     seconds: Floats = (arithmetic + moved) * world.microbatch_tokens
     return seconds
 

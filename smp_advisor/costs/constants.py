@@ -38,15 +38,19 @@ def _table() -> dict[str, dict[str, dict[str, object]]]:
     return tomllib.loads(text)
 
 
-def _constants() -> Iterator[Constant]:
+@cache
+def constants() -> dict[str, Constant]:
+    """Every constant by its dotted name."""
+    table: dict[str, Constant] = {}
     for group, entries in _table().items():
         if group == "fp32_peak_tflops":
             continue
         for name, entry in entries.items():
             values = entry["values"] if group == "gpu" else {"": entry["value"]}
             for gpu, value in values.items():  # type: ignore[attr-defined]
-                yield Constant(
-                    name=".".join(filter(None, (group, name, gpu))),
+                dotted = ".".join(filter(None, (group, name, gpu)))
+                table[dotted] = Constant(
+                    name=dotted,
                     value=float(value),
                     source=str(entry["source"]),
                     date=str(entry["date"]),
@@ -54,12 +58,7 @@ def _constants() -> Iterator[Constant]:
                     prior=float(entry["prior"]) if "prior" in entry else None,  # type: ignore[arg-type]
                     spread=float(entry.get("spread", 0.0)),  # type: ignore[arg-type]
                 )
-
-
-@cache
-def constants() -> dict[str, Constant]:
-    """Every constant by its dotted name."""
-    return {entry.name: entry for entry in _constants()}
+    return table
 
 
 @cache

@@ -15,7 +15,7 @@ from smp_advisor.costs.communication import (
     bus_bytes_per_second,
     point_to_point_seconds,
 )
-from smp_advisor.costs.compute import block_seconds, head_seconds, outside_seconds
+from smp_advisor.costs.compute import block_seconds, head_seconds, memory_bandwidth, outside_seconds
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.partition import stage_kinds
 from smp_advisor.costs.pipeline import makespan_slots
@@ -164,11 +164,7 @@ def _accumulation(cluster: Cluster, layout: Layout, world: World, local: LocalPa
     trained = trained_parameters(local, layout).total
     accumulated = np.where(layout.shard_level >= 2, owned_parameters(local, layout, world), trained)
     moved = (state.compute_bytes + 2 * max(state.gradient_bytes, state.extra_gradient_bytes)) * accumulated
-    seconds: Floats = (
-        constant("time.gradient_accumulation")
-        * moved
-        / (cluster.instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency"))
-    )
+    seconds: Floats = constant("time.gradient_accumulation") * moved / memory_bandwidth(cluster.instance)
     return seconds
 
 
@@ -200,12 +196,11 @@ def _largest_local_parameters(model: Model, layout: Layout, degree: int) -> Loca
         return max(locals_, key=lambda local: float(local.total[0]))
     largest = np.stack([local.total for local in locals_]).argmax(axis=0)
     rows = np.arange(len(layout))
-    return type(locals_[0])(
-        **{
-            name: np.stack([np.broadcast_to(getattr(local, name), (len(layout),)) for local in locals_])[largest, rows]
-            for name in locals_[0].__dataclass_fields__
-        }
-    )
+    columns = {
+        name: np.stack([np.broadcast_to(getattr(local, name), (len(layout),)) for local in locals_])[largest, rows]
+        for name in locals_[0].__dataclass_fields__
+    }
+    return type(locals_[0])(**columns)
 
 
 def _exposed(communication: Floats, compute: Floats, inside: NDArray[np.bool_]) -> Floats:
@@ -306,7 +301,7 @@ def _data_parallel(
 def _optimizer(cluster: Cluster, layout: Layout, world: World, local: LocalParameters) -> Floats:
     """Seconds of the optimizer's update, which reads and writes every byte of the state on each GPU."""
     moved = constant("time.optimizer_passes") * layout.state_bytes.total_bytes * owned_parameters(local, layout, world)
-    on_gpu = cluster.instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency")
+    on_gpu = memory_bandwidth(cluster.instance)
     # All GPUs of a node share the host's memory.
     on_host = constant("offload.host_memory_gb_per_s") * 1e9 / cluster.instance.gpus
     seconds: Floats = moved / np.where(layout.offload_state, on_host, on_gpu)

@@ -39,14 +39,11 @@ def cuda_autocast_rules() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # overriding a CPU rule is intended
-            for name in _IN_FP32:
-                operator = _operator(name)
-                if operator is not None:
-                    _override(library, name, _in_fp32(operator))
-            for name in _WITH_FP32_RESULT:
-                operator = _operator(name)
-                if operator is not None:
-                    _override(library, name, _with_fp32_result(operator))
+            for names, rule in ((_IN_FP32, _in_fp32), (_WITH_FP32_RESULT, _with_fp32_result)):
+                for name in names:
+                    operator = _operator(name)
+                    if operator is not None:
+                        _override(library, name, rule(operator))
         yield
     finally:
         library._destroy()  # type: ignore[no-untyped-call]

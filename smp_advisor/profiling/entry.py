@@ -97,7 +97,7 @@ def profile(
     >>> profile = smp_advisor.profile(model, sequence_length=2048, stages=("trace",))  # doctest: +SKIP
     >>> smp_advisor.advise(profile, "ml.p4d.24xlarge", instance_count=16)  # doctest: +SKIP
     """
-    if _is_script(model):
+    if isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".py"):
         script, model = model, None
     has_attention = job is not None or "attention" in settings
     job = _job(job, settings)
@@ -149,10 +149,6 @@ def attention_for(library: str | None, plan: Plan | None = None) -> str:
     """Attention kernel of the library's PyTorch: ``eager`` before PyTorch 2 (SMP v1), ``fused`` from PyTorch 2 on."""
     name = plan.library if plan is not None else library or DEFAULT_LIBRARY
     return "fused" if name == "auto" or get_library(name).fused_attention else "eager"
-
-
-def _is_script(model: Any) -> bool:
-    return isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".py")
 
 
 def _job(job: Job | None, settings: dict[str, Any]) -> Job:

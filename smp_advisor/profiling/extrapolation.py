@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.result import AttentionProfile, BlockProfile, ProductProfile, Segment
-from smp_advisor.profiling.structure import parameter_total
+from smp_advisor.profiling.structure import block_counts
 from smp_advisor.profiling.truncation import remaining_children, source_children
 
 if TYPE_CHECKING:
@@ -64,7 +63,10 @@ def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repea
     backward = Polynomial.fit_each(points, lambda step: step.backward_flops)
     blocks: list[BlockProfile] = []
     for stack in used:
-        profiles = _profiles(points, model, stack, repeats)
+        profiles = [
+            _profile(points, model.get_submodule(stack.paths[i]), path, stack.paths[i])
+            for i, path in zip(remaining_children(stack, repeats), truncated_paths(stack, repeats), strict=True)
+        ]
         sources = source_children(stack, repeats)
         blocks += [profiles[i] for i in sources]
         for i, profile in enumerate(profiles):
@@ -81,13 +83,6 @@ def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repea
     )
 
 
-def _profiles(points: Points, model: nn.Module, stack: Stack, repeats: int) -> list[BlockProfile]:
-    return [
-        _profile(points, model.get_submodule(stack.paths[i]), path, stack.paths[i])
-        for i, path in zip(remaining_children(stack, repeats), truncated_paths(stack, repeats), strict=True)
-    ]
-
-
 def _profile(points: Points, module: nn.Module, path: str, name: str) -> BlockProfile:
     measures = {point: step.blocks[path] for point, step in points.items()}
     sample = next(iter(measures.values()))
@@ -96,13 +91,9 @@ def _profile(points: Points, module: nn.Module, path: str, name: str) -> BlockPr
         return Polynomial.fit_each(measures, read)
 
     same_products = len({len(measure.products) for measure in measures.values()}) == 1
-    parameters = list({id(p): p for p in module.parameters()}.values())
     return BlockProfile(
         name=name,
-        kind=type(module).__name__,
-        parameters=parameter_total([module]),
-        trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
-        one_dimensional_parameters=sum(p.numel() for p in parameters if p.ndim < 2),
+        **block_counts(module),
         hidden=sample.hidden,
         saved_bytes=fit(lambda measure: measure.saved_bytes),
         input_bytes=fit(lambda measure: measure.input_bytes),
@@ -114,7 +105,7 @@ def _profile(points: Points, module: nn.Module, path: str, name: str) -> BlockPr
                 inputs=product.inputs,
                 outputs=product.outputs,
                 experts=product.experts,
-                flops=fit(partial(_product_flops, i)),
+                flops=fit(lambda measure, i=i: measure.products[i].flops),  # type: ignore[misc]
             )
             for i, product in enumerate(sample.products)
         )
@@ -135,18 +126,6 @@ def _profile(points: Points, module: nn.Module, path: str, name: str) -> BlockPr
     )
 
 
-def _product_flops(index: int, measure: BlockMeasure) -> int:
-    return measure.products[index].flops
-
-
-def _change(index: int, intervals: Sequence[Interval]) -> int:
-    return intervals[index].change_bytes
-
-
-def _rise(index: int, intervals: Sequence[Interval]) -> int:
-    return intervals[index].rise_bytes
-
-
 def timeline(points: Points, stacks: Sequence[Stack], repeats: int) -> tuple[Segment, ...]:
     """Live memory over the full model's step; empty if the intervals differ between points."""
     orders = {tuple((s.phase, s.block) for s in _passes(step)) for step in points.values()}
@@ -157,8 +136,8 @@ def timeline(points: Points, stacks: Sequence[Stack], repeats: int) -> tuple[Seg
     segments = [
         Segment(
             phase="forward" if order[i][0] == "forward" else "backward",
-            change_bytes=Polynomial.fit_each(passes, partial(_change, i)),
-            rise_bytes=Polynomial.fit_each(passes, partial(_rise, i)),
+            change_bytes=Polynomial.fit_each(passes, lambda intervals, i=i: intervals[i].change_bytes),  # type: ignore[misc]
+            rise_bytes=Polynomial.fit_each(passes, lambda intervals, i=i: intervals[i].rise_bytes),  # type: ignore[misc]
         )
         for i in range(len(order))
     ]

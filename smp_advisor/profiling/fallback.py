@@ -31,7 +31,8 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profi
     attempts: list[tuple[str, BaseException]] = []
     methods: list[tuple[str, Callable[[ProfiledModel, Settings], Profile]]] = [("trace", _traced)]
     if profiled.module is None:
-        methods.append(("trace of a model built with fake tensors", _traced_built_fake))
+        built_fake = dataclasses.replace(settings, build="fake")
+        methods.append(("trace of a model built with fake tensors", lambda model, _: _traced(model, built_fake)))
     methods.append(("guided trace", _guided))
     if profiled.model_class is not None:
         methods.append(("real steps", _real_steps))
@@ -57,10 +58,6 @@ def _traced(profiled: ProfiledModel, settings: Settings) -> Profile:
     return _labeled(trace(profiled, settings), "traced", "exact")
 
 
-def _traced_built_fake(profiled: ProfiledModel, settings: Settings) -> Profile:
-    return _labeled(trace(profiled, dataclasses.replace(settings, build="fake")), "traced", "exact")
-
-
 def _guided(profiled: ProfiledModel, settings: Settings) -> Profile:
     """Trace with every data-dependent condition true, then false, and use the trace with more FLOPs.
 
@@ -75,14 +72,10 @@ def _guided(profiled: ProfiledModel, settings: Settings) -> Profile:
             failure = error
     if not traces:
         raise failure or ProfileError("no assumed value worked", kind="error")
-    best = max(traces, key=lambda traced: _forward_flops(traced.profile))
+    best = max(traces, key=lambda traced: traced.profile.forward_flops(traced.profile.batch, traced.profile.sequence))
     condition = best.assumed_conditions[0] if best.assumed_conditions else "a condition"
     note = f"both values of data-dependent conditions were traced ({condition}); the larger result was used"
     return _labeled(best, "guided trace", "low", note)
-
-
-def _forward_flops(profile: Profile) -> int:
-    return profile.forward_flops(profile.batch, profile.sequence)
 
 
 def _real_steps(profiled: ProfiledModel, settings: Settings) -> Profile:

@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import math
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
@@ -60,7 +60,8 @@ def gpu_kernels(attention: str, on_attention: Callable[[Tensor, Tensor, Tensor, 
             key, value = _for_every_head(query, key, value)
             return original(query, key, value, attn_mask, 0.0, is_causal, scale=scale)
         kernel = _fused if attention == "fused" and query.ndim == 4 and _on_fake(query) else _eager
-        return kernel(query, key, value, attn_mask, dropout_p, is_causal, scale)
+        scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+        return kernel(_Call(query, key, value, attn_mask, dropout_p, is_causal, scale))
 
     masking = _loaded("transformers.masking_utils")
     experts = _loaded("transformers.integrations.moe")
@@ -101,21 +102,25 @@ def _loaded(name: str) -> Any:
         return None
 
 
-def _fused(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    causal: bool,  # noqa: FBT001
-    scale: float | None,
-) -> Tensor:
+class _Call(NamedTuple):
+    """Arguments of scaled_dot_product_attention."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    dropout: float
+    causal: bool
+    scale: float
+
+
+def _fused(call: _Call) -> Tensor:
     """The kernel that scaled_dot_product_attention selects on a recent GPU."""
+    query, key, value, mask, dropout, causal, scale = call
     width = query.shape[-1]
-    scale = 1 / math.sqrt(width) if scale is None else scale
     flash = mask is None and query.dtype != torch.float32 and value.shape[-1] == width and width <= _FLASH_MAX_HEAD_DIM
     if not flash:
-        return _efficient(query, key, value, mask, dropout, causal, scale)
+        return _efficient(call)
     padding = -width % 8  # the kernel requires widths that are multiples of 8
     if padding:
         query, key, value = (F.pad(tensor, (0, padding)) for tensor in (query, key, value))
@@ -125,20 +130,12 @@ def _fused(
     return result[..., :width] if padding else result
 
 
-def _efficient(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    causal: bool,  # noqa: FBT001
-    scale: float,
-) -> Tensor:
+def _efficient(call: _Call) -> Tensor:
     """The memory-efficient kernel, which requires equal head counts and an additive mask with aligned rows."""
+    query, key, value, mask, dropout, causal, scale = call
     key, value = _for_every_head(query, key, value)
     bias = mask
     if mask is not None:
-        bias = mask
         if mask.dtype == torch.bool:
             bias = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
         else:
@@ -160,18 +157,10 @@ def _for_every_head(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, 
     return key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
 
 
-def _eager(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    causal: bool,  # noqa: FBT001
-    scale: float | None,
-) -> Tensor:
+def _eager(call: _Call) -> Tensor:
     """Attention as products and a softmax, in the dtype of the query."""
+    query, key, value, mask, dropout, causal, scale = call
     key, value = _for_every_head(query, key, value)
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = query @ key.transpose(-2, -1) * scale
     if causal:
         hidden = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).triu(1)

@@ -139,8 +139,11 @@ def read_model(model: Any) -> ProfiledModel:
             else None,
         )
     if isinstance(model, Model):
-        return _from_values(json.loads(model.config_json), name=model.name, origin=model.note, source=_source(model))
-    if isinstance(model, str | os.PathLike) and _is_path(model):
+        source: Literal["configuration", "count"] = "count" if model.origin == "inferred" else "configuration"
+        return _from_values(json.loads(model.config_json), name=model.name, origin=model.note, source=source)
+    if isinstance(model, os.PathLike) or (
+        isinstance(model, str) and (model.endswith(".json") or "/" in model or "\\" in model)
+    ):
         return _from_values(_read(Path(model)), name="", source="configuration")
     if isinstance(model, str | Real):
         return read_model(Model.from_parameters(model if isinstance(model, str) else float(model)))
@@ -152,14 +155,6 @@ def read_model(model: Any) -> ProfiledModel:
         "profile requires a torch.nn.Module, a transformers configuration or a parameter count, not "
         f"{type(model).__name__}."
     )
-
-
-def _source(model: Model) -> Literal["configuration", "count"]:
-    return "count" if model.origin == "inferred" else "configuration"
-
-
-def _is_path(text: str | os.PathLike[str]) -> bool:
-    return not isinstance(text, str) or text.endswith(".json") or "/" in text or "\\" in text
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -191,7 +186,8 @@ def _from_values(
     try:
         config = AutoConfig.for_model(values["model_type"], **fields)
     except (ValueError, TypeError, KeyError) as error:
-        raise ProfileError(f"transformers cannot read this configuration: {_first_line(error)}.") from None
+        problem = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise ProfileError(f"transformers cannot read this configuration: {problem}.") from None
     return _from_config(config, name=name, source=source, origin=origin)
 
 
@@ -236,7 +232,3 @@ def _prepare(config: Any, attention: str | None) -> None:
         config._attn_implementation = None
     if getattr(config, "use_cache", None) is True:
         config.use_cache = False
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -24,13 +24,11 @@ from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.result import Agreement, BlockProfile, Profile, Provenance
 from smp_advisor.profiling.scaled.reduction import WidthFraction, at_scale, layers_of, usual_fraction, vocabulary_of
 from smp_advisor.profiling.step import measure_step
-from smp_advisor.profiling.structure import dimensions, parameter_total, stacks
+from smp_advisor.profiling.structure import block_counts, dimensions, stacks
 from smp_advisor.profiling.trace import FIGURES, compute_dtype, counted_profile, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from torch import nn
 
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.step import StepMeasure
@@ -74,16 +72,15 @@ class _Grid:
             raise ProfileError("its inputs have no sequence dimension to extrapolate", kind="error")
         tokens = vocabulary or dimensions(model).vocab
         return {
-            (b, s): self._step(model, filled(example.make(b, s), tokens), dtype) for b in _BATCHES for s in _SEQUENCES
+            (b, s): measure_step(
+                model,
+                cast_inputs(filled(example.make(b, s), tokens), dtype),
+                precision=self.settings.precision,
+                attention=self.settings.attention,
+            )
+            for b in _BATCHES
+            for s in _SEQUENCES
         }
-
-    def _step(self, model: nn.Module, inputs: Any, dtype: torch.dtype) -> StepMeasure:
-        return measure_step(
-            model,
-            cast_inputs(inputs, dtype),
-            precision=self.settings.precision,
-            attention=self.settings.attention,
-        )
 
     def widths(self, layers: int, vocabulary: int) -> dict[int, Points]:
         return {over: self.points(over, layers, vocabulary) for over in _WIDTHS}
@@ -170,14 +167,10 @@ def _assembled(
     blocks: tuple[BlockProfile, ...] = ()
     if stack is not None:
         module = model.get_submodule(stack.paths[-1])
-        block_parameters = list({id(p): p for p in module.parameters()}.values())
         input_bytes = Polynomial(((Fraction(0),) * 2, (Fraction(0), Fraction(element * size.hidden))))
         block = BlockProfile(
             name=stack.paths[-1],
-            kind=type(module).__name__,
-            parameters=parameter_total([module]),
-            trainable_parameters=sum(p.numel() for p in block_parameters if p.requires_grad),
-            one_dimensional_parameters=sum(p.numel() for p in block_parameters if p.ndim < 2),
+            **block_counts(module),
             hidden=size.hidden,
             saved_bytes=per_layer["saved bytes"],
             input_bytes=input_bytes,

@@ -31,7 +31,6 @@ Inputs = Mapping[str, Any] | Sequence[Any]
 class StepMeasure:
     """Measurements of one step, at one batch and sequence."""
 
-    parameter_count: int
     saved_bytes: int
     """Saved by autograd at the end of the forward pass, excluding parameters and buffers."""
     forward_flops: int
@@ -131,7 +130,6 @@ def measure_step(
     if backward and optimizer is None:
         model.zero_grad(set_to_none=True)
     return StepMeasure(
-        parameter_count=sum(p.numel() for p in parameters.values()),
         saved_bytes=saved,
         forward_flops=recorder.flops["forward"],
         backward_flops=recorder.flops["backward"],

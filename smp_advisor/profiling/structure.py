@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Dimensions", "Stack", "dimensions", "parameter_total", "stacks", "ties"]
+__all__ = ["Dimensions", "Stack", "block_counts", "dimensions", "parameter_total", "stacks", "ties"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,6 @@ class Dimensions:
 
     hidden: int
     vocab: int
-    heads: int
 
 
 def stacks(model: nn.Module) -> list[Stack]:
@@ -130,6 +129,17 @@ def parameter_total(modules: Iterator[nn.Module] | Sequence[nn.Module]) -> int:
     return sum(sizes.values())
 
 
+def block_counts(module: nn.Module) -> dict[str, Any]:
+    """Class and parameter counts of a block, as fields of `BlockProfile`."""
+    parameters = list({id(p): p for p in module.parameters()}.values())
+    return {
+        "kind": type(module).__name__,
+        "parameters": sum(p.numel() for p in parameters),
+        "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+        "one_dimensional_parameters": sum(p.numel() for p in parameters if p.ndim < 2),
+    }
+
+
 def ties(model: nn.Module) -> tuple[tuple[str, ...], ...]:
     """Groups of names of the same parameter."""
     names: dict[int, list[str]] = defaultdict(list)
@@ -139,9 +149,8 @@ def ties(model: nn.Module) -> tuple[tuple[str, ...], ...]:
 
 
 def dimensions(model: nn.Module) -> Dimensions:
-    """Hidden size (most frequent norm width), vocabulary (largest embedding) and number of heads."""
+    """Hidden size (most frequent norm width) and vocabulary (largest embedding)."""
     widths: Counter[int] = Counter()
-    heads: Counter[int] = Counter()
     vocab = 0
     for module in model.modules():
         weight = getattr(module, "weight", None)
@@ -149,12 +158,4 @@ def dimensions(model: nn.Module) -> Dimensions:
             widths[weight.numel()] += 1
         if isinstance(module, nn.Embedding):
             vocab = max(vocab, module.num_embeddings)
-        for name in ("num_heads", "n_heads", "n_head", "num_attention_heads", "nhead", "heads"):
-            value = getattr(module, name, None)
-            if isinstance(value, int) and 0 < value < 1024:
-                heads[value] += 1
-    return Dimensions(
-        hidden=widths.most_common(1)[0][0] if widths else 0,
-        vocab=vocab,
-        heads=heads.most_common(1)[0][0] if heads else 0,
-    )
+    return Dimensions(hidden=widths.most_common(1)[0][0] if widths else 0, vocab=vocab)

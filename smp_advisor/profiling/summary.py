@@ -8,7 +8,7 @@ from smp_advisor.profiling.precision import PRECISIONS
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
-    from smp_advisor.profiling.result import Profile, Provenance
+    from smp_advisor.profiling.result import Profile
 
 __all__ = ["rows", "summary", "summary_html"]
 
@@ -59,9 +59,10 @@ def rows(profile: Profile) -> list[tuple[str, str]]:
         ("FLOPs", _flops(profile)),
         ("Peak per GPU", _peak(profile)),
     ]
-    figures += [
-        (f"Source of {source.figure}", _method(source)) for source in profile.provenance if source.figure != "inputs"
-    ]
+    for source in profile.provenance:
+        if source.figure != "inputs":
+            method = f"{source.method}, confidence {source.confidence}" + (f" ({source.note})" if source.note else "")
+            figures.append((f"Source of {source.figure}", method))
     checks = [check for check in profile.agreements if check.measured]
     if checks:
         worst = max(checks, key=lambda check: abs(check.ratio - 1))
@@ -70,10 +71,6 @@ def rows(profile: Profile) -> list[tuple[str, str]]:
         figures.append(("Checks", f"{len(checks)} figures against the full trace and an unseen size: {outcome}"))
     figures.append(("Run time", f"{profile.seconds:.1f} s, {profile.operations:,} operations"))
     return figures
-
-
-def _method(source: Provenance) -> str:
-    return f"{source.method}, confidence {source.confidence}" + (f" ({source.note})" if source.note else "")
 
 
 def _parameters(profile: Profile) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.extrapolation import Extrapolated, extrapolate, timeline, truncated_paths
@@ -256,10 +258,11 @@ class _Tracer:
         In a model that loops over tokens, the operations of a full step can be too many at the job's sequence length.
         """
         self._report(0.1, "tracing two repeats of each block")
-        if self.samples.sequences[0] > _SHORT_SEQUENCES[0] and self._is_long(repeats):
-            self.samples = _shortened(self.samples)
-            return {point: self.step(*point, repeats) for point in self.samples.points}, True
-        return {point: self.step(*point, repeats) for point in self.samples.points}, False
+        long = self.samples.sequences[0] > _SHORT_SEQUENCES[0] and self._is_long(repeats)
+        if long:
+            batch, _ = self.samples.unseen
+            self.samples = dataclasses.replace(self.samples, sequences=_SHORT_SEQUENCES, unseen=(batch, 128))
+        return {point: self.step(*point, repeats) for point in self.samples.points}, long
 
     def _is_long(self, repeats: int) -> bool:
         batch, sequence = self.samples.largest
@@ -271,17 +274,15 @@ class _Tracer:
         self, points: dict[tuple[int, int], StepMeasure], unseen: StepMeasure, batch: int, sequence: int
     ) -> list[Agreement]:
         """Compare the fitted polynomials with a step at a size that was not fitted."""
-        agreements = []
-        for figure, read in FIGURES.items():
-            predicted = Polynomial.fit_each(points, read)(batch, sequence)
-            agreements.append(
-                Agreement(
-                    figure=figure,
-                    predicted=predicted,
-                    measured=read(unseen),
-                    against=f"a trace at batch {batch}, sequence {sequence}",
-                )
+        agreements = [
+            Agreement(
+                figure=figure,
+                predicted=Polynomial.fit_each(points, read)(batch, sequence),
+                measured=read(unseen),
+                against=f"a trace at batch {batch}, sequence {sequence}",
             )
+            for figure, read in FIGURES.items()
+        ]
         for agreement in agreements:
             if abs(agreement.ratio - 1) <= TOLERANCE:
                 continue
@@ -357,8 +358,6 @@ class _Tracer:
 
     def _input_bytes(self) -> Polynomial:
         """Bytes of the model's inputs."""
-        from torch.utils._pytree import tree_leaves
-
         dtype = compute_dtype(self.settings.training_precision)
 
         def size(batch: int, sequence: int) -> int:
@@ -398,11 +397,6 @@ def _against_full(extrapolated: Extrapolated, full: StepMeasure, batch: int, seq
     return agreements
 
 
-def _shortened(samples: Samples) -> Samples:
-    batch, _ = samples.unseen
-    return dataclasses.replace(samples, sequences=_SHORT_SEQUENCES, unseen=(batch, 128))
-
-
 def _window(config: Any) -> int:
     """Tokens of the sliding window in use; 0 without one."""
     value = getattr(config, "sliding_window", None)
@@ -413,8 +407,6 @@ def _window(config: Any) -> int:
 
 def versions() -> tuple[tuple[str, str], ...]:
     """Versions of torch, and of transformers if it is loaded."""
-    import sys
-
     loaded = [("torch", str(torch.__version__))]
     if "transformers" in sys.modules:
         loaded.append(("transformers", str(sys.modules["transformers"].__version__)))

@@ -31,13 +31,9 @@ def model_from_values(values: Mapping[str, Any], *, source: str, name: str | Non
     """
     settings = Settings(values, family(values.get("model_type"), source=source), source)
     model = build(settings)
+    portable = {key: value for key, value in settings.as_dict().items() if key not in _LEFT_OUT}
     try:
-        config_json = json.dumps(_portable(settings.as_dict()), sort_keys=True, allow_nan=False)
+        config_json = json.dumps(portable, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ModelError(f"In {source}, a value cannot be written as JSON ({error}): pass plain values.") from None
     return dataclasses.replace(model, name=name or model.name, config_json=config_json)
-
-
-def _portable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that build the same model on any machine."""
-    return {key: value for key, value in values.items() if key not in _LEFT_OUT}

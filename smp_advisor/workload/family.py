@@ -65,23 +65,12 @@ def families() -> dict[str, Family]:
     return {
         model_type: Family(
             model_type=model_type,
-            label=entry["label"],
-            config_class=entry["config"],
-            defaults=entry["defaults"],
-            aliases=entry["aliases"],
-            shape_keys=entry["shape"],
-            shape_defaults=entry.get("shape_defaults", {}),
-            builder=entry.get("builder", model_type),
-            gated=entry.get("gated", False),
-            sparse_form=entry.get("sparse_form"),
-            inference=_inference(entry["inference"]) if "inference" in entry else None,
+            inference=inference and Inference(**inference | {"series": tuple(inference["series"])}),
+            **{"builder": model_type} | entry,
         )
         for model_type, entry in json.loads(text).items()
+        for inference in (entry.pop("inference", None),)
     }
-
-
-def _inference(entry: Mapping[str, Any]) -> Inference:
-    return Inference(**{**entry, "series": tuple(entry["series"])})
 
 
 def family(model_type: object, *, source: str = "family") -> Family:

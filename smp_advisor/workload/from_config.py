@@ -33,7 +33,9 @@ def model_from_config(config: str | os.PathLike[str] | Mapping[str, Any] | objec
             raise ModelError(
                 f"to_dict() of {type(config).__name__} returns no dictionary: pass a transformers configuration."
             )
-        return _model(_plain(values), source=f"the {type(config).__name__}", fallback=None)
+        # Some releases add dtypes and quantization objects, which JSON cannot represent.
+        values = {key: value for key, value in values.items() if _is_json(value)}
+        return _model(values, source=f"the {type(config).__name__}", fallback=None)
     if isinstance(config, dict):
         return _model(config, source="the configuration", fallback=None)
     raise ModelError(
@@ -76,11 +78,6 @@ def _model(values: Mapping[str, Any], *, source: str, fallback: str | None) -> M
     # The last part of a path or of a hub name is the display name.
     name = origin.rstrip("/\\").replace("\\", "/").split("/")[-1] if isinstance(origin, str) else ""
     return model_from_values(values, source=source, name=name or fallback)
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that JSON can represent, without the dtypes and quantization objects of some releases."""
-    return {key: value for key, value in values.items() if _is_json(value)}
 
 
 def _is_json(value: object) -> bool:

@@ -40,7 +40,7 @@ def model_from_profile(profile: Any) -> Model:
         raise ModelError(
             f"A profile must be the result of smp_advisor.profile, or its as_dict(), not {type(profile).__name__}."
         )
-    saved = _saved_provenance(values)
+    saved = next((entry for entry in values["provenance"] if entry["figure"] == "saved bytes"), None)
     if saved is None or not values["blocks"]["order"]:
         raise ModelError(
             f"The profile of {values['name']} has no repeated blocks with traced activations: run its trace "
@@ -52,19 +52,10 @@ def model_from_profile(profile: Any) -> Model:
     return dataclasses.replace(
         model,
         name=values["name"] if formula is None else formula.name,
-        origin=_origin(values),
+        origin="inferred" if values["source"] == "count" else "measured",
         note=_note(values, saved),
         activation_band=_BANDS[saved["confidence"]],
     )
-
-
-def _origin(values: Mapping[str, Any]) -> Any:
-    return "inferred" if values["source"] == "count" else "measured"
-
-
-def _saved_provenance(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Method and confidence of the saved bytes."""
-    return next((entry for entry in values["provenance"] if entry["figure"] == "saved bytes"), None)
 
 
 def _note(values: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
@@ -102,9 +93,9 @@ class _Measured:
         self.kinds: Sequence[Mapping[str, Any]] = values["blocks"]["kinds"]
         self.order: Sequence[int] = values["blocks"]["order"]
 
-    def per_token(self, polynomial: Mapping[str, Any], power: int | None = None) -> float:
+    def per_token(self, polynomial: Mapping[str, Any]) -> float:
         """Coefficient of batch x sequence (of batch without a sequence)."""
-        return self._factor(polynomial, self.power if power is None else power)
+        return self._factor(polynomial, self.power)
 
     @staticmethod
     def _factor(polynomial: Mapping[str, Any], power: int) -> float:
@@ -372,16 +363,8 @@ class _Measured:
         heads = next((config[key] for key in ("num_attention_heads", "n_head", "num_heads") if config.get(key)), 0)
         heads = heads if heads and round(width) % heads == 0 else max(1, round(width) // 64)
         saved = self._factor(kind["saved_bytes"], 2)
-        dropout = saved > (self.element + 4.5) * heads
-        return (
-            Attention(
-                heads=heads,
-                kv_heads=heads,
-                head_dim=max(1, round(width / heads)),
-                dropout=dropout,
-                scores_in_fp32=True,
-            ),
-        )
+        dropout, head_dim = saved > (self.element + 4.5) * heads, max(1, round(width / heads))
+        return (Attention(heads=heads, kv_heads=heads, head_dim=head_dim, dropout=dropout, scores_in_fp32=True),)
 
 
 def _with_output_projection(matmuls: tuple[Matmul, ...], hidden: int) -> tuple[Matmul, ...]:

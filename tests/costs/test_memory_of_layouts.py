@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.accuracy_rows.state_bytes import deepspeed, pure
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.costs.activations import block_saved_bytes
@@ -21,7 +22,7 @@ from smp_advisor.costs.partition import stages
 from smp_advisor.costs.world import World
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import Layout
-from smp_advisor.libraries.state_bytes import StateBytes, amp, ddp, deepspeed, fully_sharded, pure
+from smp_advisor.libraries.state_bytes import StateBytes, amp, ddp, fully_sharded
 from smp_advisor.workload import Adapter, Job, Model
 from tests.costs.shapes import P4D, gpt
 

@@ -16,7 +16,7 @@ from smp_advisor.reading.values import Collection, Constant, Entry, Mapping, Unk
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["configuration_of_recipe", "looks_like_recipe", "yaml_table"]
+__all__ = ["configuration_of_recipe", "yaml_table"]
 
 _LARGEST = 200_000
 _DEEPEST = 40
@@ -50,12 +50,6 @@ _SHAPE = {
     "num_experts_per_tok": "num_experts_per_tok",
 }
 _WRAPPERS = ("recipes", "training_config", "recipe")
-
-
-def looks_like_recipe(table: Mapping) -> bool:
-    """Whether a mapping is a recipe: it has a trainer and a model."""
-    inner = _unwrapped(table)
-    return isinstance(inner.get("trainer"), Mapping) and isinstance(inner.get("model"), Mapping)
 
 
 def yaml_table(text: str) -> Mapping:

@@ -58,20 +58,14 @@ def prepare(
 ) -> Container:
     """Create the folder as it is in a container when training starts.
 
+    `script`, `source_dir`, `channels` and `folder` are those of `local_run.run`.
+
     Parameters
     ----------
-    script
-        The entry point, relative to `source_dir` if there is one.
-    source_dir
-        Folder to copy. Without it, only the script is copied, as the SDK uploads it.
     hyperparameters
         Hyperparameters of the estimator, including ``mp_parameters``.
-    channels
-        Data folders or files by channel.
     job_name
         Name of the job; None generates one from the time.
-    folder
-        Folder to create it in; None creates a temporary folder that is not deleted.
 
     Raises
     ------

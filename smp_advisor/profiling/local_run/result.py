@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.profiling.result_html import NotebookResult, box, details, table
@@ -86,12 +87,10 @@ class LocalRun(NotebookResult):
         """HTML form for a notebook; text from the script is escaped."""
         return box(
             self.summary,
-            f"<p>{_escaped(self.label)}</p>",
+            f"<p>{escape(self.label)}</p>",
             details("Environment variables of the script", table(self.variables.items(), ("variable", "value"))),
-            details("Shell command", f"<pre>{_escaped(self.command)}</pre>"),
-            details(
-                "Last lines of the log", f"<pre>{_escaped(chr(10).join(self.log[-40:]))}</pre>", is_open=not self.ok
-            ),
+            details("Shell command", f"<pre>{escape(self.command)}</pre>"),
+            details("Last lines of the log", f"<pre>{escape(chr(10).join(self.log[-40:]))}</pre>", is_open=not self.ok),
             ok=self.ok,
         )
 
@@ -104,9 +103,3 @@ class LocalRun(NotebookResult):
 def losses_in(lines: Iterable[str]) -> tuple[float, ...]:
     """Losses in the lines of a log."""
     return tuple(float(match[1]) for line in lines if (match := _LOSS.search(line)))
-
-
-def _escaped(text: str) -> str:
-    from html import escape
-
-    return escape(text)

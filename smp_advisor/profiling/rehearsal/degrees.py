@@ -41,12 +41,7 @@ class Degrees:
 def degrees_of(plan: Plan, data_parallel_degree: int) -> tuple[Degrees, list[str]]:
     """Degrees to rehearse a plan with, and one sentence per part of the plan that cannot be rehearsed.
 
-    Parameters
-    ----------
-    plan
-        The plan to rehearse, of any library.
-    data_parallel_degree
-        Model replicas in the planned job.
+    `data_parallel_degree` is the number of model replicas in the planned job.
     """
     tensor, pipeline = plan.tensor_parallel_degree, plan.pipeline_parallel_degree
     sharded = max(plan.sharded_data_parallel_degree, plan.hybrid_shard_degree)

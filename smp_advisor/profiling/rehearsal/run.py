@@ -46,22 +46,7 @@ def run(
     A scaled copy is trained for one step over gloo, with PyTorch's tensor parallelism, pipeline schedules, and FSDP or
     sharded optimizer. Each degree of the plan is limited to two, or four if it is the only one.
 
-    Parameters
-    ----------
-    profiled
-        The model to profile; a live module is neither modified nor copied in this process.
-    job
-        Sequence length.
-    plan
-        Degrees, microbatches, schedule and sharding.
-    data_parallel_degree
-        Model replicas in the planned job; None rehearses two.
-    inputs
-        Example inputs, required if they cannot be inferred.
-    memory_bytes, seconds
-        Limits of all processes together.
-    on_line, on_progress
-        Called with each line of the log, and with the progress.
+    The parameters are those of `smp_advisor.profile`. A live module is neither modified nor copied in this process.
 
     Raises
     ------

@@ -155,14 +155,14 @@ def find_boundary(model: nn.Module, paths: Sequence[str], stages: int, run: Call
             "Its blocks do not run in sequence, once each, so it cannot be divided into pipeline stages."
         )
     arguments, keywords = inputs[-1]
-    keyword = None if arguments and isinstance(arguments[0], Tensor) else next(iter(_hidden_keywords(keywords)), None)
+    keyword = None if arguments and isinstance(arguments[0], Tensor) else _hidden_keyword(keywords)
     if keyword is None and not (arguments and isinstance(arguments[0], Tensor)):
         raise ProfileError(
             "The first argument of its blocks is no tensor, so it cannot be divided into pipeline stages."
         )
-    for i, (arguments, keywords) in enumerate(inputs[1:], 1):
-        hidden = arguments[0] if keyword is None else keywords[keyword]
-        extra = [leaf for leaf in tree_leaves((arguments, keywords)) if isinstance(leaf, Tensor) and leaf is not hidden]
+    hidden_inputs = [(arguments[0] if keyword is None else keywords[keyword]) for arguments, keywords in inputs[1:]]
+    for i, (hidden, received) in enumerate(zip(hidden_inputs, inputs[1:], strict=True), 1):
+        extra = [leaf for leaf in tree_leaves(received) if isinstance(leaf, Tensor) and leaf is not hidden]
         if any(leaf.requires_grad for leaf in extra):
             raise ProfileError(
                 f"Block {paths[i]} has a second input with a gradient (the encoder's output, a position bias), and "
@@ -170,14 +170,12 @@ def find_boundary(model: nn.Module, paths: Sequence[str], stages: int, run: Call
             )
         if not any(leaf is hidden for leaf in tree_leaves(outputs[i - 1])):
             raise ProfileError(f"The output of {paths[i - 1]} is changed before {paths[i]} receives it.")
-    last = inputs[-1][0][0] if keyword is None else inputs[-1][1][keyword]
-    hidden_inputs = [(arguments[0] if keyword is None else keywords[keyword]) for arguments, keywords in inputs[1:]]
     kinds = [
         tree_map(lambda leaf, hidden=hidden: "hidden" if leaf is hidden else "other", output)
         for output, hidden in zip(outputs[:-1], hidden_inputs, strict=True)
     ]
-    return Boundary(keyword, torch.empty_like(last, device="meta"), tuple(kinds))
+    return Boundary(keyword, torch.empty_like(hidden_inputs[-1], device="meta"), tuple(kinds))
 
 
-def _hidden_keywords(keywords: dict[str, Any]) -> list[str]:
-    return [name for name in _HIDDEN if isinstance(keywords.get(name), Tensor)]
+def _hidden_keyword(keywords: dict[str, Any]) -> str | None:
+    return next((name for name in _HIDDEN if isinstance(keywords.get(name), Tensor)), None)

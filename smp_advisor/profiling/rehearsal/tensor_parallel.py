@@ -31,7 +31,11 @@ def divide(model: nn.Module, paths: Sequence[str], mesh: DeviceMesh, config: Any
     count = 0
     for path in paths:
         block = model.get_submodule(path)
-        products = {name: module for name, module in block.named_modules() if _is_product(module)}
+        products = {
+            name: module
+            for name, module in block.named_modules()
+            if isinstance(module, nn.Linear) or _is_transposed(module)
+        }
         styles = {name: style for name in products if (style := _style(f"{path}.{name}", plan))}
         if plan and _divisible(products, styles, mesh.size()):
             parallel_styles: dict[str, ParallelStyle] = {name: _STYLES[style]() for name, style in styles.items()}
@@ -71,10 +75,6 @@ def _divisible(products: dict[str, nn.Module], styles: dict[str, str], degree: i
         if (module.out_features if style == "colwise" else module.in_features) % degree:
             return False
     return True
-
-
-def _is_product(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear) or _is_transposed(module)
 
 
 def _is_transposed(module: nn.Module) -> bool:

@@ -54,10 +54,6 @@ def failed(what: str, report: ChildReport, limits: Limits) -> ProfileError:
     ----------
     what
         Name of the task, such as "the model's training step".
-    report
-        Messages and log of the child process.
-    limits
-        Limits of the child process.
     """
     failure = report.failure
     if failure and failure["own"]:

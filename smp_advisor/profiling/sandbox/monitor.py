@@ -66,14 +66,12 @@ def run_monitored(
     ----------
     start
         Runs in the child process; its arguments are the descriptors of the log and of the channel.
-    limits
-        Limits of the child process and all its descendants.
     forked
         Whether the child shares the kernel's memory, which then does not count against its limit.
     stack_signal
         Signal on which the child writes its stack.
-    on_line, on_progress
-        Called in the kernel with each line of the log, and with each report by `channel.progress`.
+    limits, on_line, on_progress
+        As for `run_isolated`.
 
     Raises
     ------

@@ -37,10 +37,6 @@ def supervise(start: Callable[[], None], limits: Limits, *, shared_bytes: int, s
 
     Parameters
     ----------
-    start
-        Runs in the child process.
-    limits
-        Limits of the child process and all its descendants.
     shared_bytes
         Memory shared with the kernel after a fork.
     stack_signal

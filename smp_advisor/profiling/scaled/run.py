@@ -44,24 +44,15 @@ def run(
 ) -> ScaledRun:
     """Train a scaled copy of a model for a few steps in a child process.
 
+    A live module is neither modified nor copied in this process. Parameters that are not listed are those of
+    `smp_advisor.profile`.
+
     Parameters
     ----------
-    profiled
-        The model to profile; a live module is neither modified nor copied in this process.
-    job
-        Precision, optimizer and sequence length.
     plan
         Microbatches, batch and activation checkpointing; None for one microbatch without checkpointing.
-    inputs
-        Example inputs, required if they cannot be inferred.
-    precision
-        ``fp32``, ``amp``, ``bf16`` or ``fp16``; None uses the job's precision.
     steps
         Optimizer steps on one batch.
-    memory_bytes, seconds
-        Limits of the child process. None for `memory_bytes` is half of the available memory.
-    on_line, on_progress
-        Called with each line of the child's log, and with its progress.
 
     Raises
     ------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.profiling.inputs import cast_inputs
 from smp_advisor.profiling.optimizer_step import make_optimizer
@@ -81,12 +80,7 @@ class Trainer:
                 samples = [_samples(microbatch) for microbatch in microbatches]
                 loss_sum = 0.0
                 for inputs, count in zip(microbatches, samples, strict=True):
-                    autocast = (
-                        torch.autocast("cpu", dtype=torch.bfloat16)
-                        if self.precision == "amp"
-                        else contextlib.nullcontext()
-                    )
-                    with autocast:
+                    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "amp"):
                         loss = loss_of(call_model(self.model, cast_inputs(inputs, self.dtype)))
                     share = count / sum(samples)
                     (loss * share * scale).backward()  # type: ignore[no-untyped-call]
@@ -139,6 +133,4 @@ def split(inputs: Any, sizes: Sequence[int]) -> list[Any]:
 
 
 def _samples(inputs: Any) -> int:
-    from torch.utils._pytree import tree_leaves
-
     return next(leaf.shape[0] for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim)
