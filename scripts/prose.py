@@ -71,8 +71,7 @@ def phrases() -> tuple[Phrase, ...]:
 
 
 def files(only: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Files whose texts are read: those below some folders, or all that are not listed as not yet rewritten."""
-    skipped = tuple(rules()["left_out"] if only else rules()["left_out"] + rules()["not_yet"])
+    """Files whose texts are read: all, or those below some folders."""
     for pattern in rules()["texts"]:
         for path in sorted(ROOT.glob(pattern)):
             name = path.relative_to(ROOT).as_posix()
@@ -80,7 +79,7 @@ def files(only: tuple[str, ...] = ()) -> Iterator[Path]:
                 path.is_file()
                 and path.suffix in rules()["suffixes"]
                 and name.startswith(only or "")
-                and not name.startswith(skipped)
+                and not name.startswith(tuple(rules()["left_out"]))
             ):
                 yield path
 
@@ -99,7 +98,7 @@ def texts(path: Path, source: str) -> Iterator[tuple[int, str]]:
         yield from _python_texts(source)
     elif path.suffix == ".ipynb":
         yield from _notebook_texts(source)
-    elif path.suffix == ".ts":
+    elif path.suffix in {".ts", ".js", ".css"}:
         yield from _matched(_TYPESCRIPT, source)
     elif path.suffix in {".in", ".sh"}:
         yield from _matched(_PYTHON, source)

@@ -146,7 +146,7 @@ def _reason_of_call(call: Call, depth: int) -> str:
     name = call.name or call.method
     if isinstance(call.receiver, Result) and call.receiver.call.name:
         name = f"{call.receiver.call.name}.{call.method}"
-    return f"what {name or 'the call'}(...) returns is known only when it runs"
+    return f"the result of {name or 'the call'}(...) is known only when it runs"
 
 
 def _variable(key: Value | None) -> str:

@@ -1,4 +1,4 @@
-"""What a file does, in the order in which it would run."""
+"""Actions of a file, in the order in which they would run."""
 
 from __future__ import annotations
 

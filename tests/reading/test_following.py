@@ -56,7 +56,7 @@ def test_what_is_certain_is_known(text, value, computes):
         ("def f():\n    if unknown:\n        return 1\n    return 2\nx = f()", "returns in several places"),
         ("x = {'a': 1}\nx[unknown] = 2", "a key is computed"),
         ("x = [1, 2]\nx.sort(key=unknown)", "changed by sort()"),
-        ("x = 1 + unknown", "what mine.value(...) returns"),
+        ("x = 1 + unknown", "the result of mine.value(...)"),
         ("def f(n):\n    return f(n) if unknown else 1\nx = f(1)", "it depends on `unknown`"),
         ("def f():\n    yield 1\nx = f()", "generator"),
         ("match unknown:\n    case 1:\n        x = 1\n    case _:\n        x = 2", "it depends on `unknown`"),
