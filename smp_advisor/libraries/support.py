@@ -70,7 +70,7 @@ def require_supported_instance(library: str, instance: Instance | str) -> str:
     >>> require_supported_instance("smp-v1", "ml.p4d.24xlarge")
     ''
     >>> require_supported_instance("smp-v2", "ml.p5en.48xlarge")
-    "ml.p5en.48xlarge is not in a confirmed AWS list for SMP v2: check that a job starts before relying on it."
+    'ml.p5en.48xlarge is not in a confirmed AWS list for SMP v2: check that a job starts before relying on it.'
     """
     machine = known_instance(instance) if isinstance(instance, str) else instance
     data = facts(library)

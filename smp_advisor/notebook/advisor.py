@@ -15,6 +15,7 @@ from smp_advisor.notebook import control_state
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.display import show
 from smp_advisor.notebook.estimator_panel import pasted
+from smp_advisor.notebook.labels import with_labels
 from smp_advisor.notebook.look_ahead import look_ahead
 from smp_advisor.notebook.script_panel import checked, fixed
 from smp_advisor.notebook.settings import require_settings
@@ -176,7 +177,7 @@ class Advisor(anywidget.AnyWidget):
             "controls": control_dicts(state.advice, state.settings),
             "snapshot": dict(state.snapshot),
             "moved": state.moved,
-            "problem": state.problem,
+            "problem": with_labels(state.advice.plan.library, state.problem),
             "summary": state.summary,
         }
 
@@ -210,7 +211,7 @@ class Advisor(anywidget.AnyWidget):
             else:
                 state = control_state.apply(self._controls, settings, moved=moved)
         except AdvisorError as error:
-            self.send({"kind": "failed", "id": identity, "text": str(error)})
+            self.send({"kind": "failed", "id": identity, "text": with_labels(library, str(error))})
             return False
         self._settle(state, answers=identity)
         return True
@@ -246,7 +247,7 @@ class Advisor(anywidget.AnyWidget):
         try:
             sources = self.cells(what, sdk)
         except AdvisorError as error:
-            self.send({"kind": "failed", "id": identity, "text": str(error)})
+            self.send({"kind": "failed", "id": identity, "text": with_labels(self.plan.library, str(error))})
         else:
             self.send({"kind": "cells", "id": identity, "settings": self._controls.settings, "sources": sources})
 

@@ -37,7 +37,7 @@ class Handshake:
         self.replaced = False
 
     def start(self) -> Handshake:
-        """Start to wait. Without an event loop, nothing can, and the view stays."""
+        """Start to wait. Without an event loop, it does not wait, and the view stays."""
         try:
             self._loop = asyncio.get_running_loop()
         except RuntimeError:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.settings import label_of, names_of, settings_of
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ __all__ = [
     "rows_of",
     "time_labels",
     "value_text",
+    "with_labels",
 ]
 
 
@@ -85,6 +88,22 @@ def value_text(name: str, value: Setting) -> str:
         texts = {"none": "off", "each": "each block", "contiguous": "all blocks of a stage"}
         return texts.get(value) or f"groups of {value.removeprefix('group_')} blocks"
     return value
+
+
+def with_labels(library: str, text: str) -> str:
+    """A message with the labels of settings instead of their names, for the views.
+
+    Examples
+    --------
+    >>> with_labels("smp-v1", "batch_size must be a multiple of microbatches (batch_size=7, microbatches=2)")
+    'Batch size must be a multiple of microbatches (Batch size = 7, microbatches=2)'
+    """
+    titles = {setting.key: setting.title for setting in (*schema(library).parameters, *schema(library).settings)}
+
+    def labeled(name: re.Match[str]) -> str:
+        return f"{titles[name[1]]}{' = ' if name[2] else ''}" if name[1] in titles else name[0]
+
+    return re.sub(r"\b([a-z]+(?:_[a-z]+)+)\b(=?)", labeled, text)
 
 
 def configuration(advice: Advice, plan: Plan) -> list[str]:

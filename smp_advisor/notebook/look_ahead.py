@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from smp_advisor.costs import estimate, estimate_many
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.controls import controls
+from smp_advisor.notebook.labels import with_labels
 from smp_advisor.notebook.settings import moved_settings, plan_of, settings_of
 from smp_advisor.notebook.view_state import snapshot
 
@@ -41,7 +42,7 @@ def look_ahead(advice: Advice, base: Settings) -> LookAhead:
             try:
                 plan = plan_of(advice, settings)
             except AdvisorError as error:
-                entries[-1]["problem"] = str(error)
+                entries[-1]["problem"] = with_labels(advice.plan.library, str(error))
             else:
                 # The plan decides the effective settings: without a pipeline, its schedule has no effect.
                 candidates.append((control.name, position, _effective(settings, plan), plan))
@@ -49,7 +50,7 @@ def look_ahead(advice: Advice, base: Settings) -> LookAhead:
     results = _estimates(advice, [candidate[-1] for candidate in candidates])
     for (name, position, settings, plan), result in zip(candidates, results, strict=True):
         if isinstance(result, AdvisorError):
-            table[name][position]["problem"] = str(result)
+            table[name][position]["problem"] = with_labels(advice.plan.library, str(result))
         else:
             table[name][position] = {**snapshot(advice, settings, plan, result)}
     return {"base": base, "by": table}

@@ -15,6 +15,7 @@ from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.notebook import control_state
 from smp_advisor.notebook.change_summary import describe
 from smp_advisor.notebook.controls import controls
+from smp_advisor.notebook.labels import with_labels
 from smp_advisor.notebook.look_ahead import look_ahead
 from smp_advisor.notebook.settings import plan_of, require_settings, settings_of
 
@@ -128,7 +129,7 @@ def test_the_look_ahead_table_holds_what_each_move_gives(advice, pipeline_advice
         assert len(moves) > 30
         for name, value, entry in moves:
             moved = control_state.move(state, name, value)
-            assert entry.get("problem", "") == moved.problem
+            assert entry.get("problem", "") == with_labels("smp-v1", moved.problem)
             assert entry["settings"] == moved.settings
             if not moved.problem:
                 assert {key: entry[key] for key in moved.snapshot} == moved.snapshot

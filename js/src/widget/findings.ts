@@ -86,7 +86,7 @@ function copies(of: string, texts: Record<string, string>): HTMLElement {
   for (const [what, text] of Object.entries(texts)) {
     const made = button('smp-button smp-small', `Copy ${what}`, () => {
       void copy(text).then(done => {
-        setText(status, done ? `Copied the ${what}.` : 'The clipboard is not available: select this text.');
+        setText(status, done ? `Copied the ${what}.` : 'The clipboard is not available. Select this text.');
         row.querySelector('pre')?.remove();
         if (!done) row.append(selected(text));
       });
