@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.reading.functions import FUNCTIONS, call_method, dictionary
-from smp_advisor.reading.lookups import attribute
 from smp_advisor.reading.names import LAUNCHERS, NAMESPACES, TRANSPARENT
+from smp_advisor.reading.places import attribute
 from smp_advisor.reading.values import (
     Class,
     Collection,

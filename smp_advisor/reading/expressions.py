@@ -8,11 +8,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.reading.data import MAX_ITEMS, distinct, element_values, shown, unpack
-from smp_advisor.reading.lookups import attribute, element, item
 from smp_advisor.reading.operators import compare, compute, formatted, negated, truth
+from smp_advisor.reading.places import attribute, bind_target, element, item
 from smp_advisor.reading.run import Frame
 from smp_advisor.reading.scope import Scope
-from smp_advisor.reading.targets import bind_target
 from smp_advisor.reading.trace import Guard, Selection, Use
 from smp_advisor.reading.values import (
     Collection,

@@ -9,12 +9,11 @@ from smp_advisor.reading.branches import ABSENT, Changes, joined
 from smp_advisor.reading.builtins import step_mark
 from smp_advisor.reading.data import MAX_ITEMS, element_values
 from smp_advisor.reading.imports import bind_import
-from smp_advisor.reading.lookups import element
 from smp_advisor.reading.names import LEAVING
 from smp_advisor.reading.operators import compare, compute, truth
+from smp_advisor.reading.places import bind_target, element, set_attribute
 from smp_advisor.reading.run import Frame
 from smp_advisor.reading.scope import Scope
-from smp_advisor.reading.targets import bind_target, set_attribute
 from smp_advisor.reading.trace import Guard, Iteration, Use
 from smp_advisor.reading.values import (
     Class,
