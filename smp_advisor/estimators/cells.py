@@ -74,9 +74,9 @@ def read_cell(source: Source, variables: Mapping[str, Any] | None = None, *, jso
 
 def _makes(run: Run, function: Function) -> bool:
     """Whether a function that the cell does not call makes an estimator, and the cell itself makes none."""
-    if any(call.reached and call.called in _MAKERS for call in run.trace.calls):
+    if not any(isinstance(node, ast.Call) and _called(node) in _MAKERS for node in ast.walk(function.node)):
         return False
-    return any(isinstance(node, ast.Call) and _called(node) in _MAKERS for node in ast.walk(function.node))
+    return not any(call.reached and call.called in _MAKERS for call in run.trace.calls)
 
 
 def _called(call: ast.Call) -> str:

@@ -105,6 +105,9 @@ def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
         default = defaults.get(parameter, unknown)
         scope.names[parameter] = default if run.reached else choice(default, unknown)
     run.followed[node] += 1
+    computes = run.computes
+    # Loops of imported code often train or wait, and do not configure a job.
+    run.computes = computes and function.module.entry
     with run.inside(function):
         if isinstance(node, ast.Lambda):
             returned = run.evaluate(inner, node.body)
@@ -119,6 +122,7 @@ def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
             for _, changes in inner.exits:
                 own = {place: change for place, change in changes.items() if change.owner is not scope.names}
                 run.journal.apply(joined({}, own, why))
+    run.computes = computes
     run.results.setdefault(node, []).append(returned)
     return returned
 

@@ -65,7 +65,7 @@ class Run:
     computes: bool = False
     """Whether loops and functions are followed as often as they run, for cells that configure a job.
 
-    Otherwise each loop is followed once, for scripts that train.
+    Otherwise each loop is followed once: in scripts that train, and in functions of imported modules.
     """
     trace: Trace = field(default_factory=Trace)
     journal: Journal = field(default_factory=Journal)

@@ -218,6 +218,10 @@ def _loop(run: Run, frame: Frame, node: ast.For | ast.AsyncFor | ast.While) -> L
         del run.guards[depth:]
         if leaving not in (None, "continue"):
             break
+        if isinstance(node, ast.While) and any(way in ("break", "return") for way, _ in frame.exits[exits:]):
+            # A condition that is not known ends the loop, so the number of its rounds is not known.
+            run.loops.pop()
+            return _once(run, frame, node, over)
     run.loops.pop()
     run.trace.iterations.append(Iteration(node, frame.module, over, (first, run.order)))
     _rejoin(run, frame, exits, f"it is set in the loop of line {frame.module.source.locate(node.lineno)[1]}")

@@ -8,6 +8,7 @@ from smp_advisor.reading.data import is_plain, plain, reason
 from smp_advisor.reading.following import follow
 from smp_advisor.reading.run import TooLongError
 from smp_advisor.reading.source import read
+from smp_advisor.reading.values import Constant
 
 UNKNOWN = "import mine\nunknown = mine.value()\n"
 
@@ -96,3 +97,34 @@ def test_a_file_that_computes_too_much_is_given_up():
     with pytest.raises(TooLongError):
         follow(read("for i in range(2000):\n    for j in range(2000):\n        x = i * j\n"), computes=True)
     assert follow(read("for i in range(2000):\n    for j in range(2000):\n        x = i * j\n"))
+
+
+def test_loops_of_imported_functions_are_followed_once(tmp_path):
+    (tmp_path / "data.py").write_text(
+        "def rows():\n    made = []\n    for i in range(2000):\n        for j in range(2000):\n"
+        "            made.append(i * j)\n    return made\n",
+        encoding="utf-8",
+    )
+    script = tmp_path / "cell.py"
+    script.write_text(
+        "from data import rows\ntable = rows()\ncount = 0\nfor i in range(3):\n    count += i\n", encoding="utf-8"
+    )
+    run = follow(read(script), computes=True)
+    assert plain(run.trace.modules[0].scope.names["count"]) == 3
+
+
+def test_a_loop_that_waits_is_followed_once():
+    text = """
+status, count = "", 0
+while True:
+    count = count + 1
+    status = client.describe()
+    if status == "Completed":
+        break
+after = 2
+"""
+    run = follow(read(text), computes=True)
+    assert run.steps < 200
+    names = run.trace.modules[0].scope.names
+    assert plain(names["after"]) == 2
+    assert not isinstance(names["count"], Constant)
