@@ -76,7 +76,7 @@ class Configuration:
         keys = self.parameters.keys() if names is None else names
         return {name: self.parameters[name].value for name in keys if name in self.parameters}
 
-    def take(self, table: Mapping | None, key: str, name: str = "", *, found: Value | None = None) -> None:
+    def take(self, table: Mapping | None, key: str, name: str = "") -> None:
         """Add the entry `key` of `table` as the setting `name`."""
         entry = table.entries.get(key) if table is not None else None
         name = name or key
@@ -84,7 +84,7 @@ class Configuration:
             if table is not None and table.open:
                 self.gaps.append(Gap(name, table.open, table.span))
             return
-        value = entry.value if found is None else found
+        value = entry.value
         span = entry.span or _span(value)
         if isinstance(value, Constant):
             self.settings[name] = Setting(value.value, span, table, key)

@@ -31,10 +31,8 @@ def corrected_text(text: str, dialect: Dialect, configuration: Configuration, ch
     edits: list[Edit | None] = [edit for change in own for edit in _edits(text, dialect, change, configuration)]
     edits += _in_json_text(text, dialect, configuration, embedded)
     distinct = list(dict.fromkeys(edits))
-    known = complete(distinct)
-    if not known:
-        return None
-    return applied(text, known)
+    placed = complete(distinct)
+    return applied(text, placed) if placed else None
 
 
 def _is_embedded(configuration: Configuration, change: Change) -> bool:
@@ -106,10 +104,10 @@ def _shared(configuration: Configuration, table: Mapping, key: str, value: Const
     if value.span is None:
         return False
     places = 0
-    for other in (*configuration.tables.values(),):
-        for name, entry in other.entries.items():
+    for container in configuration.tables.values():
+        for name, entry in container.entries.items():
             inner = entry.value
-            if isinstance(inner, Constant) and inner.span == value.span and not (other is table and name == key):
+            if isinstance(inner, Constant) and inner.span == value.span and not (container is table and name == key):
                 places += entry.span != table.entries[key].span
     return places > 0
 

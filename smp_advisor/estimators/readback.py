@@ -55,7 +55,7 @@ class ReadBack:
     model: Model | None = None
     version: str = ""
     """Library version of the parameters."""
-    given: frozenset[str] = frozenset()
+    settings: frozenset[str] = frozenset()
     """Script settings in the text. The plan uses minimal values for the others."""
     inferred: tuple[str, ...] = ()
     """Assumptions for settings that are not in the text, one sentence each."""
@@ -83,7 +83,7 @@ def read_back(configuration: Configuration, *, model: Model | None = None, job: 
         job=read_job,
         model=read_model,
         version=version,
-        given=frozenset(settings),
+        settings=frozenset(settings),
         inferred=tuple(inferred),
         open=tuple(left_open),
     )

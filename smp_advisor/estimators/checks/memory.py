@@ -68,7 +68,7 @@ def fit(case: Case) -> Iterator[Hit]:
     if now is None or ground is None or now.fits:
         return
     checkpointed = ""
-    if "activation_checkpointing" not in case.back.given and not ground.plan.activation_checkpointing:
+    if "activation_checkpointing" not in case.back.settings and not ground.plan.activation_checkpointing:
         # The script may checkpoint without a hyperparameter for it: report only what fails even then.
         checkpointing = [
             variant for variant in larger(ground.plan, ground.cluster) if variant.technique == "checkpointing"
@@ -108,7 +108,7 @@ def unneeded(case: Case) -> Iterator[Hit]:
     now, ground = estimate_of(case), _ground(case)
     if now is None or ground is None or not now.fits:
         return
-    if not {"batch_size", "activation_checkpointing"} <= case.back.given:
+    if not {"batch_size", "activation_checkpointing"} <= case.back.settings:
         return  # the other settings of the script are unknown
     for variant, there in ground.estimates(without(ground.plan, ground.cluster)):
         gain = there.samples_per_second / now.samples_per_second - 1

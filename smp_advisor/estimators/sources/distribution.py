@@ -115,9 +115,9 @@ def _keys(**features: str) -> frozenset[str]:
 
 def looks_like_parameters(table: Mapping) -> bool:
     """Whether a dictionary contains library parameters: most keys are those of a version, or similar."""
-    known = _keys(launcher="torchrun") | _keys(launcher="mpi", framework="pytorch")
+    names = _keys(launcher="torchrun") | _keys(launcher="mpi", framework="pytorch")
     keys = [key for key in table.entries if isinstance(key, str)]
-    meant = [key in known or bool(get_close_matches(key, known, n=1, cutoff=_NEAR)) for key in keys]
+    meant = [key in names or bool(get_close_matches(key, names, n=1, cutoff=_NEAR)) for key in keys]
     return bool(keys) and 2 * sum(meant) >= len(keys)
 
 
