@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,8 +71,16 @@ def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> dict[str
         )
     except AdvisorError as error:
         return {"gain": str(error), "rows": []}
-    rows = [[row.setting, row.reference, row.recommended, row.because] for row in comparison.differences]
+    rows = [
+        [_label(plan.library, row.setting), row.reference, row.recommended, row.because]
+        for row in comparison.differences
+    ]
     return {"gain": comparison.gain, "rows": rows}
+
+
+def _label(library: str, setting: str) -> str:
+    described = schema(library).described(setting)
+    return described.title if described else setting
 
 
 def _nothing(summary: str) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def test_the_panel_reads_corrects_and_compares_a_pasted_cell(advised, screenshot
     expect(panel.locator(".smp-pre", has_text="+++")).to_contain_text(
         '+                "parameters": {"tensor_parallel_degree": 8'
     )
-    expect(panel.get_by_role("row", name=re.compile("^tensor_parallel_degree 8 "))).to_be_visible()
+    expect(panel.get_by_role("row", name=re.compile("^Tensor parallel degree 8 "))).to_be_visible()
     assert panel.locator("b").count() == 0  # what was pasted is text
     panel.scroll_into_view_if_needed()
     screenshot(advised, "paste-panel")

@@ -46,7 +46,7 @@ def test_the_panel_gets_findings_a_correction_and_a_comparison(small):
 
 def test_the_comparison_is_with_the_plan_on_screen(small):
     rows = {row[0] for row in pasted(cells.V1, small, small.plan, {})["comparison"]["rows"]}
-    assert "tensor_parallel_degree" in rows
+    assert "Tensor parallel degree" in rows
     other = pasted(small.cell("v2"), small, small.plan, {})
     assert other["comparison"]["rows"] == []
     assert other["findings"] == []
