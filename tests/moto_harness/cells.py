@@ -1,7 +1,9 @@
 """Child process: runs notebook cells as they are under a mock of AWS and writes down every request they send.
 
-usage: cells.py NOTEBOOKS.json RESULTS.json
+usage: cells.py
 
+Each line of standard input names two files, separated by a tab: notebooks to run, and where their results go. The
+answer is the same line.
 A notebook is a list of cells; each runs in a directory of its own, with the credentials of a SageMaker execution role,
 or, where its name starts with "as a user", of a user.
 Nothing leaves the machine: an audit hook refuses, and writes down, every connection to another host.
@@ -54,12 +56,13 @@ sys.addaudithook(refuse_network)
 
 import boto3  # noqa: E402
 import botocore.client  # noqa: E402
+import botocore.loaders  # noqa: E402
 import botocore.session  # noqa: E402
 from moto import mock_aws  # noqa: E402
 
-# Every session would read the services' models anew, for seconds in all.
-_loader = botocore.session.create_loader()
-botocore.session.create_loader = lambda *_: _loader
+# Every session and every endpoint of the SDK would read the services' models again, which is half of the time.
+_loader = botocore.loaders.create_loader()
+botocore.session.create_loader = botocore.loaders.create_loader = lambda *_: _loader
 
 calls: list[tuple[str, dict]] = []
 _make_api_call = botocore.client.BaseClient._make_api_call
@@ -168,8 +171,10 @@ def run(name, cells):
 
 
 if __name__ == "__main__":
-    notebooks = json.loads(Path(sys.argv[1]).read_text())
-    results = {name: run(name, cells) for name, cells in notebooks.items()}
-    Path(sys.argv[2]).write_text(json.dumps(results, default=str))
+    for line in sys.stdin:
+        notebooks, results = map(Path, line.rstrip("\n").split("\t"))
+        ran = {name: run(name, cells) for name, cells in json.loads(notebooks.read_text()).items()}
+        results.write_text(json.dumps(ran, default=str))
+        print(line, end="", flush=True)
     # Threads that the SDK leaves behind would be waited for.
     os._exit(0)
