@@ -18,7 +18,7 @@ sys.modules["tests"] = ModuleType("tests")
 sys.modules["tests"].__path__ = [str(ROOT / "tests")]
 
 from tests.browser.conftest import ARGUMENTS, CHROMIUM, open_page  # noqa: E402
-from tests.browser.page import ADVISE  # noqa: E402
+from tests.browser.page import REFERENCE  # noqa: E402
 from tests.browser.server import serve, write_notebook  # noqa: E402
 
 IMAGE = ROOT / "docs" / "images" / "advisor.png"
@@ -29,7 +29,7 @@ def take(image: Path) -> None:
     """Advise on the README's model, move the batch size one step down, and save a screenshot."""
     with tempfile.TemporaryDirectory() as folder, serve("lab", ROOT, Path(folder)) as server, sync_playwright() as play:
         browser = play.chromium.launch(executable_path=str(CHROMIUM), headless=True, args=ARGUMENTS)
-        write_notebook(server.work / "quickstart.ipynb", ADVISE)
+        write_notebook(server.work / "quickstart.ipynb", REFERENCE)
         notebook = open_page(browser.new_context(viewport=SIZE), server, "quickstart.ipynb")
         notebook.page.keyboard.press("Control+b")  # closes the file browser
         advisor = notebook.advise()

@@ -194,7 +194,7 @@ def _fact(label: str, text: str, mark: str = "", note: str = "") -> Fact:
 
 def _assumed(fields: tuple[str, ...]) -> str:
     names = dict.fromkeys(_HARDWARE.get(name, name.replace("_", " ")) for name in fields)
-    return f"without a cited source: {listed(list(names))}" if names else ""
+    return f"no source cited for {listed(list(names))}" if names else ""
 
 
 def _objective(objective: str) -> str:
