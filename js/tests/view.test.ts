@@ -277,6 +277,6 @@ test('a place is copied, and shown to be selected where there is no clipboard', 
   expect(write).toHaveBeenCalledWith('train.py:3');
   write.mockRejectedValueOnce(new Error('denied'));
   press('Copy advice');
-  await vi.waitFor(() => expect(text('.smp-group .smp-status')).toContain('select this text'));
+  await vi.waitFor(() => expect(text('.smp-group .smp-status')).toContain('Select this text'));
   expect(text('.smp-check-row pre')).toBe('train.py:3: Early. Later.');
 });
