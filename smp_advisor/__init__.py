@@ -3,9 +3,15 @@
 In a notebook: ``%load_ext smp_advisor``, then ``%smp_advise 10B --instance ml.p4d.24xlarge --count 16``.
 """
 
-from __future__ import annotations
-
 import sys
+
+if sys.argv[:1] == ["-m"] and any(argument.endswith("smp_advisor.scripts") for argument in sys.orig_argv):
+    # `python -m smp_advisor.scripts` runs in somebody else's folder, where Python would find a typing.py or json.py
+    # first. Nothing is imported before this, not even `__future__`: modules of the package are found by its own path.
+    import os
+
+    sys.path[:] = [place for place in sys.path if place and os.path.realpath(place) != os.path.realpath(".")]
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +93,7 @@ def __dir__() -> list[str]:
     return sorted(set(globals()) | set(__all__))
 
 
-def load_ipython_extension(ipython: InteractiveShell) -> None:
+def load_ipython_extension(ipython: "InteractiveShell") -> None:
     """``%load_ext smp_advisor``: register the magics."""
     from smp_advisor.notebook.extension import load
 
@@ -95,7 +101,7 @@ def load_ipython_extension(ipython: InteractiveShell) -> None:
     load(ipython)
 
 
-def unload_ipython_extension(ipython: InteractiveShell) -> None:
+def unload_ipython_extension(ipython: "InteractiveShell") -> None:
     """``%unload_ext smp_advisor``."""
     from smp_advisor.notebook.extension import unload
 
@@ -106,13 +112,13 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
     return [{"src": "labextension", "dest": "smp-advisor"}]
 
 
-def _show_advice(advice: Advice) -> None:
+def _show_advice(advice: "Advice") -> None:
     from smp_advisor.notebook.advisor import Advisor
 
     Advisor(advice).show_now()
 
 
-def _register_display(shell: InteractiveShell | None) -> None:
+def _register_display(shell: "InteractiveShell | None") -> None:
     """Have IPython show an `Advice` as the widget.
 
     Registered by name, so that the value does not import its display, and the widget is imported when first shown.

@@ -29,10 +29,13 @@ To check a training script, use `smp_advisor.check_script("train.py", plan)`, `%
 above a cell, or in CI:
 
 ```
-python -m smp_advisor.scripts train.py --plan plan.json
+smp-advisor-check train.py --plan plan.json
 ```
 
 To check the cell that starts a job, use `smp_advisor.check_estimator(cell)` (see [Estimators](#estimators)).
+
+The command imports nothing from the folder that it runs in. `python -P -m smp_advisor.scripts` is the same command;
+without `-P`, Python itself looks for some of its modules, and for `smp_advisor`, in that folder first.
 
 The checker reads the script and never runs it. It follows the script in execution order: through import aliases,
 functions, decorators, objects passed between them, and modules next to the script. The script's imports and the plan
@@ -51,7 +54,8 @@ determine which checks apply. A check reports only defects that it can see. Code
   cannot be checked.
 - *Fix* marks checks with an automatic fix (`--fix`, or `smp_advisor.apply_fixes`). Fixes change the script, the cells
   of a notebook and modules next to the script, each file with its own diff and backup. A finding without a safe fix
-  gives the reason. `smp_advisor.scripts.plan_fixes` shows the changes without writing them.
+  gives the reason. `smp_advisor.scripts.plan_fixes` shows the changes without writing them. A file is replaced in one
+  step, keeps its permissions, and is unchanged if writing fails. A `train.fixed.py` of yours is never overwritten.
 - Scripts are read with Python's `ast`. LibCST, which `adapt_script` writes with, needs 2.8 s to parse 9,700 lines; a
   complete check of that length takes about 1 s. Fixes replace characters at the positions that `ast` reports, so
   comments and formatting stay.

@@ -50,16 +50,15 @@ def fixed(content: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
     from smp_advisor.scripts.fixes import write_fixed
 
     path, in_place = str(content.get("path", "")), content.get("in_place") is True
+    written: list[str] = []
     try:
         files = _reviewed(content, plan)
-        if not files:
-            result = "Nothing was written: the file has changed since it was checked. These are its findings now."
-        else:
-            result = " ".join(str(write_fixed(file, text, in_place=in_place)) for file, text in files)
+        for file, text in files:
+            written.append(str(write_fixed(file, text, in_place=in_place)))
+        changed = "Nothing was written: the file has changed since it was checked. These are its findings now."
+        result = " ".join(written) or changed
     except AdvisorError as error:
-        result = f"Nothing was written: {error}"
-    except OSError as error:
-        result = f"The file cannot be written ({error.strerror or 'no permission'})."
+        result = f"{' '.join(written) or 'Nothing was written:'} {error}"
     after = checked(path, plan)
     return {**after, "summary": f"{result} {after['summary']}"}
 

@@ -1,4 +1,4 @@
-"""``python -m smp_advisor.scripts train.py``: the script checker for the command line, CI and pre-commit."""
+"""``smp-advisor-check train.py``: the script checker for the command line, CI and pre-commit."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _shown(reports: list[Report], form: str) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m smp_advisor.scripts",
+        prog="smp-advisor-check",
         description="Check training scripts for SageMaker's model parallel libraries and Training Compiler.",
         epilog="Exit status: 0 no errors, 1 errors, 2 a script could not be checked.",
     )

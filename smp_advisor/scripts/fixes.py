@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tokenize
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from secrets import token_hex
+from stat import S_IMODE
 from typing import TYPE_CHECKING
 
+from smp_advisor.errors import AdvisorError
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.reading.edits import changed, complete, diff_of_states
 from smp_advisor.reading.source import read, with_text
@@ -28,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["FileFix", "Written", "apply_fixes", "plan_fixes", "write_fixed"]
 
 _MOST_ROUNDS = 20
+_COPIES: dict[Path, bytes] = {}
+"""Content of the copies that this process wrote, which it may replace."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,11 +128,17 @@ def apply_fixes(
         The script, or a notebook, whose cells are changed.
     in_place
         Change the files, after a backup of each to ``train.py.bak`` (``.bak1`` and so on if that exists). Otherwise
-        ``train.fixed.py`` is written next to each file. Rename the copies of modules to use them.
+        ``train.fixed.py`` is written next to each file. Rename the copies of modules to use them. A file of that
+        name with other content is not overwritten.
     ids
         Only the fixes of these checks.
     plan, library
         As for `smp_advisor.check_script`.
+
+    Raises
+    ------
+    AdvisorError
+        If a file cannot be read or written. It is unchanged then.
     """
     script = Path(path)
     fixes = plan_fixes(script, ids=ids, plan=plan, library=library)
@@ -135,17 +149,81 @@ def apply_fixes(
 
 
 def write_fixed(path: Path, text: str, *, in_place: bool) -> Written:
-    """Write the new text of a file to a copy next to it, or to the file after a backup."""
-    raw = path.read_bytes()
-    encoding = "utf-8" if path.suffix.lower() == ".ipynb" else tokenize.detect_encoding(BytesIO(raw).readline)[0]
-    if not in_place:
-        copy = path.with_name(f"{path.stem}.fixed{path.suffix}")
-        copy.write_bytes(text.encode(encoding))
-        return Written(path=copy)
-    backup = _backup(path)
-    backup.write_bytes(raw)
-    path.write_bytes(text.encode(encoding))
+    """Write the new text of a file to a copy next to it, or to the file after a backup.
+
+    Raises
+    ------
+    AdvisorError
+        If a file cannot be written, or if the copy would overwrite a file with other content.
+    """
+    target = path.resolve()  # a link stays a link
+    try:
+        raw, status = target.read_bytes(), target.stat()
+        encoding = "utf-8" if path.suffix.lower() == ".ipynb" else tokenize.detect_encoding(BytesIO(raw).readline)[0]
+        content = text.encode(encoding)
+        if not in_place:
+            return Written(path=_write_copy(path.with_name(f"{path.stem}.fixed{path.suffix}"), content, status))
+        if not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        backup = _write_backup(path, raw, status)
+        try:
+            _replace(target, content, status)
+        except BaseException:
+            backup.unlink()
+            raise
+    except OSError as error:
+        raise AdvisorError(f"{path} cannot be written ({error.strerror or error}): it is unchanged.") from error
     return Written(path=path, backup=backup)
+
+
+def _write_copy(copy: Path, content: bytes, status: os.stat_result) -> Path:
+    try:
+        _create(copy, content, status)
+    except FileExistsError:
+        present = copy.read_bytes() if copy.is_file() and not copy.is_symlink() else None
+        if present is None or present not in (content, _COPIES.get(copy.absolute())):
+            raise AdvisorError(f"{copy} exists and is not overwritten: rename or delete it first.") from None
+        if present != content:
+            _replace(copy, content, status)
+    _COPIES[copy.absolute()] = content
+    return copy
+
+
+def _write_backup(path: Path, content: bytes, status: os.stat_result) -> Path:
+    number = 0
+    while True:
+        backup = path.with_name(f"{path.name}.bak{number or ''}")
+        with suppress(FileExistsError):
+            _create(backup, content, status)
+            return backup
+        number += 1
+
+
+def _create(path: Path, content: bytes, status: os.stat_result) -> None:
+    """Write a new file completely or not at all, with the permissions and, if allowed, the owner of `status`."""
+    file = path.open("xb")
+    try:
+        with file:
+            with suppress(AttributeError, OSError):
+                os.chown(path, status.st_uid, status.st_gid)
+            path.chmod(S_IMODE(status.st_mode))
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink()
+        raise
+
+
+def _replace(path: Path, content: bytes, status: os.stat_result) -> None:
+    """Replace a file in one step by a new file in the same folder."""
+    temporary = path.with_name(f".smp_advisor_{token_hex(8)}")
+    _create(temporary, content, status)
+    try:
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink()
+        raise
 
 
 def _round(context: Context, selected: set[str] | None) -> list[tuple[Module, str, set[str]]]:
@@ -179,12 +257,3 @@ def _apart(first: Edit, second: Edit) -> bool:
         or second.end < first.start
         or (first.end == second.start and first.start != second.start)
     )
-
-
-def _backup(script: Path) -> Path:
-    number = 0
-    while True:
-        candidate = script.with_name(f"{script.name}.bak{number or ''}")
-        if not candidate.exists():
-            return candidate
-        number += 1

@@ -90,8 +90,10 @@ def test_a_file_that_cannot_be_written_or_is_gone_is_a_sentence(script, monkeypa
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patched:
-        patched.setattr("pathlib.Path.write_bytes", refuse)
-        assert fixed(asked, PLAN)["summary"].startswith("The file cannot be written (Permission denied).")
+        patched.setattr("pathlib.Path.replace", refuse)
+        assert fixed(asked, PLAN)["summary"].startswith(
+            f"Nothing was written: {script} cannot be written (Permission denied): it is unchanged."
+        )
     script.unlink()
     assert "Nothing was written" in fixed(asked, PLAN)["summary"]
 

@@ -32,6 +32,13 @@ def test_it_advises(python, clean_environment):
     assert "Plan(" in run(python, "-c", code, cwd=clean_environment, path=str(python.parent))
 
 
+def test_the_checker_is_a_command(python, clean_environment):
+    (clean_environment / "json.py").write_text("raise SystemExit('imported from the checked folder')")
+    (clean_environment / "train.py").write_text("print(1)\n")
+    run(python.parent / "smp-advisor-check", "train.py", cwd=clean_environment, path=str(python.parent))
+    (clean_environment / "json.py").unlink()
+
+
 def test_every_public_name_is_there(python, clean_environment):
     code = "import smp_advisor as smpa; [getattr(smpa, name) for name in smpa.__all__]"
     run(python, "-c", code, cwd=clean_environment, path=str(python.parent))
