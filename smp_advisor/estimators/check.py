@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["check_estimator", "looks_like_estimator"]
 
+_PART = "The corrected text has only a part of the corrections: check it again for the others."
+_MOST_FIXED = 500_000
+"""Characters of all texts with one fix each."""
 _COMPILER = ("STC407", "STC408", "STC412", "STC414")
 
 
@@ -84,11 +87,15 @@ def check_estimator(
     terms = Terms(model=model, job=job, library=library, variables=variables, min_fit_probability=min_fit_probability)
     cases, unresolved = terms.read(document)
     hits = [(case, hit) for case in cases for check in CHECKS for hit in check(case)]
-    text = corrected(document, terms)
+    text, complete = corrected(document, terms)
     findings = _findings(document, hits) + _of_the_compiler(document, cases, terms)
     return EstimatorReport(
         findings,
-        (*_unresolved(document, cases, findings), *unresolved),
+        (
+            *_unresolved(document, cases, findings),
+            *unresolved,
+            *([] if complete else [document.source.unresolved(1, _PART)]),
+        ),
         document.source.path,
         tuple(_reading(document, case) for case in cases),
         document.pasted,
@@ -147,7 +154,8 @@ def _findings(document: Document, hits: list[tuple[Case, Hit]]) -> tuple[Finding
             column=column,
             text=document.source.line(line),
         )
-        finding = replace(finding, fix=_fix(document, case, hit))
+        if len(findings) * len(document.source.text) <= _MOST_FIXED:
+            finding = replace(finding, fix=_fix(document, case, hit))
         findings.setdefault((finding.id, path, located, finding.message), finding)
     order = {"error": 0, "warning": 1, "info": 2}
     return tuple(

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.files import CONFIGURATION, read_bytes
 from smp_advisor.reading.source import Source, read
 
 __all__ = ["Dialect", "Document", "open_document", "with_text"]
 
 Dialect = Literal["python", "json", "yaml"]
 
-_LARGEST = 1_000_000
 _DEEPEST = 40
 _PLAIN = (bool, int, float, str)
 _FILES: dict[str, Dialect] = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".py": "python", ".ipynb": "python"}
@@ -73,8 +73,10 @@ def open_document(source: object) -> Document:
         return _of_file(Path(source).expanduser())
     if not isinstance(source, str):
         raise AdvisorError(f"Pass the text of a cell, the path of a file or a dictionary, not {type(source).__name__}.")
-    if len(source) > _LARGEST:
-        raise AdvisorError(f"The text is longer than {_LARGEST:,} characters: paste only the cell with the estimator.")
+    if len(source) > CONFIGURATION:
+        raise AdvisorError(
+            f"The text is longer than {CONFIGURATION:,} characters: paste only the cell with the estimator."
+        )
     if not source.strip():
         raise AdvisorError("There is nothing to check: paste a cell, a dictionary, a request or a recipe.")
     return _of_text(source)
@@ -121,10 +123,8 @@ def _of_file(path: Path) -> Document:
         source = read(path)
         return Document(source, dialect, source.text)
     try:
-        if path.stat().st_size > _LARGEST:
-            raise AdvisorError(f"{path} is larger than {_LARGEST:,} characters, too large for a configuration.")
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_bytes(path, CONFIGURATION).decode("utf-8")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path, bytes that are not UTF-8
         reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise AdvisorError(f"{path} cannot be read ({reason}): give the path of a configuration.") from None
     return replace(_of_text(text, dialect), source=Source(str(path), text, path))

@@ -20,19 +20,36 @@ if TYPE_CHECKING:
 __all__ = ["as_pasted", "changed_by", "corrected"]
 
 _ROUNDS = 40
+_MOST_WORK = 2_000
+"""Defects, thousands of characters and jobs (times 5) in all texts that one search of corrections reads."""
 
 
-def corrected(document: Document, terms: Terms) -> str:
-    """The text with all safe changes. Each round has one change, because it can reveal the next defect."""
+def corrected(document: Document, terms: Terms) -> tuple[str, bool]:
+    """The text with all safe changes, and whether the search was complete.
+
+    Each round has one change, because it can reveal the next defect.
+    """
     if not document.correctable:
-        return document.pasted
+        return document.pasted, True
     text = document.source.text
+    before, work, complete = _defects(document, terms) or [], 0, False
     for _ in range(_ROUNDS):
-        better = _round(with_text(document, text), terms)
-        if better is None:
+        better, now = with_text(document, text), before
+        for case, hit in before:
+            work += 1 + len(text) // 1000
+            trial = changed_by(better, case, hit) if work <= _MOST_WORK else None
+            if trial is None:
+                continue
+            work += len(before) + 5 * len({id(case) for case, _ in before})
+            after = _defects(with_text(document, trial), terms)
+            if after is not None and _weight(after) < _weight(before):
+                text, now = trial, after
+                break
+        if now is before:
+            complete = work <= _MOST_WORK
             break
-        text = better
-    return as_pasted(document, text) or document.pasted
+        before = now
+    return as_pasted(document, text) or document.pasted, complete or not before
 
 
 def changed_by(document: Document, case: Case, hit: Hit) -> str | None:
@@ -43,27 +60,12 @@ def changed_by(document: Document, case: Case, hit: Hit) -> str | None:
     return None if text is None or text == document.source.text or not _readable(document, text) else text
 
 
-def _round(document: Document, terms: Terms) -> str | None:
-    """The text with the first change that leaves fewer errors and warnings."""
+def _defects(document: Document, terms: Terms) -> list[tuple[Case, Hit]] | None:
+    """Defects that a change can correct; None if the text has no job. Memory is estimated once, for the report."""
     try:
-        before = _defects(terms.cases(document))
+        cases = terms.cases(document)
     except AdvisorError:
         return None
-    for case, hit in before:
-        text = changed_by(document, case, hit)
-        if text is None:
-            continue
-        try:
-            after = _defects(terms.cases(with_text(document, text)))
-        except AdvisorError:
-            continue
-        if _weight(after) < _weight(before):
-            return text
-    return None
-
-
-def _defects(cases: list[Case]) -> list[tuple[Case, Hit]]:
-    """Defects that a change can correct. Memory is estimated once, for the report."""
     return [(case, hit) for case in cases for check in CORRECTABLE for hit in check(case)]
 
 

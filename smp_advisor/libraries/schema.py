@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["Parameter", "Schema", "default_of", "schema"]
+
+_LONGEST_NAME = 100
+"""Characters of a name that are compared with others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,13 +135,11 @@ class Schema:
 
     def nearest(self, key: str, version: str) -> str | None:
         """Parameter most similar to `key`, for "did you mean"."""
-        near = get_close_matches(key, sorted(self.keys_for(version)), n=1, cutoff=0.6)
-        return near[0] if near else None
+        return _nearest(key[:_LONGEST_NAME], tuple(sorted(self.keys_for(version))))
 
     def nearest_field(self, name: str, names: frozenset[str]) -> str | None:
         """Field of a plan most similar to `name`."""
-        near = get_close_matches(name, sorted(names), n=1, cutoff=0.6)
-        return near[0] if near else None
+        return _nearest(name[:_LONGEST_NAME], tuple(sorted(names)))
 
     def assumptions_of(self, plan: object) -> list[str]:
         """Assumptions behind the figures of a plan, one sentence each."""
@@ -151,6 +152,12 @@ class Schema:
     def versions_without(self, rule: Rule) -> tuple[str, ...]:
         """Versions without a rule, oldest first, in which the combination works."""
         return tuple(version for version in versions(self.library) if not rule.applies_to(version))
+
+
+@lru_cache(maxsize=4096)
+def _nearest(name: str, names: tuple[str, ...]) -> str | None:
+    near = get_close_matches(name, names, n=1, cutoff=0.6)
+    return near[0] if near else None
 
 
 @cache

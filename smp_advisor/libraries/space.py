@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from smp_advisor.errors import PlanError
 from smp_advisor.libraries.columns import PlanColumns, decoded
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 __all__ = ["Space", "enumerate_plans"]
+
+_MOST_PLANS = 1_000_000
+"""Plans of one search."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +80,15 @@ class Space:
         finish
             Adds the fields of a plan that its other fields determine.
         """
-        parts = list(blocks)
-        rows = sum(size for size, _ in parts)
+        rows, parts = 0, []
+        for size, block in blocks:
+            rows += size
+            if rows > _MOST_PLANS:
+                raise PlanError(
+                    f"The search has more than {_MOST_PLANS:,} plans: set a global batch, pin settings or lower"
+                    f" max_tokens_per_step ({job.max_tokens_per_step:,})."
+                )
+            parts.append((size, block))
         columns = {
             field: np.concatenate([np.broadcast_to(block[field], size) for size, block in parts])
             if parts

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["call", "enter"]
 
+_STEPS_OF_A_CALL = 40
+"""Steps that take as long as the call of a function."""
 _CALLED = ("forward", "call", "__call__")
 """Methods that run when an object of PyTorch, Keras or Python is called."""
 
@@ -105,6 +107,7 @@ def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
         default = defaults.get(parameter, unknown)
         scope.names[parameter] = default if run.reached else choice(default, unknown)
     run.followed[node] += 1
+    run.count(_STEPS_OF_A_CALL)
     computes = run.computes
     # Loops of imported code often train or wait, and do not configure a job.
     run.computes = computes and function.module.entry

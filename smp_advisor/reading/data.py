@@ -26,15 +26,48 @@ from smp_advisor.reading.values import (
 if TYPE_CHECKING:
     from smp_advisor.reading.trace import Call
 
-__all__ = ["MAX_ITEMS", "distinct", "element_values", "from_plain", "is_plain", "plain", "reason", "shown", "unpack"]
+__all__ = [
+    "MAX_ITEMS",
+    "distinct",
+    "element_values",
+    "from_plain",
+    "is_plain",
+    "plain",
+    "reason",
+    "shown",
+    "size",
+    "unpack",
+    "within",
+]
 
 MAX_ITEMS = 2_000
 """Items of one loop or list, and characters of a computed text, that are followed."""
+_MOST_ITEMS = 20_000
+"""Items of a value, with those of its items; a shared item counts each time."""
 _LONGEST_SHOWN = 60
 _DEEPEST = 6
 _OF_DATA = frozenset(
     {"int", "float", "str", "bool", "len", "list", "tuple", "dict", "next", "iter", "min", "max", "sum"}
 )
+
+
+def size(value: Value) -> int:
+    """The number of items in `value` and in its items, up to a limit."""
+    pending, items = [value], 0
+    while pending and items <= _MOST_ITEMS:
+        container = pending.pop()
+        if isinstance(container, Collection):
+            items += len(container.items)
+            pending += container.items
+        elif isinstance(container, Mapping):
+            items += len(container.entries)
+            pending += [entry.value for entry in container.entries.values()]
+    return items
+
+
+def within(value: Value) -> Value:
+    """`value`, or an unknown value if it has too many items."""
+    return value if size(value) <= _MOST_ITEMS else Unknown(f"it grows beyond {_MOST_ITEMS:,} items")
 
 
 def plain(value: Value) -> Any:
@@ -43,14 +76,20 @@ def plain(value: Value) -> Any:
     Raises
     ------
     LookupError
-        If it is not known.
+        If it is not known, or has too many items.
     """
+    if not isinstance(value, Constant) and size(value) > _MOST_ITEMS:
+        raise LookupError
+    return _plain(value)
+
+
+def _plain(value: Value) -> Any:
     if isinstance(value, Constant):
         return value.value
     if isinstance(value, Mapping) and not value.open:
-        return {key: plain(entry.value) for key, entry in value.entries.items()}
+        return {key: _plain(entry.value) for key, entry in value.entries.items()}
     if isinstance(value, Collection) and not value.open:
-        return [plain(item) for item in value.items]
+        return [_plain(item) for item in value.items]
     raise LookupError
 
 

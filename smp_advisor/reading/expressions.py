@@ -7,7 +7,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.reading.data import MAX_ITEMS, distinct, element_values, shown, unpack
+from smp_advisor.reading.data import MAX_ITEMS, distinct, element_values, shown, unpack, within
 from smp_advisor.reading.operators import compare, compute, formatted, negated, truth
 from smp_advisor.reading.places import attribute, bind_target, element, item
 from smp_advisor.reading.run import Frame
@@ -51,7 +51,7 @@ def evaluate(run: Run, frame: Frame, node: ast.expr | None) -> Value:
     value = handler(run, frame, node)
     if type(value) is Constant and value.span is None and type(node) in _MAKING:
         value.span = run.span(frame, node)
-    return value
+    return within(value) if type(node) in _FILLING else value
 
 
 def _name(run: Run, frame: Frame, node: ast.Name) -> Value:
@@ -298,3 +298,5 @@ _HANDLERS: dict[type[ast.AST], Callable[[Run, Frame, Any], Value]] = {
 }
 _MAKING = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.JoinedStr, ast.Call)
 """Expressions that make a value of their own."""
+_FILLING = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+"""Expressions that make a container of other values."""

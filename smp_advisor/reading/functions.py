@@ -219,7 +219,7 @@ def _method_of_list(run: Run, owner: Collection, name: str, event: Call) -> Valu
         added = element_values(only)
     elif name == "copy":
         return _shallow(owner)
-    if added is None or len(owner.items) > MAX_ITEMS:
+    if added is None or max(len(owner.items), len(added)) > MAX_ITEMS:
         return None
     run.write(owner, "items", [*owner.items, *added])
     if run.repeats:

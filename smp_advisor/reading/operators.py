@@ -8,8 +8,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from smp_advisor.reading.data import MAX_ITEMS, plain
-from smp_advisor.reading.values import Choice, Collection, Constant, External, Mapping, Operation, Value, same
+from smp_advisor.reading.data import MAX_ITEMS, plain, within
+from smp_advisor.reading.values import Choice, Collection, Constant, External, Mapping, Operation, Unknown, Value, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,17 +61,19 @@ def compute(op: ast.operator, left: Value, right: Value) -> Value:
     """Result of a binary operator; an `Operation` if it cannot be computed."""
     if isinstance(left, Mapping) and isinstance(right, Mapping) and isinstance(op, ast.BitOr):
         entries = {key: replace(entry) for key, entry in {**left.entries, **right.entries}.items()}
-        return Mapping(entries, None, left.open or right.open)
+        return within(Mapping(entries, None, left.open or right.open))
     if isinstance(left, Collection) and isinstance(right, Collection) and isinstance(op, ast.Add):
-        return Collection([*left.items, *right.items], None, left.open or right.open)
+        return within(Collection([*left.items, *right.items], None, left.open or right.open))
     if isinstance(left, Collection) and isinstance(right, Constant) and isinstance(op, ast.Mult):
         if isinstance(right.value, int) and len(left.items) * right.value <= MAX_ITEMS:
-            return Collection(left.items * right.value, None, left.open)
+            return within(Collection(left.items * right.value, None, left.open))
     elif isinstance(left, Constant):
         try:
             number = _filling(right) if isinstance(op, ast.Mod) and isinstance(left.value, str) else plain(right)
             if _bounded(op, left.value, number):
                 return Constant(_ARITHMETIC[type(op)](left.value, number))
+            if isinstance(left.value, str) and isinstance(op, (ast.Add, ast.Mult)):
+                return Unknown(f"it grows beyond {_LONGEST_TEXT:,} characters")
         except (ArithmeticError, TypeError, ValueError, LookupError):
             pass
     return Operation(type(op).__name__, (left, right))

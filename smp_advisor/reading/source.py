@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.files import NOTEBOOK, SCRIPT, has_too_many_values, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +24,6 @@ __all__ = ["Edit", "Source", "Span", "UnreadableScriptError", "Unresolved", "app
 _LOOKS_LIKE_A_PATH = re.compile(r"[^\n\r]{1,400}\.(?:py|pyw|ipynb)\s*$", re.IGNORECASE)
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _SHELL = re.compile(r"[A-Za-z_][\w.]*\s*=\s*[!%]\s*\w")
-_LARGEST_BYTES = 32 * 2**20
 _CELL_MAGICS_OF_PYTHON = ("%%time", "%%timeit", "%%capture", "%%smp_check", "%%smp_local", "%%prun", "%%writefile")
 
 
@@ -146,6 +146,8 @@ def read(path_or_source: str | Path) -> Source:
         )
     if "\n" not in path_or_source.strip() and _LOOKS_LIKE_A_PATH.fullmatch(path_or_source.strip()):
         return _read_file(Path(path_or_source.strip()).expanduser())
+    if len(path_or_source) > SCRIPT:
+        raise UnreadableScriptError(f"The text is longer than {SCRIPT:,} characters, which no script is.")
     cell = path_or_source.lstrip().startswith("%")
     return Source("<cell>" if cell else "<source>", _without_magics(path_or_source))
 
@@ -162,11 +164,9 @@ def _read_file(path: Path) -> Source:
     if path.is_dir():
         raise UnreadableScriptError(f"{name} is a folder: give the path of the training script in it.")
     try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise UnreadableScriptError(f"{name} is larger than {_LARGEST_BYTES // 2**20} MiB, which no script is.")
-        raw = path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or "cannot be opened"
+        raw = read_bytes(path, NOTEBOOK if path.suffix.lower() == ".ipynb" else SCRIPT)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or "cannot be opened"
         raise UnreadableScriptError(f"{name} cannot be read ({reason}): give the path of a script.") from None
     text = _decode(raw, name)
     if path.suffix.lower() == ".ipynb":
@@ -185,6 +185,8 @@ def _decode(raw: bytes, name: str) -> str:
 
 
 def _notebook(text: str, path: Path) -> Source:
+    if has_too_many_values(text):
+        raise UnreadableScriptError(f"{path} has too many values for a notebook: clear its outputs first.")
     try:
         cells = json.loads(text)["cells"]
         code = [
@@ -192,6 +194,8 @@ def _notebook(text: str, path: Path) -> Source:
         ]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UnreadableScriptError(f"{path} is not a notebook of format 4: save it with Jupyter first.") from None
+    if sum(len(source) for _, source in code) > SCRIPT:
+        raise UnreadableScriptError(f"{path} has more than {SCRIPT:,} characters of code, which no script has.")
     parts: list[str] = []
     starts: list[tuple[int, int]] = []
     skipped: list[tuple[int, str]] = []

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 __all__ = ["execute", "follow_the_rest"]
 
+_STEPS_OF_A_BRANCH = 50
+"""Steps that take as long as joining two branches."""
+
 
 def execute(run: Run, frame: Frame, statements: list[ast.stmt]) -> Leaving:
     """Follow `statements`. Returns how they leave the block, if they surely do."""
@@ -178,6 +181,7 @@ def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
     decided = truth(test)
     if decided is not None:
         return execute(run, frame, node.body if decided else node.orelse)
+    run.count(_STEPS_OF_A_BRANCH)
     paths: list[tuple[Leaving, Changes]] = []
     for holds, block in ((True, node.body), (False, node.orelse)):
         with run.journal.branch() as changes, run.under(Guard(node.test, test, holds)):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ModelError
+from smp_advisor.files import MODEL, has_too_many_values, read_bytes
 from smp_advisor.workload.build import model_from_values
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 __all__ = ["model_from_config"]
-
-_MAXIMUM_FILE_BYTES = 16 * 2**20
 
 
 def model_from_config(config: str | os.PathLike[str] | Mapping[str, Any] | object) -> Model:
@@ -47,15 +46,14 @@ def model_from_config(config: str | os.PathLike[str] | Mapping[str, Any] | objec
 def _read(file: Path) -> dict[str, Any]:
     """Values of a JSON file."""
     try:
-        size = file.stat().st_size
-        text = "" if size > _MAXIMUM_FILE_BYTES else file.read_text(encoding="utf-8")
+        text = read_bytes(file, MODEL).decode("utf-8")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path, bytes that are not UTF-8
         problem = getattr(error, "strerror", None) or error
         raise ModelError(
             f"{str(file)!r} cannot be read ({problem}): pass the path of a config.json or of its folder; "
             "models are not looked up by name."
         ) from None
-    if size > _MAXIMUM_FILE_BYTES:
+    if has_too_many_values(text):
         raise ModelError(f"{file} is too large for a model configuration: pass the path of its config.json.")
     try:
         values = json.loads(text)

@@ -124,3 +124,9 @@ def test_degrees_divide_the_heads(heads: int) -> None:
     model = Model.from_shape(layers=4, hidden=heads * 64, heads=heads, vocab=1000, max_positions=512)
     space = enumerate_plans(model, NODE, Job(sequence_length=256, max_tokens_per_step=50_000))
     assert all(heads % degree == 0 for degree in space.layout.tensor_parallel_degree.tolist())
+
+
+def test_too_many_plans_are_refused_in_one_sentence():
+    cluster = Cluster("ml.p4d.24xlarge", 64)
+    with pytest.raises(PlanError, match="more than 1,000,000 plans: set a global batch"):
+        enumerate_plans(Model.from_parameters(175e9), cluster, Job(max_tokens_per_step=10**15))

@@ -28,7 +28,10 @@ def smallest_edits(parameters: Mapping[str, Any], violation: Violation, *, versi
     best: list[Edit] = []
     fewest: int | None = None
     for edits in _candidates(parameters, violation, version, library):
-        left = list(violations(_applied(parameters, edits), version=version, library=library))
+        after = _applied(parameters, edits)
+        if violation.rule in _SINGLE:  # depends on no other parameter
+            after = {key: after[key] for key in (*violation.keys, edits[0][2]) if key in after}
+        left = list(violations(after, version=version, library=library))
         if any(remaining.rule == violation.rule and remaining.keys == violation.keys for remaining in left):
             continue
         if violation.rule in _SINGLE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -13,12 +13,12 @@ from smp_advisor.libraries.registry import library_with
 from smp_advisor.reading.source import Span
 from smp_advisor.reading.values import Collection, Constant, Entry, Mapping, Unknown, Value
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 __all__ = ["configuration_of_recipe", "yaml_table"]
 
 _LARGEST = 200_000
+_MOST_NODES = 10_000
+"""Values and keys of a recipe; an alias counts with all of its values."""
+_LONGEST_NUMBER = 40
 _DEEPEST = 40
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 _PARAMETERS = {
@@ -63,12 +63,15 @@ def yaml_table(text: str) -> Mapping:
     if len(text) > _LARGEST:
         raise AdvisorError(f"The text is longer than {_LARGEST:,} characters, too long for a recipe.")
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         try:
             node = loader.get_single_node()
-            value = _value(node, loader.construct_object, 0) if node is not None else None
+            loader.nodes = 0
+            value = _value(node, loader, 0) if node is not None else None
         finally:
             loader.dispose()
+    except AdvisorError:
+        raise
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
@@ -79,7 +82,31 @@ def yaml_table(text: str) -> Mapping:
     return value
 
 
-def _value(node: yaml.Node, construct: Callable[..., Any], depth: int) -> Value:
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
+    """Counts the nodes of a text while it is read, and again with its aliases followed."""
+
+    nodes = 0
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.count()
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise AdvisorError(f"The recipe is nested more than {_DEEPEST} levels deep: paste only one recipe.")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def count(self) -> None:
+        self.nodes += 1
+        if self.nodes > _MOST_NODES:
+            raise AdvisorError(
+                f"The recipe has more than {_MOST_NODES:,} values, aliases included: paste only one recipe."
+            )
+
+
+def _value(node: yaml.Node, loader: _Loader, depth: int) -> Value:
+    loader.count()
     if depth > _DEEPEST:
         raise yaml.YAMLError  # a cyclic alias, or a text that is slow on purpose
     if not str(node.tag).startswith("tag:yaml.org,2002:") or ":python" in str(node.tag):
@@ -88,15 +115,17 @@ def _value(node: yaml.Node, construct: Callable[..., Any], depth: int) -> Value:
     if isinstance(node, yaml.MappingNode):
         table = Mapping({}, span)
         for key, inner in node.value:
-            value = _value(inner, construct, depth + 1)
-            name = construct(key, deep=True) if isinstance(key, yaml.ScalarNode) else None
+            value = _value(inner, loader, depth + 1)
+            name = loader.construct_object(key) if isinstance(key, yaml.ScalarNode) else None
             value_span = Span(inner.start_mark.index, inner.end_mark.index)
             key_span = Span(key.start_mark.index, key.end_mark.index)
             table.entries[name] = Entry(value, Span(key_span.start, value_span.end), value_span, key_span)
         return table
     if isinstance(node, yaml.SequenceNode):
-        return Collection([_value(inner, construct, depth + 1) for inner in node.value], span)
-    return Constant(construct(node), span)
+        return Collection([_value(inner, loader, depth + 1) for inner in node.value], span)
+    if node.tag.endswith((":int", ":float")) and len(node.value) > _LONGEST_NUMBER:
+        raise yaml.constructor.ConstructorError(None, None, "a number is too long", node.start_mark)
+    return Constant(loader.construct_object(node), span)
 
 
 def configuration_of_recipe(table: Mapping) -> Configuration:

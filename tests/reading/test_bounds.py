@@ -1,0 +1,135 @@
+"""Hostile texts and files: each is answered in one sentence, within seconds and little memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+
+import pytest
+
+_CHILD = """
+import json, pathlib, resource, sys, time
+import smp_advisor as smpa
+from smp_advisor.errors import AdvisorError
+from smp_advisor.scripts import check_script
+try:
+    smpa.check_estimator({"partitions": 2, "microbatches": 4, "ddp": True})
+    check_script("import torch\\n")
+    smpa.check_estimator("trainer: {a: 1}\\nmodel: {b: 1}\\n")
+except AdvisorError:
+    pass
+readers = {"estimator": smpa.check_estimator, "script": check_script, "model": smpa.Model.from_config}
+results = {}
+for name, reader, text, path in json.load(sys.stdin):
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    try:
+        report = readers[reader](pathlib.Path(path) if path else text)
+        answer = [note.what for note in report.unresolved]
+    except AdvisorError as error:
+        answer = [str(error)]
+    used = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    results[name] = [time.process_time() - start, used, answer]
+print(json.dumps(results))
+"""
+_TAIL = "\nPyTorch(entry_point='t.py', instance_type='ml.p4d.24xlarge', instance_count=x, framework_version='1.13.1')\n"
+_SMP = (
+    "PyTorch(entry_point='t.py', instance_type='ml.p4d.24xlarge', instance_count=2, framework_version='1.13.1',"
+    " distribution={{'mpi': {{'enabled': True, 'processes_per_host': 8}}, 'smdistributed': {{'modelparallel':"
+    " {{'enabled': True, 'parameters': {{{}}}}}}}}})\n"
+)
+
+
+def _cell(code: str) -> str:
+    return f"from sagemaker.pytorch import PyTorch\n{code}{_TAIL}"
+
+
+def _laughs() -> str:
+    lines, before = ["a: &a [x, x, x, x, x, x, x, x, x, x]"], "a"
+    for name in "bcdefgh":
+        lines.append(f"{name}: &{name} [{', '.join([f'*{before}'] * 8)}]")
+        before = name
+    return "\n".join(lines) + "\n"
+
+
+TEXTS = {
+    "aliases": ("estimator", _laughs(), "more than 10,000 values"),
+    "nested YAML": ("estimator", "run: " + "[" * 5000 + "]" * 5000, "more than 40 levels"),
+    "nested Python": ("script", "x = " + "(" * 10_000 + "1" + ")" * 10_000 + "\n", "too many nested parentheses"),
+    "long sum": ("script", "x = " + "+".join(["1"] * 50_000) + "\n", "nested too deeply"),
+    "doubled text": ("estimator", _cell("x = 'ab' * 3000\nx = x + x"), "beyond 8,000 characters"),
+    "doubled list": ("estimator", _cell("x = [1, 2]\n" + "x = x + x\n" * 24), "is not known"),
+    "grown list": ("estimator", _cell("x = [1] * 2000\n" + "x = x + x\n" * 5), "beyond 20,000 items"),
+    "nested list": ("estimator", _cell("x = []\n" + "x = [x, x]\n" * 24), "is not known"),
+    "nested dictionary": ("estimator", _cell("x = {}\n" + "x = {'a': x, 'b': x}\n" * 24), "is not known"),
+    "extended list": ("estimator", _cell("x = []\n" + "x.extend(x + [1])\n" * 26), "extend()"),
+    "wide number": ("estimator", _cell("x = '%1000000000d' % 1"), "is not known"),
+    "padded text": ("estimator", _cell("x = 'a'.ljust(10**9)"), "ljust"),
+    "repeated list": ("estimator", _cell("x = [0] * 10**9"), "is not known"),
+    "long range": ("estimator", _cell("x = list(range(10**12))"), "range"),
+    "power": ("estimator", _cell("x = 10**10**10"), "is not known"),
+    "comprehension": ("estimator", _cell("x = [a * b for a in range(2000) for b in range(2000)]"), "too much code"),
+    "unknown parameters": ("estimator", _SMP.format(", ".join(f"'p{i}': {i}" for i in range(80))), "a part of"),
+    "long text": ("script", "x = 1\n" * 200_000, "longer than 500,000 characters"),
+}
+SIZES = {"t.py": 200, "t.ipynb": 200, "t.yaml": 200, "config.json": 200}
+SECONDS, MIB = 2.0, 200
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory) -> dict[str, list]:
+    folder = tmp_path_factory.mktemp("bounds")
+    cases = [[name, reader, text, ""] for name, (reader, text, _) in TEXTS.items()]
+    for name, megabytes in SIZES.items():
+        with (folder / name).open("wb") as file:
+            file.truncate(megabytes * 10**6)
+        reader = {"config.json": "model", "t.yaml": "estimator"}.get(name, "script")
+        cases.append([name, reader, "", str(folder / name)])
+    values = folder / "values" / "config.json"
+    values.parent.mkdir()
+    values.write_text('{"model_type": "gpt2", "x": [' + ",".join(["[]"] * 2_000_000) + "]}")
+    cases.append(["many values", "model", "", str(values)])
+    os.mkfifo(folder / "pipe.py")
+    for path in ("/dev/zero", folder / "pipe.py"):
+        cases += [[f"{reader} {path}", reader, "", str(path)] for reader in ("script", "estimator", "model")]
+    start = time.monotonic()
+    child = subprocess.run(
+        [sys.executable, "-c", _CHILD],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30)),
+    )
+    assert child.returncode == 0, child.stderr
+    print(f"{time.monotonic() - start:.1f} s")
+    results: dict[str, list] = json.loads(child.stdout)
+    return results
+
+
+def test_each_is_answered_within_its_time_and_memory(answers):
+    over = {name: used[:2] for name, used in answers.items() if used[0] > SECONDS or used[1] > MIB}
+    assert not over
+
+
+def test_each_is_answered_in_one_sentence(answers):
+    for sentences in (answer for _, _, answer in answers.values()):
+        assert sentences
+        assert all(sentence.endswith(".") and "\n" not in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_reason(answers, name):
+    assert any(TEXTS[name][2] in sentence for sentence in answers[name][2]), answers[name]
+
+
+def test_files_that_are_not_regular_or_too_large(answers):
+    for name, (_, _, sentences) in answers.items():
+        if "/" in name:
+            assert "not a regular file" in sentences[0]
+        elif name in SIZES:
+            assert "larger than" in sentences[0]
