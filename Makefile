@@ -4,7 +4,7 @@ TEST := .venv-test/bin
 LAB_ARGS ?=
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # in a container, root is often the only user
 PYTEST_ARGS ?=
-PYTEST := $(TEST)/python -m pytest --numprocesses=auto --dist=loadgroup --no-loadscope-reorder
+PYTEST := $(TEST)/python -m pytest --numprocesses=auto
 unexport PYTHONDONTWRITEBYTECODE # every process would compile every module again
 LINT := style types prose front-end
 TOGETHER = +@$(MAKE) --no-print-directory --jobs --keep-going
@@ -45,7 +45,7 @@ tests:
 	@$(PYTEST) $(PYTEST_ARGS)
 
 unit-tests:
-	@$(PYTEST) -m 'not (browser or moto or packaging or slow)' $(PYTEST_ARGS)
+	@$(PYTEST) -m 'not (browser or moto or packaging or slow or torch)' $(PYTEST_ARGS)
 
 # No time limit: there are more examples than in other runs, and a failing one is reduced to a simple one.
 explore: test-environment

@@ -10,6 +10,7 @@ every profile.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -17,6 +18,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+from xdist.remote import Producer
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 # Hypothesis' own profile for continuous integration, for all: no chance, no limits of time, failures with their blob.
 settings.load_profile("ci")
@@ -35,6 +38,8 @@ for name in [name for name in os.environ if name.startswith(("AWS_", "SAGEMAKER_
 os.environ |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
 # The SDK would look for credentials at the metadata service, transformers at a hub.
 os.environ |= {"AWS_EC2_METADATA_DISABLED": "true", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+# The tests share the cores, and threads that wait for work take time from each other.
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 LOOPBACK = {"", "127.0.0.1", "::1", "localhost", "0.0.0.0"}
 
@@ -48,8 +53,30 @@ def refuse_network(event: str, arguments: tuple) -> None:
 sys.addaudithook(refuse_network)
 
 
-PARTS = ("browser", "moto", "packaging", "slow", "unit")
+PARTS = ("browser", "moto", "packaging", "torch", "slow", "unit")
 """Markers, in the order in which their tests start: those that wait for other programs first."""
+PROCESSES = {
+    r"tests/browser/.*\[(lab|notebook)": "browser in {}",
+    r"tests/export/test_(?:golden_requests|all_libraries|request)\.py.*?(v\d-\w+)": "cells with {}",
+    r"tests/export/test_(request)\.py": "cells with v2-newest",
+    r"tests/packaging/test_(build_from_clone|clean_install|wheel)\.py": "distributions",
+    r"(tests/scripts/adapt)/": "{}",
+    r"(.*?)::": "{}",
+}
+"""Tests that share a browser, an SDK or other work, by their identifier. Each group runs in one process."""
+
+
+class SharedWork(LoadScopeScheduling):
+    """Distribution of the tests over processes."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        found, group = next((found, group) for place, group in PROCESSES.items() if (found := re.match(place, nodeid)))
+        return group.format(found[1])
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SharedWork:
+    config.option.loadscopereorder = False  # in the order of collection: the largest group is not the longest
+    return SharedWork(config, log)
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -57,16 +84,18 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
-@pytest.hookimpl(tryfirst=True)
+def part_of(item: pytest.Item) -> str:
+    """The part of the suite to which a test belongs."""
+    return next((part for part in PARTS if item.get_closest_marker(part)), "unit")
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run a module's tests in one process, so that what they share is made once; the longest parts start first."""
-    parts = {item: next((part for part in PARTS if item.get_closest_marker(part)), "unit") for item in items}
-    for item, part in parts.items():
-        item.user_properties.append(("part", part))
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    """Note the part of each test. Where the tests run in several processes, the longest parts start first."""
+    for item in items:
+        item.user_properties.append(("part", part_of(item)))
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: PARTS.index(parts[item]))
+        items.sort(key=lambda item: PARTS.index(part_of(item)))
 
 
 def pytest_collection_finish() -> None:

@@ -63,6 +63,7 @@ def test_pinned_settings_are_kept() -> None:
     assert held.plan.activation_checkpointing == "each"
 
 
+@pytest.mark.slow
 def test_an_oversized_model_is_told_what_would_do() -> None:
     with pytest.raises(smpa.errors.NoPlanFitsError, match=r"nearest .* nodes would be enough\.$") as caught:
         smpa.advise("30B", P4D, instance_count=1, sequence_length=2048)
@@ -70,6 +71,7 @@ def test_an_oversized_model_is_told_what_would_do() -> None:
     assert smpa.advise("30B", P4D, instance_count=nodes, sequence_length=2048).estimate.fits
 
 
+@pytest.mark.slow
 def test_the_cost_objective_is_never_dearer_than_throughput() -> None:
     fast = smpa.advise("2.7B", P4D, instance_count=4, sequence_length=512)
     cheap = smpa.advise("2.7B", P4D, instance_count=4, sequence_length=512, objective="cost")
@@ -98,6 +100,7 @@ def test_a_model_keeps_within_its_positions() -> None:
         smpa.advise(bert, P4D, sequence_length=1024)
 
 
+@pytest.mark.slow
 def test_a_small_model_is_not_sharded_for_nothing() -> None:
     for count, nodes in (("350M", 1), ("350M", 8), ("760M", 2)):
         plan = smpa.advise(count, P4D, instance_count=nodes, sequence_length=1024).plan

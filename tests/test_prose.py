@@ -55,6 +55,7 @@ def test_an_abbreviation_of_a_page_is_in_the_glossary_or_spelled_out() -> None:
     assert lines("module.py", '"""QLX."""\n') == []
 
 
+@pytest.mark.slow
 def test_the_texts_of_the_project_use_none_of_the_phrases() -> None:
     places = [match for path in prose.files() for match in prose.matches(path, path.read_text("utf-8"))]
     assert not places, "\n".join(map(str, places))

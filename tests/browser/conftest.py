@@ -32,9 +32,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Run the tests of each application in one process: it has one browser and one server."""
     item.add_marker(pytest.mark.browser)
-    item.add_marker(pytest.mark.xdist_group(f"browser in {item.callspec.params['server']}"))
 
 
 @pytest.fixture(scope="session")

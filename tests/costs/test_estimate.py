@@ -54,6 +54,7 @@ def peak(value: Estimate) -> float:
     return value.memory.peak.total_gib
 
 
+@pytest.mark.slow
 @given(st.lists(plans(), min_size=1, max_size=6))
 def test_alone_among_many_and_as_columns_are_the_same(some: list[Plan]) -> None:
     many = estimate_many(MODEL, CLUSTER, JOB, some)
@@ -95,6 +96,7 @@ def with_memory(usable_gib: float) -> Cluster:
     )
 
 
+@pytest.mark.slow
 @given(plans(), st.floats(0.7, 1.5))
 def test_room_is_left_exactly_where_fitting_is_likelier_than_not(plan: Plan, share: float) -> None:
     needed = estimate(MODEL, with_memory(80.0), JOB, plan).needed_gib

@@ -46,6 +46,7 @@ def space(library: str, model: str, instance: str, nodes: int, precision: str) -
     return found if len(found) else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
 @given(data=st.data())
 def test_any_plan_of_the_search_is_read_back_from_its_cell(library, data):

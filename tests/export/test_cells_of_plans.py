@@ -80,6 +80,7 @@ def parameters_in(cell, plan, sdk):
     return dictionaries[0] if dictionaries else {}
 
 
+@pytest.mark.slow
 @given(searched(), st.sampled_from(["v2", "v3"]))
 def test_cells_of_any_plan_are_read_back_as_the_plan(example, sdk):
     plan, cluster, job = example

@@ -78,6 +78,7 @@ def test_cell_holds_exactly_the_plan(plan, instance, nodes):
     assert (arguments["disable_profiler"], arguments["debugger_hook_config"]) == (True, False)
 
 
+@pytest.mark.slow
 @given(
     valid_plans(),
     TEXT,
@@ -124,6 +125,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(OTHERS) | valid_plans(),
     st.sampled_from(["v2", "v3"]),
@@ -196,6 +198,7 @@ def replace_plan(plan):
     return BASE.model, Cluster(P4D), BASE.job, plan
 
 
+@pytest.mark.slow
 @given(TEXT, st.dictionaries(SPOKEN.filter(lambda t: t != "model_type"), SCALARS, max_size=4))
 def test_no_text_changes_what_a_script_does(name, settings_):
     case = CASES["10 B"]

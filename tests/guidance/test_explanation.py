@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from itertools import product
 
+import pytest
 from hypothesis import example, given
 
 from smp_advisor.cluster import Cluster
@@ -65,6 +66,7 @@ def estimate_alternative(run, plan):
     return estimate(run.model, run.cluster, job, plan)
 
 
+@pytest.mark.slow
 @given(any_run())
 @example(planned_run(model("10 B"), Cluster(P4D, 16), TEN_B))
 def test_steps_stand_in_aws_order_and_name_their_source(run):
@@ -79,6 +81,7 @@ def test_steps_stand_in_aws_order_and_name_their_source(run):
         assert step.because.endswith(".")
 
 
+@pytest.mark.slow
 @given(any_run())
 def test_decision_says_what_the_plan_does(run):
     used = uses(run.plan)
@@ -89,6 +92,7 @@ def test_decision_says_what_the_plan_does(run):
             assert uses(step.alternative)[step.technique] != used[step.technique]
 
 
+@pytest.mark.slow
 @given(any_run())
 @example(planned_run(model("10 B"), Cluster(P4D, 16), TEN_B))
 @example(planned_run(model("30 B"), Cluster(P4D, 32), SIXTY))
@@ -113,6 +117,7 @@ def in_seconds(number, unit):
     return float(number.replace(",", "")) * (0.001 if unit == "ms" else 1)
 
 
+@pytest.mark.slow
 @given(any_run())
 def test_sentences_compare_with_the_plans_own_figures_in_the_right_direction(run):
     own = gib(run.estimate.needed_gib)
@@ -126,6 +131,7 @@ def test_sentences_compare_with_the_plans_own_figures_in_the_right_direction(run
             assert {"longer": slower > 0, "shorter": slower < 0, "": True}[direction]
 
 
+@pytest.mark.slow
 @given(any_run())
 def test_verdict_on_fitting_is_the_estimates(run):
     least = run.min_fit_probability
@@ -201,6 +207,7 @@ def test_less_than_an_even_chance_may_be_asked_for():
     assert f"{gib(-run.headroom_gib)} over the" in fit(run, 0.1)
 
 
+@pytest.mark.slow
 @given(any_run())
 def test_other_plans_keep_the_global_batch_or_say_so(run):
     for step in steps_of(run)[1:6]:

@@ -164,6 +164,7 @@ def test_each_difference_is_argued_by_trying_the_references_setting():
     assert throughput(wider.samples_per_second) in found["Samples per replica"].because
 
 
+@pytest.mark.slow
 @given(any_run())
 def test_every_plan_has_a_reference_with_reasons(run):
     reference = nearest_reference(

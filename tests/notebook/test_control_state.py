@@ -135,6 +135,7 @@ def test_the_look_ahead_table_holds_what_each_move_gives(advice, pipeline_advice
                 assert {key: entry[key] for key in moved.snapshot} == moved.snapshot
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_any_walk_over_the_controls_ends_in_an_estimate_of_its_plan_or_a_reason(data, pipeline_advice):
     state = control_state.recommended(pipeline_advice)

@@ -87,7 +87,7 @@ def test_one_figure_is_rounded_once(advice):
 
 
 def test_the_mark_is_not_said_twice():
-    inferred = advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512)
+    inferred = advise("10B", "ml.p4d.24xlarge", instance_count=2, sequence_length=512)
     fact = recommendation(inferred)["facts"][0]
     assert fact["mark"] == "inferred"
     assert fact["note"].startswith("from 10 B")

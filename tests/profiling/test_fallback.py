@@ -9,6 +9,8 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.result import Profile
 from tests.deferred import Deferred, deferred
 
+pytestmark = pytest.mark.torch
+
 torch = Deferred("torch")
 transformers = Deferred("transformers")
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")

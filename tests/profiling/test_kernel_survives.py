@@ -12,6 +12,8 @@ import pytest
 
 from .kernel import running_kernel
 
+pytestmark = pytest.mark.torch
+
 SETUP = """
 %load_ext smp_advisor
 import ctypes, os, sys, time, torch

@@ -47,6 +47,7 @@ def write(tmp_path: Path):
     return written
 
 
+@pytest.mark.torch
 def test_processes_talk_over_gloo_and_stop_after_the_steps_asked_for(write, tmp_path):
     done = run(
         write(SCRIPT), hyperparameters={"lr": 0.1}, parameters={"microbatches": 4, "ddp": True},
@@ -61,6 +62,7 @@ def test_processes_talk_over_gloo_and_stop_after_the_steps_asked_for(write, tmp_
     assert not (tmp_path / "run/opt/ml/model/model.pt").exists()
 
 
+@pytest.mark.torch
 def test_a_whole_run_leaves_its_model_where_the_container_would(write, tmp_path):
     done = run(write(SCRIPT.replace("1000", "3")), hyperparameters={"lr": 0.1}, folder=tmp_path / "run")
     assert done.ok, done.error
@@ -89,7 +91,7 @@ def test_a_script_that_needs_the_library_is_told_what_would_do(write, tmp_path):
 
 def endless(write, tmp_path):
     """The run of a script that does not end, given the time to start that this machine needs, and that time."""
-    script = write("print('started')\nwhile True:\n    pass\n")
+    script = write("import time\nprint('started')\nwhile True:\n    time.sleep(0.01)\n")
     for seconds in (1.5, 10, 60):
         done = run(script, seconds=seconds, folder=tmp_path / f"run-{seconds}")
         if "started" in done.log:
@@ -192,6 +194,7 @@ def test_without_an_engine_local_mode_says_what_is_missing(monkeypatch, tmp_path
         run_cell("", docker)
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_names_its_line(write, tmp_path):
     text = "import os\nprint('began')\nif os.environ['RANK'] == '1':\n    raise KeyError('of one rank')\n"
     done = run(write(text), processes=2, folder=tmp_path / "run")

@@ -14,6 +14,8 @@ from smp_advisor.libraries.layouts import layout_of
 from smp_advisor.workload import Adapter, Job, Model
 from tests.deferred import Deferred, deferred
 
+pytestmark = pytest.mark.torch
+
 torch = Deferred("torch")
 transformers = Deferred("transformers")
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")

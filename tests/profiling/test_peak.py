@@ -6,6 +6,8 @@ import pytest
 
 from tests.deferred import Deferred, deferred
 
+pytestmark = pytest.mark.torch
+
 torch = Deferred("torch")
 transformers = Deferred("transformers")
 build_fake, fake_inputs, fake_mode = deferred("smp_advisor.profiling.fake", "build_fake", "fake_inputs", "fake_mode")

@@ -12,6 +12,8 @@ from smp_advisor.profiling.profiled_model import read_model
 from smp_advisor.profiling.rehearsal import Rehearsal, run
 from smp_advisor.profiling.rehearsal.degrees import degrees_of
 
+pytestmark = pytest.mark.torch
+
 JOB = Job(sequence_length=512)
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 6, "n_head": 4, "vocab_size": 300}
 LLAMA = {

@@ -14,6 +14,8 @@ from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
 from smp_advisor.profiling.scaled.run import _partial
 from tests.deferred import Deferred
 
+pytestmark = pytest.mark.torch
+
 transformers = Deferred("transformers")
 
 JOB = Job(sequence_length=512)

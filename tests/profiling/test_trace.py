@@ -4,6 +4,8 @@ import pytest
 
 from tests.deferred import Deferred, deferred
 
+pytestmark = pytest.mark.torch
+
 torch = Deferred("torch")
 transformers = Deferred("transformers")
 tree_map = Deferred("torch.utils._pytree", "tree_map")

@@ -206,6 +206,7 @@ def test_encodings_and_line_ends(tmp_path):
     assert not check_script(path, samples.PIPELINE_PLAN)
 
 
+@pytest.mark.slow
 def test_ten_thousand_lines_in_two_seconds():
     functions = samples.PIPELINE.partition("if __name__")[0].partition("def train(")[2]
     parts = [samples.PIPELINE]

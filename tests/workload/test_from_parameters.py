@@ -59,6 +59,7 @@ def test_the_model_has_the_size_asked_for_and_heads_that_tensor_parallelism_divi
     assert is_published or model.shape.heads % 8 == 0
 
 
+@pytest.mark.slow
 @given(st.floats(1e9, 1e12))
 def test_a_person_may_fix_any_part_of_the_shape(count):
     free = Model.from_parameters(count)

@@ -8,6 +8,8 @@ import pytest
 from smp_advisor.workload import Model
 from tests.deferred import Deferred
 
+pytestmark = pytest.mark.torch
+
 torch = Deferred("torch")
 transformers = Deferred("transformers")
 saved_bytes = Deferred("tests.workload.saved_trace", "saved_bytes")

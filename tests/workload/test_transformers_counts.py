@@ -10,6 +10,8 @@ from smp_advisor.workload import Model
 from smp_advisor.workload.family import families
 from tests.deferred import Deferred
 
+pytestmark = pytest.mark.torch
+
 torch = Deferred("torch")
 transformers = Deferred("transformers")
 

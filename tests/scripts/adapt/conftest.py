@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from smp_advisor import Plan
 from smp_advisor.scripts.adapt import adapt_script
 
@@ -27,11 +25,6 @@ PLANS = {
     "sharded": Plan(sharded_data_parallel_degree=2, bf16=True, activation_checkpointing="each"),
     "data": Plan(),
 }
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Run all tests in one process, since they share the adapted loops."""
-    item.add_marker(pytest.mark.xdist_group("adapted loops"))
 
 
 @cache

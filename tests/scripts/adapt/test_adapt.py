@@ -27,6 +27,7 @@ def loop_text(name):
     return (Path(__file__).parent / "loops" / f"{name}.py").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loop", "name", "library"), CASES)
 def test_the_adapted_script_compiles_and_is_clean(loop, name, library):
     adapted = adapt(loop, name, library)
@@ -37,6 +38,7 @@ def test_the_adapted_script_compiles_and_is_clean(loop, name, library):
         assert [f"{f.id} {f.line} {f.message}" for f in report.of("warning")] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loop", "name", "library"), CASES)
 def test_an_adapted_script_is_left_as_it_is(loop, name, library):
     adapted = adapt(loop, name, library)
@@ -47,6 +49,7 @@ def test_an_adapted_script_is_left_as_it_is(loop, name, library):
     assert len(again.todo) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loop", "name", "library"), CASES)
 def test_the_hunks_add_up_to_the_adapted_script(loop, name, library):
     adapted = adapt(loop, name, library)
@@ -60,6 +63,7 @@ def test_the_hunks_add_up_to_the_adapted_script(loop, name, library):
     assert patched(loop.read_text(), adapted.diff) == adapted.source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loop", "name", "library"), CASES)
 def test_comments_and_untouched_lines_stay(loop, name, library):
     adapted = adapt(loop, name, library)
