@@ -18,7 +18,10 @@ from smp_advisor.costs.intervals import plan_kinds
 
 from .judge import judge
 from .predict import step_seconds
+from .quick import quick_lines
+from .sites import Linear
 from .table import read_table
+from .timed import Timed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -172,8 +175,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("tables", nargs="+", type=Path, metavar="CSV", help="tables of measured step times")
     parser.add_argument("--write", action="store_true", help="write the values to the table of constants")
     parser.add_argument("--keep", action="store_true", help="do not fit: only evaluate the present constants")
+    parser.add_argument(
+        "--quick", action="store_true", help="do not fit: report users' code on AWS and sources left out of the fit"
+    )
     chosen = parser.parse_args(arguments)
-    scored = judge([read_table(path) for path in chosen.tables]).scored
+    tables = [read_table(path) for path in chosen.tables]
+    tuned = judge(table for table in tables if not table.users_code)
+    if chosen.quick:
+        timed = Timed.of(tuned, judge(table for table in tables if table.users_code))
+        start = {name: constants()[name].value for name in timed.names()}
+        print("\n".join(quick_lines(Linear(timed, start))))
+        return 0
+    scored = tuned.scored
     errors = _memory_errors([*scored["memory_allocated"], *scored["memory_total"]])
     for name, value in errors.items():
         print(f"{name:40s} {constants()[name].value:10.4g} -> {value:10.4g}")

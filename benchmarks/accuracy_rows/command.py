@@ -33,12 +33,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TableError as error:
         print(error, file=sys.stderr)
         return 2
-    judged = judge(tables)
+    judged = judge(table for table in tables if not table.users_code)
     if chosen.residuals is not None:
         write_residuals(judged, chosen.residuals)
     result = figures(judged)
     # Error of memory without the name of the library.
-    unread = figures(judge([without_column(table, "framework") for table in tables if table.kind != "throughput"]))
+    unread = figures(
+        judge(
+            [
+                without_column(table, "framework")
+                for table in tables
+                if table.kind != "throughput" and not table.users_code
+            ]
+        )
+    )
     for name in ("memory_allocated", "memory_total"):
         result["extra"][f"{name}_framework_unread"] = unread[name]
     if chosen.page is not None:

@@ -91,6 +91,8 @@ class Table:
     path: Path
     kind: TableKind
     rows: tuple[Row, ...]
+    users_code: bool = False
+    """Whether the runs are of users' code on AWS (tables in a folder ``aws``), which are never pooled with others."""
 
 
 def without_column(table: Table, column: str) -> Table:
@@ -109,7 +111,7 @@ def read_table(path: Path) -> Table:
         raise TableError(f"{path} cannot be read as a CSV table: {error}.") from error
     for kind, signature in _SIGNATURES.items():
         if signature <= columns:
-            return Table(path, kind, rows)
+            return Table(path, kind, rows, users_code=path.resolve().parent.name == "aws")
     raise TableError(
         f"{path} is not a table of measured runs: it has the columns of none of {', '.join(_SIGNATURES)} "
         "(see the README next to the published measurements)."

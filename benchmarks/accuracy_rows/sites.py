@@ -1,0 +1,165 @@
+"""Fit of the constants with an effect of every site: one vote per publication, however many rows it has.
+
+The error of run i at site s is r_i = e_i + J_i m = b_s + n_i with constants moved by m, a site effect b_s of standard
+deviation `between`, and noise n_i with the site's own scatter. Both have heavy tails (Student's t), by weights that are
+iterated. Marginalized over b_s, the rows of a site fix differences between its plans with their full number, but the
+level of all constants with no more than one row without noise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from smp_advisor.costs.constants import constants
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from .timed import Timed
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["Linear", "SiteFit", "fit"]
+
+_FREEDOM = 4.0
+"""Degrees of freedom of the errors' tails."""
+_LEAST_NOISE = 0.015
+"""Published figures are rounded, and runs vary."""
+_PRIOR_ROWS = 3.0
+"""Rows by which the pooled scatter of all sites counts in that of one."""
+_ALIKE = 0.75
+"""Rows of a site are variations of few plans: n of them count as n to the power of one minus this."""
+_UNMODELED = 3.0
+"""Factor of a row's noise in the fit: deviations of similar plans have the same cause and are not independent."""
+_TURNS = 12
+
+
+@dataclass(frozen=True)
+class SiteFit:
+    """Result of a linear fit."""
+
+    moves: Floats
+    """Changes of the logarithms of the constants, shape (constants,)."""
+    covariance: Floats
+    """Posterior covariance of them, shape (constants, constants)."""
+    between: float
+    """Standard deviation of the effects of sites."""
+    noise: Floats
+    """Standard deviation of every row's noise, shape (rows,)."""
+    effects: dict[str, float]
+    """Expected effect of every site with a row in the fit."""
+
+
+class Linear:
+    """Errors of runs and their derivatives at one point, from which fits to parts of the rows follow to first order."""
+
+    def __init__(self, rows: Timed, values: Mapping[str, float]) -> None:
+        self.rows, self.values = rows, dict(values)
+        self.errors, self.jacobian = rows.jacobian(values)
+        table = constants()
+        self._deviation = np.array([math.log(value / (table[name].prior or value)) for name, value in values.items()])
+        self._precision = 1 / np.array([table[name].spread for name in values]) ** 2
+        # Users' code has code of its own, whose effect is another figure than the pace of hardware.
+        self.fitted = ~rows.users_code
+
+    def solve(self, used: NDArray[np.bool_], *, damping: float = 0.0) -> SiteFit:
+        """Fit to the rows `used`."""
+        members = [np.flatnonzero((self.rows.sites == name) & used) for name in np.unique(self.rows.sites[used])]
+        noise = np.full(len(self.errors), 0.06)
+        row_weights, site_weights = np.ones(len(self.errors)), np.ones(len(members))
+        counts = np.ones(len(self.errors))
+        for rows in members:
+            counts[rows] = _UNMODELED**2 * len(rows) ** _ALIKE
+        between, moves = 0.12, np.zeros(len(self.values))
+        matrix = np.diag(self._precision)
+        for _ in range(_TURNS):
+            matrix, right = np.diag(self._precision), -self._precision * self._deviation
+            for weight, rows in zip(site_weights, members, strict=True):
+                precise = row_weights[rows] / (noise[rows] ** 2 * counts[rows])
+                j, e = self.jacobian[rows], self.errors[rows]
+                shrink = 1 / (weight / between**2 + precise.sum())
+                level_j, level_e = precise @ j, precise @ e
+                matrix = matrix + j.T @ (precise[:, None] * j) - shrink * np.outer(level_j, level_j)
+                right = right - j.T @ (precise * e) + shrink * level_j * level_e
+            damped = matrix + damping * np.diag(np.diag(matrix))
+            moves = np.linalg.solve(damped, right)
+            residuals = self.errors + self.jacobian @ moves
+            effects = np.zeros(len(members))
+            uncertainty = np.zeros(len(members))
+            scatter, degrees = [], []
+            for number, rows in enumerate(members):
+                precise = row_weights[rows] / noise[rows] ** 2
+                total = site_weights[number] / between**2 + precise.sum()
+                effects[number] = precise @ residuals[rows] / total
+                uncertainty[number] = 1 / total
+                away = residuals[rows] - effects[number]
+                scatter.append(float((row_weights[rows] * away**2).sum() + len(rows) / total))
+                degrees.append(float(len(rows)))
+            pooled = sum(scatter) / max(sum(degrees), 1.0)
+            for number, rows in enumerate(members):
+                variance = (scatter[number] + _PRIOR_ROWS * pooled) / (degrees[number] + _PRIOR_ROWS)
+                noise[rows] = max(math.sqrt(variance), _LEAST_NOISE)
+                away = (residuals[rows] - effects[number]) / noise[rows]
+                row_weights[rows] = (_FREEDOM + 1) / (_FREEDOM + away**2)
+            if members:
+                between = max(math.sqrt(float(np.mean(site_weights * effects**2 + uncertainty))), 0.04)
+                site_weights = (_FREEDOM + 1) / (_FREEDOM + (effects / between) ** 2)
+        names = [str(self.rows.sites[rows[0]]) for rows in members]
+        return SiteFit(moves, np.linalg.inv(matrix), between, noise, dict(zip(names, map(float, effects), strict=True)))
+
+    def left_out(self, groups: NDArray[np.str_]) -> Floats:
+        """Error of every row with constants fitted without any row of its group, shape (rows,)."""
+        result, whole = np.empty_like(self.errors), None
+        for name in np.unique(groups):
+            rows = groups == name
+            used = self.fitted & ~rows
+            if (self.fitted & rows).any() or whole is None:
+                fitted = self.solve(used).moves
+                whole = whole if (self.fitted & rows).any() else fitted
+            else:
+                fitted = whole
+            result[rows] = self.errors[rows] + self.jacobian[rows] @ fitted
+        return result
+
+    def after_one_run(self, groups: NDArray[np.str_]) -> Floats:
+        """Errors of the other rows of a site after one of its rows is known, with the group left out of the fit.
+
+        Shape (pairs,): every row of a site is the known one in turn. The known run moves the constants and the site's
+        effect as far as their prior without the group allows.
+        """
+        pairs: list[float] = []
+        for name in np.unique(groups[self.fitted]):
+            rows = np.flatnonzero((groups == name) & self.fitted)
+            fitted = self.solve(self.fitted & (groups != name))
+            left = self.errors[rows] + self.jacobian[rows] @ fitted.moves
+            j = self.jacobian[rows]
+            known = j @ fitted.covariance @ j.T + fitted.between**2 * (
+                self.rows.sites[rows][:, None] == self.rows.sites[rows][None, :]
+            )
+            noise = float(np.median(fitted.noise[self.fitted])) ** 2
+            for i in range(len(rows)):
+                same = self.rows.sites[rows] == self.rows.sites[rows[i]]
+                same[i] = False
+                pairs.extend(left[same] - known[same, i] / (known[i, i] + noise) * left[i])
+        return np.array(pairs)
+
+
+def fit(rows: Timed, start: Mapping[str, float], *, rounds: int = 8, show: bool = True) -> Linear:
+    """Fit by Gauss-Newton rounds on the logarithms of the constants; the result holds the last point."""
+    point = Linear(rows, start)
+    for turn in range(rounds):
+        moves = np.clip(point.solve(point.fitted).moves, -0.4, 0.4)
+        largest = float(np.abs(moves).max(initial=0.0))
+        if show:
+            print(f"round {turn + 1}: largest change {100 * largest:.1f} %", flush=True)
+        if largest < 0.01:
+            break
+        values = {name: value * math.exp(move) for (name, value), move in zip(point.values.items(), moves, strict=True)}
+        point = Linear(rows, values)
+    return point
