@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from smp_advisor.recommendation import advise
     from smp_advisor.scripts import Finding, apply_fixes, check_script
     from smp_advisor.scripts.adapt import adapt_script
-    from smp_advisor.workload import Job, Model
+    from smp_advisor.workload import Job, Model, Stack, stacks
 
 __all__ = [
     "Advice",
@@ -44,6 +44,7 @@ __all__ = [
     "Model",
     "Plan",
     "Profile",
+    "Stack",
     "__version__",
     "adapt_script",
     "advise",
@@ -54,6 +55,7 @@ __all__ = [
     "estimate",
     "estimate_many",
     "profile",
+    "stacks",
 ]
 
 _HOMES = {
@@ -67,6 +69,7 @@ _HOMES = {
     "Model": "workload",
     "Plan": "libraries",
     "Profile": "profiling",
+    "Stack": "workload",
     "adapt_script": "scripts.adapt",
     "advise": "recommendation",
     "apply_fixes": "scripts",
@@ -75,6 +78,7 @@ _HOMES = {
     "estimate": "costs",
     "estimate_many": "costs",
     "profile": "profiling",
+    "stacks": "workload",
 }
 """Where each public name lives: imported when first used, so that loading the extension stays quick."""
 

@@ -25,7 +25,8 @@ class AdviseSettings(PlanSettings, total=False):
     sequence_length: int
     optimizer: OptimizerName
     adapter: Adapter | None
-    attention: Literal["eager", "fused"]
+    attention: Literal["auto", "eager", "fused"]
+    stack: str
     global_batch_size: int | None
     max_tokens_per_step: int
     tokens: float | None

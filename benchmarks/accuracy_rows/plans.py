@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.layout import Layout
 from smp_advisor.libraries.state_bytes import amp, fully_sharded, over_frozen
@@ -14,6 +16,7 @@ from .frameworks import habits
 from .machines import cluster_of
 from .models import model_of
 from .optimizers import leaves_optimizer_open, optimizer_column
+from .stacks import stack_of_row
 from .state_bytes import COMPILED_LOGIT_BYTES, PURE_LOGIT_BYTES, deepspeed, megatron, megatron_fp16, pure
 from .table import SkippedError
 
@@ -49,7 +52,7 @@ class Run:
     def identity(self) -> tuple[object, ...]:
         """Key of the configuration, equal for rows of other stages or tables with the same configuration."""
         columns = tuple(
-            sorted((name, value.item()) for name, value in vars(self.layout).items() if name != "state_bytes")
+            sorted((name, value.item()) for name, value in vars(self.layout).items() if isinstance(value, np.ndarray))
         )
         return self.model, self.cluster, self.job, self.layout.state_bytes, columns
 
@@ -136,6 +139,7 @@ def _job(row: Row, column: OptimizerColumn) -> Job:
             fp8=precision.startswith("fp8"),
             optimizer=column.optimizer,
             attention="eager" if row.text("attention_class").startswith("eager") else "fused",
+            stack=stack_of_row(row),
             adapter=_adapter(row),
         )
     except AdvisorError as error:

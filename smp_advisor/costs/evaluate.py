@@ -22,7 +22,9 @@ from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.families import supports_tensor_parallelism
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
+from smp_advisor.workload.stack import AUTO, stack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -232,6 +234,11 @@ def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
     sentences = []
     if model.origin == "inferred":
         sentences.append(f"The model's shape is {model.note}.")
+    if job.stack == AUTO:
+        exported = stack(get_library(plan.library).stack)
+        sentences.append(
+            f"The training code is assumed to be the exported script ({exported.title}); for other code, set stack."
+        )
     if plan.tensor_parallel_degree > 1 and not supports_tensor_parallelism(model.family, plan.library):
         sentences.append(
             f"The library does not distribute {model.family} layers automatically: tensor parallelism divides them "

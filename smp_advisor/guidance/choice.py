@@ -9,6 +9,7 @@ from smp_advisor.guidance.amounts import amount, batch_limit, global_batch, unit
 from smp_advisor.guidance.wording import gib, percent, plural
 from smp_advisor.libraries.registry import get_library, libraries
 from smp_advisor.search import NEAR_BEST, search
+from smp_advisor.workload.stack import stack
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -97,6 +98,7 @@ def defaults(
         "precision": f"precision {job.precision}",
         "optimizer": "optimizer Adam",
         "attention": _attention(library, job),
+        "stack": f"code of the exported script ({stack(get_library(library).stack).title})",
         "sequence_length": f"sequence length {job.sequence_length:,} tokens",
         "global_batch_size": f"global batch free up to {batch_limit(model, job)}",
     }

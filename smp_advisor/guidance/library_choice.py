@@ -16,6 +16,7 @@ from smp_advisor.libraries.support import require_supported_instance, supported_
 from smp_advisor.libraries.training_compiler.tested_models import nearest_tested
 from smp_advisor.libraries.version import default_version, facts, release
 from smp_advisor.search import search
+from smp_advisor.workload.stack import AUTO
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -71,7 +72,7 @@ def job_for(library: str, job: Job, cluster: Cluster, *, user_settings: frozense
     return replace(
         job,
         precision=job.precision if "precision" in user_settings else precision,
-        attention=job.attention if "attention" in user_settings else record.default_attention,
+        attention=job.attention if "attention" in user_settings or job.stack != AUTO else record.default_attention,
     )
 
 

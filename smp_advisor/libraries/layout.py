@@ -55,6 +55,8 @@ class Layout:
 
     state_bytes: StateBytes
     """Bytes per parameter, the same for every row."""
+    stack: str
+    """Kind of training code where the job names none (`Job.stack`), the same for every row."""
     tensor_parallel_degree: Ints
     sequence_parallel: Bools
     """Whether tensor parallelism also divides replicated activations along the sequence (Korthikanti et al. 2022)."""
@@ -119,18 +121,21 @@ class Layout:
 
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Layout:
         """The layouts of some rows."""
-        return Layout(state_bytes=self.state_bytes, **{name: getattr(self, name)[rows] for name in COLUMNS})
+        columns = {name: getattr(self, name)[rows] for name in COLUMNS}
+        return Layout(state_bytes=self.state_bytes, stack=self.stack, **columns)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Layout]) -> Layout:
-        """One layout of many with the same state bytes."""
-        if any(part.state_bytes != parts[0].state_bytes for part in parts):
-            raise ValueError("layouts with different state bytes cannot be concatenated")
+        """One layout of many with the same state bytes and stack."""
+        if any((part.state_bytes, part.stack) != (parts[0].state_bytes, parts[0].stack) for part in parts):
+            raise ValueError("layouts with different state bytes or stacks cannot be concatenated")
         columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
-        return cls(state_bytes=parts[0].state_bytes, **columns)
+        return cls(state_bytes=parts[0].state_bytes, stack=parts[0].stack, **columns)
 
     @classmethod
-    def of_columns(cls, state_bytes: StateBytes, rows: int = 1, **columns: ArrayLike) -> Layout:
+    def of_columns(
+        cls, state_bytes: StateBytes, rows: int = 1, *, stack: str = "hf-sdpa", **columns: ArrayLike
+    ) -> Layout:
         """Layouts of `rows` rows. A column is an array or one value for all; missing columns have their default.
 
         Examples
@@ -145,6 +150,7 @@ class Layout:
             raise ValueError(f"a layout has no column {unknown[0]!r}")
         return cls(
             state_bytes=state_bytes,
+            stack=stack,
             **{
                 name: np.broadcast_to(np.asarray(columns.get(name, default), dtype=kind), rows)
                 for name, (kind, default) in _column_defaults().items()
@@ -152,7 +158,7 @@ class Layout:
         )
 
 
-COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(Layout) if f.name != "state_bytes")
+COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(Layout) if f.name not in {"state_bytes", "stack"})
 """Fields of a layout with one entry per row."""
 
 

@@ -29,4 +29,4 @@ def layout_of(plans: Sequence[Plan], job: Job, cluster: Cluster | None = None) -
     names = {plan.library for plan in plans} or {DEFAULT_LIBRARY}
     if len(names) > 1:
         raise ValueError(f"a layout cannot contain plans of different libraries: {', '.join(sorted(names))}")
-    return get_library(names.pop()).layout(PlanColumns.of_plans(plans), job, cluster)
+    return get_library(names.pop()).layout_of(PlanColumns.of_plans(plans), job, cluster)

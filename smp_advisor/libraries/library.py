@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
@@ -82,6 +82,8 @@ class Library:
     """Whether transformers runs fused attention in the library's containers."""
     default_precision: Precision = "bf16"
     """Default precision of jobs; fp16 instead of bf16 on GPUs without bf16."""
+    stack: str = "hf-sdpa"
+    """Kind of code of the generated training script (`smp_advisor.workload.stack`)."""
     default_attention: Literal["eager", "fused"] = "fused"
     """Default attention kernels of jobs."""
     divides_model: bool = True
@@ -100,6 +102,10 @@ class Library:
     """Fields of the plan in the text report; all user-facing ones if empty."""
     alternatives: tuple[str, ...] = ()
     """Fields of the plan in the rows of `Advice.alternatives`."""
+
+    def layout_of(self, plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
+        """Columns of the cost model for fields of n plans, with the stack of the generated script."""
+        return replace(self.layout(plans, job, cluster), stack=self.stack)
 
     def table(self, file: str) -> dict[str, Any]:
         """One of the library's data files, parsed."""

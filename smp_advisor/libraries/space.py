@@ -96,7 +96,7 @@ class Space:
             for field in fields
         }
         record = get_library(name)
-        layout = record.layout(PlanColumns.of_fields(record.plan, rows, {**shared, **columns}), job, cluster)
+        layout = record.layout_of(PlanColumns.of_fields(record.plan, rows, {**shared, **columns}), job, cluster)
         return cls(library=name, layout=layout, columns=columns, shared=shared, finish=finish)
 
 

@@ -51,6 +51,10 @@ class AdvisorMagics(Magics):
     @argument("--sequence-length", "-s", help="Tokens per sample; default 2048.")
     @argument("--vocab", help="Vocabulary size, for a model as a parameter count.")
     @argument("--precision", choices=("fp16", "bf16", "fp32"), help="Training precision; default: that of the library.")
+    @argument(
+        "--stack",
+        help="Kind of training code: hf-sdpa, torch-compile, megatron, ...; default: the exported script.",
+    )
     @argument("--global-batch", help="Samples per step over the full cluster; not fixed by default.")
     @argument(
         "--objective",
@@ -87,6 +91,7 @@ class AdvisorMagics(Magics):
             "tokens": read(arguments.tokens, amount),
             "min_fit_probability": read(arguments.min_fit_probability, amount),
             "precision": arguments.precision,
+            "stack": arguments.stack,
             "library": arguments.library,
             "framework": arguments.framework,
             "objective": arguments.objective,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.guidance.amounts import batch_limit
 from smp_advisor.guidance.wording import listed, plural
+from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.controls import controls
 from smp_advisor.notebook.figures import figures, stage_groups, verdict
@@ -22,6 +23,7 @@ from smp_advisor.notebook.labels import (
 )
 from smp_advisor.notebook.settings import settings_of
 from smp_advisor.workload.optimizer import OPTIMIZERS
+from smp_advisor.workload.stack import AUTO, stack
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
@@ -174,9 +176,18 @@ def facts(advice: Advice) -> list[Fact]:
         _fact("Model", ", ".join(parts), model.origin if model.origin != "given" else "", model.note),
         _fact("Cluster", advice.cluster.summary, "", _assumed(assumed)),
         _fact("Training", ", ".join(run)),
+        _code_fact(advice),
         _fact("Library", f"{schema(advice.plan.library).name} {advice.plan.version}"),
         _fact("Objective", f"{_objective(advice.objective)}, at least {likely:g} % likely to fit"),
     ]
+
+
+def _code_fact(advice: Advice) -> Fact:
+    """Kind of training code, marked as inferred if it is the exported script's."""
+    if advice.job.stack != AUTO:
+        return _fact("Code", stack(advice.job.stack).title)
+    exported = stack(get_library(advice.plan.library).stack)
+    return _fact("Code", exported.title, "inferred", "inferred: the exported script; set stack for other code")
 
 
 def tooltips(advice: Advice) -> dict[str, str]:

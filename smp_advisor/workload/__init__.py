@@ -5,6 +5,7 @@ from smp_advisor.workload.block import Attention, Block, Matmul, SavedActivation
 from smp_advisor.workload.counts import format_count, parse_count
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
+from smp_advisor.workload.stack import Stack, stacks
 
 __all__ = [
     "Adapter",
@@ -17,6 +18,8 @@ __all__ = [
     "Model",
     "SavedActivations",
     "Shape",
+    "Stack",
     "format_count",
     "parse_count",
+    "stacks",
 ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from smp_advisor.errors import JobError
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.optimizer import OPTIMIZERS, OptimizerName
+from smp_advisor.workload.stack import AUTO, require_stack, stacks
 
 __all__ = ["DEFAULT_SEQUENCE_LENGTH", "Job", "Precision"]
 
@@ -44,8 +45,12 @@ class Job:
     ``plain-sgd`` without momentum (0), ``adafactor`` (rows and columns only)."""
     adapter: Adapter | None = None
     """Low-rank adapter (LoRA, QLoRA) to train over the frozen model. None: train all parameters."""
-    attention: Literal["eager", "fused"] = "eager"
-    """``eager`` stores the attention scores (PyTorch 1.x and so SMP v1); ``fused`` does not (FlashAttention)."""
+    attention: Literal["auto", "eager", "fused"] = "auto"
+    """``eager`` stores the attention scores (PyTorch 1.x and so SMP v1); ``fused`` does not (FlashAttention). ``auto``
+    becomes the attention that `stack` implies, or ``eager`` if `stack` is ``auto``."""
+    stack: str = AUTO
+    """Kind of training code: ``hf-sdpa``, ``torch-compile``, ``megatron`` and others of `smp_advisor.stacks`. ``auto``
+    is the script that the advisor exports for the plan's library."""
     global_batch_size: int | None = None
     """Samples per optimizer step over the cluster. None lets the search choose."""
     max_tokens_per_step: int = MAX_TOKENS_PER_STEP
@@ -66,14 +71,31 @@ class Job:
         for name, allowed in (
             ("precision", ("fp16", "bf16", "fp32")),
             ("optimizer", tuple(OPTIMIZERS)),
-            ("attention", ("eager", "fused")),
+            ("attention", ("auto", "eager", "fused")),
         ):
             if getattr(self, name) not in allowed:
                 raise JobError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}.")
+        self._resolve_attention()
         self._check_training()
         tokens: object = self.tokens  # a notebook may pass text despite the annotation
         if tokens is not None and not (isinstance(tokens, int | float) and tokens > 0):
             raise JobError(f"tokens must be a positive number, not {self.tokens!r}.")
+
+    def _resolve_attention(self) -> None:
+        """Set the attention that the stack implies. A stack and another attention contradict each other."""
+        if self.stack == AUTO:
+            implied, usual = "", "eager"
+        else:
+            require_stack(self.stack)
+            implied = stacks()[self.stack].implies
+            usual = implied or "fused"
+        if self.attention == "auto":
+            object.__setattr__(self, "attention", usual)
+        elif implied and self.attention != implied:
+            raise JobError(
+                f"stack={self.stack!r} has {implied} attention, which contradicts attention={self.attention!r}: leave "
+                "one of them out."
+            )
 
     def _check_training(self) -> None:
         """Refuse conflicting settings of fp8, adapter and precision."""
@@ -96,4 +118,5 @@ class Job:
 
     def defaulted(self) -> tuple[str, ...]:
         """Names of the settings that have their default value."""
-        return tuple(f.name for f in fields(self) if getattr(self, f.name) == f.default)
+        resolved = {"attention": replace(self, attention="auto").attention}
+        return tuple(f.name for f in fields(self) if getattr(self, f.name) == resolved.get(f.name, f.default))

@@ -167,7 +167,7 @@ def test_nothing_of_a_measurement_decides_what_is_skipped_or_predicted(tmp_path)
 def test_what_identifies_or_explains_a_row_is_not_read(tmp_path):
     said = {
         "id": "x", "source": "y", "locator": "z", "note": "micro batch 7", "other": "FSDP 8, CP 4",
-        "interconnect": "slow", "framework": "one without documented habits", "how_measured": "v",
+        "interconnect": "slow", "framework": "Megatron without documented habits", "how_measured": "v",
     }  # fmt: skip
     one, other = (score(tmp_path, [TIMED | changes]).scored["step_time_a100_h100"][0] for changes in ({}, said))
     assert one.run == other.run or one.run.identity == other.run.identity

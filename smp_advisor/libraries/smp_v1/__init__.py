@@ -14,6 +14,7 @@ LIBRARY = Library(
     package=__name__,
     plan=SmpV1Plan,
     layout=layout,
+    stack="smp-v1",
     space=space,
     cluster_mismatches=cluster_mismatches,
     model_mismatches=model_mismatches,

@@ -13,6 +13,7 @@ LIBRARY = Library(
     package=__name__,
     plan=SmpV1TensorFlowPlan,
     layout=layout,
+    stack="tensorflow",
     space=space,
     cluster_mismatches=cluster_mismatches,
     framework="tensorflow",

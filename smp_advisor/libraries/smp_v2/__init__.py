@@ -25,6 +25,7 @@ LIBRARY = Library(
     package=__name__,
     plan=SmpV2Plan,
     layout=layout,
+    stack="smp-v2",
     space=space,
     cluster_mismatches=cluster_mismatches,
     model_mismatches=model_mismatches,

@@ -14,6 +14,7 @@ LIBRARY = Library(
     package=__name__,
     plan=TrainingCompilerPlan,
     layout=layout,
+    stack="xla",
     space=partial(replica_space, "training-compiler"),
     launcher="xla",
     default_precision="fp16",

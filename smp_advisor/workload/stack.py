@@ -1,0 +1,91 @@
+"""The kind of code that trains: attention kernels, fused operations, work of the host."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+from smp_advisor.errors import JobError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["AUTO", "Attentions", "Stack", "require_stack", "stack", "stacks"]
+
+AUTO = "auto"
+"""Value of `Job.stack` for the script that the advisor exports for the plan's library."""
+
+Attentions = Literal["eager", "fused"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stack:
+    """One kind of training code. The data are in ``data/stacks.toml``, each with source and date."""
+
+    name: str
+    title: str
+    summary: str
+    """One sentence."""
+    source: str
+    date: str
+    implies: Attentions | Literal[""] = ""
+    """Attention that the code always has; empty if both kinds exist."""
+    eager: Literal["separate", "fused-softmax"] = "separate"
+    """Kernels of attention that stores scores."""
+    fused: Literal["flash-1", "flash-2", "flash-3", "cudnn"] = "flash-2"
+    """Kernel of attention that stores no scores."""
+    elementwise: Literal["separate", "fused"] = "separate"
+    """Whether norms, rotations, activation functions and residuals run as the model's code writes them, or as one
+    kernel per group."""
+    launch_share: float = 1.0
+    """Host time per kernel relative to eager PyTorch."""
+    unit_share: float = 1.0
+    """Host time of sharded data parallelism per gathered unit relative to PyTorch's FSDP."""
+    loss: Literal["plain", "fused"] = "plain"
+    """Whether softmax and loss of the logits are separate operations or one kernel."""
+    experts: Literal["loop", "grouped"] = "loop"
+    """Whether experts run one by one or in one call per product."""
+    collectives: Literal["nccl", "host"] = "nccl"
+    """Whether the hosts coordinate every exchange (SMP v1)."""
+    divided_by: str = ""
+    """Stack of the blocks that tensor parallelism divides; empty for the same."""
+
+    @property
+    def divided(self) -> Stack:
+        """Stack of the blocks that tensor parallelism divides."""
+        return stacks()[self.divided_by] if self.divided_by else self
+
+
+@cache
+def stacks() -> Mapping[str, Stack]:
+    """Every kind of code by its name.
+
+    Examples
+    --------
+    >>> stacks()["hf-flash-2"].implies
+    'fused'
+    """
+    text = (files("smp_advisor.workload") / "data" / "stacks.toml").read_text(encoding="utf-8")
+    return MappingProxyType({name: Stack(name=name, **entry) for name, entry in tomllib.loads(text).items()})
+
+
+def stack(name: str) -> Stack:
+    """The kind of code of a name.
+
+    Raises
+    ------
+    JobError
+        There is no such kind of code.
+    """
+    require_stack(name)
+    return stacks()[name]
+
+
+def require_stack(name: object) -> None:
+    """Refuse a name that is no kind of code."""
+    if not isinstance(name, str) or name not in stacks():
+        raise JobError(f"stack must be one of {', '.join([AUTO, *stacks()])}, not {name!r}.")
