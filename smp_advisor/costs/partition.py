@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
-__all__ = ["Stage", "stage_kinds", "stages"]
+__all__ = ["Stage", "stage_kinds", "stage_runs", "stages"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,3 +80,11 @@ def stage_kinds(model: Model, pipeline_parallel_degree: int) -> tuple[Stage, ...
     for stage in stages(model, pipeline_parallel_degree):
         unique.setdefault(stage.kind, stage)
     return tuple(unique.values())
+
+
+@lru_cache(maxsize=4096)
+def stage_runs(model: Model, pipeline_parallel_degree: int) -> tuple[tuple[int, int], ...]:
+    """(position in `stage_kinds`, number of consecutive stages of this kind), in the order of the stages."""
+    kinds = {stage.kind: position for position, stage in enumerate(stage_kinds(model, pipeline_parallel_degree))}
+    line = (kinds[stage.kind] for stage in stages(model, pipeline_parallel_degree))
+    return tuple((kind, len(list(run))) for kind, run in groupby(line))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isclose
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from smp_advisor.libraries.layout import Layout
 
-__all__ = ["Schedule", "Slot", "in_flight", "makespan_slots", "simulate"]
+__all__ = ["Schedule", "Slot", "in_flight", "simulate"]
 
 Kind = Literal["forward", "backward"]
 
@@ -42,27 +45,35 @@ class Schedule:
 class _Stage:
     """Progress and possible next passes of one stage."""
 
-    def __init__(self, allowance: int, microbatches: int, *, simple: bool) -> None:
+    def __init__(self, allowance: int, microbatches: int, *, simple: bool, alternating: bool) -> None:
         self.allowance = allowance
         self.simple = simple
+        self.alternating = alternating
         self.microbatches = microbatches
         self.forwards = self.backwards = 0
         self.free = 0.0
+        self.last: Kind = "forward"
         self.forward_ready: list[float | None] = [None] * microbatches
         self.backward_ready: list[float | None] = [None] * microbatches
 
     def next_pass(self) -> tuple[float, Kind, int] | None:
-        """Start, kind and microbatch of the next pass of this stage. A ready backward pass has priority."""
+        """Start, kind and microbatch of the next pass of this stage."""
         backward = forward = None
-        if self.backwards < self.microbatches and (not self.simple or self.forwards == self.microbatches):
-            backward = self.backward_ready[self.backwards]
-        if self.forwards < self.microbatches and self.forwards - self.backwards < self.allowance:
-            forward = self.forward_ready[self.forwards]
-        if backward is not None and (forward is None or max(backward, self.free) <= max(forward, self.free)):
-            return max(backward, self.free), "backward", self.backwards
-        if forward is not None:
-            return max(forward, self.free), "forward", self.forwards
-        return None
+        may_start = self.forwards < self.microbatches and self.forwards - self.backwards < self.allowance
+        if may_start:
+            forward = self._start(self.forward_ready[self.forwards])
+        if self.backwards < self.microbatches and not (
+            (self.simple and self.forwards < self.microbatches) or (self.alternating and may_start)
+        ):
+            backward = self._start(self.backward_ready[self.backwards])
+        if backward is not None:
+            tie = forward is not None and isclose(backward, forward)
+            if forward is None or (self.last == "forward" if tie else backward < forward):
+                return backward, "backward", self.backwards
+        return None if forward is None else (forward, "forward", self.forwards)
+
+    def _start(self, ready: float | None) -> float | None:
+        return None if ready is None else max(ready, self.free)
 
 
 def simulate(
@@ -70,12 +81,12 @@ def simulate(
     microbatches: int,
     active: int,
     *,
-    forward: float = 1.0,
-    backward: float = 2.0,
+    forward: float | Sequence[float] = 1.0,
+    backward: float | Sequence[float] = 2.0,
     transfer: float = 0.0,
     simple: bool = False,
 ) -> Schedule:
-    """Simulate one step with equal stages.
+    """Simulate one step.
 
     Parameters
     ----------
@@ -83,20 +94,36 @@ def simulate(
         Pipeline parallel degree and microbatches per step.
     active
         Limit of microbatches in flight on one stage (``active_microbatches``). A stage never uses more than
-        ``stages - stage``, the remaining depth of the pipeline: more would not start any pass earlier.
-    forward, backward, transfer
-        Durations of one pass on one stage and of a transfer between stages.
+        ``stages - stage``, the remaining depth of the pipeline: with equal stages, more would not start any pass
+        earlier.
+    forward, backward
+        Durations of one pass: one number for all stages, or one per stage.
+    transfer
+        Duration of a transfer between stages.
     simple
-        Whether all forward passes precede all backward passes (``pipeline="simple"``). Otherwise a ready backward pass
-        has priority (``"interleaved"``).
+        Whether all forward passes precede all backward passes (``pipeline="simple"``). Otherwise
+        (``"interleaved"``) a stage starts microbatches up to its limit, and then alternates backward and forward
+        passes (1F1B). If `active` is less than the depth of the pipeline, a stage does not wait for its turn: what is
+        ready first runs first.
 
     Notes
     -----
     The library documents that its interleaved pipeline prefers backward passes and bounds the microbatches in flight
-    by ``active_microbatches``. The limit by depth is an assumption for time, not for memory.
+    by ``active_microbatches``. The limit by depth and the order of equal candidates are assumptions for time, not for
+    memory.
     """
+    durations: dict[Kind, list[float]] = {
+        "forward": _per_stage(forward, stages),
+        "backward": _per_stage(backward, stages),
+    }
+    alternating = not simple and active >= min(stages, microbatches)
     line = [
-        _Stage(microbatches if simple else min(active, microbatches, stages - i), microbatches, simple=simple)
+        _Stage(
+            microbatches if simple else min(active, microbatches, stages - i),
+            microbatches,
+            simple=simple,
+            alternating=alternating,
+        )
         for i in range(stages)
     ]
     line[0].forward_ready = [0.0] * microbatches
@@ -106,7 +133,8 @@ def simulate(
         ready = [(candidate[0], i, candidate) for i, stage in enumerate(line) if (candidate := stage.next_pass())]
         start, i, (_, kind, j) = min(ready)
         stage = line[i]
-        stage.free = end = start + (forward if kind == "forward" else backward)
+        stage.free = end = start + durations[kind][i]
+        stage.last = kind
         if kind == "forward":
             stage.forwards += 1
             if i == stages - 1:
@@ -122,22 +150,12 @@ def simulate(
     return Schedule(tuple(slots), max(stage.free for stage in line), most_in_flight)
 
 
-def makespan_slots(layout: Layout) -> NDArray[np.float64]:
-    """Length of each plan's step in slots, shape (n,).
-
-    A slot is one forward and one backward pass of the slowest stage. Without a pipeline this is the number of
-    microbatches; the excess over it is the bubble. The result equals that of `simulate` for equal stages and immediate
-    transfers, for any ratio of backward to forward (a property test compares them): ``active`` microbatches pass
-    through the pipeline together, one slot apart, and the next ones start when the first returns after ``stages``
-    slots. Virtual stages divide the time to fill the pipeline by their number (Narayanan et al. 2021, arXiv 2104.04473,
-    section 2.2).
-    """
-    stages, microbatches = layout.pipeline_parallel_degree, layout.microbatches
-    together = np.minimum(np.where(layout.simple_pipeline, microbatches, layout.active_microbatches), stages)
-    rounds, remainder = np.divmod(microbatches - 1, np.maximum(together, 1))
-    interleaved = rounds * stages + remainder + stages
-    spans = np.where(layout.simple_pipeline, microbatches + stages - 1, interleaved)
-    return microbatches + (spans - microbatches) / layout.virtual_stages
+def _per_stage(durations: float | Sequence[float], stages: int) -> list[float]:
+    if isinstance(durations, (int, float)):
+        return [float(durations)] * stages
+    if len(durations) != stages:
+        raise ValueError(f"{len(durations)} durations for {stages} stages")
+    return [float(duration) for duration in durations]
 
 
 def in_flight(layout: Layout, stage: int = 0) -> NDArray[np.float64]:

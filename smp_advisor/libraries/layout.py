@@ -116,6 +116,12 @@ class Layout:
     spread_placement: Bools
     """Whether consecutive ranks are data-parallel (``placement_strategy="spread"``), not tensor-parallel."""
 
+    @property
+    def keeps_gathered(self) -> Bools:
+        """Level 3: whether gathered blocks stay gathered from the forward to the backward pass (``shard_grad_op``)."""
+        kept: Bools = (self.prefetched_units == 0) & (self.max_live_parameters >= EVERYTHING)
+        return kept
+
     def __len__(self) -> int:
         return len(self.tensor_parallel_degree)
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smp_advisor.costs.pipeline import in_flight, makespan_slots, simulate
+from smp_advisor.costs.makespan import makespan_seconds, makespan_slots
+from smp_advisor.costs.pipeline import in_flight, simulate
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import Layout
 from smp_advisor.libraries.layouts import layout_of
@@ -40,6 +41,75 @@ def test_array_form_equals_simulation(case: tuple[int, int, int], ratio: float, 
     step = simulate(stages, microbatches, active, backward=ratio, simple=simple)
     slots = makespan_slots(_layout(stages, microbatches, active, simple=simple))[0]
     assert step.makespan == pytest.approx(slots * (1 + ratio))
+
+
+@st.composite
+def uneven(draw: st.DrawFn) -> tuple[list[float], list[float], int, int]:
+    """Durations of the passes of each stage, microbatches, and active microbatches."""
+    stages, microbatches = draw(st.integers(1, 10)), draw(st.integers(1, 24))
+    forward = draw(st.lists(st.floats(0.5, 2.0), min_size=stages, max_size=stages))
+    backward = draw(st.lists(st.floats(0.5, 4.0), min_size=stages, max_size=stages))
+    return forward, backward, microbatches, draw(st.integers(1, microbatches))
+
+
+def _seconds(forward: list[float], backward: list[float], layout: Layout) -> float:
+    """Closed form with every stage a kind of its own."""
+    columns = [np.array(values)[:, np.newaxis] for values in (forward, backward)]
+    return float(makespan_seconds(layout, *columns, [(kind, 1) for kind in range(len(forward))])[0])
+
+
+@given(uneven())
+def test_forward_passes_before_backward_passes_take_the_sum_of_the_stages_and_the_slowest(
+    case: tuple[list[float], list[float], int, int],
+) -> None:
+    forward, backward, microbatches, _ = case
+    stages = len(forward)
+    step = simulate(stages, microbatches, microbatches, forward=forward, backward=backward, simple=True)
+    law = sum(forward) + sum(backward) + (microbatches - 1) * (max(forward) + max(backward))
+    if stages > 1:
+        assert step.makespan == pytest.approx(law)
+    layout = _layout(stages, microbatches, microbatches, simple=True)
+    assert _seconds(forward, backward, layout) == pytest.approx(step.makespan)
+
+
+@given(uneven())
+def test_closed_form_of_unequal_stages_follows_the_simulation(
+    case: tuple[list[float], list[float], int, int],
+) -> None:
+    forward, backward, microbatches, active = case
+    stages = len(forward)
+    every = simulate(stages, microbatches, microbatches, forward=forward, backward=backward).makespan
+    seconds = _seconds(forward, backward, _layout(stages, microbatches, microbatches, simple=False))
+    assert seconds == pytest.approx(every, rel=0.12)
+    assert seconds <= every * (1 + 1e-9)
+    # Few active microbatches and unequal stages: what is ready first is not always best first.
+    few = simulate(stages, microbatches, active, forward=forward, backward=backward).makespan
+    assert _seconds(forward, backward, _layout(stages, microbatches, active, simple=False)) == pytest.approx(
+        few, rel=0.3
+    )
+
+
+@given(st.integers(2, 12), st.integers(1, 24), st.floats(0.3, 3.0), st.floats(1.0, 3.0))
+def test_the_head_on_the_last_stage_lengthens_the_step_as_simulated(
+    stages: int, microbatches: int, last: float, ratio: float
+) -> None:
+    forward = [1.0] * (stages - 1) + [last]
+    backward = [ratio * seconds for seconds in forward]
+    step = simulate(stages, microbatches, microbatches, forward=forward, backward=backward)
+    layout = _layout(stages, microbatches, microbatches, simple=False)
+    assert _seconds(forward, backward, layout) == pytest.approx(step.makespan)
+    # Two kinds of stages instead of as many as there are stages.
+    columns = [np.array(values[-2:])[:, np.newaxis] for values in (forward, backward)]
+    kinds = makespan_seconds(layout, *columns, [(0, stages - 1), (1, 1)])[0]
+    assert kinds == pytest.approx(step.makespan)
+
+
+@given(uneven())
+def test_a_faster_stage_never_lengthens_the_step(case: tuple[list[float], list[float], int, int]) -> None:
+    forward, backward, microbatches, active = case
+    layout = _layout(len(forward), microbatches, active, simple=False)
+    faster = [forward[0] / 2, *forward[1:]]
+    assert _seconds(faster, backward, layout) <= _seconds(forward, backward, layout) * (1 + 1e-9)
 
 
 @given(schedules, st.booleans(), st.floats(0, 1))

@@ -14,7 +14,7 @@ from smp_advisor.cluster import gpu as gpu_board
 from smp_advisor.costs import estimate
 from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, bus_bytes_per_second
 from smp_advisor.costs.compute import model_flops_per_sample
-from smp_advisor.costs.constants import constant, constants
+from smp_advisor.costs.constants import constant, constants, overriding
 from smp_advisor.costs.evaluate import seconds_columns
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import Layout
@@ -181,3 +181,31 @@ def test_faster_gpus_never_make_a_sharded_step_slower(strategy: str, samples: in
     job, cluster = Job(sequence_length=128, precision="bf16", attention="fused"), Cluster(name, nodes)
     faster = Cluster(replace(cluster.instance, peak_tflops=2 * cluster.instance.peak_tflops), nodes)
     assert estimate(model, faster, job, plan).step_seconds <= estimate(model, cluster, job, plan).step_seconds
+
+
+def _communication(strategy: str, *, nodes: int = 2, batch: int = 1) -> float:
+    """Data-parallel seconds of a step that computes next to nothing."""
+    model = Model.from_shape(layers=24, hidden=4096, heads=32, family="llama")
+    plan = Plan(library="fsdp", precision="bf16", batch_size=batch, sharding_strategy=strategy)
+    job, cluster = Job(sequence_length=16, precision="bf16", attention="fused"), Cluster(P4D, nodes)
+    faster = Cluster(replace(cluster.instance, peak_tflops=1e6, fp8_tflops=0.0), nodes)
+    with overriding({"time.launch_seconds_per_block": 1e-12}):
+        return estimate(model, faster, job, plan).time.data_parallel_seconds
+
+
+def test_keeping_parameters_gathered_moves_twice_their_volume_instead_of_three_times() -> None:
+    assert _communication("shard_grad_op") / _communication("full_shard") == pytest.approx(2 / 3, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("keeping", "freeing"), [("shard_grad_op", "full_shard"), ("_hybrid_shard_zero2", "hybrid_shard")]
+)
+def test_keeping_parameters_gathered_wins_where_communication_is_visible(keeping: str, freeing: str) -> None:
+    model = Model.from_shape(layers=24, hidden=2048, heads=16, family="llama")
+    job, cluster = Job(sequence_length=1024, precision="bf16", attention="fused"), Cluster(P4D, 4)
+    fast, slow = (
+        estimate(model, cluster, job, Plan(library="fsdp", precision="bf16", batch_size=1, sharding_strategy=name))
+        for name in (keeping, freeing)
+    )
+    assert fast.fits
+    assert fast.step_seconds < slow.step_seconds
