@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from smp_advisor.costs.pipeline import in_flight
 from smp_advisor.costs.state import vocabulary_shards
+from smp_advisor.elementwise import anywhere, ceil, maximum, minimum, where
 from smp_advisor.libraries.layout import CONTIGUOUS
 from smp_advisor.libraries.state_bytes import RETURNED_HALF_LOGIT_BYTES
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from smp_advisor.costs.partition import Stage
     from smp_advisor.costs.world import World
+    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.block import Attention, Block
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-    Floats = NDArray[np.float64]
 
 __all__ = ["activation_bytes", "block_saved_bytes", "offloaded_activation_bytes"]
 
@@ -36,7 +33,7 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
     element = world.bytes_per_element
     saved = block.saved
     # The library's fused layers replace the model's own activation function under tensor parallelism.
-    unfused = np.where(tp == 1, saved.unfused_split_elements, 0.0)
+    unfused = where(tp == 1, saved.unfused_split_elements, 0.0)
     half = saved.half_replicated_bytes if element == 2 else 0.0
     split: float = saved.split_elements
     if layout.state_bytes.fused_kernels:
@@ -49,12 +46,12 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
         unfused = 2 * unfused  # as separate operations it runs in fp32
     replicated = element * saved.replicated_elements + saved.replicated_bytes + half
     divided = element * (split + unfused) + saved.split_bytes
-    total = (replicated / np.where(layout.sequence_parallel, tp, 1) + divided / tp) * world.microbatch_tokens
+    total = (replicated / where(layout.sequence_parallel, tp, 1) + divided / tp) * world.microbatch_tokens
     eager = element * saved.eager_split_elements * world.microbatch_tokens
     if job.attention == "eager":
         total = total + eager / tp
     elif block.attentions and not block.attentions[0].fusible:
-        total = total + np.where(tp == 1, eager, 0.0)
+        total = total + where(tp == 1, eager, 0.0)
     for attention in block.attentions:
         total = total + _attention_bytes(attention, layout, world, job)
     return total
@@ -68,27 +65,27 @@ def _attention_bytes(attention: Attention, layout: Layout, world: World, job: Jo
     if job.attention == "fused" and attention.fusible:
         return statistics
     score = attention.eager_score_bytes(element, autocast=layout.state_bytes.cast_bytes > 0)
-    scores = score * tokens * attention.keys_per_query(world.sequence_length)
-    scores = np.where(layout.selective_recomputation, 0.0, scores)
+    scores: Floats = score * tokens * attention.keys_per_query(world.sequence_length)
+    scores = where(layout.selective_recomputation, 0.0, scores)
     # The library's own layers, used under tensor parallelism, always have a fused form.
-    return np.where(tp == 1, scores, statistics) if job.attention == "fused" else scores
+    return where(tp == 1, scores, statistics) if job.attention == "fused" else scores
 
 
-def unit_layers(layout: Layout, stage: Stage) -> NDArray[np.int64]:
+def unit_layers(layout: Layout, stage: Stage) -> Floats:
     """Blocks per recomputed unit, shape (n,); 0 without checkpointing."""
     layers = max(stage.layers, 1)
-    return np.where(layout.checkpoint_layers == CONTIGUOUS, layers, np.minimum(layout.checkpoint_layers, layers))
+    return where(layout.checkpoint_layers == CONTIGUOUS, layers, minimum(layout.checkpoint_layers, layers))
 
 
 def _checkpoint_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
     """Checkpointed inputs of one microbatch on one stage, one per unit, bytes per GPU."""
-    unit = np.maximum(unit_layers(layout, stage), 1)
-    split = np.where(layout.split_checkpoints | layout.sequence_parallel, layout.tensor_parallel_degree, 1)
-    total = np.zeros(len(layout))
+    unit = maximum(unit_layers(layout, stage), 1)
+    split = where(layout.split_checkpoints | layout.sequence_parallel, layout.tensor_parallel_degree, 1)
+    total: Floats = 0.0
     for group, count in zip(model.groups, stage.block_counts, strict=True):
         width = world.bytes_per_element * group.block.hidden
         # Every unit saves its own input. The encoder's output, which all of them read, is saved once.
-        tensors = np.ceil(count / unit) + (group.block.input_tensors - 1 if count else 0)
+        tensors = ceil(count / unit) + (group.block.input_tensors - 1 if count else 0)
         total = total + tensors * width * world.microbatch_tokens / split
     return total
 
@@ -102,18 +99,18 @@ def _resident_checkpoints(model: Model, layout: Layout, world: World, stage: Sta
     """
     running = _checkpoint_bytes(model, layout, world, stage)
     everything = running * in_flight(layout, stage.index)
-    units = np.maximum(np.ceil(stage.layers / np.maximum(unit_layers(layout, stage), 1)), 1)
+    units = maximum(ceil(stage.layers / maximum(unit_layers(layout, stage), 1)), 1)
     loaded = layout.activation_loading_horizon * running / units
-    without_waiting = running + np.minimum(everything - running, loaded)
-    remaining = np.where(layout.offload_running, np.minimum(running, loaded), without_waiting)
-    on_gpu = np.where(layout.offload_activations, remaining, everything)
+    without_waiting = running + minimum(everything - running, loaded)
+    remaining = where(layout.offload_running, minimum(running, loaded), without_waiting)
+    on_gpu = where(layout.offload_activations, remaining, everything)
     return on_gpu, everything - on_gpu
 
 
 def offloaded_activation_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
     """Host memory of the offloaded activations of one GPU."""
-    if not layout.offload_activations.any():
-        return np.zeros(len(layout))
+    if not anywhere(layout.offload_activations):
+        return 0.0
     return _resident_checkpoints(model, layout, world, stage)[1]
 
 
@@ -130,29 +127,27 @@ def activation_bytes(
     element = world.bytes_per_element
     checkpointed = layout.checkpoint_layers != 0
     flight = in_flight(layout, stage.index)
-    every = sum(
-        (count * bytes_ for count, bytes_ in zip(stage.block_counts, saved, strict=True)), np.zeros(len(layout))
-    )
-    largest = np.zeros(len(layout))
+    every = sum((count * bytes_ for count, bytes_ in zip(stage.block_counts, saved, strict=True)), 0.0)
+    largest: Floats = 0.0
     for count, bytes_ in zip(stage.block_counts, saved, strict=True):
         if count:
-            largest = np.maximum(largest, bytes_)
+            largest = maximum(largest, bytes_)
     inputs, _ = _resident_checkpoints(model, layout, world, stage)
     unit = unit_layers(layout, stage)
     share = 1 / layout.checkpoint_period
-    outside = np.zeros(len(layout))
+    outside: Floats = 0.0
     if stage.first:  # embedding dropout mask, one byte per element
         outside = outside + model.shape.hidden * world.microbatch_tokens * flight
     if stage.last:  # final norm and head input
         outside = outside + 2 * element * model.shape.hidden * world.microbatch_tokens * flight
-    outside = outside / np.where(layout.sequence_parallel, layout.tensor_parallel_degree, 1)
+    outside = outside / where(layout.sequence_parallel, layout.tensor_parallel_degree, 1)
     if stage.first and model.outside_elements:
         outside = outside + element * model.outside_elements * world.microbatch_tokens * flight
     outside = outside + _position_bias_bytes(model, layout, world, stage) * flight
     logits = _logits_bytes(model, layout, world, stage)
-    recomputed = np.where(checkpointed, np.where(unit == stage.layers, every, largest * unit), 0.0)
+    recomputed = where(checkpointed, where(unit == stage.layers, every, largest * unit), 0.0)
     return {
-        "activations": np.where(checkpointed, inputs * share + every * flight * (1 - share), every * flight) + outside,
+        "activations": where(checkpointed, inputs * share + every * flight * (1 - share), every * flight) + outside,
         "recomputation": recomputed,
         "logits": logits,
     }
@@ -160,7 +155,8 @@ def activation_bytes(
 
 def _position_bias_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
     """Bytes of the biases that each stack adds to its scores, and of the gradients of the running stack's biases."""
-    saved, gradients = np.zeros(len(layout)), np.zeros(len(layout))
+    saved: Floats = 0.0
+    gradients: Floats = 0.0
     for group, count in zip(model.groups, stage.block_counts, strict=True):
         biased = [attention for attention in group.block.attentions if attention.position_biases] if count else []
         for attention in biased:
@@ -171,7 +167,7 @@ def _position_bias_bytes(model: Model, layout: Layout, world: World, stage: Stag
             )
             biases = world.bytes_per_element * heads * world.microbatch_tokens * keys
             saved = saved + biases
-            gradients = np.maximum(gradients, len(biased) * biases)
+            gradients = maximum(gradients, len(biased) * biases)
     return saved + gradients
 
 
@@ -182,9 +178,9 @@ def _logits_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> F
     the last stage runs the backward pass immediately.
     """
     if not stage.last:
-        return np.zeros(len(layout))
+        return 0.0
     rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
-    microbatches = np.where(layout.simple_pipeline, in_flight(layout, stage.index), 1)
+    microbatches = where(layout.simple_pipeline, in_flight(layout, stage.index), 1)
     columns = model.head.outputs / vocabulary_shards(model, layout)
     logit_bytes = layout.state_bytes.logit_bytes
     if not model.head.loss_in_fp32 and world.bytes_per_element == 2 and not layout.state_bytes.cast_bytes:
@@ -193,6 +189,4 @@ def _logits_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> F
     # The output weight's gradient before its accumulation. A frozen weight has none; with sharded parameters it is a
     # buffer of the reduction.
     trained = layout.state_bytes.frozen_bytes is None
-    return logits + np.where(
-        layout.shard_level < 3, trained * world.bytes_per_element * model.shape.hidden * columns, 0.0
-    )
+    return logits + where(layout.shard_level < 3, trained * world.bytes_per_element * model.shape.hidden * columns, 0.0)

@@ -5,21 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from smp_advisor.costs.constants import constant, fp32_peak_tflops, gpu_constant
+from smp_advisor.elementwise import ceil, common_divisor, maximum, where
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from smp_advisor.cluster.instance import Instance
     from smp_advisor.costs.world import World
+    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.block import Attention, Block, Matmul
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-    Floats = NDArray[np.float64]
 
 __all__ = [
     "BlockSeconds",
@@ -76,19 +73,17 @@ def _share_of_peak(rows: Floats, columns: Floats, inner: Floats, copies: Floats 
     """
     processors = gpu_constant("multiprocessors", gpu)
     smoothing = constant("time.wave_quantization")
-    best = np.zeros(np.broadcast_shapes(np.shape(rows), np.shape(columns)))
+    best: Floats = 0.0
     for height, width, rate in _TILES:
-        tiles = np.ceil(rows / height) * np.ceil(columns / width)
+        tiles = ceil(rows / height) * ceil(columns / width)
         waves = tiles * copies / processors
         # Concurrent kernels and uneven clocks reduce the effect of the last wave.
-        used = rows * columns / (tiles * height * width) * waves / (waves + smoothing * (np.ceil(waves) - waves))
-        best = np.maximum(best, rate * used)
+        used = rows * columns / (tiles * height * width) * waves / (waves + smoothing * (ceil(waves) - waves))
+        best = maximum(best, rate * used)
     result: Floats = best * inner / (inner + constant("time.matmul_half_inner"))
     # Tensor cores read 16 bytes (8 elements) at a time. Full lines of 128 bytes are fastest.
-    shortest = np.gcd(np.gcd(np.asarray(inner, dtype=np.int64), np.asarray(columns, dtype=np.int64)), 64)
-    lines = np.where(
-        shortest >= 64, 1.0, np.where(shortest >= 8, constant("time.part_aligned"), constant("time.unaligned"))
-    )
+    shortest = common_divisor(common_divisor(inner, columns), 64)
+    lines = where(shortest >= 64, 1.0, where(shortest >= 8, constant("time.part_aligned"), constant("time.unaligned")))
     return result * lines
 
 
@@ -109,30 +104,29 @@ def _product_seconds(
     )
     arithmetic = 2 * rows * columns * inner / (peak_flops(instance, job, products_of_weights=weights) * efficiency)
     traffic = element * (rows * inner + inner * columns + rows * columns)
-    return copies * np.maximum(arithmetic, traffic / memory_bandwidth(instance))
+    return copies * maximum(arithmetic, traffic / memory_bandwidth(instance))
 
 
 def _matmuls_seconds(matmuls: tuple[Matmul, ...], layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
-    """Seconds of all products of weights of a block, computed as arrays of shape (products, n) and summed."""
-
-    def column(values: list[float]) -> Floats:
-        return np.array(values, dtype=np.float64)[:, np.newaxis]
-
+    """Seconds of all products of weights of a block."""
     tp, ep = layout.tensor_parallel_degree, layout.expert_parallel_degree
-    columns = column([m.outputs for m in matmuls]) / np.where(column([m.split == "column" for m in matmuls]), tp, 1)
-    inner = column([m.inputs for m in matmuls]) / np.where(column([m.split == "row" for m in matmuls]), tp, 1)
-    # Expert parallelism: a GPU has fewer experts, and each processes the tokens of more GPUs.
-    experts = np.maximum(column([m.experts for m in matmuls]) / ep, 1.0)
-    rows = world.microbatch_tokens * column([m.weights_per_token * m.rows_per_token for m in matmuls]) / experts
-    seconds = _product_seconds(rows, columns, inner, experts, instance, job, world.bytes_per_element, weights=True)
-    total: Floats = seconds.sum(axis=0)
+    total: Floats = 0.0
+    for m in matmuls:
+        columns = m.outputs / (tp if m.split == "column" else 1)
+        inner = m.inputs / (tp if m.split == "row" else 1)
+        # Expert parallelism: a GPU has fewer experts, and each processes the tokens of more GPUs.
+        experts = maximum(m.experts / ep, 1.0)
+        rows = world.microbatch_tokens * (m.weights_per_token * m.rows_per_token) / experts
+        total = total + _product_seconds(
+            rows, columns, inner, experts, instance, job, world.bytes_per_element, weights=True
+        )
     return total
 
 
 def _attention_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
     """Seconds of scores, softmax and the product with the values."""
     tp = layout.tensor_parallel_degree
-    total = np.zeros(len(tp))
+    total: Floats = 0.0
     for attention in block.attentions:
         if job.attention == "eager":
             total = total + _eager_seconds(attention, layout, world, instance, job)
@@ -140,7 +134,7 @@ def _attention_seconds(block: Block, layout: Layout, world: World, instance: Ins
             total = total + _fused_seconds(attention, layout, world, instance, job)
         else:
             # Only the library's own layers, used under tensor parallelism, have a fused form.
-            total = total + np.where(
+            total = total + where(
                 tp == 1,
                 _eager_seconds(attention, layout, world, instance, job),
                 _fused_seconds(attention, layout, world, instance, job),
@@ -163,8 +157,8 @@ def _eager_seconds(attention: Attention, layout: Layout, world: World, instance:
     """Seconds of two products and of the element-wise operations on the scores between them."""
     heads = attention.heads / layout.tensor_parallel_degree
     rows = world.sequence_length / layout.context_parallel_degree
-    keys = np.full(len(heads), float(attention.keys_per_query(world.sequence_length)))
-    width = np.full(len(heads), float(attention.head_dim))
+    keys = float(attention.keys_per_query(world.sequence_length))
+    width = float(attention.head_dim)
     copies = heads * world.microbatch_samples
     scores = heads * world.microbatch_tokens * keys * world.bytes_per_element
     seconds: Floats = constant("time.eager_score_passes") * scores / memory_bandwidth(instance)
@@ -177,7 +171,7 @@ def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floa
     """Seconds to dequantize a block's weights, once for every pass, shape (n,)."""
     state_bytes = layout.state_bytes
     if state_bytes.frozen_bytes is None or state_bytes.frozen_bytes >= state_bytes.compute_bytes:
-        return np.zeros(len(layout))
+        return 0.0
     moved = (state_bytes.frozen_bytes + state_bytes.compute_bytes) * block.parameters / layout.tensor_parallel_degree
     return moved / memory_bandwidth(instance)
 
@@ -192,8 +186,8 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
     attention = _attention_seconds(block, layout, world, instance, job)
     products = _matmuls_seconds(block.matmuls, layout, world, instance, job)
     # The library's fused layers replace the model's own activation function under tensor parallelism.
-    unfused = np.where(tp == 1, block.unfused_split_traffic_elements, 0.0)
-    replicated = block.traffic_elements / np.where(layout.sequence_parallel, tp, 1)
+    unfused = where(tp == 1, block.unfused_split_traffic_elements, 0.0)
+    replicated = block.traffic_elements / where(layout.sequence_parallel, tp, 1)
     elements = replicated + (block.split_traffic_elements + unfused) / tp
     moved = constant("time.elementwise_share") * elements * world.bytes_per_element * world.microbatch_tokens
     moved = moved / memory_bandwidth(instance)
@@ -204,21 +198,19 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
     fused = job.attention == "fused" and all(attention.fusible for attention in block.attentions)
     backward_share = 2.5 / gpu_constant("attention_backward_share", instance.gpu) if fused else 2.0
     return BlockSeconds(
-        forward=np.maximum(products + unpacking + attention + moved, launch),
-        backward=np.maximum(passes * products + unpacking + 2 * moved + backward_share * attention, 2 * launch),
+        forward=maximum(products + unpacking + attention + moved, launch),
+        backward=maximum(passes * products + unpacking + 2 * moved + backward_share * attention, 2 * launch),
         core_attention=attention,
     )
 
 
-def head_seconds(
-    model: Model, layout: Layout, world: World, instance: Instance, job: Job, shards: Floats
-) -> tuple[Floats, Floats]:
+def head_seconds(model: Model, world: World, instance: Instance, job: Job, shards: Floats) -> tuple[Floats, Floats]:
     """Seconds of output projection, softmax and loss of one microbatch: (forward, backward), shape (n,) each."""
     if model.head.kind == "none":
-        return np.zeros(len(layout)), np.zeros(len(layout))
+        return 0.0, 0.0
     rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
     columns = model.head.outputs / shards
-    inner = np.full(len(layout), float(model.shape.hidden))
+    inner = float(model.shape.hidden)
     product = _product_seconds(rows, columns, inner, 1.0, instance, job, world.bytes_per_element)
     dense = 2 * rows * model.head.extra_matmul_parameters / (peak_flops(instance, job) * 0.5)
     # Logits are read and written about four times in fp32: copy, softmax, loss, gradient.

@@ -4,35 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, bus_bytes_per_second
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.state import trained_parameters
+from smp_advisor.elementwise import anywhere, ceil, maximum, minimum, where
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.passes import Passes
     from smp_advisor.costs.state import LocalParameters
     from smp_advisor.costs.world import World
+    from smp_advisor.elementwise import Bools, Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.model import Model
 
-    Floats = NDArray[np.float64]
 
 __all__ = ["data_parallel_seconds"]
 
 
-def _exposed(communication: Floats, compute: Floats, inside: NDArray[np.bool_]) -> Floats:
+def _exposed(communication: Floats, compute: Floats, inside: Bools) -> Floats:
     """Seconds that communication adds to concurrent compute.
 
     These are the excess over compute and a share of the shorter of both. A collective inside a node uses memory
     bandwidth and multiprocessors at NVLink's rate; one that waits for the network uses far less.
     """
-    share = np.where(inside, constant("time.contention_in_node"), constant("time.contention_across_nodes"))
-    exposed: Floats = np.maximum(communication - compute, 0.0) + share * np.minimum(communication, compute)
+    share = where(inside, constant("time.contention_in_node"), constant("time.contention_across_nodes"))
+    exposed: Floats = maximum(communication - compute, 0.0) + share * minimum(communication, compute)
     return exposed
 
 
@@ -41,8 +38,8 @@ def _sharded_seconds(cluster: Cluster, bytes_: Floats, world: World) -> Floats:
 
     A message passes the entire ring, so large groups wait for its hops rather than for its bytes.
     """
-    messages = np.ceil(bytes_ / (constant("communication.bucket_mib") * 2**20))
-    per_message = all_gather_seconds(cluster, bytes_ / np.maximum(messages, 1), world.shards, world.data_stride)
+    messages = ceil(bytes_ / (constant("communication.bucket_mib") * 2**20))
+    per_message = all_gather_seconds(cluster, bytes_ / maximum(messages, 1), world.shards, world.data_stride)
     seconds: Floats = messages * per_message
     return seconds
 
@@ -70,8 +67,8 @@ def data_parallel_seconds(
     # The data-parallel group of replicated modules includes entire tensor-parallel groups. A node has one such group
     # per pipeline stage.
     tp = layout.tensor_parallel_degree
-    wide = np.where(
-        layout.spread_placement | layout.pipeline_outermost, 1, np.clip(world.gpus_per_node // tp, 1, degree)
+    wide = where(
+        layout.spread_placement | layout.pipeline_outermost, 1, minimum(maximum(world.gpus_per_node // tp, 1), degree)
     )
     trained = trained_parameters(local, layout)
     split = trained.split + trained.experts
@@ -81,21 +78,21 @@ def data_parallel_seconds(
     gradient_bytes = state.reduced_bytes * trained.total
     inside = bus_bytes_per_second(cluster, reduction, stride)[1]
     forward = passes.forward + passes.exchange_forward
-    by_level = np.zeros(len(layout))
+    by_level: Floats = 0.0
     # Each level is computed only if some plan has it.
-    if (level == 0).any():
+    if anywhere(level == 0):
         reduced = all_reduce_seconds(cluster, state.reduced_bytes * split, reduction, stride) + all_reduce_seconds(
             cluster, state.reduced_bytes * trained.replicated, dp, wide
         )
         by_level = _exposed(reduced, last, inside)
-    if ((level == 1) | (level == 2)).any():
+    if anywhere((level == 1) | (level == 2)):
         scattered = _sharded_seconds(cluster, gradient_bytes, world) + all_reduce_seconds(
             cluster, gradient_bytes / world.shards, reduction // world.shards, world.shards * stride
         )
         gathered = _sharded_seconds(cluster, state.compute_bytes * trained.total, world)
-        waited = np.where(layout.gather_after_step, gathered, _exposed(gathered, forward, inside))
-        by_level = np.where(level == 0, by_level, _exposed(scattered, last, inside) + waited)
-    if not (level >= 3).any():
+        waited = where(layout.gather_after_step, gathered, _exposed(gathered, forward, inside))
+        by_level = where(level == 0, by_level, _exposed(scattered, last, inside) + waited)
+    if not anywhere(level >= 3):
         return by_level
 
     # One all-gather per block: each has the start-up time of a collective.
@@ -105,18 +102,18 @@ def data_parallel_seconds(
     across = all_reduce_seconds(
         cluster,
         gradient_bytes / world.shards,
-        np.maximum(reduction // world.shards, 1),
+        maximum(reduction // world.shards, 1),
         world.shards * tp,
     )
     backward = passes.backward + passes.recomputation + passes.exchange_backward
     sharing = bus_bytes_per_second(cluster, world.shards, tp)[1]
-    within = np.where(layout.keeps_gathered, 0.0, gather) + scatter
+    within = where(layout.keeps_gathered, 0.0, gather) + scatter
     per_microbatch = _exposed(gather, forward, sharing) + _exposed(within, backward, sharing)
     # If the shards are within a node, only the reduction across nodes uses the network, concurrently with compute and
     # gathers. Otherwise, the part of the backward pass without gathers hides it.
-    concurrent = np.maximum(across - np.maximum(within, last), 0.0) + constant(
-        "time.contention_across_nodes"
-    ) * np.minimum(across, last)
-    after = _exposed(across, np.maximum(last - within, 0.0), np.zeros_like(sharing))
-    fully = layout.microbatches * per_microbatch + np.where(sharing, concurrent, after)
-    return np.where(level >= 3, fully, by_level)
+    concurrent = maximum(across - maximum(within, last), 0.0) + constant("time.contention_across_nodes") * minimum(
+        across, last
+    )
+    after = _exposed(across, maximum(last - within, 0.0), inside=False)
+    fully = layout.microbatches * per_microbatch + where(sharing, concurrent, after)
+    return where(level >= 3, fully, by_level)

@@ -18,6 +18,7 @@ from smp_advisor.costs.pipeline import in_flight
 from smp_advisor.costs.state import vocabulary_shards
 from smp_advisor.costs.step_time import step_seconds
 from smp_advisor.costs.world import World
+from smp_advisor.elementwise import largest, smallest
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.families import supports_tensor_parallelism
 from smp_advisor.libraries.groups import global_batch_size
@@ -27,18 +28,18 @@ from smp_advisor.libraries.schema import schema
 from smp_advisor.workload.stack import AUTO, stack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.partition import Stage
+    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-    Floats = NDArray[np.float64]
 
 __all__ = ["MemoryColumns", "estimate", "estimate_many", "fit_probability", "memory_columns", "seconds_columns"]
 
@@ -49,29 +50,32 @@ _TIME_PARTS = tuple(StepTime.__dataclass_fields__)
 class MemoryColumns:
     """Memory of n plans, arrays of shape (n,)."""
 
-    peak_bytes: Floats
+    peak_bytes: NDArray[np.float64]
     """Peak of the largest stage, with all memory that the allocator reserves while there is room."""
-    needed_bytes: Floats
+    needed_bytes: NDArray[np.float64]
     """Required memory of the largest stage, without memory that the allocator can release."""
-    margin: Floats
+    margin: NDArray[np.float64]
     """Free memory in standard deviations of its error, for the stage with the least."""
-    host_bytes_per_node: Floats
+    host_bytes_per_node: NDArray[np.float64]
 
 
-def _by_pipeline_degree(layout: Layout) -> list[tuple[int, NDArray[np.intp], Layout]]:
-    """Rows of each pipeline degree, and their layout. Plans of one degree share their stages."""
+_ROWS_AT_ONCE = 8192
+"""Rows of one evaluation. The temporary arrays of larger ones do not stay in the processor's cache."""
+
+
+def _parts(layout: Layout) -> Iterator[tuple[int, NDArray[np.intp], Layout]]:
+    """Rows with one pipeline degree, which share their stages: (degree, rows, layout of the rows)."""
     degrees = layout.pipeline_parallel_degree
-    if len(layout) and (degrees == degrees[0]).all():
-        return [(int(degrees[0]), np.arange(len(layout)), layout)]
-    by_degree = [(int(degree), np.flatnonzero(degrees == degree)) for degree in np.unique(degrees)]
-    return [(degree, rows, layout.take(rows)) for degree, rows in by_degree]
+    for degree in np.unique(degrees):
+        rows = np.flatnonzero(degrees == degree)
+        for part, columns in layout.take(rows).slices(_ROWS_AT_ONCE):
+            yield int(degree), rows[part], columns
 
 
 def _kinds_bytes(
-    model: Model, cluster: Cluster, job: Job, layout: Layout, degree: int
+    model: Model, job: Job, layout: Layout, world: World, degree: int
 ) -> list[tuple[Stage, dict[str, Floats], Floats]]:
     """(stage, bytes by category, host bytes) of each kind of stage."""
-    world = World.of(model, cluster, job, layout)
     saved = tuple(block_saved_bytes(group.block, layout, world, job) for group in model.groups)
     return [
         (
@@ -93,17 +97,16 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
     model = _trained(model, job)
     usable = cluster.instance.usable_gpu_memory_gib * GIB
     peak, required, margin, host = (np.zeros(len(layout)) for _ in range(4))
-    for degree, rows, part in _by_pipeline_degree(layout):
-        kinds = _kinds_bytes(model, cluster, job, part, degree)
-        totals = np.stack([sum(by.values(), np.zeros(len(rows))) for _, by, _ in kinds])
+    for degree, rows, part in _parts(layout):
+        kinds = _kinds_bytes(model, job, part, World.of(model, cluster, job, part), degree)
         shards = vocabulary_shards(model, part)
-        errors = np.stack([memory_error_bytes(by, shards, model.activation_band) for _, by, _ in kinds])
-        needed = np.stack([needed_bytes(by) for _, by, _ in kinds])
-        peak[rows] = totals.max(axis=0)
-        required[rows] = needed.max(axis=0)
-        margin[rows] = ((usable - needed) / errors).min(axis=0)
+        errors = [memory_error_bytes(by, shards, model.activation_band) for _, by, _ in kinds]
+        needed = [needed_bytes(by) for _, by, _ in kinds]
+        peak[rows] = largest([sum(by.values(), 0.0) for _, by, _ in kinds])
+        required[rows] = largest(needed)
+        margin[rows] = smallest([(usable - n) / error for n, error in zip(needed, errors, strict=True)])
         # A node may have several stages. Each of its GPUs is counted with the largest.
-        host[rows] = np.stack([h for _, _, h in kinds]).max(axis=0) * cluster.instance.gpus
+        host[rows] = largest([h for _, _, h in kinds]) * cluster.instance.gpus
     return MemoryColumns(peak_bytes=peak, needed_bytes=required, margin=margin, host_bytes_per_node=host)
 
 
@@ -112,11 +115,11 @@ def fit_probability(margin: float) -> float:
     return NormalDist().cdf(margin)
 
 
-def seconds_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> dict[str, Floats]:
+def seconds_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> dict[str, NDArray[np.float64]]:
     """Step time of n plans by part (the fields of `StepTime`), arrays of shape (n,)."""
     model = _trained(model, job)
     result = {name: np.zeros(len(layout)) for name in _TIME_PARTS}
-    for degree, rows, part in _by_pipeline_degree(layout):
+    for degree, rows, part in _parts(layout):
         world = World.of(model, cluster, job, part)
         for name, values in step_seconds(model, cluster, job, part, world, degree).items():
             result[name][rows] = values
@@ -131,46 +134,37 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     PlanError
         The plan does not match the cluster, the model or the job.
     """
-    return estimate_many(model, cluster, job, [plan])[0]
+    check_against(plan, cluster, model, job)
+    ((_, layout),) = layout_of([plan], job, cluster).slices(1)
+    degree = plan.pipeline_parallel_degree
+    model = _trained(model, job)
+    world = World.of(model, cluster, job, layout)
+    seconds = step_seconds(model, cluster, job, layout, world, degree)
+    kinds = _kinds_bytes(model, job, layout, world, degree)
+    shards = vocabulary_shards(model, layout)
+    return _value(
+        model,
+        cluster,
+        job,
+        plan,
+        memory=_memory(model, degree, kinds),
+        time=StepTime(**{name: float(part) for name, part in seconds.items()}),
+        error_bytes=[float(memory_error_bytes(by, shards, model.activation_band)) for _, by, _ in kinds],
+        needed=[float(needed_bytes(by)) for _, by, _ in kinds],
+        host=max(float(h) for _, _, h in kinds) * cluster.instance.gpus,
+        flight=int(in_flight(layout)),
+        kind=str(plan_kinds(layout, cluster)),
+    )
 
 
 def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan]) -> list[Estimate]:
-    """Costs of several plans, evaluated together. The figures equal those of `estimate`."""
-    for plan in plans:
-        check_against(plan, cluster, model, job)
-    if not plans:
-        return []
-    layout = layout_of(plans, job, cluster)
-    model = _trained(model, job)
-    seconds = seconds_columns(model, cluster, job, layout)
-    result: list[Estimate | None] = [None] * len(plans)
-    for degree, rows, part in _by_pipeline_degree(layout):
-        kinds = _kinds_bytes(model, cluster, job, part, degree)
-        flight = in_flight(part)
-        kinds_of_plan = plan_kinds(part, cluster)
-        shards = vocabulary_shards(model, part)
-        errors = [memory_error_bytes(by, shards, model.activation_band) for _, by, _ in kinds]
-        needed = [needed_bytes(by) for _, by, _ in kinds]
-        for position, row in enumerate(rows):
-            result[row] = _value(
-                model,
-                cluster,
-                job,
-                plans[row],
-                memory=_memory(model, degree, kinds, position),
-                time=StepTime(**{name: float(values[row]) for name, values in seconds.items()}),
-                error_bytes=[float(error[position]) for error in errors],
-                needed=[float(values[position]) for values in needed],
-                host=max(float(h[position]) for _, _, h in kinds) * cluster.instance.gpus,
-                flight=int(flight[position]),
-                kind=str(kinds_of_plan[position]),
-            )
-    return [value for value in result if value is not None]
+    """Costs of several plans."""
+    return [estimate(model, cluster, job, plan) for plan in plans]
 
 
-def _memory(model: Model, degree: int, kinds: list[tuple[Stage, dict[str, Floats], Floats]], position: int) -> Memory:
+def _memory(model: Model, degree: int, kinds: list[tuple[Stage, dict[str, Floats], Floats]]) -> Memory:
     by_kind = {
-        stage.kind: {category: float(by[category.removesuffix("_gib")][position]) / GIB for category in CATEGORIES}
+        stage.kind: {category: float(by[category.removesuffix("_gib")]) / GIB for category in CATEGORIES}
         for stage, by, _ in kinds
     }
     return Memory(

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from smp_advisor.costs.activations import offloaded_activation_bytes
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.partition import stage_kinds
 from smp_advisor.costs.state import owned_parameters
+from smp_advisor.elementwise import anywhere, largest, maximum, minimum, where
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.state import LocalParameters
     from smp_advisor.costs.world import World
+    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.model import Model
 
-    Floats = NDArray[np.float64]
 
 __all__ = ["activation_copy_seconds", "state_copy_seconds"]
 
@@ -33,26 +30,24 @@ def state_copy_seconds(
     Every microbatch copies the shard of the parameters to the GPU twice, for the forward and the backward pass, and its
     gradients to the host.
     """
-    if not layout.offload_state.any():
-        return np.zeros(len(layout))
+    if not anywhere(layout.offload_state):
+        return 0.0
     state = layout.state_bytes
     moved = (2 * state.parameter_bytes + state.gradient_bytes) * owned_parameters(local, layout, world)
     seconds = layout.microbatches * moved / (cluster.instance.host_link_gb_per_s * 1e9)
-    exposed: Floats = np.maximum(seconds - constant("time.overlap") * compute, 0.0)
-    return np.where(layout.offload_state, exposed, 0.0)
+    exposed: Floats = maximum(seconds - constant("time.overlap") * compute, 0.0)
+    return where(layout.offload_state, exposed, 0.0)
 
 
 def activation_copy_seconds(
     model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, compute: Floats
 ) -> Floats:
     """Seconds of copies of activations to the host and back that compute does not hide."""
-    if not layout.offload_activations.any():
-        return np.zeros(len(layout))
-    moved = np.stack(
-        [offloaded_activation_bytes(model, layout, world, stage) for stage in stage_kinds(model, degree)]
-    ).max(axis=0)
+    if not anywhere(layout.offload_activations):
+        return 0.0
+    moved = largest([offloaded_activation_bytes(model, layout, world, stage) for stage in stage_kinds(model, degree)])
     # Host memory has room for one round of microbatches in flight. Every microbatch of the step is copied through it.
-    rounds = layout.microbatches / np.maximum(np.minimum(layout.active_microbatches, layout.microbatches), 1)
+    rounds = layout.microbatches / maximum(minimum(layout.active_microbatches, layout.microbatches), 1)
     seconds = 2 * moved * rounds / (cluster.instance.host_link_gb_per_s * 1e9)
-    exposed: Floats = np.maximum(seconds - constant("time.overlap") * compute, 0.0)
+    exposed: Floats = maximum(seconds - constant("time.overlap") * compute, 0.0)
     return exposed

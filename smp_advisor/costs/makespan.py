@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
+from smp_advisor.elementwise import anywhere, inverted, largest, maximum, minimum, where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
 
-    Floats = NDArray[np.float64]
 
 __all__ = ["makespan_seconds", "makespan_slots"]
 
@@ -28,20 +26,22 @@ def makespan_slots(layout: Layout) -> Floats:
     divide the time to fill the pipeline by their number (Narayanan et al. 2021, arXiv 2104.04473, section 2.2).
     """
     stages, microbatches = layout.pipeline_parallel_degree, layout.microbatches
-    together = np.minimum(np.where(layout.simple_pipeline, microbatches, layout.active_microbatches), stages)
-    rounds, remainder = np.divmod(microbatches - 1, np.maximum(together, 1))
+    together = minimum(where(layout.simple_pipeline, microbatches, layout.active_microbatches), stages)
+    rounds, remainder = divmod(microbatches - 1, maximum(together, 1))
     interleaved = rounds * stages + remainder + stages
-    spans = np.where(layout.simple_pipeline, microbatches + stages - 1, interleaved)
+    spans = where(layout.simple_pipeline, microbatches + stages - 1, interleaved)
     return microbatches + (spans - microbatches) / layout.virtual_stages
 
 
-def makespan_seconds(layout: Layout, forward: Floats, backward: Floats, runs: Sequence[tuple[int, int]]) -> Floats:
+def makespan_seconds(
+    layout: Layout, forward: Sequence[Floats], backward: Sequence[Floats], runs: Sequence[tuple[int, int]]
+) -> Floats:
     """Length of each plan's step in seconds, shape (n,), with immediate transfers.
 
     Parameters
     ----------
     forward, backward
-        Seconds of one microbatch on a stage of each kind, shape (kinds, n).
+        Seconds of one microbatch on a stage, by kind of stage.
     runs
         (kind, number of consecutive stages of it), in the order of the stages. All plans have these stages.
 
@@ -55,37 +55,36 @@ def makespan_seconds(layout: Layout, forward: Floats, backward: Floats, runs: Se
     others as long as `active_microbatches` does not limit the pipeline (property tests compare them).
     """
     microbatches = layout.microbatches
-    whole = forward + backward
-    counts = np.array([count for _, count in runs], dtype=np.float64)
-    order = [kind for kind, _ in runs]
-    total = (counts[:, np.newaxis] * whole[order]).sum(axis=0)
-    slowest: Floats = whole.max(axis=0)
+    both = [first + second for first, second in zip(forward, backward, strict=True)]
+    total: Floats = sum((count * both[kind] for kind, count in runs), 0.0)
+    slowest = largest(both)
     busy: Floats = microbatches * slowest
     if len(runs) == 1 and runs[0][1] == 1:
         return busy
-    simple: Floats = total + (microbatches - 1) * (forward.max(axis=0) + backward.max(axis=0))
-    if layout.simple_pipeline.all():
+    simple: Floats = total + (microbatches - 1) * (largest(forward) + largest(backward))
+    if not anywhere(inverted(layout.simple_pipeline)):
         return simple
-    stages = int(counts.sum())
-    active = np.minimum(layout.active_microbatches, microbatches)
+    stages = sum(count for _, count in runs)
+    active = minimum(layout.active_microbatches, microbatches)
     span = busy
-    before, position = np.zeros(len(layout)), 0
+    before: Floats = 0.0
+    position = 0
     for kind, count in runs:
         # The waiting time is a convex function of the position among equal stages: one of the ends has the most.
         for index in {0, count - 1}:
-            head = before + index * whole[kind]
-            tail = total - head - whole[kind]
-            others = np.minimum(active, stages - position - index) - 1
-            first = np.maximum(tail - others * forward[kind], 0.0)
-            last = np.maximum(tail - others * backward[kind], 0.0)
+            head = before + index * both[kind]
+            tail = total - head - both[kind]
+            others = minimum(active, stages - position - index) - 1
+            first = maximum(tail - others * forward[kind], 0.0)
+            last = maximum(tail - others * backward[kind], 0.0)
             # With all microbatches in flight, the wait for the first one to return is also that for the last one.
-            wait = np.where(microbatches > others + 1, first + last, np.maximum(first, last))
-            span = np.maximum(span, head + microbatches * whole[kind] + wait)
-        before, position = before + count * whole[kind], position + count
-    together = np.minimum(np.maximum(layout.active_microbatches, 1), stages)
-    rounds, remainder = np.divmod(microbatches - 1, together)
-    limited = total + rounds * np.maximum(total, together * slowest) + remainder * slowest
-    span = np.where(active < np.minimum(stages, microbatches), np.maximum(span, limited), span)
-    span = np.where(layout.simple_pipeline, simple, span)
+            wait = where(microbatches > others + 1, first + last, maximum(first, last))
+            span = maximum(span, head + microbatches * both[kind] + wait)
+        before, position = before + count * both[kind], position + count
+    together = minimum(maximum(layout.active_microbatches, 1), stages)
+    rounds, remainder = divmod(microbatches - 1, together)
+    limited = total + rounds * maximum(total, together * slowest) + remainder * slowest
+    span = where(active < minimum(stages, microbatches), maximum(span, limited), span)
+    span = where(layout.simple_pipeline, simple, span)
     seconds: Floats = busy + (span - busy) / layout.virtual_stages
     return seconds

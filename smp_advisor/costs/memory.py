@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from smp_advisor.costs.activations import activation_bytes, offloaded_activation_bytes
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.state import (
@@ -16,18 +14,17 @@ from smp_advisor.costs.state import (
     state_bytes,
     trained_parameters,
 )
+from smp_advisor.elementwise import anywhere, inverted, largest, maximum, minimum, root, where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
     from smp_advisor.costs.partition import Stage
     from smp_advisor.costs.world import World
+    from smp_advisor.elementwise import Bools, Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.model import Model
 
-    Floats = NDArray[np.float64]
 
 __all__ = ["GIB", "host_bytes", "memory_error_bytes", "needed_bytes", "stage_bytes"]
 
@@ -55,28 +52,28 @@ def stage_bytes(
     buffers, recomputed, logits = _buffer_bytes(model, layout, world, local), result["recomputation"], result["logits"]
     # The loss and its gradient are free when the first block is recomputed, so the larger of the two counts. With
     # sharded parameters, only the head is gathered at the loss, and no gradient waits for its reduction.
-    at_loss = np.where(layout.shard_level >= 3, np.minimum(world.bytes_per_element * local.root, buffers), buffers)
-    result["recomputation"] = np.maximum(recomputed - logits, 0.0)
-    result["communication"] = np.maximum(recomputed + buffers, logits + at_loss) - np.maximum(recomputed, logits)
+    at_loss = where(layout.shard_level >= 3, minimum(world.bytes_per_element * local.root, buffers), buffers)
+    result["recomputation"] = maximum(recomputed - logits, 0.0)
+    result["communication"] = maximum(recomputed + buffers, logits + at_loss) - maximum(recomputed, logits)
     gradients = result["gradients"]
     if not layout.state_bytes.gradients_persist:
         result |= _without_overlap(result, recomputed, buffers, layout.microbatches == 1)
     transient = result["activations"] + result["recomputation"] + result["logits"]
-    late = np.where(layout.shard_level >= 3, layout.state_bytes.late_copy_bytes, 0.0)
-    step = (layout.state_bytes.step_bytes + late) * owned_parameters(local, layout, world)
-    step = np.where(layout.offload_state, 0.0, step)
+    late = where(layout.shard_level >= 3, layout.state_bytes.late_copy_bytes, 0.0)
+    step: Floats = (layout.state_bytes.step_bytes + late) * owned_parameters(local, layout, world)
+    step = where(layout.offload_state, 0.0, step)
     # By then the memory of the passes is free, including casts of weights.
     free_by_then = transient - (gradients - result["gradients"])
     free_by_then = free_by_then + layout.state_bytes.cast_bytes * trained_parameters(local, layout).total
-    free_by_then = free_by_then + np.where(layout.shard_level >= 3, result["communication"], 0.0)
-    result["optimizer_step"] = np.maximum(step - free_by_then, 0.0)
+    free_by_then = free_by_then + where(layout.shard_level >= 3, result["communication"], 0.0)
+    result["optimizer_step"] = maximum(step - free_by_then, 0.0)
     result["context"] = _context_bytes(layout, world)
     result["allocator_reserve"] = _reserve_bytes(result, world.usable_bytes)
     return result
 
 
 def _without_overlap(
-    by_category: dict[str, Floats], recomputed: Floats, buffers: Floats, fresh: NDArray[np.bool_]
+    by_category: dict[str, Floats], recomputed: Floats, buffers: Floats, fresh: Bools
 ) -> dict[str, Floats]:
     """Memory of gradients and passes at the peak of a step that starts without gradients.
 
@@ -84,19 +81,19 @@ def _without_overlap(
     recomputation of one unit left.
     """
     start = {name: by_category[name] for name in ("activations", "recomputation", "logits", "communication")}
-    nothing = np.zeros_like(recomputed)
+    nothing = 0.0
     end = {"activations": nothing, "recomputation": recomputed, "logits": nothing, "communication": buffers}
     gradients = by_category["gradients"]
     late = fresh & (gradients + recomputed + buffers > _sum(start, start))
-    changed = {name: np.where(late, end[name], values) for name, values in start.items()}
-    return changed | {"gradients": np.where(fresh & ~late, 0.0, gradients)}
+    changed = {name: where(late, end[name], values) for name, values in start.items()}
+    return changed | {"gradients": where(fresh & inverted(late), 0.0, gradients)}
 
 
 _DYNAMIC = ("activations", "recomputation", "logits", "optimizer_step")
 
 
 def _sum(by_category: dict[str, Floats], names: Iterable[str]) -> Floats:
-    total: Floats = sum((by_category[name] for name in names), np.zeros(1))
+    total: Floats = sum((by_category[name] for name in names), 0.0)
     return total
 
 
@@ -109,7 +106,7 @@ def _reserve_bytes(by_category: dict[str, Floats], usable_bytes: float) -> Float
     dynamic = _sum(by_category, _DYNAMIC)
     room = usable_bytes - _sum(by_category, by_category)
     least = constant("memory.fragmentation") * dynamic
-    return np.maximum(np.minimum(constant("memory.dynamic_reserve") * dynamic, room), least)
+    return maximum(minimum(constant("memory.dynamic_reserve") * dynamic, room), least)
 
 
 def needed_bytes(by_category: dict[str, Floats]) -> Floats:
@@ -121,7 +118,7 @@ def needed_bytes(by_category: dict[str, Floats]) -> Floats:
 def host_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
     """Host memory of the data that one GPU of a stage offloads."""
     total = offloaded_activation_bytes(model, layout, world, stage)
-    if layout.offload_state.any():
+    if anywhere(layout.offload_state):
         total = total + offloaded_state_bytes(local_parameters(model, layout, stage), layout, world)
     return total
 
@@ -129,7 +126,7 @@ def host_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floa
 def _context_bytes(layout: Layout, world: World) -> Floats:
     """CUDA context and libraries, and NCCL's channels for each kind of process group."""
     groups = (
-        (layout.tensor_parallel_degree > 1).astype(np.float64)
+        1.0 * (layout.tensor_parallel_degree > 1)
         + (layout.pipeline_parallel_degree > 1)
         + (layout.context_parallel_degree > 1)
         + (world.replicas > 1)
@@ -149,33 +146,32 @@ def _buffer_bytes(model: Model, layout: Layout, world: World, local: LocalParame
     """
     element = world.bytes_per_element
     buckets = layout.state_bytes.bucket_elements * layout.state_bytes.reduced_bytes
-    bucket = np.where(
+    bucket = where(
         world.data_parallel_degree > 1,
-        np.maximum(constant("memory.ddp_bucket_mib") * 2**20, np.minimum(buckets, element * local.total)),
+        maximum(constant("memory.ddp_bucket_mib") * 2**20, minimum(buckets, element * local.total)),
         0.0,
     )
-    live = np.minimum(layout.max_live_parameters, local.total)
-    reduce = np.minimum(layout.reduce_bucket_elements, local.total)
+    live = minimum(layout.max_live_parameters, local.total)
+    reduce = minimum(layout.reduce_bucket_elements, local.total)
     frozen = layout.state_bytes.frozen_bytes is not None
     # Parameters gathered in addition to the GPU's own shard. The gradients of an adapter are reduced together.
     bounded = layout.state_bytes.gathered_bytes * live * (1 - 1 / world.shards)
     bounded = bounded + (layout.state_bytes.reduced_bytes * local.adapters if frozen else element * reduce)
     tp, ep = layout.tensor_parallel_degree, layout.expert_parallel_degree
-    block = np.max(
+    block = largest(
         [
             (b.split_parameters - b.expert_parameters) / tp + b.replicated_parameters + b.expert_parameters / (tp * ep)
             for b in (group.block for group in model.groups)
-        ],
-        axis=0,
+        ]
     )
     root = local.root if layout.state_bytes.root_stays_gathered else 0.0
     units = layout.state_bytes.gathered_bytes * layout.prefetched_units * block + element * root
-    reduced = local.adapters if frozen else np.maximum(block, local.root)
+    reduced = local.adapters if frozen else maximum(block, local.root)
     gradients = layout.state_bytes.reduced_bytes * reduced
-    gathered = np.where(layout.prefetched_units > 0, units + gradients, bounded)
+    gathered = where(layout.prefetched_units > 0, units + gradients, bounded)
     # A GPU with all parameters gathers nothing, but casts one unit at a time if its parameters are wider.
     casts = not frozen and layout.state_bytes.parameter_bytes > layout.state_bytes.compute_bytes
-    buffers = np.where(layout.shard_level >= 3, np.where((world.shards > 1) | casts, gathered, 0.0), bucket)
+    buffers = where(layout.shard_level >= 3, where((world.shards > 1) | casts, gathered, 0.0), bucket)
     return buffers + _dequantized_bytes(model, layout)
 
 
@@ -183,7 +179,7 @@ def _dequantized_bytes(model: Model, layout: Layout) -> Floats:
     """Bytes of the largest quantized product in the compute type. Its weight is dequantized for every use."""
     state_bytes = layout.state_bytes
     if state_bytes.frozen_bytes is None or state_bytes.frozen_bytes >= state_bytes.compute_bytes:
-        return np.zeros(len(layout))
+        return 0.0
     largest = max(m.inputs * m.outputs for group in model.groups for m in group.block.matmuls)
     return state_bytes.compute_bytes * largest / layout.tensor_parallel_degree
 
@@ -225,4 +221,4 @@ def memory_error_bytes(
         squares = squares + (constant("memory.error_reserve") * by_category["allocator_reserve"]) ** 2
     if of == "total":
         squares = squares + (constant("memory.error_context_gib") * GIB) ** 2
-    return np.sqrt(squares)
+    return root(squares)

@@ -5,29 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, all_to_all_seconds
 from smp_advisor.costs.compute import block_seconds, head_seconds, memory_bandwidth, outside_seconds
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.partition import stage_kinds
 from smp_advisor.costs.state import owned_parameters, trained_parameters, vocabulary_shards
+from smp_advisor.elementwise import anywhere, inverted, where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.partition import Stage
     from smp_advisor.costs.state import LocalParameters
     from smp_advisor.costs.world import World
+    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.block import Block
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-    Floats = NDArray[np.float64]
 
 __all__ = ["Passes", "stage_passes"]
 
@@ -76,12 +73,12 @@ def _exchange_seconds(block: Block, cluster: Cluster, layout: Layout, world: Wor
     tokens = world.microbatch_tokens * world.bytes_per_element
     tp, cp, ep = layout.tensor_parallel_degree, layout.context_parallel_degree, layout.expert_parallel_degree
     seconds = block.all_reduces * all_reduce_seconds(cluster, block.hidden * tokens, tp, world.tensor_stride)
-    if (cp > 1).any():
+    if anywhere(cp > 1):
         keys = sum(2 * a.kv_heads * a.head_dim for a in block.attentions) / tp
         seconds = seconds + all_gather_seconds(cluster, keys * tokens * cp, cp, world.tensor_stride * tp)
     experts = max((m.weights_per_token for m in block.matmuls if m.experts > 1), default=0)
-    if experts and (ep > 1).any():
-        moved = block.hidden * tokens * experts / np.where(layout.sequence_parallel, tp, 1)
+    if experts and anywhere(ep > 1):
+        moved = block.hidden * tokens * experts / where(layout.sequence_parallel, tp, 1)
         seconds = seconds + 2 * all_to_all_seconds(cluster, moved, ep, world.data_stride)
     return seconds
 
@@ -90,35 +87,43 @@ def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, worl
     compute = block_seconds(block, layout, world, cluster.instance, job)
     exchange = _exchange_seconds(block, cluster, layout, world)
     full = layout.checkpoint_layers != 0
-    core = np.where(layout.selective_recomputation & ~full, compute.core_attention, 0.0)
+    core = where(layout.selective_recomputation & inverted(full), compute.core_attention, 0.0)
     return Passes(
         forward=compute.forward,
         backward=compute.backward,
-        recomputation=np.where(full, compute.forward / layout.checkpoint_period, core),
+        recomputation=where(full, compute.forward / layout.checkpoint_period, core),
         exchange_forward=exchange,
-        exchange_backward=exchange * np.where(full, 1 + 1 / layout.checkpoint_period, 1),
-        accumulation=np.zeros(len(layout)),
+        exchange_backward=exchange * where(full, 1 + 1 / layout.checkpoint_period, 1),
+        accumulation=0.0,
     )
 
 
 def stage_passes(
-    model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, locals_: Sequence[LocalParameters]
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    layout: Layout,
+    world: World,
+    degree: int,
+    locals_: Sequence[LocalParameters],
 ) -> tuple[Passes, ...]:
     """Seconds of one microbatch on each kind of stage.
 
     Parameters
     ----------
+    degree
+        The pipeline parallel degree that all n layouts share.
     locals_
         Parameters on one GPU of each kind of stage (`stage_kinds`).
     """
     blocks = [_block_passes(g.block, cluster, job, layout, world) for g in model.groups]
-    head = head_seconds(model, layout, world, cluster.instance, job, vocabulary_shards(model, layout))
+    head = head_seconds(model, world, cluster.instance, job, vocabulary_shards(model, layout))
 
     def of_stage(stage: Stage, local: LocalParameters) -> Passes:
         sums = {
             name: sum(
                 (n * getattr(block, name) for n, block in zip(stage.block_counts, blocks, strict=True)),
-                np.zeros(len(layout)),
+                0.0,
             )
             for name in _OF_BLOCKS
         }
@@ -131,7 +136,7 @@ def stage_passes(
             sums["backward"] = sums["backward"] + head[1]
         return Passes(**sums, accumulation=_accumulation(cluster, layout, world, local))
 
-    kinds = stage_kinds(model, int(layout.pipeline_parallel_degree[0]))
+    kinds = stage_kinds(model, degree)
     return tuple(of_stage(stage, local) for stage, local in zip(kinds, locals_, strict=True))
 
 
@@ -139,7 +144,7 @@ def _accumulation(cluster: Cluster, layout: Layout, world: World, local: LocalPa
     """Seconds to add a microbatch's gradients to the accumulated ones. Both are read, one is written."""
     state = layout.state_bytes
     trained = trained_parameters(local, layout).total
-    accumulated = np.where(layout.shard_level >= 2, owned_parameters(local, layout, world), trained)
+    accumulated = where(layout.shard_level >= 2, owned_parameters(local, layout, world), trained)
     moved = (state.compute_bytes + 2 * max(state.gradient_bytes, state.extra_gradient_bytes)) * accumulated
     seconds: Floats = constant("time.gradient_accumulation") * moved / memory_bandwidth(cluster.instance)
     return seconds

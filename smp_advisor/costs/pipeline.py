@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from math import isclose
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
+from smp_advisor.elementwise import minimum, where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
 
 __all__ = ["Schedule", "Slot", "in_flight", "simulate"]
@@ -158,7 +157,7 @@ def _per_stage(durations: float | Sequence[float], stages: int) -> list[float]:
     return [float(duration) for duration in durations]
 
 
-def in_flight(layout: Layout, stage: int = 0) -> NDArray[np.float64]:
+def in_flight(layout: Layout, stage: int = 0) -> Floats:
     """Maximum number of microbatches with saved activations on one GPU of a stage, shape (n,).
 
     ``pipeline="simple"``: all of them. ``"interleaved"``: at most min(active_microbatches, microbatches). The SMP v1
@@ -167,9 +166,9 @@ def in_flight(layout: Layout, stage: int = 0) -> NDArray[np.float64]:
     + 1) / v`` (Narayanan et al. 2021, arXiv 2104.04473, figure 4).
     """
     degree, chunks = layout.pipeline_parallel_degree, layout.virtual_stages
-    bound = np.minimum(layout.active_microbatches, layout.microbatches).astype(np.float64)
-    remaining = degree - np.minimum(stage, degree - 1)
-    warm = np.where(chunks > 1, (2 * (remaining - 1) + (chunks - 1) * degree + 1) / chunks, remaining)
-    bound = np.where(layout.depth_bounds_activations, np.minimum(warm, layout.microbatches), bound)
-    bound = np.where(layout.simple_pipeline, layout.microbatches, bound)
-    return np.where(degree > 1, bound, 1.0)
+    bound: Floats = 1.0 * minimum(layout.active_microbatches, layout.microbatches)
+    remaining = degree - minimum(stage, degree - 1)
+    warm = where(chunks > 1, (2 * (remaining - 1) + (chunks - 1) * degree + 1) / chunks, remaining)
+    bound = where(layout.depth_bounds_activations, minimum(warm, layout.microbatches), bound)
+    bound = where(layout.simple_pipeline, layout.microbatches, bound)
+    return where(degree > 1, bound, 1.0)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
+from smp_advisor.elementwise import maximum, where
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from smp_advisor.costs.partition import Stage
     from smp_advisor.costs.world import World
+    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.model import Model
 
-    Floats = NDArray[np.float64]
 
 __all__ = [
     "LocalParameters",
@@ -37,7 +35,7 @@ def vocabulary_shards(model: Model, layout: Layout) -> Floats:
     vocabulary = max(model.shape.vocab, 1)
     degree = layout.tensor_parallel_degree
     divides = (vocabulary % degree == 0) & (model.head.per_token)
-    return np.where(divides, degree, 1).astype(np.float64)
+    return where(divides, degree, 1.0)
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParamet
     blocks = [(group.block, count) for group, count in zip(model.groups, stage.block_counts, strict=True)]
     expert_parameters = float(sum(block.expert_parameters * count for block, count in blocks))
     split = (sum(block.split_parameters * count for block, count in blocks) - expert_parameters) / tp
-    replicated = np.full(len(layout), float(sum(block.replicated_parameters * count for block, count in blocks)))
+    replicated = float(sum(block.replicated_parameters * count for block, count in blocks))
     vocabulary = outside = 0
     if stage.first:
         vocabulary += model.token_embedding_parameters
@@ -86,8 +84,8 @@ def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParamet
             vocabulary += model.head.parameters
     divided = vocabulary / shards
     return LocalParameters(
-        split=split + np.where(shards > 1, divided, 0.0),
-        replicated=replicated + outside + np.where(shards > 1, 0.0, divided),
+        split=split + where(shards > 1, divided, 0.0),
+        replicated=replicated + outside + where(shards > 1, 0.0, divided),
         experts=expert_parameters / (tp * layout.expert_parallel_degree),
         root=outside + divided,
         adapters=float(sum(block.adapter_parameters * count for block, count in blocks)) / tp,
@@ -98,7 +96,7 @@ def trained_parameters(local: LocalParameters, layout: Layout) -> LocalParameter
     """Parameters with gradients: all, or only those of an adapter."""
     if layout.state_bytes.frozen_bytes is None:
         return local
-    nothing = np.zeros(len(layout))
+    nothing = 0.0
     return LocalParameters(split=local.adapters, replicated=nothing, experts=nothing, root=nothing, adapters=nothing)
 
 
@@ -106,16 +104,16 @@ def _frozen_bytes(local: LocalParameters, layout: Layout, world: World) -> Float
     """Bytes of frozen parameters: the blocks' products in their own type, the others in the compute type."""
     state_bytes = layout.state_bytes
     if state_bytes.frozen_bytes is None:
-        return np.zeros(len(layout))
+        return 0.0
     # Norms and biases, a thousandth of a block, are counted as products.
     total = state_bytes.frozen_bytes * (local.total - local.root) + state_bytes.compute_bytes * local.root
-    return np.where(layout.shard_level >= 3, total / world.shards, total)
+    return where(layout.shard_level >= 3, total / world.shards, total)
 
 
 def _expert_shards(layout: Layout, world: World) -> Floats:
     """Shards of an expert's state. Expert parallelism already divides the experts over part of the group."""
-    within = np.maximum(world.shards / layout.expert_parallel_degree, 1)
-    return np.where(layout.shard_level > 0, np.where(layout.experts_beside_shards, world.shards, within), 1.0)
+    within = maximum(world.shards / layout.expert_parallel_degree, 1)
+    return where(layout.shard_level > 0, where(layout.experts_beside_shards, world.shards, within), 1.0)
 
 
 def owned_parameters(local: LocalParameters, layout: Layout, world: World) -> Floats:
@@ -133,22 +131,22 @@ def state_bytes(local: LocalParameters, layout: Layout, world: World) -> dict[st
     state_bytes, level = layout.state_bytes, layout.shard_level
     owned = owned_parameters(local, layout, world)
     trained = trained_parameters(local, layout).total
-    on_gpu = np.where(layout.offload_state, 0.0, owned)
-    frozen = np.where(layout.offload_state, 0.0, _frozen_bytes(local, layout, world))
+    on_gpu = where(layout.offload_state, 0.0, owned)
+    frozen = where(layout.offload_state, 0.0, _frozen_bytes(local, layout, world))
     undivided = state_bytes.extra_gradient_bytes * trained + state_bytes.frozen_gradient_bytes * local.total
     return {
         "parameters": frozen
-        + state_bytes.parameter_bytes * np.where(level >= 3, on_gpu, trained)
+        + state_bytes.parameter_bytes * where(level >= 3, on_gpu, trained)
         + state_bytes.cast_bytes * trained,
-        "gradients": state_bytes.gradient_bytes * np.where(level >= 2, on_gpu, trained) + undivided,
+        "gradients": state_bytes.gradient_bytes * where(level >= 2, on_gpu, trained) + undivided,
         "optimizer_state": state_bytes.moment_bytes * on_gpu,
-        "fp32_copies": (state_bytes.copy_bytes - np.where(level >= 3, state_bytes.late_copy_bytes, 0.0)) * on_gpu,
+        "fp32_copies": (state_bytes.copy_bytes - where(level >= 3, state_bytes.late_copy_bytes, 0.0)) * on_gpu,
     }
 
 
 def offloaded_state_bytes(local: LocalParameters, layout: Layout, world: World) -> Floats:
     """Bytes per GPU that `Layout.offload_state` moves to the host: its shard of parameters, gradients and moments."""
     owned = owned_parameters(local, layout, world)
-    return np.where(
+    return where(
         layout.offload_state, layout.state_bytes.total_bytes * owned + _frozen_bytes(local, layout, world), 0.0
     )

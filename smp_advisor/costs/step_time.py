@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, TypeVar
-
-import numpy as np
 
 from smp_advisor.costs.communication import point_to_point_seconds
 from smp_advisor.costs.compute import memory_bandwidth
@@ -15,19 +14,18 @@ from smp_advisor.costs.makespan import makespan_seconds, makespan_slots
 from smp_advisor.costs.partition import stage_kinds, stage_runs
 from smp_advisor.costs.passes import Passes, stage_passes
 from smp_advisor.costs.state import LocalParameters, local_parameters, owned_parameters
+from smp_advisor.elementwise import choose, largest, largest_index, where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.world import World
+    from smp_advisor.elementwise import Floats, Ints
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-    Floats = NDArray[np.float64]
 
 __all__ = ["step_seconds"]
 
@@ -45,9 +43,9 @@ def step_seconds(
         The pipeline parallel degree that all n layouts share.
     """
     locals_ = [local_parameters(model, layout, stage) for stage in stage_kinds(model, degree)]
-    every = stage_passes(model, cluster, job, layout, world, locals_)
-    slowest = _rows(Passes, every, np.stack([p.total for p in every]).argmax(axis=0))
-    local = _rows(LocalParameters, locals_, np.stack([p.total for p in locals_]).argmax(axis=0))
+    every = stage_passes(model, cluster, job, layout, world, degree, locals_)
+    slowest = _chosen(Passes, every, largest_index([p.total for p in every]))
+    local = _chosen(LocalParameters, locals_, largest_index([p.total for p in locals_]))
     m = layout.microbatches
     compute = m * (slowest.forward + slowest.backward + slowest.recomputation)
     result = {
@@ -61,20 +59,16 @@ def step_seconds(
         "offload_seconds": activation_copy_seconds(model, cluster, layout, world, degree, compute)
         + state_copy_seconds(cluster, layout, world, local, compute),
     }
-    nodes = np.log2(max(cluster.nodes, 1))
+    nodes = math.log2(max(cluster.nodes, 1))
     return {name: values * (1 + constant("time.straggler_per_doubling") * nodes) for name, values in result.items()}
 
 
-def _rows(kind: type[_Columns], every: Sequence[_Columns], chosen: NDArray[np.intp]) -> _Columns:
-    """Of each plan the values of the chosen stage."""
+def _chosen(kind: type[_Columns], every: Sequence[_Columns], index: Ints) -> _Columns:
+    """The values of the chosen stage of each plan."""
     if len(every) == 1:
         return every[0]
-    rows = np.arange(len(chosen))
     return kind(
-        **{
-            name: np.stack([np.broadcast_to(getattr(values, name), chosen.shape) for values in every])[chosen, rows]
-            for name in kind.__dataclass_fields__
-        }
+        **{name: choose(index, [getattr(values, name) for values in every]) for name in kind.__dataclass_fields__}
     )
 
 
@@ -83,14 +77,14 @@ def _bubble(
 ) -> Floats:
     """Seconds in which the slowest stage has no work, and seconds of transfers between stages."""
     if degree == 1:
-        return np.zeros(len(layout))
-    forward, backward = np.stack([p.first_half for p in every]), np.stack([p.second_half for p in every])
-    busy = layout.microbatches * (forward + backward).max(axis=0)
+        return 0.0
+    forward, backward = [p.first_half for p in every], [p.second_half for p in every]
+    busy = layout.microbatches * largest([p.total for p in every])
     idle = makespan_seconds(layout, forward, backward, stage_runs(model, degree)) - busy
     width = max(g.block.hidden * g.block.input_tensors for g in model.groups)
     # Every GPU of a tensor-parallel group has the same activations. Megatron and DeepSpeed send a part from each GPU;
     # the method of SMP v1 is not documented.
-    parts = np.where(layout.host_handover, 1, layout.tensor_parallel_degree)
+    parts = where(layout.host_handover, 1, layout.tensor_parallel_degree)
     hop = constant("communication.handover_seconds") + point_to_point_seconds(
         cluster,
         world.bytes_per_element * width * world.microbatch_tokens / parts,
@@ -111,5 +105,5 @@ def _optimizer(cluster: Cluster, layout: Layout, world: World, local: LocalParam
     on_gpu = memory_bandwidth(cluster.instance)
     # All GPUs of a node share the host's memory.
     on_host = constant("offload.host_memory_gb_per_s") * 1e9 / cluster.instance.gpus
-    seconds: Floats = moved / np.where(layout.offload_state, on_host, on_gpu)
+    seconds: Floats = moved / where(layout.offload_state, on_host, on_gpu)
     return seconds

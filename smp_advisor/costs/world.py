@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
+from smp_advisor.elementwise import where
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
 
 __all__ = ["World"]
 
@@ -27,27 +24,27 @@ class World:
 
     gpus: int
     gpus_per_node: int
-    replicas: Ints
+    replicas: Floats
     """Groups with different samples (the reduced data-parallel degree)."""
-    reduction_degree: Ints
+    reduction_degree: Floats
     """GPUs that reduce the gradients of divided modules: replicas times context parallelism."""
-    data_parallel_degree: Ints
+    data_parallel_degree: Floats
     """GPUs that reduce the gradients of modules that tensor parallelism replicates."""
-    shards: Ints
+    shards: Floats
     """GPUs that share the state that the sharding level divides; 1 at level 0."""
     microbatch_samples: Floats
     """Samples per microbatch and replica."""
     microbatch_tokens: Floats
     """Tokens per microbatch on one GPU: samples times sequence length over context parallelism."""
-    global_batch_size: Ints
+    global_batch_size: Floats
     sequence_length: int
     bytes_per_element: int
     usable_bytes: float
     """Memory per GPU that a process can use."""
-    tensor_stride: Ints
+    tensor_stride: Floats
     """Distance in ranks between adjacent members of a tensor-parallel group."""
-    pipeline_stride: Ints
-    data_stride: Ints
+    pipeline_stride: Floats
+    data_stride: Floats
 
     @classmethod
     def of(cls, model: Model, cluster: Cluster, job: Job, layout: Layout) -> World:
@@ -58,7 +55,7 @@ class World:
         replicas = reduction // cp
         sequence = model.sequence_length(job.sequence_length)
         samples = layout.batch_samples / layout.microbatches
-        sharded = np.where(layout.shard_degree == 0, reduction, layout.shard_degree)
+        sharded = where(layout.shard_degree == 0, reduction, layout.shard_degree)
         # "cluster" is DPT: tensor parallelism varies fastest over adjacent ranks; "spread" is TPD.
         spread, outermost = layout.spread_placement, layout.pipeline_outermost
         return cls(
@@ -67,14 +64,14 @@ class World:
             data_parallel_degree=dp,
             replicas=replicas,
             reduction_degree=reduction,
-            shards=np.where(layout.shard_level == 0, 1, sharded),
+            shards=where(layout.shard_level == 0, 1, sharded),
             microbatch_samples=samples,
             microbatch_tokens=samples * sequence / cp,
             global_batch_size=layout.batch_samples * replicas,
             sequence_length=sequence,
             bytes_per_element=layout.state_bytes.compute_bytes,
             usable_bytes=cluster.instance.usable_gpu_memory_gib * 2**30,
-            tensor_stride=np.where(spread, reduction * pp, 1),
-            pipeline_stride=np.where(spread, reduction, np.where(outermost, tp * reduction, tp)),
-            data_stride=np.where(spread, 1, np.where(outermost, tp, tp * pp)),
+            tensor_stride=where(spread, reduction * pp, 1),
+            pipeline_stride=where(spread, reduction, where(outermost, tp * reduction, tp)),
+            data_stride=where(spread, 1, where(outermost, tp, tp * pp)),
         )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from smp_advisor.libraries.schema import default_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -130,6 +130,13 @@ class Layout:
         columns = {name: getattr(self, name)[rows] for name in COLUMNS}
         return Layout(state_bytes=self.state_bytes, stack=self.stack, **columns)
 
+    def slices(self, rows: int) -> Iterator[tuple[slice, Layout]]:
+        """Consecutive parts of at most `rows` rows. A column with one value in a part is that value, not an array."""
+        for start in range(0, len(self), rows):
+            part = slice(start, start + rows)
+            columns = {name: _number_if_uniform(getattr(self, name)[part]) for name in COLUMNS}
+            yield part, replace(self, **columns)
+
     @classmethod
     def concatenate(cls, parts: Sequence[Layout]) -> Layout:
         """One layout of many with the same state bytes and stack."""
@@ -162,6 +169,11 @@ class Layout:
                 for name, (kind, default) in _column_defaults().items()
             },
         )
+
+
+def _number_if_uniform(column: NDArray[Any]) -> Any:
+    first = column[0]
+    return first.item() if column.strides == (0,) or len(column) == 1 or (column == first).all() else column
 
 
 COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(Layout) if f.name not in {"state_bytes", "stack"})

@@ -81,7 +81,7 @@ def search(
     rows = np.flatnonzero((memory.margin >= NormalDist().inv_cdf(min_fit_probability)) & host_fits)
     layout = space.layout.take(rows)
     seconds = sum(seconds_columns(model, cluster, job, layout).values(), np.zeros(len(rows)))
-    replicas = World.of(model, cluster, job, layout).replicas
+    replicas = np.asarray(World.of(model, cluster, job, layout).replicas, dtype=np.int64)
     tokens = layout.batch_samples * replicas * model.sequence_length(job.sequence_length)
     speed = tokens / seconds
     price = cluster.instance.usd_per_hour
