@@ -166,9 +166,7 @@ def _throughput_row(judged: Judged, row: Row) -> None:
         if timed:
             terms = predict.step_seconds(run)
             seconds = sum(terms.values())
-            low, high = predict.step_factors(run)
-            interval = (seconds * low, seconds * high)
-            judged.scored[figure].append(Scored(row, run, seconds, _measured_seconds(row, run), terms, interval))
+            judged.scored[figure].append(Scored(row, run, seconds, _measured_seconds(row, run), terms))
     except _UNUSABLE as reason:
         judged.skipped[figure if timed else "fit"][str(reason)] += 1
 
@@ -262,9 +260,6 @@ def figures(judged: Judged) -> dict[str, Any]:
     with_memory = [*judged.scored["memory_allocated"], *judged.scored["memory_total"]]
     result["intervals"] = {
         "memory": _interval_figures(with_memory) | {"left_out": _left_out(with_memory)},
-        "step_time": _interval_figures(
-            [*judged.scored["step_time_a100_h100"], *judged.scored["step_time_other"], *judged.scored["assumed"]]
-        ),
     }
     result["extra"] = {
         "step_time_a100_h100_network_assumed": _error_figures(judged, "assumed"),

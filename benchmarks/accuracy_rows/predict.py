@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.evaluate import fit_probability, memory_columns, seconds_columns
-from smp_advisor.costs.intervals import plan_kinds, step_time_factors
 from smp_advisor.costs.memory import GIB, memory_error_bytes, stage_bytes
 from smp_advisor.costs.partition import stages
 from smp_advisor.costs.state import vocabulary_shards
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from .plans import Run
 
-__all__ = ["MemoryPrediction", "fits", "memory", "step_factors", "step_seconds"]
+__all__ = ["MemoryPrediction", "fits", "memory", "step_seconds"]
 
 _CLASSES: tuple[Literal["allocated", "reserved", "total"], ...] = ("allocated", "reserved", "total")
 _NOT_ALLOCATED = ("allocator_reserve", "context")
@@ -68,11 +67,6 @@ def _prediction(by_category: dict[str, np.ndarray], shards: np.ndarray, activati
 def fits(run: Run) -> float:
     """Probability that the run fits."""
     return fit_probability(float(memory_columns(run.model, run.cluster, run.job, run.layout).margin[0]))
-
-
-def step_factors(run: Run) -> tuple[float, float]:
-    """Factors of the predicted step time between which the cost model expects 95 % of the measured ones."""
-    return step_time_factors(str(plan_kinds(run.layout, run.cluster)[0]), published_library=True)
 
 
 def step_seconds(run: Run) -> dict[str, float]:

@@ -33,9 +33,9 @@ _LEAST_NOISE = 0.015
 """Published figures are rounded, and runs vary."""
 _PRIOR_ROWS = 3.0
 """Rows by which the pooled scatter of all sites counts in that of one."""
-_ALIKE = 0.75
+_ALIKE = 0.5
 """Rows of a site are variations of few plans: n of them count as n to the power of one minus this."""
-_UNMODELED = 3.0
+_UNMODELED = 1.5
 """Factor of a row's noise in the fit: deviations of similar plans have the same cause and are not independent."""
 _TURNS = 12
 

@@ -1,9 +1,10 @@
-"""Intervals of measured step times around predicted ones, by kind of plan."""
+"""Intervals of measured step times around predicted ones, by kind of training code and kind of plan."""
 
 from __future__ import annotations
 
 import math
 import tomllib
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -16,10 +17,41 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.layout import Layout
 
-__all__ = ["plan_kinds", "step_time_factors"]
+__all__ = ["plan_kinds", "spreads", "step_time_factors"]
 
-_FEWEST_ROWS = 19
-"""Minimum number of rows for a 95 % interval. A kind with fewer uses the interval of all kinds."""
+ANY = "any"
+"""Entry of a kind of plan with too few published runs for figures of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Logarithms of measured over predicted step time of one kind of code and plan."""
+
+    low: float
+    """2.5 % quantile."""
+    high: float
+    """97.5 % quantile. It is further from 0 than `low`: runs are slower than predicted more often than faster."""
+    source_spread: float
+    run_spread: float
+
+
+@cache
+def _table() -> tuple[frozenset[str], dict[str, dict[str, _Entry]]]:
+    """Names of tuned stacks, and the entries by group of stacks and kind of plan."""
+    text = resources.files("smp_advisor.costs").joinpath("data/intervals.toml").read_text("utf-8")
+    table = tomllib.loads(text)
+    names = tuple(_Entry.__dataclass_fields__)
+    groups = {
+        group: {kind: _Entry(**{name: float(entry[name]) for name in names}) for kind, entry in table[group].items()}
+        for group in ("tuned", "users")
+    }
+    return frozenset(table["tuned_stacks"]), groups
+
+
+def _entry(kind: str, stack: str) -> _Entry:
+    tuned, groups = _table()
+    entries = groups["tuned" if stack in tuned else "users"]
+    return entries.get(kind, entries[ANY])
 
 
 def plan_kinds(layout: Layout, cluster: Cluster) -> NDArray[np.str_]:
@@ -32,29 +64,24 @@ def plan_kinds(layout: Layout, cluster: Cluster) -> NDArray[np.str_]:
     return np.char.add(divided, ", one node" if cluster.nodes == 1 else ", nodes")
 
 
-@cache
-def _half_widths(column: str) -> dict[str, float]:
-    """Half width of every kind with enough rows."""
-    text = resources.files("smp_advisor.costs").joinpath("data/intervals.toml").read_text("utf-8")
-    table = {kind: entry for kind, entry in tomllib.loads(text).items() if isinstance(entry, dict)}
-    return {
-        kind: float(entry[column])
-        for kind, entry in table.items()
-        if kind == "any" or int(entry["rows"]) >= _FEWEST_ROWS
-    }
+def step_time_factors(kind: str, stack: str = "") -> tuple[float, float]:
+    """Factors of the predicted step time between which 95 % of the measured ones are.
 
-
-def step_time_factors(kind: str, *, published_library: bool = False) -> tuple[float, float]:
-    """Factors of the predicted step time between which 95 % of the measured ones of a kind of plan are.
-
-    They come from published runs outside the fit of the constants (split conformal prediction).
+    They come from published runs whose entire source was left out of the fit of the constants, as your script and
+    cluster are.
 
     Parameters
     ----------
-    published_library
-        Whether the fit included other runs of the same training library and publication. This is never the case for a
-        user's script on SageMaker. Its wider intervals come from fits without any run of the library.
+    kind
+        Kind of plan.
+    stack
+        Kind of training code. Every name that is not a tuned stack has the factors of users' code.
     """
-    widths = _half_widths("half_width" if published_library else "half_width_elsewhere")
-    half = widths.get(kind, widths["any"])
-    return math.exp(-half), math.exp(half)
+    entry = _entry(kind, stack)
+    return math.exp(entry.low), math.exp(entry.high)
+
+
+def spreads(kind: str, stack: str = "") -> tuple[float, float]:
+    """Standard deviations of the logarithm of the step time between sources, and between runs of one source."""
+    entry = _entry(kind, stack)
+    return entry.source_spread, entry.run_spread

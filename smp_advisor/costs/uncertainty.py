@@ -1,0 +1,74 @@
+"""Uncertainty of the step time: joint draws of the fitted constants, and spreads between and within sources."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from smp_advisor.costs.constants import constants
+from smp_advisor.costs.intervals import spreads
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["DRAWS", "constant_draws", "constant_names", "run_spread", "source_spread"]
+
+DRAWS = 64
+
+
+@cache
+def _logarithms() -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """Names, and logarithms of drawn over committed values, shape (64, names)."""
+    text = resources.files("smp_advisor.costs").joinpath("data/draws.csv").read_text("utf-8")
+    header, *rows = csv.reader(line for line in text.splitlines() if not line.startswith("#"))
+    return tuple(header), np.array(rows, dtype=np.float64)
+
+
+def constant_names() -> tuple[str, ...]:
+    """Names of the constants that are fitted to published runs, in the order of `constant_draws`."""
+    return _logarithms()[0]
+
+
+def constant_draws() -> NDArray[np.float64]:
+    """Joint draws of the fitted constants from their posterior distribution, shape (64, constants).
+
+    The draws come from the Hessian of the last Gauss-Newton step of the fit, in which every source has an effect of its
+    own, and from the priors. Constants that the runs determine only together, such as the rates of products and of
+    memory, are correlated. A share never exceeds 1. The draws are the same at every call.
+
+    Examples
+    --------
+    >>> constant_draws().shape == (64, len(constant_names()))
+    True
+    """
+    names, logarithms = _logarithms()
+    table = constants()
+    committed = np.array([table[name].value for name in names])
+    most = np.where(committed <= 1, np.maximum(1.0, committed), np.inf)
+    draws: NDArray[np.float64] = np.minimum(committed * np.exp(logarithms), most)
+    return draws
+
+
+def source_spread(stack: str, kind: str) -> float:
+    """Spread between sources: one standard deviation of the logarithm of measured over predicted step time.
+
+    All runs of one source (one script on one cluster) share this error. It is the error that one measured run of the
+    source removes.
+
+    Parameters
+    ----------
+    stack
+        Kind of training code (`Job.stack`).
+    kind
+        Kind of plan (`plan_kinds`).
+    """
+    return spreads(kind, stack)[0]
+
+
+def run_spread(stack: str, kind: str) -> float:
+    """Spread within a source: the same for the runs of one source about their common error."""
+    return spreads(kind, stack)[1]

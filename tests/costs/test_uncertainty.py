@@ -1,0 +1,53 @@
+"""Joint draws of the constants, and spreads of the step time."""
+
+import numpy as np
+import pytest
+
+from smp_advisor.costs.constants import constants, overriding
+from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs.intervals import step_time_factors
+from smp_advisor.costs.uncertainty import constant_draws, constant_names, run_spread, source_spread
+from tests.costs.shapes import row_30b
+
+KINDS = ["any", "pipeline, nodes", "sharded, nodes", "sharded, one node", "no such kind"]
+
+
+def test_draws_are_around_the_committed_constants_and_the_same_at_every_call():
+    draws, names = constant_draws(), constant_names()
+    assert draws.shape == (64, len(names))
+    assert (draws == constant_draws()).all()
+    assert (draws > 0).all()
+    committed = np.array([constants()[name].value for name in names])
+    # Draws come in pairs around the values; only shares stop at 1.
+    middle = np.median(np.log(draws / committed), axis=0)
+    assert np.abs(middle).max() < 0.35
+    assert (draws[:, committed <= 1] <= 1).all()
+    assert all(constants()[name].prior is not None for name in names)
+
+
+def test_draws_of_constants_give_a_spread_of_step_times_of_the_size_of_errors():
+    model, cluster, job, plan = row_30b()
+    seconds = []
+    for draw in constant_draws():
+        with overriding(dict(zip(constant_names(), draw, strict=True))):
+            seconds.append(estimate(model, cluster, job, plan).step_seconds)
+    assert 0.01 < np.std(np.log(seconds)) < 0.4
+
+
+@pytest.mark.parametrize("stack", ["megatron", "hf-sdpa", "no such stack"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_spreads_and_intervals_belong_together(kind, stack):
+    low, high = step_time_factors(kind, stack)
+    assert low < 1 < high
+    total = np.hypot(source_spread(stack, kind), run_spread(stack, kind))
+    assert total > 0.02
+    # The interval is not narrower than what the spreads of a normal error reach on either side together.
+    assert np.log(high / low) > 2 * total
+
+
+def test_users_code_has_an_interval_no_narrower_than_tuned_stacks():
+    def width(stack):
+        low, high = step_time_factors("any", stack)
+        return high / low
+
+    assert width("hf-eager") >= width("megatron")
