@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from smp_advisor.workload.adapter import Adapter
+    from smp_advisor.workload.job import Loss, OptimizerStep, StatePrecision
     from smp_advisor.workload.optimizer import OptimizerName
 
     Function = TypeVar("Function", bound=Callable[..., Any])
@@ -24,6 +25,11 @@ class AdviseSettings(PlanSettings, total=False):
     # of the job, which shares precision and fp8 with plans
     sequence_length: int
     optimizer: OptimizerName
+    optimizer_step: OptimizerStep
+    paged_optimizer: bool
+    state_precision: StatePrecision
+    loss: Loss
+    unsharded_accumulation: bool
     adapter: Adapter | None
     attention: Literal["auto", "eager", "fused"]
     stack: str

@@ -15,7 +15,7 @@ from smp_advisor.guidance import explain, nearest_reference, pitfalls
 from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, nothing_fits, why_this_plan
 from smp_advisor.guidance.library_choice import LibraryChoice, choose_library, job_for
 from smp_advisor.keywords import AdviseSettings, completes
-from smp_advisor.libraries.check import check_against
+from smp_advisor.libraries.check import check_against, unsupported_settings
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library, libraries
@@ -327,8 +327,10 @@ def _library(
 
 
 def _require_trainable(library: str, job: Job) -> None:
-    """Refuse adapters and fp8 products in a library that does not document them."""
+    """Refuse adapters, fp8 products and other settings in a library that does not document them."""
     record = get_library(library)
+    for sentence in unsupported_settings(library, job):
+        raise JobError(sentence)
     if job.adapter is not None and not record.adapters:
         titles = " or ".join(other.title for other in libraries() if other.adapters)
         raise JobError(f"{record.title} documents no adapters: leave them out of the job, or use {titles}.")

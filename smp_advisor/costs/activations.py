@@ -133,6 +133,7 @@ def activation_bytes(
         if count:
             largest = maximum(largest, bytes_)
     inputs, _ = _resident_checkpoints(model, layout, world, stage)
+    products = _stored_product_bytes(model, layout, world, stage)
     unit = unit_layers(layout, stage)
     share = 1 / layout.checkpoint_period
     outside: Floats = 0.0
@@ -147,10 +148,34 @@ def activation_bytes(
     logits = _logits_bytes(model, layout, world, stage)
     recomputed = where(checkpointed, where(unit == stage.layers, every, largest * unit), 0.0)
     return {
-        "activations": where(checkpointed, inputs * share + every * flight * (1 - share), every * flight) + outside,
+        "activations": where(checkpointed, inputs * share + every * flight * (1 - share), every * flight)
+        + products * flight
+        + outside,
         "recomputation": recomputed,
         "logits": logits,
     }
+
+
+def _stored_product_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
+    """Outputs that the blocks of a stage store next to their checkpointed inputs, for one microbatch, bytes per GPU.
+
+    torchtitan's selective checkpointing (``_save_list`` with every second ``aten.mm``): the outputs of every second
+    matrix product, here half of all, and of fused attention.
+    """
+    if not anywhere(layout.keeps_products):
+        return 0.0
+    tp = layout.tensor_parallel_degree
+    elements: Floats = 0.0
+    for group, count in zip(model.groups, stage.block_counts, strict=True):
+        matmuls = group.block.matmuls
+        divided, others = (
+            sum(m.outputs * m.weights_per_token * m.rows_per_token for m in matmuls if (m.split == "column") is side)
+            for side in (True, False)
+        )
+        attended = sum(a.heads * a.head_dim for a in group.block.attentions if a.fusible)
+        replicated = others / where(layout.sequence_parallel, tp, 1)
+        elements = elements + count * ((divided / tp + replicated) / 2 + attended / tp)
+    return where(layout.keeps_products, world.bytes_per_element * elements * world.microbatch_tokens, 0.0)
 
 
 def _position_bias_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:

@@ -11,6 +11,7 @@ from smp_advisor.costs.state import (
     local_parameters,
     offloaded_state_bytes,
     owned_parameters,
+    paged_state_bytes,
     state_bytes,
     trained_parameters,
 )
@@ -120,6 +121,8 @@ def host_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floa
     total = offloaded_activation_bytes(model, layout, world, stage)
     if anywhere(layout.offload_state):
         total = total + offloaded_state_bytes(local_parameters(model, layout, stage), layout, world)
+    if layout.state_bytes.paged_moment_bytes:
+        total = total + paged_state_bytes(local_parameters(model, layout, stage), layout, world)
     return total
 
 

@@ -88,10 +88,16 @@ def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, worl
     exchange = _exchange_seconds(block, cluster, layout, world)
     full = layout.checkpoint_layers != 0
     core = where(layout.selective_recomputation & inverted(full), compute.core_attention, 0.0)
+    # Stored outputs: those of attention, and of half of the matrix products.
+    repeated = where(
+        layout.keeps_products,
+        (compute.forward - compute.core_attention) / 2,
+        compute.forward / layout.checkpoint_period,
+    )
     return Passes(
         forward=compute.forward,
         backward=compute.backward,
-        recomputation=where(full, compute.forward / layout.checkpoint_period, core),
+        recomputation=where(full, repeated, core),
         exchange_forward=exchange,
         exchange_backward=exchange * where(full, 1 + 1 / layout.checkpoint_period, 1),
         accumulation=0.0,

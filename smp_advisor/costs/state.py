@@ -20,6 +20,7 @@ __all__ = [
     "local_parameters",
     "offloaded_state_bytes",
     "owned_parameters",
+    "paged_state_bytes",
     "state_bytes",
     "trained_parameters",
     "vocabulary_shards",
@@ -134,6 +135,7 @@ def state_bytes(local: LocalParameters, layout: Layout, world: World) -> dict[st
     on_gpu = where(layout.offload_state, 0.0, owned)
     frozen = where(layout.offload_state, 0.0, _frozen_bytes(local, layout, world))
     undivided = state_bytes.extra_gradient_bytes * trained + state_bytes.frozen_gradient_bytes * local.total
+    undivided = undivided + _unsharded_gradient_bytes(local, trained, layout)
     return {
         "parameters": frozen
         + state_bytes.parameter_bytes * where(level >= 3, on_gpu, trained)
@@ -142,6 +144,24 @@ def state_bytes(local: LocalParameters, layout: Layout, world: World) -> dict[st
         "optimizer_state": state_bytes.moment_bytes * on_gpu,
         "fp32_copies": (state_bytes.copy_bytes - where(level >= 3, state_bytes.late_copy_bytes, 0.0)) * on_gpu,
     }
+
+
+def _unsharded_gradient_bytes(local: LocalParameters, trained: Floats, layout: Layout) -> Floats:
+    """Gradients that stay unsharded while batches are accumulated, bytes.
+
+    Source: PyTorch, ``FullyShardedDataParallel.no_sync``. A flat parameter that an adapter shares with frozen weights
+    has a gradient for all of them (Lightning-AI/litgpt issue 1417).
+    """
+    if not layout.state_bytes.accumulates_unsharded:
+        return 0.0
+    parameters = trained if layout.state_bytes.frozen_bytes is None else trained + local.total
+    accumulating = (layout.shard_level >= 3) & (layout.microbatches > 1)
+    return where(accumulating, layout.state_bytes.compute_bytes * parameters, 0.0)
+
+
+def paged_state_bytes(local: LocalParameters, layout: Layout, world: World) -> Floats:
+    """Optimizer state of one GPU in pageable host memory, bytes."""
+    return layout.state_bytes.paged_moment_bytes * owned_parameters(local, layout, world)
 
 
 def offloaded_state_bytes(local: LocalParameters, layout: Layout, world: World) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 
 from smp_advisor.libraries.families import supports, supports_tensor_parallelism
 from smp_advisor.libraries.groups import divisors
-from smp_advisor.libraries.layout import checkpoint_layers
+from smp_advisor.libraries.layout import checkpoint_code
 from smp_advisor.libraries.pipeline_schedule import default_active_microbatches
 from smp_advisor.libraries.schema import schema
 
@@ -149,6 +149,8 @@ def accumulated_batches(job: Job, model: Model, replicas: int, pins: Pins) -> In
     """
     sequence = model.sequence_length(job.sequence_length)
     steps = {"microbatches": pins["gradient_accumulation_steps"]} if "gradient_accumulation_steps" in pins else {}
+    if job.optimizer_step == "backward":
+        steps = {"microbatches": 1}  # every backward pass updates the parameters
     if "batch_size" not in pins:
         return batches(job, sequence, replicas, 1, steps)
     size = pins["batch_size"]
@@ -168,9 +170,9 @@ def crossed(left: Ints, right: Sequence[tuple[int, int]]) -> Ints:
 
 def memory_choices(checkpointing: Sequence[Checkpointing], pins: Pins) -> list[tuple[int, int]]:
     """(checkpointing strategy, offload) pairs."""
-    strategies = [checkpoint_layers(strategy) for strategy in checkpointing]
+    strategies = [checkpoint_code(strategy) for strategy in checkpointing]
     if "activation_checkpointing" in pins:
-        strategies = [checkpoint_layers(pins["activation_checkpointing"])]
+        strategies = [checkpoint_code(pins["activation_checkpointing"])]
     offloads = [bool(pins["offload_activations"])] if "offload_activations" in pins else [False, True]
     return [(strategy, int(offload)) for strategy in strategies for offload in offloads if strategy or not offload]
 

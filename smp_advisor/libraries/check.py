@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import groups
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.registry import get_library, libraries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["check_against", "mismatches"]
+__all__ = ["check_against", "mismatches", "unsupported_settings"]
 
 
 def check_against(plan: Plan, cluster: Cluster, model: Model | None = None, job: Job | None = None) -> None:
@@ -74,7 +74,22 @@ def _divided(plan: Plan, model: Model) -> Iterator[str]:
         )
 
 
+def unsupported_settings(library: str, job: Job) -> Iterator[str]:
+    """Yield a sentence for each training setting of a job that a library does not support."""
+    record = get_library(library)
+    for name, value in job.training_settings().items():
+        if name not in record.training_settings:
+            titles = " or ".join(other.title for other in libraries() if name in other.training_settings)
+            yield f"{record.title} does not train with {name}={value!r}: leave it out of the job, or use {titles}."
+
+
 def _job(plan: Plan, cluster: Cluster, job: Job) -> Iterator[str]:
+    yield from unsupported_settings(plan.library, job)
+    if job.optimizer_step == "backward" and plan.gradient_accumulation_steps > 1:
+        yield (
+            "optimizer_step='backward' updates parameters in every backward pass and cannot accumulate gradients over"
+            f" {plan.gradient_accumulation_steps} batches: set gradient_accumulation_steps to 1, or change the job."
+        )
     if job.precision != plan.precision:
         yield (
             f"The job trains in {job.precision} and the plan in {plan.precision}: set"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smp_advisor.libraries.layout import checkpoint_layers, checkpoint_strategy
+from smp_advisor.libraries.layout import checkpoint_code, checkpoint_strategy
 from smp_advisor.libraries.pipeline_schedule import SCHEDULES
 from smp_advisor.libraries.plan_fields import plan_defaults
 
@@ -26,7 +26,7 @@ SHARDING_STRATEGIES = ("full_shard", "shard_grad_op", "hybrid_shard", "_hybrid_s
 """FSDP's strategies; their positions are their codes in columns."""
 
 _CODES: dict[str, tuple[Callable[[Any], int], Callable[[int], Any]]] = {
-    "activation_checkpointing": (checkpoint_layers, checkpoint_strategy),
+    "activation_checkpointing": (checkpoint_code, checkpoint_strategy),
     "pipeline": (SCHEDULES.index, SCHEDULES.__getitem__),
     "sharding_strategy": (SHARDING_STRATEGIES.index, SHARDING_STRATEGIES.__getitem__),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
 
-__all__ = ["COLUMNS", "CONTIGUOUS", "EVERYTHING", "Layout", "checkpoint_layers", "checkpoint_strategy"]
+__all__ = [
+    "COLUMNS",
+    "CONTIGUOUS",
+    "EVERYTHING",
+    "OPERATORS",
+    "Layout",
+    "checkpoint_code",
+    "checkpoint_columns",
+    "checkpoint_strategy",
+]
 
 CONTIGUOUS = -1
 """`Layout.checkpoint_layers` of the strategy with one unit for all layers of a stage."""
@@ -31,22 +40,47 @@ EVERYTHING = 2**62
 """More parameters than any model, for strategies that keep all gathered parameters until the backward pass."""
 
 
-def checkpoint_layers(strategy: Checkpointing) -> int:
-    """Blocks per checkpointed unit of a strategy: 0 none, 1 each, N group_N, `CONTIGUOUS`."""
+OPERATORS = -2
+"""Code of the strategy that keeps the outputs of some operators of every block."""
+
+
+def checkpoint_code(strategy: Checkpointing) -> int:
+    """Code of a strategy in columns: 0 none, 1 each, N group_N, `CONTIGUOUS`, `OPERATORS`, -(N + 1) every_N."""
     if strategy is False or strategy == "none":
         return 0
-    if strategy == "each":
-        return 1
-    if strategy == "contiguous":
-        return CONTIGUOUS
-    return int(str(strategy).removeprefix("group_"))
+    if strategy in _NAMED:
+        return _NAMED[strategy]
+    name, _, number = str(strategy).partition("_")
+    return -int(number) - 1 if name == "every" else int(number)
 
 
-def checkpoint_strategy(layers: int) -> Checkpointing:
-    """Inverse of `checkpoint_layers`."""
-    if layers == 0:
+def checkpoint_strategy(code: int) -> Checkpointing:
+    """Inverse of `checkpoint_code`."""
+    if code == 0:
         return False
-    return {1: "each", CONTIGUOUS: "contiguous"}.get(layers, f"group_{layers}")
+    named = next((name for name, number in _NAMED.items() if number == code), None)
+    return named or (f"group_{code}" if code > 0 else f"every_{-code - 1}")
+
+
+class CheckpointColumns(TypedDict):
+    """Columns of a layout that a strategy decides."""
+
+    checkpoint_layers: NDArray[np.int64]
+    checkpoint_period: NDArray[np.int64]
+    keeps_products: NDArray[np.bool_]
+
+
+def checkpoint_columns(codes: ArrayLike) -> CheckpointColumns:
+    """Columns of a layout for codes of strategies."""
+    code = np.asarray(codes, dtype=np.int64)
+    return {
+        "checkpoint_layers": np.where(code < CONTIGUOUS, 1, code),
+        "checkpoint_period": np.where(code < OPERATORS, -code - 1, 1),
+        "keeps_products": np.asarray(code == OPERATORS),
+    }
+
+
+_NAMED = {"each": 1, "contiguous": CONTIGUOUS, "operators": OPERATORS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +126,10 @@ class Layout:
     checkpoint_layers: Ints
     """Blocks per checkpointed unit; 0 none, `CONTIGUOUS` all blocks of a stage."""
     checkpoint_period: Ints
-    """One block of this many is checkpointed: 1 for all, 2 for every other (PyTorch's "selective" option)."""
+    """One block of this many is checkpointed: 1 for all, 2 for every other (``every_2``)."""
+    keeps_products: Bools
+    """Whether checkpointed blocks also keep the outputs of every second matrix product and of fused attention
+    (``operators``)."""
     selective_recomputation: Bools
     """Whether the core of eager attention (scores, softmax, dropout) is recomputed."""
     offload_activations: Bools

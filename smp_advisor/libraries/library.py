@@ -76,6 +76,9 @@ class Library:
     PyTorch loop with ``smp.step`` functions, a Keras loop, or the Trainer of transformers."""
     adapters: bool = False
     """Whether the library documents training of adapters (LoRA)."""
+    training_settings: frozenset[str] = frozenset()
+    """Settings of the job in ``training_settings.toml`` with which the library trains in another form than the
+    default."""
     inferred_family: str = "gpt2"
     """Model family of shapes inferred from a parameter count: that of AWS's reference configurations."""
     fused_attention: bool = True

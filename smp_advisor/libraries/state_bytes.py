@@ -17,6 +17,7 @@ __all__ = [
     "fully_sharded",
     "over_frozen",
     "smp_v1",
+    "trained",
 ]
 
 
@@ -66,6 +67,10 @@ class StateBytes:
     Transformer Engine, ``torch.compile``). Otherwise, they are transformers' own operations, which store more."""
     bucket_elements: float = 0.0
     """Elements of the buffers for reduced gradients and gathered parameters, if they are large."""
+    accumulates_unsharded: bool = False
+    """Whether gradients of sharded parameters stay unsharded, in the compute type, while batches are accumulated."""
+    paged_moment_bytes: float = 0.0
+    """Optimizer state in pageable host memory, not part of `moment_bytes`."""
     frozen_bytes: float | None = None
     """A frozen weight under an adapter, including scales; None if every parameter is trained. The other values are then
     those of the adapter's parameters."""
@@ -81,6 +86,42 @@ class StateBytes:
         return (
             self.parameter_bytes + self.gradient_bytes + self.moment_bytes + self.copy_bytes + self.extra_gradient_bytes
         )
+
+
+_LOSS_ELEMENTS = {"chunked": 1.0, "fused": 2.0}
+"""Elements per logit in the compute type: the logit, and for a fused loss its gradient. The fp32 values of a chunk or a
+kernel exist only for its rows."""
+
+
+def trained(state_bytes: StateBytes, job: Job) -> StateBytes:
+    """State bytes of a library with the job's own settings of states, optimizer, loss and adapter.
+
+    Sources: the table of training settings (``workload/data/training_settings.toml``).
+    """
+    state = state_bytes
+    if job.state_precision == "16-bit":
+        state = replace(
+            state,
+            compute_bytes=2,
+            parameter_bytes=2,
+            gradient_bytes=2,
+            copy_bytes=0,
+            late_copy_bytes=0,
+            cast_bytes=0,
+            reduced_bytes=2,
+            gradients_persist=False,
+            step_bytes=state.step_bytes / 2,
+        )
+    if job.optimizer_step != "auto":
+        foreach = job.optimizer_step == "foreach" and job.optimizer == "adam"
+        state = replace(state, step_bytes=job.moment_bytes / 2 if foreach else 0.0)
+    if job.optimizer_step == "backward":
+        state = replace(state, gradient_bytes=0)
+    if job.paged_optimizer:
+        state = replace(state, moment_bytes=0, paged_moment_bytes=state.moment_bytes)
+    if job.loss != "plain":
+        state = replace(state, logit_bytes=_LOSS_ELEMENTS[job.loss] * state.compute_bytes)
+    return over_frozen(replace(state, accumulates_unsharded=job.unsharded_accumulation), job)
 
 
 def over_frozen(state_bytes: StateBytes, job: Job) -> StateBytes:

@@ -85,7 +85,14 @@ def value_text(name: str, value: Setting) -> str:
         texts = {"none": "none", "optimizer_state": "optimizer state"}
         return texts.get(value) or f"full, over {value.removeprefix('sharded_')} GPUs"
     if name == "activation_checkpointing":
-        texts = {"none": "off", "each": "each block", "contiguous": "all blocks of a stage"}
+        texts = {
+            "none": "off",
+            "each": "each block",
+            "contiguous": "all blocks of a stage",
+            "operators": "part of the operators",
+        }
+        if value.startswith("every_"):
+            return f"one of {value.removeprefix('every_')} blocks"
         return texts.get(value) or f"groups of {value.removeprefix('group_')} blocks"
     return value
 

@@ -9,10 +9,14 @@ from smp_advisor.errors import JobError
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.optimizer import OPTIMIZERS, OptimizerName
 from smp_advisor.workload.stack import AUTO, require_stack, stacks
+from smp_advisor.workload.training_settings import training_settings
 
-__all__ = ["DEFAULT_SEQUENCE_LENGTH", "Job", "Precision"]
+__all__ = ["DEFAULT_SEQUENCE_LENGTH", "Job", "Loss", "OptimizerStep", "Precision", "StatePrecision"]
 
 Precision = Literal["fp16", "bf16", "fp32"]
+Loss = Literal["plain", "chunked", "fused"]
+StatePrecision = Literal["mixed", "16-bit"]
+OptimizerStep = Literal["auto", "loop", "foreach", "fused", "backward"]
 
 DEFAULT_SEQUENCE_LENGTH = 2048
 MAX_TOKENS_PER_STEP = 4_000_000
@@ -43,6 +47,21 @@ class Job:
     optimizer: OptimizerName = "adam"
     """With its bytes of state per parameter: ``adam`` (8), ``adam-8bit`` (2), ``lion`` (4), ``sgd`` with momentum (4),
     ``plain-sgd`` without momentum (0), ``adafactor`` (rows and columns only)."""
+    optimizer_step: OptimizerStep = "auto"
+    """How the optimizer updates parameters, with its temporary bytes per updated parameter: ``loop`` (0), ``fused``
+    (0), ``foreach`` (4 with Adam), ``backward`` (0, and no stored gradients). ``auto`` is ``foreach`` for DDP and
+    ``loop`` for sharded parameters. Source: documentation of ``torch.optim.AdamW``."""
+    paged_optimizer: bool = False
+    """Whether the optimizer state is in pageable memory, which counts as host memory (bitsandbytes)."""
+    state_precision: StatePrecision = "mixed"
+    """``16-bit`` trains with parameters, gradients and optimizer state in `precision`: 8 bytes per parameter with Adam
+    instead of 16 to 20."""
+    loss: Loss = "plain"
+    """Computation of the loss, with its bytes per logit in half precision: ``plain`` (12, or 16 under autocast),
+    ``chunked`` over parts of the tokens (2), ``fused`` into one kernel (4)."""
+    unsharded_accumulation: bool = False
+    """Whether gradients of sharded parameters stay unsharded until the last accumulated batch (``no_sync``), in the
+    compute type: 2 more bytes per parameter in half precision."""
     adapter: Adapter | None = None
     """Low-rank adapter (LoRA, QLoRA) to train over the frozen model. None: train all parameters."""
     attention: Literal["auto", "eager", "fused"] = "auto"
@@ -72,11 +91,16 @@ class Job:
             ("precision", ("fp16", "bf16", "fp32")),
             ("optimizer", tuple(OPTIMIZERS)),
             ("attention", ("auto", "eager", "fused")),
+            *((setting.name, tuple(setting.values)) for setting in training_settings().values()),
         ):
-            if getattr(self, name) not in allowed:
-                raise JobError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}.")
+            value = getattr(self, name)
+            if allowed and value not in allowed:
+                raise JobError(f"{name} must be one of {', '.join(allowed)}, not {value!r}.")
+            if not allowed and not isinstance(value, bool):
+                raise JobError(f"{name} must be True or False, not {value!r}.")
         self._resolve_attention()
         self._check_training()
+        self._check_optimizer()
         tokens: object = self.tokens  # a notebook may pass text despite the annotation
         if tokens is not None and not (isinstance(tokens, int | float) and tokens > 0):
             raise JobError(f"tokens must be a positive number, not {self.tokens!r}.")
@@ -111,10 +135,27 @@ class Job:
         if self.precision == "fp32" and adapter.quantized:
             raise JobError("An adapter over a quantized base trains in 16 bits: set precision to bf16 or fp16.")
 
+    def _check_optimizer(self) -> None:
+        """Refuse an optimizer that no library has in the requested form."""
+        if self.state_precision == "16-bit" and self.precision == "fp32":
+            raise JobError("state_precision='16-bit' requires precision='bf16' or 'fp16', not 'fp32'.")
+        forms = OPTIMIZERS[self.optimizer].steps
+        if self.optimizer_step not in ("auto", "loop", "backward", *forms):
+            remedy = f"use {' or '.join(map(repr, forms))}, or leave it out" if forms else "leave it out"
+            raise JobError(f"The optimizer {self.optimizer!r} has no {self.optimizer_step} step: {remedy}.")
+        if self.paged_optimizer and not OPTIMIZERS[self.optimizer].paged:
+            paged = " or ".join(repr(name) for name, optimizer in OPTIMIZERS.items() if optimizer.paged)
+            raise JobError(f"The optimizer {self.optimizer!r} has no paged form: use {paged}.")
+
     @property
     def moment_bytes(self) -> float:
         """Bytes of optimizer state per parameter."""
-        return OPTIMIZERS[self.optimizer].moment_bytes()
+        return OPTIMIZERS[self.optimizer].moment_bytes(2.0 if self.state_precision == "16-bit" else 4.0)
+
+    def training_settings(self) -> dict[str, object]:
+        """Settings of the training script (``training_settings.toml``) that differ from their defaults."""
+        values = {name: getattr(self, name) for name in training_settings()}
+        return {name: value for name, value in values.items() if value != training_settings()[name].default}
 
     def defaulted(self) -> tuple[str, ...]:
         """Names of the settings that have their default value."""

@@ -17,6 +17,7 @@ LIBRARY = Library(
     layout=layout,
     space=partial(replica_space, "ddp"),
     adapters=True,
+    training_settings=frozenset({"loss", "state_precision", "optimizer_step", "paged_optimizer"}),
     divides_model=False,
     controls=("activation_checkpointing", "batch_size", "gradient_accumulation_steps"),
     alternatives=("activation_checkpointing", "gradient_accumulation_steps"),

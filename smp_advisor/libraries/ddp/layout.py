@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.libraries.layout import Layout
-from smp_advisor.libraries.state_bytes import ddp, over_frozen
+from smp_advisor.libraries.layout import Layout, checkpoint_columns
+from smp_advisor.libraries.state_bytes import ddp, trained
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -18,9 +18,9 @@ __all__ = ["layout"]
 def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
     """Columns of the cost model for columns of plans: autocast over fp32 parameters."""
     return Layout.of_columns(
-        over_frozen(ddp(job), job),
+        trained(ddp(job), job),
         rows=plans.rows,
         batch_samples=plans["batch_size"] * plans["gradient_accumulation_steps"],
         microbatches=plans["gradient_accumulation_steps"],
-        checkpoint_layers=plans["activation_checkpointing"],
+        **checkpoint_columns(plans["activation_checkpointing"]),
     )

@@ -34,6 +34,9 @@ LIBRARY = Library(
     layout=layout,
     space=_space,
     adapters=True,
+    training_settings=frozenset(
+        {"loss", "state_precision", "optimizer_step", "paged_optimizer", "unsharded_accumulation"}
+    ),
     controls=("sharding_strategy", "activation_checkpointing", "batch_size", "gradient_accumulation_steps"),
     alternatives=("sharding_strategy", "activation_checkpointing", "gradient_accumulation_steps"),
 )

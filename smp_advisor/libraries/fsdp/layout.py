@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.libraries.columns import SHARDING_STRATEGIES
-from smp_advisor.libraries.layout import EVERYTHING, Layout
-from smp_advisor.libraries.state_bytes import fully_sharded, over_frozen
+from smp_advisor.libraries.layout import EVERYTHING, Layout, checkpoint_columns
+from smp_advisor.libraries.state_bytes import fully_sharded, trained
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,7 +40,7 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
         raise ValueError("FSDP's hybrid strategies shard within a node: pass the cluster")
     node, gpus = (0, 0) if cluster is None else (min(cluster.gpus_per_node, cluster.gpus), cluster.gpus)
     return Layout.of_columns(
-        over_frozen(fully_sharded(job), job),
+        trained(fully_sharded(job), job),
         rows=plans.rows,
         shard_level=3,
         shard_degree=np.where(hybrid, node, gpus),
@@ -48,5 +48,5 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
         max_live_parameters=EVERYTHING,
         batch_samples=plans["batch_size"] * plans["gradient_accumulation_steps"],
         microbatches=plans["gradient_accumulation_steps"],
-        checkpoint_layers=plans["activation_checkpointing"],
+        **checkpoint_columns(plans["activation_checkpointing"]),
     )

@@ -24,6 +24,7 @@ LIBRARY = Library(
     smdistributed=True,
     script="smp_step",
     fused_attention=False,
+    training_settings=frozenset({"loss"}),
     restricts_families=True,
     shard_field="sharded_data_parallel_degree",
     shards_beside=("pipeline_parallel_degree", "tensor_parallel_degree"),

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smp_advisor.libraries.layout import Layout
+from smp_advisor.libraries.layout import Layout, checkpoint_columns
 from smp_advisor.libraries.pipeline_schedule import SIMPLE, default_active_microbatches
 from smp_advisor.libraries.schema import default_of
-from smp_advisor.libraries.state_bytes import smp_v1
+from smp_advisor.libraries.state_bytes import smp_v1, trained
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -30,7 +30,7 @@ def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
     simple = plans["pipeline"] == SIMPLE
     in_flight = np.where(active == 0, default_active_microbatches(pipeline, microbatches), active)
     return Layout.of_columns(
-        smp_v1(job),
+        trained(smp_v1(job), job),
         rows=plans.rows,
         tensor_parallel_degree=tensor,
         pipeline_parallel_degree=pipeline,
@@ -42,7 +42,7 @@ def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
         microbatches=microbatches,
         active_microbatches=np.where(simple, microbatches, in_flight),
         simple_pipeline=simple,
-        checkpoint_layers=plans["activation_checkpointing"],
+        **checkpoint_columns(plans["activation_checkpointing"]),
         offload_activations=plans["offload_activations"],
         activation_loading_horizon=_or_default(plans, "activation_loading_horizon"),
         split_checkpoints=(plans["optimize"] == "memory") & (np.asarray(tensor) > 1),

@@ -8,7 +8,7 @@ import numpy as np
 
 from smp_advisor.libraries.layout import Layout
 from smp_advisor.libraries.pipeline_schedule import SIMPLE, default_active_microbatches
-from smp_advisor.libraries.state_bytes import amp
+from smp_advisor.libraries.state_bytes import amp, trained
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -22,7 +22,7 @@ def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
     """Columns of the cost model: a pipeline with replicas by Horovod. Half precision is Keras's mixed_float16."""
     degree, microbatches, simple = plans["partitions"], plans["microbatches"], plans["pipeline"] == SIMPLE
     return Layout.of_columns(
-        amp(job),
+        trained(amp(job), job),
         rows=plans.rows,
         pipeline_parallel_degree=degree,
         batch_samples=plans["batch_size"],

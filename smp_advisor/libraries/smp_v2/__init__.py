@@ -31,6 +31,9 @@ LIBRARY = Library(
     model_mismatches=model_mismatches,
     smdistributed=True,
     adapters=True,
+    training_settings=frozenset(
+        {"loss", "state_precision", "optimizer_step", "paged_optimizer", "unsharded_accumulation"}
+    ),
     inferred_family="llama",
     restricts_families=True,
     shard_field="hybrid_shard_degree",

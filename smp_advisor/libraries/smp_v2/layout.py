@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.libraries.fsdp.layout import prefetched_units
-from smp_advisor.libraries.layout import EVERYTHING, Layout
+from smp_advisor.libraries.layout import EVERYTHING, Layout, checkpoint_columns
 from smp_advisor.libraries.schema import default_of
-from smp_advisor.libraries.state_bytes import fully_sharded, over_frozen
+from smp_advisor.libraries.state_bytes import fully_sharded, trained
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -34,7 +34,7 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
         shards = np.where(np.asarray(shards) == 0, cluster.gpus // (tensor * experts), shards)
     horizon = np.asarray(plans["activation_loading_horizon"])
     return Layout.of_columns(
-        over_frozen(fully_sharded(job), job),
+        trained(fully_sharded(job), job),
         rows=plans.rows,
         tensor_parallel_degree=tensor,
         sequence_parallel=np.asarray(tensor) > 1,
@@ -47,7 +47,7 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
         max_live_parameters=EVERYTHING,
         batch_samples=plans["batch_size"] * plans["gradient_accumulation_steps"],
         microbatches=plans["gradient_accumulation_steps"],
-        checkpoint_layers=plans["activation_checkpointing"],
+        **checkpoint_columns(plans["activation_checkpointing"]),
         offload_activations=plans["offload_activations"],
         offload_running=True,
         activation_loading_horizon=np.where(horizon == 0, default_of("activation_loading_horizon", "smp-v2"), horizon),

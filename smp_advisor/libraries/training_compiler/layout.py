@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.libraries.layout import Layout
-from smp_advisor.libraries.state_bytes import amp, over_frozen
+from smp_advisor.libraries.state_bytes import amp, trained
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -20,4 +20,4 @@ def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
 
     The compiler decides which activations a compiled step stores. They are assumed to be those of PyTorch.
     """
-    return Layout.of_columns(over_frozen(amp(job), job), rows=plans.rows, batch_samples=plans["batch_size"])
+    return Layout.of_columns(trained(amp(job), job), rows=plans.rows, batch_samples=plans["batch_size"])

@@ -1,0 +1,130 @@
+"""Settings of the training script: what each saves or costs, and which libraries and plans have it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs import estimate
+from smp_advisor.costs.estimate import Estimate, StageMemory
+from smp_advisor.errors import AdvisorError, JobError, PlanError
+from smp_advisor.libraries import Plan, libraries
+from smp_advisor.recommendation import advise
+from smp_advisor.workload import Job, Model
+from smp_advisor.workload.training_settings import training_settings
+
+MODEL = Model.from_shape(family="llama", layers=16, hidden=2048, heads=16, vocab=32_000)
+GPUS = 8
+GIB = 2**30
+JOB = Job(sequence_length=2048, precision="bf16", attention="fused")
+
+
+def run(library: str = "fsdp", plan: dict[str, Any] | None = None, **settings: Any) -> Estimate:
+    return estimate(
+        MODEL, Cluster("ml.p4d.24xlarge", 1), replace(JOB, **settings), Plan(library=library, **(plan or {}))
+    )
+
+
+def memory(library: str = "fsdp", plan: dict[str, Any] | None = None, **settings: Any) -> StageMemory:
+    return run(library, plan, **settings).memory.peak
+
+
+def per_parameter(gib: float, shards: int = GPUS) -> float:
+    return gib * GIB * shards / MODEL.parameter_count
+
+
+def test_states_in_16_bits_take_half_of_each_part() -> None:
+    mixed, pure = memory(), memory(state_precision="16-bit")
+    assert per_parameter(mixed.parameters_gib) == pytest.approx(4)
+    assert per_parameter(pure.parameters_gib) == pytest.approx(2)
+    assert per_parameter(pure.optimizer_state_gib) == pytest.approx(4)
+    assert per_parameter(memory(state_precision="16-bit", optimizer="adam-8bit").optimizer_state_gib) == pytest.approx(
+        2
+    )
+
+
+def test_a_paged_optimizer_moves_its_state_to_the_host() -> None:
+    paged = run(paged_optimizer=True)
+    assert paged.memory.peak.optimizer_state_gib == 0
+    assert paged.host_memory_gib_per_node == pytest.approx(8 * MODEL.parameter_count / GIB)
+
+
+def test_an_update_in_the_backward_pass_stores_no_gradients() -> None:
+    assert memory(optimizer_step="backward").gradients_gib == 0
+    with pytest.raises(PlanError, match="cannot accumulate gradients over 2 batches: set gradient_accumulation_steps"):
+        run(plan={"gradient_accumulation_steps": 2}, optimizer_step="backward")
+    plan = advise("350M", "ml.p4d.24xlarge", library="ddp", global_batch_size=64, optimizer_step="backward").plan
+    assert plan.gradient_accumulation_steps == 1
+
+
+def test_updating_all_parameters_together_needs_one_more_copy_of_a_moment() -> None:
+    def of(**settings: Any) -> StageMemory:
+        return memory("ddp", sequence_length=128, **settings)  # fewer activations than the step's copies
+
+    at_once, one_by_one = of(optimizer_step="foreach"), of(optimizer_step="loop")
+    assert of() == at_once
+    assert at_once.optimizer_step_gib > one_by_one.optimizer_step_gib == 0
+    assert of(optimizer_step="fused") == one_by_one
+
+
+@pytest.mark.parametrize(("loss", "bytes_per_logit"), [("plain", 12), ("chunked", 2), ("fused", 4)])
+def test_bytes_per_logit(loss: str, bytes_per_logit: int) -> None:
+    logits = JOB.sequence_length * 32_000
+    assert memory(loss=loss).logits_gib == pytest.approx(bytes_per_logit * logits / GIB)
+
+
+def test_gradients_stay_unsharded_only_while_batches_are_accumulated() -> None:
+    def gradients(steps: int, **settings: Any) -> float:
+        return per_parameter(memory(plan={"gradient_accumulation_steps": steps}, **settings).gradients_gib)
+
+    assert gradients(1, unsharded_accumulation=True) == gradients(4) == pytest.approx(4)
+    assert gradients(4, unsharded_accumulation=True) == pytest.approx(4 + 2 * GPUS)
+
+
+def test_checkpointing_part_of_the_model_is_between_none_and_all_of_it() -> None:
+    runs = [
+        run(plan={"activation_checkpointing": strategy, "batch_size": 4})
+        for strategy in (False, "every_4", "every_2", "operators", "each")
+    ]
+    stored = [each.memory.peak.activations_gib for each in runs]
+    assert stored == sorted(stored, reverse=True)
+    assert stored[2] == pytest.approx((stored[0] + stored[-1]) / 2, rel=0.01)
+    repeated = [each.time.recomputation_seconds for each in runs]
+    assert repeated[0] == 0
+    assert repeated[1] == pytest.approx(repeated[-1] / 4)
+    assert 0 < repeated[3] < repeated[2] < repeated[-1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"loss": "tiled"}, "loss must be one of plain, chunked, fused, not 'tiled'"),
+        ({"paged_optimizer": "yes"}, "paged_optimizer must be True or False, not 'yes'"),
+        ({"optimizer": "lion", "optimizer_step": "fused"}, "'lion' has no fused step: leave it out"),
+        ({"optimizer": "adafactor", "optimizer_step": "fused"}, "use 'foreach', or leave it out"),
+        ({"optimizer": "sgd", "paged_optimizer": True}, "'sgd' has no paged form: use 'adam' or"),
+        ({"state_precision": "16-bit", "precision": "fp32"}, "requires precision='bf16' or 'fp16'"),
+    ],
+)
+def test_refused_in_one_sentence(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(JobError) as refusal:
+        Job(**settings)
+    assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize("library", [record.name for record in libraries()])
+@pytest.mark.parametrize("name", training_settings())
+def test_a_library_trains_with_a_setting_or_refuses_it(library: str, name: str) -> None:
+    value = next(reversed(training_settings()[name].values or {True: ""}))
+    record = next(record for record in libraries() if record.name == library)
+    job = replace(JOB, **{name: value})
+    settings = {"smp-v1": {"fp16": True}, "smp-v1-tensorflow": {"horovod": True, "precision": "fp16"}}.get(library, {})
+    job = replace(job, precision=Plan(library=library, **settings).precision)
+    if name in record.training_settings:
+        estimate(MODEL, Cluster("ml.p4d.24xlarge", 1), job, Plan(library=library, **settings))
+    else:
+        with pytest.raises(AdvisorError, match=f"does not train with {name}={value!r}: leave it out"):
+            estimate(MODEL, Cluster("ml.p4d.24xlarge", 1), job, Plan(library=library, **settings))
