@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .judge import Scored
-    from .spreads import Spread
 
 __all__ = ["main", "memory_errors"]
 
@@ -62,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not chosen.keep:
             write_constants(point.values)
         write_draws(list(point.values), point.solve(point.fitted).covariance)
-        write_intervals(_intervals(point))
+        write_intervals(spread_table(point.runs_left_out()))
     return 0
 
 
@@ -71,13 +70,6 @@ def _print_changes(values: dict[str, float]) -> None:
         entry = constants()[name]
         prior = "" if entry.prior is None else f"  prior {entry.prior:.4g}"
         print(f"{name:44s} {entry.value:10.4g} -> {value:10.4g}{prior}")
-
-
-def _intervals(point: Linear) -> dict[str, dict[str, Spread]]:
-    left = point.left_out(point.rows.publications)
-    kinds, sources = point.rows.kinds(), point.rows.publications
-    groups = (("tuned", point.fitted), ("users", ~point.fitted))
-    return {name: spread_table(left[chosen], kinds[chosen], sources[chosen]) for name, chosen in groups if chosen.any()}
 
 
 _MEMORY_ERRORS = ("state", "dynamic", "reserve", "context_gib")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.evaluate import fit_probability, memory_columns, seconds_columns
 from smp_advisor.costs.memory import GIB, memory_error_bytes, stage_bytes
@@ -13,8 +15,6 @@ from smp_advisor.costs.state import vocabulary_shards
 from smp_advisor.costs.world import World
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from .plans import Run
 
 __all__ = ["MemoryPrediction", "fits", "memory", "step_seconds"]
@@ -55,12 +55,11 @@ def memory(run: Run) -> MemoryPrediction:
 
 
 def _prediction(by_category: dict[str, np.ndarray], shards: np.ndarray, activation_band: float) -> MemoryPrediction:
-    terms = {name: float(values[0]) / GIB for name, values in by_category.items()}
+    terms = {name: np.ravel(values)[0] / GIB for name, values in by_category.items()}
     allocated = sum(value for name, value in terms.items() if name not in _NOT_ALLOCATED)
     reserved = allocated + terms["allocator_reserve"]
-    error = {
-        name: float(memory_error_bytes(by_category, shards, activation_band, of=name)[0]) / GIB for name in _CLASSES
-    }
+    errors = {name: memory_error_bytes(by_category, shards, activation_band, of=name) for name in _CLASSES}
+    error = {name: float(np.ravel(value)[0]) / GIB for name, value in errors.items()}
     return MemoryPrediction(allocated, reserved, reserved + terms["context"], error, terms)
 
 

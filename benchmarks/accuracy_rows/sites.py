@@ -16,6 +16,8 @@ import numpy as np
 
 from smp_advisor.costs.constants import constants
 
+from .spreads import Runs
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -126,6 +128,11 @@ class Linear:
                 fitted = whole
             result[rows] = self.errors[rows] + self.jacobian[rows] @ fitted
         return result
+
+    def runs_left_out(self) -> Runs:
+        """Every row with its publication left out of the fit."""
+        rows = self.rows
+        return Runs(self.left_out(rows.publications), rows.groups(), rows.kinds(), rows.publications)
 
     def after_one_run(self, groups: NDArray[np.str_]) -> Floats:
         """Errors of the other rows of a site after one of its rows is known, with the group left out of the fit.

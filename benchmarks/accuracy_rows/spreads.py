@@ -13,15 +13,14 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["ANY", "Spread", "coverage", "spread_table"]
+__all__ = ["ANY", "Runs", "Spread", "coverage", "spread_table"]
 
 ANY = "any"
 _LEVEL = 0.95
-_LEAST_ROWS = 8
-_LEAST_SOURCES = 2
+_LEAST_ROWS = 3
 """A kind of plan with fewer has the figures of all kinds."""
-_OTHERS = 12.0
-"""Rows by which runs of other kinds count in the figures of one kind."""
+_OTHER_KINDS, _OTHER_GROUPS = 10.0, 4.0
+"""Rows by which runs of other kinds of plan, and of other groups of stacks, count in the figures of one kind."""
 _LEAST_SPREAD = 0.03
 
 
@@ -38,51 +37,62 @@ class Spread:
     median_error: float
 
 
-def spread_table(errors: Floats, kinds: NDArray[np.str_], sources: NDArray[np.str_]) -> dict[str, Spread]:
-    """Figures of every kind of plan.
+@dataclass(frozen=True)
+class Runs:
+    """Errors of runs and their classes, arrays of shape (rows,)."""
 
-    Parameters
-    ----------
-    errors
-        Logarithm of predicted over measured, with the row's source left out of the fit.
-    kinds, sources
-        Kind of plan and source of every row.
-    """
-    return {
-        name: _spread(-errors, kinds, sources, name)
-        for name in (ANY, *map(str, np.unique(kinds)))
-        if name == ANY or _has_enough(kinds == name, sources)
-    }
+    errors: Floats
+    """Logarithm of predicted over measured, with the row's source left out of the fit."""
+    groups: NDArray[np.str_]
+    """Group of stacks."""
+    kinds: NDArray[np.str_]
+    sources: NDArray[np.str_]
 
-
-def _has_enough(chosen: NDArray[np.bool_], sources: NDArray[np.str_]) -> bool:
-    return bool(chosen.sum() >= _LEAST_ROWS and len(np.unique(sources[chosen])) >= _LEAST_SOURCES)
+    def take(self, rows: NDArray[np.bool_]) -> Runs:
+        """Selected rows."""
+        return Runs(self.errors[rows], self.groups[rows], self.kinds[rows], self.sources[rows])
 
 
-def _spread(slower: Floats, kinds: NDArray[np.str_], sources: NDArray[np.str_], kind: str) -> Spread:
-    chosen = np.ones(len(slower), dtype=bool) if kind == ANY else kinds == kind
-    weights = _weights(chosen, sources)
-    between, within = _variances(slower, weights, kinds, sources)
+def spread_table(runs: Runs) -> dict[str, dict[str, Spread]]:
+    """Figures by group of stacks and kind of plan."""
+    table: dict[str, dict[str, Spread]] = {}
+    for group in map(str, np.unique(runs.groups)):
+        of_group = runs.groups == group
+        table[group] = {ANY: _spread(runs, of_group, of_group)}
+        for kind in map(str, np.unique(runs.kinds[of_group])):
+            chosen = of_group & (runs.kinds == kind)
+            if chosen.sum() >= _LEAST_ROWS:
+                table[group][kind] = _spread(runs, chosen, of_group)
+    return table
+
+
+def _spread(runs: Runs, chosen: NDArray[np.bool_], of_group: NDArray[np.bool_]) -> Spread:
+    slower, weights = -runs.errors, _weights(runs, chosen, of_group)
+    between, within = _variances(slower, weights, runs)
     return Spread(
         low=min(_quantile(slower, weights, (1 - _LEVEL) / 2), -2 * _LEAST_SPREAD),
         high=max(_quantile(slower, weights, (1 + _LEVEL) / 2), 2 * _LEAST_SPREAD),
         source_spread=max(math.sqrt(between), _LEAST_SPREAD),
         run_spread=max(math.sqrt(within), _LEAST_SPREAD),
         rows=int(chosen.sum()),
-        sources=len(np.unique(sources[chosen])),
+        sources=len(np.unique(runs.sources[chosen])),
         median_error=float(np.median(np.abs(slower[chosen]))),
     )
 
 
-def _weights(chosen: NDArray[np.bool_], sources: NDArray[np.str_]) -> Floats:
-    """Weight of every row: n rows of a source count as their square root, rows of other kinds as a few in all."""
+def _weights(runs: Runs, chosen: NDArray[np.bool_], of_group: NDArray[np.bool_]) -> Floats:
+    """Weight of every row: n rows of a source count as their square root, rows of other classes as a few in all."""
     weights = np.zeros(len(chosen))
-    for part, total in ((chosen, None), (~chosen, _OTHERS)):
-        for source in np.unique(sources[part]):
-            rows = part & (sources == source)
+    # Offloaded activations have errors of their own, which tell nothing about other plans.
+    usual = ~np.char.startswith(runs.kinds, "offloaded")
+    chosen = chosen & usual if (chosen & usual).any() else chosen
+    others = usual & ~chosen
+    for part, most in ((chosen, math.inf), (of_group & others, _OTHER_KINDS), (~of_group & others, _OTHER_GROUPS)):
+        for source in np.unique(runs.sources[part]):
+            rows = part & (runs.sources == source)
             weights[rows] = 1 / math.sqrt(rows.sum())
-        if total is not None and part.any():
-            weights[part] *= min(total / weights[part].sum(), 1.0)
+        if part.any():
+            weights[part] *= min(most / weights[part].sum(), 1.0)
     return weights
 
 
@@ -97,11 +107,9 @@ def _quantile(values: Floats, weights: Floats, level: float) -> float:
     return float(np.interp(outward * total, share, values[order]))
 
 
-def _variances(
-    slower: Floats, weights: Floats, kinds: NDArray[np.str_], sources: NDArray[np.str_]
-) -> tuple[float, float]:
+def _variances(slower: Floats, weights: Floats, runs: Runs) -> tuple[float, float]:
     """Variances between sources and within them (runs of one kind of plan of one source)."""
-    cells = np.char.add(np.char.add(sources, "|"), kinds)
+    cells = np.char.add(np.char.add(runs.sources, "|"), runs.kinds)
     away, away_weights, levels, level_weights, shares = [], [], [], [], []
     for cell in np.unique(cells):
         rows = cells == cell
@@ -129,15 +137,17 @@ def _deviation(absolute: list[float], weights: list[float]) -> float:
     return float(np.interp(0.8, share, values[order])) / 1.2816
 
 
-def coverage(errors: Floats, kinds: NDArray[np.str_], sources: NDArray[np.str_]) -> NDArray[np.bool_]:
+def coverage(runs: Runs) -> NDArray[np.bool_]:
     """Whether every row lies within the interval that the other sources give, shape (rows,)."""
-    inside = np.zeros(len(errors), dtype=bool)
-    for source in np.unique(sources):
-        others = sources != source
+    inside = np.zeros(len(runs.errors), dtype=bool)
+    for source in np.unique(runs.sources):
+        others = runs.sources != source
         if not others.any():
             continue
-        table = spread_table(errors[others], kinds[others], sources[others])
+        table = spread_table(runs.take(others))
+        pooled = table.get("users") or next(iter(table.values()))
         for row in np.flatnonzero(~others):
-            entry = table.get(str(kinds[row]), table[ANY])
-            inside[row] = entry.low <= -errors[row] <= entry.high
+            entries = table.get(str(runs.groups[row]), pooled)
+            entry = entries.get(str(runs.kinds[row]), entries[ANY])
+            inside[row] = entry.low <= -runs.errors[row] <= entry.high
     return inside

@@ -11,7 +11,7 @@ import numpy as np
 
 from smp_advisor.costs.constants import constants, overriding
 from smp_advisor.costs.evaluate import seconds_columns
-from smp_advisor.costs.intervals import plan_kinds
+from smp_advisor.costs.intervals import plan_kinds, stack_group
 from smp_advisor.libraries.layout import Layout
 
 if TYPE_CHECKING:
@@ -84,6 +84,10 @@ class Timed:
         return np.array(
             [str(plan_kinds(run.layout, run.cluster)[0]) for row in self.rows if (run := row.run) is not None]
         )
+
+    def groups(self) -> NDArray[np.str_]:
+        """Group of stacks of every row."""
+        return np.array([stack_group(run.job.stack) for row in self.rows if (run := row.run) is not None])
 
     def pipelines(self) -> NDArray[np.str_]:
         """Pipeline degree of every row, as text."""

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["write_constants", "write_draws", "write_intervals"]
 
-TUNED_STACKS = ("megatron", "transformer-engine", "apex", "torch-compile", "xla")
-"""Stacks of the published runs that the constants are fitted to: element-wise operations share kernels."""
-
 
 def _path(name: str) -> Path:
     return Path(str(resources.files("smp_advisor.costs").joinpath("data", name)))
@@ -63,9 +60,8 @@ def write_intervals(groups: Mapping[str, Mapping[str, Spread]]) -> None:
     lines = [
         "# Logarithms of measured over predicted step time of published runs whose entire source was left out of the",
         "# fit: 2.5 % and 97.5 % quantiles, and one standard deviation between sources and between runs of a source.",
-        "# `users` are runs with users' code. Written by benchmarks/calibrate.py.",
+        "# `tuned` are stacks whose element-wise operations share kernels. Written by benchmarks/calibrate.py.",
         f'date = "{datetime.now(UTC).date().isoformat()}"',
-        f"tuned_stacks = [{', '.join(repr(name) for name in TUNED_STACKS)}]".replace("'", '"'),
         "",
     ]
     for group, kinds in groups.items():

@@ -15,6 +15,7 @@ from smp_advisor.costs.intervals import plan_kinds, step_time_factors
 from smp_advisor.costs.memory import GIB, host_bytes, memory_error_bytes, needed_bytes, stage_bytes
 from smp_advisor.costs.partition import stage_kinds, stages
 from smp_advisor.costs.pipeline import in_flight
+from smp_advisor.costs.stack import stack_of
 from smp_advisor.costs.state import vocabulary_shards
 from smp_advisor.costs.step_time import step_seconds
 from smp_advisor.costs.world import World
@@ -153,7 +154,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
         needed=[float(needed_bytes(by)) for _, by, _ in kinds],
         host=max(float(h) for _, _, h in kinds) * cluster.instance.gpus,
         flight=int(in_flight(layout)),
-        kind=str(plan_kinds(layout, cluster)),
+        factors=step_time_factors(str(plan_kinds(layout, cluster)), stack_of(job, layout).name),
     )
 
 
@@ -187,7 +188,7 @@ def _value(
     needed: list[float],
     host: float,
     flight: int,
-    kind: str,
+    factors: tuple[float, float],
 ) -> Estimate:
     instance = cluster.instance
     usable = instance.usable_gpu_memory_gib * GIB
@@ -214,7 +215,7 @@ def _value(
         mfu=per_gpu / peak_flops(instance, job),
         usd_per_hour=cluster.usd_per_hour,
         days=None if job.tokens is None else job.tokens / (batch * sequence / time.total_seconds) / 86_400,
-        step_factors=step_time_factors(kind),
+        step_factors=factors,
         assumptions=assumptions(model, plan, job),
     )
 

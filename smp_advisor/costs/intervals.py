@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smp_advisor.workload.stack import stacks
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.layout import Layout
 
-__all__ = ["plan_kinds", "spreads", "step_time_factors"]
+__all__ = ["plan_kinds", "spreads", "stack_group", "step_time_factors"]
 
+USERS = "users"
 ANY = "any"
 """Entry of a kind of plan with too few published runs for figures of its own."""
 
@@ -36,29 +39,48 @@ class _Entry:
 
 
 @cache
-def _table() -> tuple[frozenset[str], dict[str, dict[str, _Entry]]]:
-    """Names of tuned stacks, and the entries by group of stacks and kind of plan."""
+def _table() -> dict[str, dict[str, _Entry]]:
+    """Entries by group of stacks and kind of plan."""
     text = resources.files("smp_advisor.costs").joinpath("data/intervals.toml").read_text("utf-8")
     table = tomllib.loads(text)
     names = tuple(_Entry.__dataclass_fields__)
-    groups = {
-        group: {kind: _Entry(**{name: float(entry[name]) for name in names}) for kind, entry in table[group].items()}
-        for group in ("tuned", "users")
+    return {
+        group: {kind: _Entry(**{name: float(entry[name]) for name in names}) for kind, entry in kinds.items()}
+        for group, kinds in table.items()
+        if isinstance(kinds, dict)
     }
-    return frozenset(table["tuned_stacks"]), groups
+
+
+@cache
+def stack_group(stack: str) -> str:
+    """Group of stacks with similar errors: ``tuned`` (element-wise operations share kernels), ``smp-v1``, or ``users``.
+
+    A name that is no stack has the group of users' code, whose intervals are wide.
+    """
+    entry = stacks().get(stack)
+    if entry is None:
+        return USERS
+    if entry.collectives == "host":
+        return "smp-v1"
+    return "tuned" if entry.elementwise == "fused" else USERS
 
 
 def _entry(kind: str, stack: str) -> _Entry:
-    tuned, groups = _table()
-    entries = groups["tuned" if stack in tuned else "users"]
-    return entries.get(kind, entries[ANY])
+    groups = _table()
+    entries = groups.get(stack_group(stack)) or groups[USERS]
+    return entries.get(kind) or entries[ANY]
 
 
 def plan_kinds(layout: Layout, cluster: Cluster) -> NDArray[np.str_]:
     """Kind of each plan, shape (n,): the division of the model, and one or several nodes. Kinds have similar errors."""
     divided = np.select(
-        [layout.pipeline_parallel_degree > 1, layout.shard_level >= 3, layout.tensor_parallel_degree > 1],
-        ["pipeline", "sharded", "tensor"],
+        [
+            layout.offload_activations,
+            layout.pipeline_parallel_degree > 1,
+            layout.shard_level >= 3,
+            layout.tensor_parallel_degree > 1,
+        ],
+        ["offloaded", "pipeline", "sharded", "tensor"],
         "replicated",
     )
     return np.char.add(divided, ", one node" if cluster.nodes == 1 else ", nodes")
@@ -75,7 +97,7 @@ def step_time_factors(kind: str, stack: str = "") -> tuple[float, float]:
     kind
         Kind of plan.
     stack
-        Kind of training code. Every name that is not a tuned stack has the factors of users' code.
+        Name of the kind of training code (`stack_group`).
     """
     entry = _entry(kind, stack)
     return math.exp(entry.low), math.exp(entry.high)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.accuracy_rows import calibration
 from benchmarks.accuracy_rows.judge import judge
 from benchmarks.accuracy_rows.sites import Linear, fit
-from benchmarks.accuracy_rows.spreads import spread_table
+from benchmarks.accuracy_rows.spreads import Runs, spread_table
 from benchmarks.accuracy_rows.table import Table
 from benchmarks.accuracy_rows.timed import Timed
 from smp_advisor.costs.constants import constants, overriding
@@ -87,6 +87,11 @@ def test_runs_of_users_code_do_not_move_the_constants():
     assert abs(point.solve(point.fitted).moves[0]) < 0.02
 
 
+def table_of(errors, sources):
+    same = np.full(len(errors), "same")
+    return spread_table(Runs(errors, same, same, sources))["same"]
+
+
 @given(
     shift=st.floats(-0.3, 0.3),
     wide=st.floats(0.05, 0.5),
@@ -96,7 +101,7 @@ def test_intervals_follow_the_errors_and_are_skewed_like_them(shift, wide, seed)
     draw = np.random.default_rng(seed)
     sources = np.repeat([f"s{number}" for number in range(20)], 6)
     errors = shift - wide * np.repeat(draw.exponential(size=20), 6)
-    entry = spread_table(errors, np.full(len(errors), "kind"), sources)["any"]
+    entry = table_of(errors, sources)["any"]
     inside = (entry.low <= -errors) & (-errors <= entry.high)
     assert inside.mean() >= 0.9
     if wide > 2 * abs(shift):
@@ -106,7 +111,7 @@ def test_intervals_follow_the_errors_and_are_skewed_like_them(shift, wide, seed)
 def test_a_source_with_one_error_for_all_runs_has_its_spread_between_sources():
     sources = np.repeat(["a", "b", "c", "d"], 5)
     errors = np.repeat([-0.3, 0.3, -0.2, 0.25], 5)
-    entry = spread_table(errors, np.full(20, "kind"), sources)["any"]
+    entry = table_of(errors, sources)["any"]
     assert entry.run_spread < 0.05
     assert entry.source_spread > 0.15
 
@@ -135,4 +140,6 @@ def test_the_quick_report_lists_every_run_of_users_code_and_pools_none_of_them(t
 
 def test_estimates_show_the_interval_of_users_code():
     model, cluster, job, plan = row_30b()
-    assert estimate(model, cluster, job, plan).step_factors == step_time_factors("tensor, nodes")
+    assert estimate(model, cluster, job, plan).step_factors == step_time_factors("tensor, nodes", "smp-v1")
+    tuned = replace(job, stack="megatron")
+    assert estimate(model, cluster, tuned, plan).step_factors == step_time_factors("tensor, nodes", "megatron")
