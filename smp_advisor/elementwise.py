@@ -14,7 +14,7 @@ import numpy as np
 from numpy import ndarray
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -29,6 +29,7 @@ __all__ = [
     "common_divisor",
     "interpolated",
     "inverted",
+    "is_in",
     "largest",
     "largest_index",
     "maximum",
@@ -84,6 +85,11 @@ def quotient(dividend: Floats, divisor: Floats) -> Floats:
 def inverted(condition: Bools) -> Bools:
     """True where the condition is false. The operator ``~`` of a Python bool is that of an integer."""
     return ~condition if isinstance(condition, ndarray) else not condition
+
+
+def is_in(values: Floats, codes: Collection[int]) -> Bools:
+    """Whether the values are among the codes."""
+    return np.isin(values, [*codes]) if isinstance(values, ndarray) else values in codes
 
 
 def anywhere(condition: Bools) -> bool:

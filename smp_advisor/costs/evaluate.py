@@ -23,7 +23,7 @@ from smp_advisor.elementwise import largest, smallest
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.families import supports_tensor_parallelism
 from smp_advisor.libraries.groups import global_batch_size
-from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.libraries.layouts import layout_of_plan
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.workload.stack import AUTO, stack
@@ -136,7 +136,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
         The plan does not match the cluster, the model or the job.
     """
     check_against(plan, cluster, model, job)
-    ((_, layout),) = layout_of([plan], job, cluster).slices(1)
+    layout = layout_of_plan(plan, job, cluster)
     degree = plan.pipeline_parallel_degree
     model = _trained(model, job)
     world = World.of(model, cluster, job, layout)

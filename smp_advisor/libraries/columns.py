@@ -46,11 +46,17 @@ def decoded(name: str, code: Any) -> Any:
 class PlanColumns:
     """Fields of n plans; `columns[name]` is an array of shape (n,) or one number for all."""
 
-    rows: int
+    rows: int | None
+    """Number of plans; None for one plan whose fields are numbers."""
     read: Callable[[str], Any]
 
     def __getitem__(self, name: str) -> Any:
         return self.read(name)
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> PlanColumns:
+        """Numbers of one plan, each read on first use."""
+        return cls(None, lambda name: encoded(name, getattr(plan, name)))
 
     @classmethod
     def of_plans(cls, plans: Sequence[Plan]) -> PlanColumns:

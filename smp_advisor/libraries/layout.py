@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
+from smp_advisor.elementwise import where
 from smp_advisor.libraries.schema import default_of
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.plan import Checkpointing
     from smp_advisor.libraries.state_bytes import StateBytes
 
@@ -65,18 +67,17 @@ def checkpoint_strategy(code: int) -> Checkpointing:
 class CheckpointColumns(TypedDict):
     """Columns of a layout that a strategy decides."""
 
-    checkpoint_layers: NDArray[np.int64]
-    checkpoint_period: NDArray[np.int64]
-    keeps_products: NDArray[np.bool_]
+    checkpoint_layers: Floats
+    checkpoint_period: Floats
+    keeps_products: bool | Bools
 
 
-def checkpoint_columns(codes: ArrayLike) -> CheckpointColumns:
+def checkpoint_columns(codes: int | Ints) -> CheckpointColumns:
     """Columns of a layout for codes of strategies."""
-    code = np.asarray(codes, dtype=np.int64)
     return {
-        "checkpoint_layers": np.where(code < CONTIGUOUS, 1, code),
-        "checkpoint_period": np.where(code < OPERATORS, -code - 1, 1),
-        "keeps_products": np.asarray(code == OPERATORS),
+        "checkpoint_layers": where(codes < CONTIGUOUS, 1, codes),
+        "checkpoint_period": where(codes < OPERATORS, -codes - 1, 1),
+        "keeps_products": codes == OPERATORS,
     }
 
 
@@ -85,7 +86,11 @@ _NAMED = {"each": 1, "contiguous": CONTIGUOUS, "operators": OPERATORS}
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Many configurations as columns of equal length, one entry per plan."""
+    """Many configurations as columns of equal length, one entry per plan.
+
+    Formulas of the cost model also take numbers instead of columns (`smp_advisor.elementwise`): for one plan, and
+    for a column in which all plans have the same value (`slices`).
+    """
 
     state_bytes: StateBytes
     """Bytes per parameter, the same for every row."""
@@ -184,9 +189,11 @@ class Layout:
 
     @classmethod
     def of_columns(
-        cls, state_bytes: StateBytes, rows: int = 1, *, stack: str = "hf-sdpa", **columns: ArrayLike
+        cls, state_bytes: StateBytes, rows: int | None = 1, *, stack: str = "hf-sdpa", **columns: ArrayLike
     ) -> Layout:
         """Layouts of `rows` rows. A column is an array or one value for all; missing columns have their default.
+
+        Without a number of rows (None), it is the layout of one plan, whose columns are numbers instead of arrays.
 
         Examples
         --------
@@ -198,14 +205,15 @@ class Layout:
         unknown = sorted(set(columns) - set(COLUMNS))
         if unknown:
             raise ValueError(f"a layout has no column {unknown[0]!r}")
-        return cls(
-            state_bytes=state_bytes,
-            stack=stack,
-            **{
-                name: np.broadcast_to(np.asarray(columns.get(name, default), dtype=kind), rows)
-                for name, (kind, default) in _column_defaults().items()
-            },
-        )
+        values: dict[str, Any] = _defaults() | columns
+        if rows is None:
+            values = {name: bool(value) if name in _BOOLEAN else int(value) for name, value in values.items()}
+        else:
+            values = {
+                name: np.broadcast_to(np.asarray(value, dtype=np.bool_ if name in _BOOLEAN else np.int64), rows)
+                for name, value in values.items()
+            }
+        return cls(state_bytes=state_bytes, stack=stack, **values)
 
 
 def _number_if_uniform(column: NDArray[Any]) -> Any:
@@ -217,9 +225,12 @@ COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(Layout) if f.name not in
 """Fields of a layout with one entry per row."""
 
 
+_BOOLEAN = frozenset(f.name for f in fields(Layout) if f.type == "Bools")
+
+
 @cache
-def _column_defaults() -> dict[str, tuple[type[np.generic], int | bool]]:
-    """Type and neutral value of every column."""
+def _defaults() -> dict[str, int | bool]:
+    """Neutral value of every column."""
     ones = {
         "tensor_parallel_degree",
         "pipeline_parallel_degree",
@@ -236,10 +247,4 @@ def _column_defaults() -> dict[str, tuple[type[np.generic], int | bool]]:
         "max_live_parameters": default_of("sdp_max_live_parameters"),
         "reduce_bucket_elements": default_of("sdp_reduce_bucket_size"),
     }
-    result: dict[str, tuple[type[np.generic], int | bool]] = {}
-    for field in fields(Layout):
-        if field.type == "Bools":
-            result[field.name] = (np.bool_, False)
-        elif field.type == "Ints":
-            result[field.name] = (np.int64, special.get(field.name, int(field.name in ones)))
-    return result
+    return {name: special.get(name, int(name in ones)) for name in COLUMNS}

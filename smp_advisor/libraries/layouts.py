@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
 
-__all__ = ["layout_of"]
+__all__ = ["layout_of", "layout_of_plan"]
+
+
+def layout_of_plan(plan: Plan, job: Job, cluster: Cluster | None = None) -> Layout:
+    """Numbers of one plan, where `layout_of` has columns."""
+    return get_library(plan.library).layout_of(PlanColumns.of_plan(plan), job, cluster)
 
 
 def layout_of(plans: Sequence[Plan], job: Job, cluster: Cluster | None = None) -> Layout:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from smp_advisor.elementwise import where
 from smp_advisor.libraries.layout import Layout, checkpoint_columns
 from smp_advisor.libraries.pipeline_schedule import SIMPLE, default_active_microbatches
 from smp_advisor.libraries.schema import default_of
@@ -13,6 +12,7 @@ from smp_advisor.libraries.state_bytes import smp_v1, trained
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.columns import PlanColumns
     from smp_advisor.workload.job import Job
 
@@ -28,24 +28,24 @@ def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
         plans["active_microbatches"],
     )
     simple = plans["pipeline"] == SIMPLE
-    in_flight = np.where(active == 0, default_active_microbatches(pipeline, microbatches), active)
+    in_flight = where(active == 0, default_active_microbatches(pipeline, microbatches), active)
     return Layout.of_columns(
         trained(smp_v1(job), job),
         rows=plans.rows,
         tensor_parallel_degree=tensor,
         pipeline_parallel_degree=pipeline,
-        shard_level=np.where(np.asarray(shards) > 1, 3, plans["shard_optimizer_state"]),
-        shard_degree=np.where(np.asarray(shards) > 1, shards, 0),
+        shard_level=where(shards > 1, 3, plans["shard_optimizer_state"]),
+        shard_degree=where(shards > 1, shards, 0),
         # Without prescaled_batch, every rank of a tensor-parallel group reads a batch, and the group processes all of
         # them together.
-        batch_samples=plans["batch_size"] * np.where(plans["prescaled_batch"], 1, tensor),
+        batch_samples=plans["batch_size"] * where(plans["prescaled_batch"], 1, tensor),
         microbatches=microbatches,
-        active_microbatches=np.where(simple, microbatches, in_flight),
+        active_microbatches=where(simple, microbatches, in_flight),
         simple_pipeline=simple,
         **checkpoint_columns(plans["activation_checkpointing"]),
         offload_activations=plans["offload_activations"],
         activation_loading_horizon=_or_default(plans, "activation_loading_horizon"),
-        split_checkpoints=(plans["optimize"] == "memory") & (np.asarray(tensor) > 1),
+        split_checkpoints=(plans["optimize"] == "memory") & (tensor > 1),
         max_live_parameters=_or_default(plans, "sdp_max_live_parameters"),
         reduce_bucket_elements=_or_default(plans, "sdp_reduce_bucket_size"),
         host_handover=True,
@@ -54,6 +54,6 @@ def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
     )
 
 
-def _or_default(plans: PlanColumns, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    values = np.asarray(plans[name], dtype=np.int64)
-    return np.where(values == 0, default_of(name), values)
+def _or_default(plans: PlanColumns, name: str) -> Floats:
+    values = plans[name]
+    return where(values == 0, default_of(name), values)

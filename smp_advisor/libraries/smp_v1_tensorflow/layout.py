@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from smp_advisor.elementwise import where
 from smp_advisor.libraries.layout import Layout
 from smp_advisor.libraries.pipeline_schedule import SIMPLE, default_active_microbatches
 from smp_advisor.libraries.state_bytes import amp, trained
@@ -27,7 +26,7 @@ def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
         pipeline_parallel_degree=degree,
         batch_samples=plans["batch_size"],
         microbatches=microbatches,
-        active_microbatches=np.where(simple, microbatches, default_active_microbatches(degree, microbatches)),
+        active_microbatches=where(simple, microbatches, default_active_microbatches(degree, microbatches)),
         simple_pipeline=simple,
         host_handover=True,
         spread_placement=plans["placement_strategy"] == "spread",

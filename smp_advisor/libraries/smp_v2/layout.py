@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from smp_advisor.elementwise import where
 from smp_advisor.libraries.fsdp.layout import prefetched_units
 from smp_advisor.libraries.layout import EVERYTHING, Layout, checkpoint_columns
 from smp_advisor.libraries.schema import default_of
@@ -31,13 +30,13 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
         plans[name] for name in ("tensor_parallel_degree", "expert_parallel_degree", "hybrid_shard_degree")
     )
     if cluster is not None:
-        shards = np.where(np.asarray(shards) == 0, cluster.gpus // (tensor * experts), shards)
-    horizon = np.asarray(plans["activation_loading_horizon"])
+        shards = where(shards == 0, cluster.gpus // (tensor * experts), shards)
+    horizon = plans["activation_loading_horizon"]
     return Layout.of_columns(
         trained(fully_sharded(job), job),
         rows=plans.rows,
         tensor_parallel_degree=tensor,
-        sequence_parallel=np.asarray(tensor) > 1,
+        sequence_parallel=tensor > 1,
         context_parallel_degree=plans["context_parallel_degree"],
         expert_parallel_degree=experts,
         experts_beside_shards=True,
@@ -50,5 +49,5 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
         **checkpoint_columns(plans["activation_checkpointing"]),
         offload_activations=plans["offload_activations"],
         offload_running=True,
-        activation_loading_horizon=np.where(horizon == 0, default_of("activation_loading_horizon", "smp-v2"), horizon),
+        activation_loading_horizon=where(horizon == 0, default_of("activation_loading_horizon", "smp-v2"), horizon),
     )
