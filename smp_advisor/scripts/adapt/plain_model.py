@@ -46,9 +46,7 @@ def take_out_wrappers(draft: Draft, wrappers: Iterable[str]) -> None:
         if isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
             _strip_assignment(survey, edits, node, names_of(survey, places, survey.function(node)))
         elif isinstance(node, cst.SimpleStatementLine):
-            names = names_of(survey, places, survey.function(node))
-            if any(_moves(node, name) for name in names):
-                edits.remove(node)
+            _strip_call(edits, node, names_of(survey, places, survey.function(node)))
     draft.apply(edits)
     drop_unused_imports(draft, set(wrappers))
 
@@ -78,14 +76,19 @@ def without_moves(value: cst.BaseExpression) -> cst.BaseExpression:
     return value
 
 
-def _moves(statement: cst.SimpleStatementLine, name: str) -> bool:
-    """Whether a statement only moves the model, such as ``model.to(device)`` or ``model.cuda()``."""
+def _strip_call(edits: Edits, statement: cst.SimpleStatementLine, names: set[str]) -> None:
+    """Remove ``model.to(device)``; of ``model.to(device).train()``, keep ``model.train()``."""
     small = statement.body[0] if len(statement.body) == 1 else None
-    return (
-        isinstance(small, cst.Expr)
-        and isinstance(small.value, cst.Call)
-        and any(
-            isinstance(node, cst.Attribute) and node.attr.value in _MOVES and root_name(text_of(node.value)) == name
-            for node in walk(small)
-        )
-    )
+    if not isinstance(small, cst.Expr) or not isinstance(small.value, cst.Call):
+        return
+    for node in walk(small):
+        if not isinstance(node, cst.Call):
+            continue
+        plain = without_moves(node)
+        if plain is node or root_name(dotted(plain) or "") not in names:
+            continue
+        if node is small.value:
+            edits.remove(statement)
+        else:
+            edits.replace(node, plain)
+        return

@@ -25,6 +25,7 @@ class Saved:
 
     call: cst.Call
     statement: Statement
+    """The ``with open(...)`` block of a save to an open file."""
     model: str
     optimizer: str | None = None
     """None if the state of the optimizer is not saved."""
@@ -54,13 +55,14 @@ def saved_states(survey: Survey) -> list[Saved]:
             if content is None or path is None:
                 continue
             value, plain = content.value, True
+            target, statement, plain = _opened(survey, path.value, statement)
             if isinstance(value, cst.Name) and value.value not in models:
                 assignments = survey.assignments(function, value.value)
                 if len(assignments) == 1 and assignments[0].value is not None:
                     value = assignments[0].value
                 else:
                     plain = False
-            saved = _parse_state(survey, call, statement, value=value, path=path.value, models=models, plain=plain)
+            saved = _parse_state(survey, call, statement, value=value, path=target, models=models, plain=plain)
             if saved is not None:
                 states.append(saved)
         elif isinstance(call.func, cst.Attribute) and call.func.attr.value == "save_pretrained" and call.args:
@@ -115,6 +117,31 @@ def _parse_state(
         path=path,
         plain=plain,
     )
+
+
+def _opened(
+    survey: Survey, path: cst.BaseExpression, statement: Statement
+) -> tuple[cst.BaseExpression, Statement, bool]:
+    """Path, statement and whether both are known, of a save to ``with open(path, "wb") as file``."""
+    for above in survey.ancestors(statement):
+        if not isinstance(above, cst.With):
+            continue
+        for item in above.items:
+            name = item.asname.name if item.asname is not None else None
+            if name is None or dotted(name) != dotted(path):
+                continue
+            opening = item.item
+            if (
+                isinstance(opening, cst.Call)
+                and dotted(opening.func) == "open"
+                and opening.args
+                and len(above.items) == 1
+                and len(above.body.body) == 1
+                and above.body.body[0] is statement
+            ):
+                return opening.args[0].value, above, True
+            return path, statement, False
+    return path, statement, True
 
 
 def _entries(value: cst.BaseExpression) -> list[tuple[str, cst.BaseExpression]] | None:

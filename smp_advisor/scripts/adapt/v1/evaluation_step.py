@@ -11,6 +11,7 @@ from smp_advisor.scripts.adapt.code import call_text, dotted, names_in, statemen
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.flow import read_after, reads, until_reassigned
 from smp_advisor.scripts.adapt.roles import model_places
+from smp_advisor.scripts.adapt.v1.extraction import NEAREST, block_names, state_between_batches
 from smp_advisor.scripts.adapt.v1.outputs import fields_read, is_loss, reduction
 from smp_advisor.scripts.adapt.v1.step_function import StepFunction, step_text
 from smp_advisor.scripts.adapt.v1.training_step import insert_function, replace_fields
@@ -29,7 +30,15 @@ def move_evaluation_steps(draft: Draft) -> None:
     for _ in range(12):
         survey = draft.survey
         call = next((c for c in survey.calls if _is_evaluation(survey, c)), None)
-        if call is None:
+        statement = survey.statement(call) if call is not None else None
+        if call is None or statement is None:
+            return
+        carried = state_between_batches(survey, [statement]) & set(block_names([statement]).bound)
+        if isinstance(statement, cst.SimpleStatementLine) and carried & set(names_in(call)):
+            draft.abandon(
+                f"`{draft.excerpt(call)}` carries `{min(carried)}` from batch to batch, and smp.step splits a"
+                f" batch into microbatches, which do not have the state of the batch before. {NEAREST}"
+            )
             return
         _move(draft, call)
 

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.aliases import Place, aliases_of, names_of
+from smp_advisor.scripts.adapt.aliases import Place, names_of
 from smp_advisor.scripts.adapt.code import call_text, dotted, expression, keyword, positional, statements, text_of, walk
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.imports import add_names, drop_unused_imports
 from smp_advisor.scripts.adapt.known_names import known_names
+from smp_advisor.scripts.adapt.loader_use import assigned_name, is_held_out, iterated, places_of_loader
 from smp_advisor.scripts.adapt.roles import backward_calls, loader_calls
-from smp_advisor.scripts.adapt.survey import Survey, targets_of
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.survey import Survey
 
 __all__ = ["Shards", "shard_data", "shard_loaders"]
 
 _POSITIONS = known_names("data_loader_parameters")
 _SAMPLERS = known_names("distributed_samplers")
 _PLAIN = known_names("plain_samplers")
-_HELD_OUT = ("val", "eval", "test", "dev")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +35,7 @@ class Shards:
     rank: str
     """Expression of the shard of this process."""
     drop_all: bool
-    """Whether evaluation data must drop its last partial batch too."""
+    """Whether evaluation data must drop its last partial batch."""
 
 
 def shard_data(draft: Draft) -> None:
@@ -50,9 +50,16 @@ def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912 
     survey, edits = draft.survey, Edits()
     added, shuffled = False, list[cst.Call]()
     for call in loader_calls(survey):
-        name = _assigned_name(survey, call)
-        held_out = any(word in (name or "").lower() for word in _HELD_OUT)
+        name = assigned_name(survey, call)
+        held_out = is_held_out(survey, call)
         new = _Arguments(call)
+        if held_out and not new.starred and not new.value("batch_sampler"):
+            # Every replica evaluates all data: the counts of a shard would need a reduction over the replicas.
+            if shards.drop_all and new.value("drop_last") in (None, "False"):
+                new.set("drop_last", "True")
+                edits.replace(call, new.call(survey, draft.module))
+                _count_full_batches(draft, edits, call)
+            continue
         if new.value("batch_sampler"):
             draft.add_todo(
                 f"`{draft.excerpt(call)}` has its own batch sampler: change it to read shard {shards.rank} of"
@@ -78,18 +85,17 @@ def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912 
             )
         elif not new.value("sampler"):
             shuffle = new.remove("shuffle")
-            _add_sampler(draft, edits, call, new, shards, shuffle, name, held_out=held_out)
+            _add_sampler(draft, edits, call, new, shards, shuffle, name)
             added = True
-            if shuffle is not None and shuffle != "False" and not held_out:
+            if shuffle is not None and shuffle != "False":
                 shuffled.append(call)
-        if shards.drop_all or not held_out:
-            if new.value("drop_last") not in (None, "True", "False"):
-                draft.add_todo(
-                    f"Set drop_last of `{draft.excerpt(call)}` to True: a partial batch does not divide into"
-                    " microbatches, and replicas would take different numbers of steps."
-                )
-            else:
-                new.set("drop_last", "True")
+        if new.value("drop_last") not in (None, "True", "False"):
+            draft.add_todo(
+                f"Set drop_last of `{draft.excerpt(call)}` to True: a partial batch does not divide into"
+                " microbatches, and replicas would take different numbers of steps."
+            )
+        else:
+            new.set("drop_last", "True")
         workers = new.value("num_workers")
         if workers not in (None, "0") and shards.rank.startswith("smp."):
             draft.add_todo(f"On ml.p4d instances, the library requires num_workers=0 in `{draft.excerpt(call)}`.")
@@ -173,15 +179,6 @@ def _named(name: str, value: cst.BaseExpression) -> cst.Arg:
     )
 
 
-def _assigned_name(survey: Survey, call: cst.Call) -> str | None:
-    parent = survey.parent(call)
-    if isinstance(parent, cst.Assign | cst.AnnAssign):
-        return next((dotted(target) for target in targets_of(parent)), None)
-    if isinstance(parent, cst.DictElement):
-        return text_of(parent.key)
-    return None
-
-
 def _add_sampler(
     draft: Draft,
     edits: Edits,
@@ -190,8 +187,6 @@ def _add_sampler(
     shards: Shards,
     shuffle: str | None,
     name: str | None,
-    *,
-    held_out: bool,
 ) -> None:
     """Add a sampler, in a statement before the loader where possible."""
     survey = draft.survey
@@ -203,9 +198,7 @@ def _add_sampler(
         return
     text = text_of(dataset.value)
     statement = survey.statement(call)
-    own = isinstance(survey.parent(call), cst.Assign | cst.AnnAssign | cst.Return) and isinstance(
-        statement, cst.SimpleStatementLine
-    )
+    own = isinstance(statement, cst.SimpleStatementLine | cst.For) and _runs_once(survey, call, statement)
     stem = (name or "").rpartition(".")[2]
     lines = []
     if dotted(dataset.value) is None and own:
@@ -220,10 +213,8 @@ def _add_sampler(
         f"num_replicas={shards.size}",
         f"rank={shards.rank}",
         f"shuffle={shuffle or 'False'}",
+        "drop_last=True",  # equal shards give every replica the same number of steps
     ]
-    if shards.drop_all or not held_out:
-        # Equal shards give every replica the same number of steps.
-        arguments.append("drop_last=True")
     if not own or statement is None:
         new.set("sampler", call_text("DistributedSampler", arguments, width=88))
         return
@@ -232,6 +223,28 @@ def _add_sampler(
     lines.append(f"{sampler} = " + call_text("DistributedSampler", arguments, width=88, before=f"{sampler} = "))
     edits.insert_before(statement, statements("\n".join(lines)))
     new.set("sampler", sampler)
+
+
+def _runs_once(survey: Survey, call: cst.Call, statement: cst.CSTNode) -> bool:
+    """Whether an expression runs exactly once per run of its statement, so that its parts can be computed before."""
+    for above in survey.ancestors(call):
+        if above is statement:
+            return True
+        if isinstance(above, cst.Lambda | cst.BaseComp | cst.IfExp | cst.BooleanOperation | cst.IndentedBlock):
+            return False
+    return False
+
+
+def _count_full_batches(draft: Draft, edits: Edits, call: cst.Call) -> None:
+    """Replace ``len(loader.dataset)`` by the samples of the full batches, because the last partial batch is dropped."""
+    survey = draft.survey
+    places = places_of_loader(survey, call)
+    for size in survey.calls:
+        if dotted(size.func) != "len" or len(size.args) != 1:
+            continue
+        owner, _, attribute = (dotted(size.args[0].value) or "").rpartition(".")
+        if attribute == "dataset" and owner in names_of(survey, places, survey.function(size)):
+            edits.replace(size, expression(f"(len({owner}) * {owner}.batch_size)"))
 
 
 def _mentions_sampler(survey: Survey, call: cst.Call) -> bool:
@@ -329,17 +342,7 @@ def _set_epochs(draft: Draft, edits: Edits, calls: list[cst.Call]) -> list[str]:
     survey = draft.survey
     todo = []
     for call in calls:
-        parent = survey.parent(call)
-        name = _assigned_name(survey, call) if isinstance(parent, cst.Assign | cst.AnnAssign) else None
-        places = aliases_of(survey, (survey.function(call), name)) if name is not None else set()
-        if isinstance(parent, cst.Return):
-            function = survey.function(call)
-            for site in survey.calls:
-                above = survey.parent(site)
-                if function is not None and dotted(site.func) == function.name.value and isinstance(above, cst.Assign):
-                    for target in targets_of(above):
-                        if dotted(target) is not None:
-                            places |= aliases_of(survey, (survey.function(site), str(dotted(target))))
+        places = places_of_loader(survey, call)
         if not _insert_set_epoch(survey, edits, places):
             todo.append(f"Call set_epoch(epoch) on the sampler of `{draft.excerpt(call)}` before each epoch.")
     return todo
@@ -351,7 +354,7 @@ def _insert_set_epoch(survey: Survey, edits: Edits, places: set[Place]) -> bool:
         if not isinstance(loop, cst.For) or not any(loop in loops for loops in training):
             continue
         function = survey.function(loop)
-        loader = next((n for n in _iterated(loop.iter) if n in names_of(survey, places, function)), None)
+        loader = next((n for n in iterated(loop.iter) if n in names_of(survey, places, function)), None)
         if loader is None:
             continue
         outer = survey.loops(loop)
@@ -372,13 +375,3 @@ def _insert_set_epoch(survey: Survey, edits: Edits, places: set[Place]) -> bool:
             edits.insert_before(loop, statements(text))
         return True
     return False
-
-
-def _iterated(node: cst.CSTNode) -> list[str]:
-    """Names over which a ``for`` loop may iterate, directly or through calls such as enumerate and tqdm."""
-    name = dotted(node)
-    if name is not None:
-        return [name]
-    if isinstance(node, cst.Call):
-        return [name for arg in node.args for name in _iterated(arg.value)]
-    return []

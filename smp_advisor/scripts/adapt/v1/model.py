@@ -10,7 +10,7 @@ from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import call_text, dotted, names_in, text_of, walk
 from smp_advisor.scripts.adapt.construction import Construction, find_construction
 from smp_advisor.scripts.adapt.plain_model import REPLICATING, SHARDING, take_out_wrappers
-from smp_advisor.scripts.adapt.roles import optimizer_places
+from smp_advisor.scripts.adapt.roles import model_places, optimizer_places
 from smp_advisor.scripts.adapt.survey import Survey, assigned_names
 from smp_advisor.scripts.adapt.wrapping import wrap_construction
 
@@ -56,14 +56,14 @@ def _report_lost_weights(draft: Draft, construction: Construction) -> None:
                     " the model with from_config, and load the weights after smp.DistributedModel with"
                     " smp.resume_from_checkpoint(..., partial=False)."
                 )
+    places = model_places(survey) | optimizer_places(survey)
     for call in survey.calls:
-        if (
-            dotted(call.func) == f"{construction.name}.load_state_dict"
-            and survey.function(call) is construction.function
-        ):
+        owner, _, method = (dotted(call.func) or "").rpartition(".")
+        if method == "load_state_dict" and owner in names_of(survey, places, survey.function(call)):
             draft.add_todo(
-                f"`{draft.excerpt(call)}` loads a checkpoint of the undivided model: load it with"
-                " smp.resume_from_checkpoint, which reads checkpoints of smp.save_checkpoint."
+                f"`{text_of(call)}` loads a checkpoint of the undivided model: load it with"
+                " smp.resume_from_checkpoint, which restores the model and the optimizer from smp.save_checkpoint and"
+                " returns the other entries (user_content)."
             )
 
 

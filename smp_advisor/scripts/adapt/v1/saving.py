@@ -47,7 +47,7 @@ def _report_other_saves(draft: Draft) -> None:
 
 def _replace(draft: Draft, saved: Saved) -> bool:
     survey, edits = draft.survey, Edits()
-    if not saved.plain or not isinstance(saved.statement, cst.SimpleStatementLine):
+    if not saved.plain or not isinstance(saved.statement, cst.SimpleStatementLine | cst.With):
         draft.add_todo(f"`{draft.excerpt(saved.call)}`: save with smp.save_checkpoint, from every rank.")
         return False
     partial = saved.optimizer is not None

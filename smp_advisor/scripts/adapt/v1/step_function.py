@@ -14,7 +14,7 @@ from smp_advisor.scripts.adapt.survey import BUILTINS, Function, Statement, Surv
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Inputs", "StepFunction", "gather_inputs", "step_text"]
+__all__ = ["Inputs", "Rename", "StepFunction", "gather_inputs", "step_text"]
 
 _FACTORIES = known_names("tensor_factories")
 
@@ -56,20 +56,28 @@ def step_text(function: StepFunction) -> str:
 
 
 def gather_inputs(  # noqa: C901 - a list of cases
-    survey: Survey, function: Function, nodes: list[cst.CSTNode], models: set[str], *, inside: set[str]
+    survey: Survey, function: Function, nodes: list[cst.CSTNode], models: set[str], *, inside: set[str], read: set[str]
 ) -> Inputs:
-    """Parameters for the names that `nodes` read and do not define themselves (`inside`); the model comes first."""
+    """Parameters for the names that `nodes` read from the code around them (`read`); the model comes first.
+
+    `inside` are the names that the nodes define before they read them.
+    """
     inputs = Inputs()
     taken: set[str] = set(inside)
     at_module = survey.module_names()
     in_loop = _loop_names(survey, nodes)
 
+    around = [f for f in (function, *survey.ancestors(function or survey.module)) if isinstance(f, cst.FunctionDef)]
+
     def is_free(name: str) -> bool:
-        if name in inside or name in BUILTINS or name in survey.imported:
+        if name not in read:
             return False
-        if function is None:
-            return name in in_loop
-        return survey.is_bound(function, name) or name not in at_module
+        # A batch called `input` or `data` hides the built-in function or the module of this name.
+        if any(survey.is_bound(scope, name) for scope in around):
+            return True
+        if function is None and name in in_loop:
+            return True
+        return function is not None and name not in at_module and name not in BUILTINS
 
     def add(text: str, preferred: str) -> None:
         if text in inputs.renamed or (text in inputs.arguments and text == preferred):
@@ -198,18 +206,22 @@ def _is_constant_tensor(survey: Survey, function: Function, name: str, in_loop: 
 
 def renamed_text(nodes: list[Statement], renamed: dict[str, str], change: Callable[[Any], Any]) -> str:
     """Source of the statements at module level, with expressions renamed and `change` applied to each statement."""
-    return cst.Module(body=[change(node.visit(_Rename(renamed))) for node in nodes]).code
+    return cst.Module(body=[change(node.visit(Rename(renamed))) for node in nodes]).code
 
 
-class _Rename(cst.CSTTransformer):
+class Rename(cst.CSTTransformer):
+    """Replaces expressions by names, given the source of each."""
+
     def __init__(self, renamed: dict[str, str]) -> None:
         super().__init__()
         self._renamed = renamed
 
     def on_visit(self, node: cst.CSTNode) -> bool:
+        """Whether to visit the children: not those of a replaced expression."""
         return not (isinstance(node, cst.BaseExpression) and text_of(node) in self._renamed)
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        """Replacement of a node."""
         if isinstance(original_node, cst.BaseExpression):
             name = self._renamed.get(text_of(original_node))
             if name is not None:

@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import call_text, dotted, names_in, statements, text_of, walk
 from smp_advisor.scripts.adapt.edits import Edits
-from smp_advisor.scripts.adapt.flow import flat, read_after, reads, until_reassigned
-from smp_advisor.scripts.adapt.known_names import known_names
-from smp_advisor.scripts.adapt.roles import backward_calls, model_places
-from smp_advisor.scripts.adapt.survey import Function, Statement, Survey, assigned_names
+from smp_advisor.scripts.adapt.flow import read_after, reads, until_reassigned
+from smp_advisor.scripts.adapt.roles import backward_calls
+from smp_advisor.scripts.adapt.survey import Statement, Survey, assigned_names
+from smp_advisor.scripts.adapt.v1.extraction import (
+    NEAREST,
+    block_names,
+    obstacle_to_moving,
+    replaced_values,
+)
 from smp_advisor.scripts.adapt.v1.outputs import fields_read, is_loss, reduction
-from smp_advisor.scripts.adapt.v1.step_function import Inputs, StepFunction, gather_inputs, renamed_text, step_text
+from smp_advisor.scripts.adapt.v1.region import Region, find_region
+from smp_advisor.scripts.adapt.v1.step_function import (
+    Inputs,
+    Rename,
+    StepFunction,
+    gather_inputs,
+    renamed_text,
+    step_text,
+)
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.draft import Draft
 
-__all__ = ["insert_function", "is_forward", "move_training_steps", "replace_fields"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Region:
-    """Statements of one block from the forward pass to the backward pass, and where each of them goes."""
-
-    function: Function
-    block: list[Statement]
-    moved: list[Statement]
-    """Move into the function."""
-    hoisted: list[Statement]
-    """Stay in the loop, before the call of the function."""
-    deferred: list[Statement]
-    """Stay in the loop, after the call of the function."""
-    backward: cst.Call
-    models: set[str]
+__all__ = ["insert_function", "move_training_steps", "replace_fields"]
 
 
 def move_training_steps(draft: Draft) -> None:
@@ -45,10 +40,14 @@ def move_training_steps(draft: Draft) -> None:
     for _ in range(8):
         survey = draft.survey
         call = next((call for call in backward_calls(survey) if not _stays(draft, call)), None)
-        if call is None:
+        if call is None or draft.abandoned:
             return
-        region = _find_region(draft, call)
+        region = find_region(draft, call)
         if region is None:
+            return
+        obstacle = obstacle_to_moving(survey, region.moved, region.part, backward_calls(survey), region.models)
+        if obstacle:
+            draft.abandon(f"{obstacle} {NEAREST}")
             return
         _move(draft, region)
 
@@ -74,116 +73,59 @@ def _stays(draft: Draft, call: cst.Call) -> bool:
     survey = draft.survey
     owner = dotted(call.func.value) if isinstance(call.func, cst.Attribute) else None
     function = survey.function(call)
-    if owner in ("accelerator", "self.accelerator", "fabric", "self.fabric", "manager"):
-        draft.add_todo(
-            f"`{draft.excerpt(call)}`: a training loop driven by another library cannot be moved into smp.step."
+    if owner is not None and owner.rpartition(".")[2] in _DRIVERS:
+        draft.abandon(f"`{draft.excerpt(call)}`: a loop that is run by another library cannot move into smp.step.")
+    elif call.args:
+        draft.abandon(
+            f"`{draft.excerpt(call)}` passes arguments to backward, and model.backward(loss) of the library has none of"
+            f" them. {NEAREST}"
         )
-        return True
-    return function is not None and function.name.value == "closure"
+    elif function is not None and _is_closure(survey, function):
+        draft.abandon(
+            f"`{function.name.value}` is a closure that the optimizer calls several times per update, and smp.step runs"
+            " the forward and backward pass once. Use an optimizer without a closure, or library='ddp'."
+        )
+    return draft.abandoned
 
 
-def _find_region(draft: Draft, call: cst.Call) -> _Region | None:
-    survey = draft.survey
-    function = survey.function(call)
-    models = names_of(survey, model_places(survey), function)
-    here = survey.statement(call)
-    while here is not None:
-        block = survey.body_of(here)
-        position = block.index(here) if here in block else 0
-        first = next((n for n, s in enumerate(block[: position + 1]) if is_forward(survey, s, models)), None)
-        if first is not None:
-            break
-        above = survey.parent(here)
-        above = survey.parent(above) if isinstance(above, cst.IndentedBlock) else above
-        here = above if isinstance(above, cst.With | cst.If) else None
-    if here is None or first is None:
-        draft.add_todo(
-            f"`{draft.excerpt(call)}`: the forward pass of this loss was not found in the same loop. Move both into one"
-            " function with @smp.step, and call model.backward(loss) there."
-        )
-        return None
-    part = block[first : position + 1]
-    if any(_is_update(node) for statement in part for node in walk(statement) if isinstance(node, cst.Call)):
-        draft.add_todo(
-            f"`{draft.excerpt(part[0])}` contains the forward pass, the backward pass and the update in one block: move"
-            " the update (optimizer.step()) after the @smp.step function."
-        )
-        return None
-    moved, hoisted, deferred = _split(survey, part, models)
-    return _Region(
-        function=function, block=block, moved=moved, hoisted=hoisted, deferred=deferred, backward=call, models=models
+_DRIVERS = ("accelerator", "fabric", "manager")
+
+
+def _is_closure(survey: Survey, function: cst.FunctionDef) -> bool:
+    """Whether a function is passed to ``optimizer.step``."""
+    return any(
+        isinstance(call.func, cst.Attribute)
+        and call.func.attr.value == "step"
+        and any(dotted(arg.value) == function.name.value for arg in call.args)
+        for call in survey.calls
     )
 
 
-def is_forward(survey: Survey, statement: cst.CSTNode, models: set[str]) -> bool:
-    """Whether the statement runs the model, directly or in a function of the script."""
-    for node in walk(statement):
-        if not isinstance(node, cst.Call):
-            continue
-        name = dotted(node.func)
-        if name in models:
-            return True
-        if name is None:
-            continue
-        last = name.rpartition(".")[2]
-        # loss = model.loss(batch) is a forward pass; model.unshard() alone is not.
-        if name.rpartition(".")[0] in models and last not in _NOT_FORWARD and assigned_names(statement):
-            return True
-        local = [f for f in survey.named(last) if name in (last, f"self.{last}")]
-        gets_model = name.startswith("self.") or any(dotted(arg.value) in models for arg in node.args)
-        if gets_model and any(_runs_model(survey, f) for f in local):
-            return True
-    return False
+def _before_in_loops(survey: Survey, first: Statement) -> list[cst.CSTNode]:
+    """Statements before `first` in the loops around it, which run again in the next iteration."""
+    earlier: list[cst.CSTNode] = []
+    for loop in survey.loops(first):
+        for statement in loop.body.body:
+            if statement is first or statement in survey.ancestors(first):
+                break
+            earlier.append(statement)
+    return earlier
 
 
-_NOT_FORWARD = known_names("methods_without_forward_pass")
-
-
-def _runs_model(survey: Survey, function: cst.FunctionDef) -> bool:
-    inner = names_of(survey, model_places(survey), function)
-    return any(isinstance(node, cst.Call) and dotted(node.func) in inner for node in walk(function))
-
-
-def _is_update(call: cst.Call) -> bool:
-    return isinstance(call.func, cst.Attribute) and call.func.attr.value == "step" and not call.args
-
-
-def _split(
-    survey: Survey, part: list[Statement], models: set[str]
-) -> tuple[list[Statement], list[Statement], list[Statement]]:
-    """Statements that compute the loss, ``zero_grad`` calls to run before them, and other statements to run after."""
-    moved = [part[-1]]
-    hoisted: list[Statement] = []
-    deferred: list[Statement] = []
-    needed = set(names_in(part[-1]))
-    for statement in reversed(part[:-1]):
-        assigned = assigned_names(statement)
-        if assigned & needed or (is_forward(survey, statement, models) and assigned):
-            moved.insert(0, statement)
-            needed |= set(names_in(statement))
-        elif any(isinstance(node, cst.Attribute) and node.attr.value == "zero_grad" for node in walk(statement)):
-            hoisted.insert(0, statement)
-        else:
-            deferred.insert(0, statement)
-    return moved, hoisted, deferred
-
-
-def _move(draft: Draft, region: _Region) -> None:
+def _move(draft: Draft, region: Region) -> None:
     survey, edits = draft.survey, Edits()
-    # Names that the statements define before they read them.
-    inside: set[str] = set()
-    read: set[str] = set()
-    for statement in flat(region.moved):
-        read |= set(reads(statement)) - inside
-        inside |= assigned_names(statement)
-    inputs = gather_inputs(survey, region.function, list(region.moved), region.models, inside=inside - read)
+    names = block_names(region.moved)
+    inside, read = set(names.bound), set(names.read)
+    inputs = gather_inputs(survey, region.function, list(region.moved), region.models, inside=inside - read, read=read)
     _plain_mappings(survey, region, inputs)
     loss = _loss_name(region)
-    after = [*region.deferred, *read_after(survey, region.moved[-1], region.function)]
+    first = region.moved[0]
+    after = [*region.deferred, *read_after(survey, region.moved[-1], region.function), *_before_in_loops(survey, first)]
     model = next(iter(inputs.arguments))
     name = survey.free_name("train_step", "training_step", "forward_backward")
-    body = renamed_text(region.moved, inputs.renamed, lambda node: node.visit(_Backward(model)))
-    returned, lines = _results(draft, region, loss, inside, after, edits)
+    kept, moved = _kept_values(survey, region)
+    body = renamed_text(moved, inputs.renamed, lambda node: node.visit(_Backward(model)))
+    returned, lines = _results(draft, region, loss, inside, after, edits, kept)
     function = StepFunction(
         name=name,
         parameters=tuple(inputs.arguments),
@@ -195,21 +137,37 @@ def _move(draft: Draft, region: _Region) -> None:
     call = call_text(name, inputs.arguments.values(), width=84)
     text = "\n".join(line.replace("<CALL>", call) for line in lines)
     new = statements(text)
-    first = region.moved[0]
     new[0] = new[0].with_changes(leading_lines=first.leading_lines)
     start = region.block[min(region.block.index(s) for s in [*region.moved, *region.hoisted, *region.deferred])]
     for statement in [*region.moved, *region.hoisted, *region.deferred]:
         if statement is not start:
             edits.remove(statement)
     placed = [*region.hoisted, *new, *region.deferred]
-    edits.change(start, lambda _: cst.FlattenSentinel(_apply(edits, placed)))
+    fresh = {statement: {name: unscaled} for statement, name, unscaled in kept}
+    edits.change(start, lambda _: cst.FlattenSentinel(_apply(edits, placed, fresh)))
     insert_function(draft, edits, region.backward, step_text(function))
     draft.apply(edits)
 
 
-def _apply(edits: Edits, placed: list[Statement]) -> list[cst.CSTNode]:
-    """The statements with the edits collected for the nodes inside them."""
-    return [cast("cst.CSTNode", statement.visit(_Inner(edits, placed))) for statement in placed]
+def _kept_values(survey: Survey, region: Region) -> tuple[list[tuple[Statement, str, str]], list[Statement]]:
+    """Names for values that are replaced before a deferred statement reads them, and the body that keeps them."""
+    moved, kept = list(region.moved), list[tuple[Statement, str, str]]()
+    for statement, name, later in replaced_values(region.moved, region.deferred, region.part):
+        fresh = next((new for _, old, new in kept if old == name), None)
+        if fresh is None:
+            fresh = survey.free_name(f"unscaled_{name}", f"{name}_before")
+            moved[moved.index(later) : moved.index(later)] = statements(f"{fresh} = {name}\n")
+        kept.append((statement, name, fresh))
+    return kept, moved
+
+
+def _apply(edits: Edits, placed: list[Statement], renamed: dict[Statement, dict[str, str]]) -> list[cst.CSTNode]:
+    """The statements with the edits collected for the nodes inside them, and with some names replaced."""
+    nodes = [cast("cst.CSTNode", statement.visit(_Inner(edits, placed))) for statement in placed]
+    return [
+        node.visit(Rename(renamed[statement])) if statement in renamed else node  # type: ignore[misc]
+        for node, statement in zip(nodes, placed, strict=True)
+    ]
 
 
 class _Inner(cst.CSTTransformer):
@@ -225,7 +183,7 @@ class _Inner(cst.CSTTransformer):
         return self._edits.leave(original_node, updated_node)
 
 
-def _plain_mappings(survey: Survey, region: _Region, inputs: Inputs) -> None:
+def _plain_mappings(survey: Survey, region: Region, inputs: Inputs) -> None:
     """Pass ``dict(batch)`` for ``**batch``: the library splits dicts, lists and tuples, but not a BatchEncoding."""
     for statement in region.moved:
         for node in walk(statement):
@@ -237,7 +195,7 @@ def _plain_mappings(survey: Survey, region: _Region, inputs: Inputs) -> None:
                     inputs.arguments[name] = f"dict({name})"
 
 
-def _loss_name(region: _Region) -> str:
+def _loss_name(region: Region) -> str:
     """Name of the loss; empty if the backward pass is called on another expression."""
     for name in names_in(cst.ensure_type(region.backward.func, cst.Attribute).value):
         for statement in reversed(region.moved):
@@ -246,8 +204,14 @@ def _loss_name(region: _Region) -> str:
     return ""
 
 
-def _results(
-    draft: Draft, region: _Region, loss: str, inside: set[str], after: list[cst.CSTNode], edits: Edits
+def _results(  # noqa: C901 - a list of cases
+    draft: Draft,
+    region: Region,
+    loss: str,
+    inside: set[str],
+    after: list[cst.CSTNode],
+    edits: Edits,
+    kept: list[tuple[Statement, str, str]],
 ) -> tuple[list[str], list[str]]:
     """Expressions returned by the function, and the lines that call it and combine the microbatches."""
     survey = draft.survey
@@ -266,6 +230,9 @@ def _results(
     else:
         loss_text = target = loss
     returned, targets = [loss_text], [(target, True)]
+    for fresh in dict.fromkeys(fresh for _, _, fresh in kept):
+        returned.append(fresh)
+        targets.append((fresh, is_loss(survey, fresh, None)))
     base = names_in(region.backward.func.value) if isinstance(region.backward.func, cst.Attribute) else []
     for name in _ordered(region.moved, inside):
         live = until_reassigned(after, name)
