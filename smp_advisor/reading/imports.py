@@ -26,6 +26,8 @@ _MOST_MODULES = 60
 
 def bind_import(run: Run, frame: Frame, node: ast.Import | ast.ImportFrom) -> None:
     """Follow an import statement."""
+    if run.reached and not run.doubts and not run.optional and not (run.functions and run.guards):
+        run.trace.sure_imports.add(node)
     if isinstance(node, ast.Import):
         for alias in node.names:
             run.trace.imports.append((frame.module, node, alias.name))
@@ -89,10 +91,11 @@ def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt) -> LocalModule |
     run.modules[path] = module
     run.trace.modules.append(module)
     # A module runs once, whatever branch or loop imports it first.
-    around = run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats
+    around = run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats, run.optional
+    run.optional += run.doubts
     run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats = Journal(), [], [], [], 0, 0
     run.execute(Frame(module, module.scope), module.tree.body)
-    run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats = around
+    run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats, run.optional = around
     return LocalModule(module)
 
 

@@ -80,6 +80,8 @@ class Run:
     steps: int = 0
     doubts: int = 0
     """Undecided conditions around the present line."""
+    optional: int = 0
+    """Blocks around the present line that a missing package leaves without an error."""
     repeats: int = 0
     """Loops around the present line that run several times and are followed once."""
     stopped: tuple[int, str] | None = None

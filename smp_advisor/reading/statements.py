@@ -312,15 +312,25 @@ def _try(run: Run, frame: Frame, node: ast.Try) -> Leaving:
         leaving = execute(run, frame, node.body) or execute(run, frame, node.orelse)
         return execute(run, frame, node.finalbody) or leaving
     paths: list[tuple[Leaving, Changes]] = []
+    optional = any(not _ends(handler.body) for handler in node.handlers)
     for block in ([*node.body, *node.orelse], *(handler.body for handler in node.handlers)):
         depth = len(run.guards)
+        run.optional += optional
         with run.journal.branch() as changes:
             leaving = execute(run, frame, block)
+        run.optional -= optional
         if paths:
             del run.guards[depth:]
         paths.append((leaving, changes))
     leaving = _after(run, frame, paths, "an error can occur before it is set")
     return execute(run, frame, node.finalbody) or leaving
+
+
+def _ends(body: list[ast.stmt]) -> bool:
+    """Whether the handler of an error ends the file."""
+    last = body[-1]
+    left = isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and ast.unparse(last.value.func) in LEAVING
+    return isinstance(last, ast.Raise) or left
 
 
 def _match(run: Run, frame: Frame, node: ast.Match) -> Leaving:

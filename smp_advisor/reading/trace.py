@@ -151,6 +151,8 @@ class Trace:
     modules: list[Module] = field(default_factory=list)
     imports: list[tuple[Module, ast.stmt, str]] = field(default_factory=list)
     """Imports of external modules: file, statement and dotted name."""
+    sure_imports: set[ast.stmt] = field(default_factory=set)
+    """Import statements that run whenever the file runs, so that what they import must be installed."""
     by_name: dict[str, list[Call]] = field(default_factory=dict)
     by_method: dict[str, list[Call]] = field(default_factory=dict)
 
@@ -179,6 +181,10 @@ class Trace:
             for module, node, name in self.imports
             if any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
         ]
+
+    def requires(self, *prefixes: str) -> bool:
+        """Whether the file cannot run without one of the given packages."""
+        return any(node in self.sure_imports for _, node, _ in self.imported(*prefixes))
 
     def each(self, prefix: str) -> Iterator[Call]:
         """Calls whose dotted name begins with `prefix`, in order."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from smp_advisor.reading.trace import Call, Trace
     from smp_advisor.scripts.settings import Settings
 
-__all__ = ["CHECKS", "Check", "Context", "Hit", "Libraries", "check"]
+__all__ = ["CHECKS", "LIBRARY_OF", "Check", "Context", "Hit", "Libraries", "check"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class Libraries:
     smp_tensorflow: bool = False
     smp_v2: bool = False
     xla: bool = False
+    optional: frozenset[str] = frozenset()
+    """Those of the others that the script also runs without: it imports them under a condition only."""
     fsdp: bool = False
     """Whether the script is checked for PyTorch FSDP alone. Other scripts may use FSDP too."""
 
@@ -111,6 +113,8 @@ Check = Callable[[Context], Iterator[Hit]]
 
 CHECKS: dict[str, Check] = {}
 """Every check by its id. Importing the modules of `smp_advisor.scripts.checks` fills it."""
+LIBRARY_OF: dict[str, str] = {}
+"""Library of each check that is for one library, by id."""
 
 
 def check(
@@ -128,6 +132,8 @@ def check(
                 yield from function(context)
 
         CHECKS[identifier] = applied
+        if library is not None:
+            LIBRARY_OF[identifier] = library
         return function
 
     return register

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.libraries.registry import LIBRARIES, get_library
 from smp_advisor.reading.following import follow as read_through
 from smp_advisor.reading.run import TooLongError
+from smp_advisor.scripts.back_ends import BACK_ENDS
 from smp_advisor.scripts.context import Context, Libraries
 from smp_advisor.scripts.settings import with_script
 
@@ -61,10 +62,29 @@ def _libraries(trace: Trace, settings: Settings) -> Libraries:
     """Which checks apply: by the script's imports, and by the plan where those are not decisive."""
     record = get_library(settings.library) if settings.library in LIBRARIES else None
     shards = record is not None and record.divides_model and record.launcher == "torchrun"
+    planned = _planned(settings)
+    # The names of v1 in a script for v2 are one defect of their own: SMP305.
+    v1 = "smp_torch" in planned or not ("smp_v2" in planned or trace.requires("torch.sagemaker"))
     return Libraries(
-        smp_torch=bool(trace.imported("smdistributed.modelparallel.torch")),
+        optional=frozenset(
+            name
+            for name, back_end in BACK_ENDS.items()
+            if name not in planned and trace.imported(*back_end.packages) and not trace.requires(*back_end.packages)
+        ),
+        smp_torch=v1 and bool(trace.imported("smdistributed.modelparallel.torch")),
         smp_tensorflow=bool(trace.imported("smdistributed.modelparallel.tensorflow")),
         smp_v2=bool(trace.imported("torch.sagemaker")) or (shards and record is not None and record.smdistributed),
         xla=bool(trace.imported("torch_xla")) or (record is not None and record.compiles),
         fsdp=shards and record is not None and not record.smdistributed,
     )
+
+
+def _planned(settings: Settings) -> set[str]:
+    """Back ends that the plan requires."""
+    of_v1 = (settings.microbatches, settings.prescaled_batch, settings.sharded_data_parallel_degree)
+    if settings.library == "smp-v1" or any(value is not None for value in of_v1):
+        return {"smp_torch", "smp_tensorflow"}
+    of_v2 = (settings.hybrid_shard_degree, settings.sm_activation_offloading)
+    if settings.library == "smp-v2" or any(value is not None for value in of_v2):
+        return {"smp_v2"}
+    return {"xla"} if settings.library == "training-compiler" else set()

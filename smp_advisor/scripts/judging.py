@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.suppression import suppressions
-from smp_advisor.scripts.context import CHECKS, Context, Hit
+from smp_advisor.scripts.context import CHECKS, LIBRARY_OF, Context, Hit
 from smp_advisor.scripts.reaching import Reaching
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ def judge(context: Context) -> list[tuple[Finding, Hit]]:
         for hit in CHECKS[identifier](context):
             if reaching.never(hit):
                 continue
-            finding = _conditional(_finding(identifier, hit), hit.needed or reaching.needed(hit))
+            needed = reaching.back_end(LIBRARY_OF.get(identifier, ""), hit)
+            if needed is None:
+                continue
+            finding = _conditional(_finding(identifier, hit), hit.needed or needed or reaching.needed(hit))
             hits.setdefault((identifier, finding.path, finding.line, finding.column), (finding, hit))
     silenced, comments = _silenced(context)
     pairs = [

@@ -45,7 +45,6 @@ __all__ = [
     "rank_conditions",
     "ranks",
     "updates",
-    "without_library",
 ]
 
 SAME_OBJECT = frozenset(
@@ -257,21 +256,6 @@ def mentions(node: ast.AST, *words: str) -> bool:
 def guarded_by(call: Call, *words: str) -> list[Guard]:
     """Conditions around `call` that contain one of `words`."""
     return [guard for guard in call.guards if mentions(guard.test, *words)]
-
-
-def without_library(call: Call) -> bool:
-    """Whether a condition limits `call` to runs without the library: ``else`` of ``if args.smp``."""
-    for guard in guarded_by(call, "smp", "model_parallel"):
-        test = guard.test
-        zero = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and _is_zero(test.comparators[0])
-        denied = zero or (isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not))
-        if guard.holds == denied:
-            return True
-    return False
-
-
-def _is_zero(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and not node.value
 
 
 def rank_conditions(call: Call) -> set[str]:

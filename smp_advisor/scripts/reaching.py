@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from smp_advisor.reading.values import Argument
+from smp_advisor.scripts.back_ends import BACK_ENDS
 from smp_advisor.scripts.conditions import Conditions, arguments_of
 
 if TYPE_CHECKING:
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Reaching"]
 
+_SMP_V1 = ("smp_torch", "smp_tensorflow")
+
 
 class Reaching:
     """Reachable places of one script."""
 
     def __init__(self, context: Context) -> None:
+        self._context = context
         self._calls: dict[ast.AST, list[Call]] = {}
         for call in context.trace.calls:
             self._calls.setdefault(call.node, []).append(call)
@@ -37,6 +41,26 @@ class Reaching:
         if not calls or not all(self._default.off(call) for call in calls):
             return ""
         return " and ".join(dict.fromkeys(_phrase(guard) for guard in self._default.off(calls[0])))
+
+    def back_end(self, library: str, hit: Hit) -> str | None:
+        """The condition for a rule of `library` to apply at the place; None if the script runs it without the library.
+
+        Empty if the library is always there.
+        """
+        titles = []
+        for name in _SMP_V1 if library == "smp_v1" else (library,):
+            if name not in BACK_ENDS or not getattr(self._context.libraries, name):
+                continue
+            back_end = BACK_ENDS[name]
+            calls = self._around(hit.module, hit.node)
+            if calls and all(back_end.excludes(call) for call in calls):
+                continue
+            if name not in self._context.libraries.optional or any(back_end.runs(call) for call in calls):
+                return ""
+            titles.append(back_end.title)
+        if library not in (*BACK_ENDS, "smp_v1"):
+            return ""
+        return f"where {titles[0]} is used" if titles and self._context.trains else None
 
     def _around(self, module: Module, node: ast.AST) -> list[Call]:
         """The recorded calls at the place: of the node itself, or of the innermost call that contains it."""

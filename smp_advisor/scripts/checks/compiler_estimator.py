@@ -159,7 +159,9 @@ def _compatible(context: Context) -> Iterator[Hit]:
         kind = constant(call.argument("instance_type"))
         if isinstance(kind, str) and kind.startswith("ml.") and instance_family(kind) not in _FAMILIES:
             yield Hit(call.module, call.node, {"instance": kind}, variant="instance")
-    if context.trace.imported("torch_xla"):
+    if not context.trace.requires("smdistributed"):
+        return
+    if context.trace.requires("torch_xla"):
         for module, node, _ in context.trace.imported("smdistributed")[:1]:
             yield Hit(module, node, variant="both imports")
     elif context.libraries.xla:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.reading.edits import Edit, add_keyword, after_statement, replace
 from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import Choice, Constant, External, Operation, Result, Value, options
+from smp_advisor.scripts.back_ends import BACK_ENDS
 from smp_advisor.scripts.checks.data import loaders
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.names import is_optimizer
@@ -33,7 +34,7 @@ def _xm(call: Call) -> bool:
 
 def _elsewhere(context: Context, call: Call) -> bool:
     """Whether the call runs without XLA: its branch excludes XLA, or the other branch uses it."""
-    if any(mentions(guard.test, "xla", "tpu", "trcomp", "compiler", "cuda.is_available") for guard in call.guards):
+    if BACK_ENDS["xla"].excludes(call) or any(mentions(guard.test, "is_available") for guard in call.guards):
         return True
     return any(exclusive(call, xla_call) for xla_call in context.trace.each("xm."))
 

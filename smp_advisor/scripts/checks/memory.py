@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from smp_advisor.reading.edits import Edit, replace
 from smp_advisor.scripts.checks.model_parameters import configured_parameters
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import without_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,13 +29,11 @@ def checkpointing(context: Context) -> list[Call]:
 @check("SMP115", "smp_torch")
 def _native_checkpointing(context: Context) -> Iterator[Hit]:
     for call in context.trace.named(*_NATIVE):
-        if not without_library(call):
-            name = call.name.rpartition(".")[2]
-            edits = _library_checkpoint(call, name)
-            # It has no effect in a function that the script does not call.
-            yield Hit(call.module, call.node, {"call": call.name}, edits, None if call.reached else "warning")
+        edits = _library_checkpoint(call, call.name.rpartition(".")[2])
+        # It has no effect in a function that the script does not call.
+        yield Hit(call.module, call.node, {"call": call.name}, edits, None if call.reached else "warning")
     for call in context.trace.methods("gradient_checkpointing_enable"):
-        if call.reached and not without_library(call) and context.wrappings:
+        if call.reached and context.wrappings:
             yield Hit(call.module, call.node, {"call": f"{call.method}()"})
 
 

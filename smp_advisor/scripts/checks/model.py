@@ -10,7 +10,6 @@ from smp_advisor.reading.edits import Edit, replace
 from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import External
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import without_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +76,7 @@ def _unsupported(context: Context) -> Iterator[Hit]:
     wrappings, scalers = context.wrappings, context.trace.named("smp.amp.GradScaler")
     for call in context.trace.named(*_UNSUPPORTED):
         feature = _UNSUPPORTED[call.name]
-        excluded = without_library(call) or (bool(wrappings) and all(exclusive(call, mine) for mine in wrappings))
+        excluded = bool(wrappings) and all(exclusive(call, mine) for mine in wrappings)
         excluded = excluded or ("GradScaler" in feature and any(exclusive(call, mine) for mine in scalers))
         if call.name.startswith("torch.jit.") and not _of_model(context, call):
             continue

@@ -190,6 +190,10 @@ def _by_node(device: Value | None) -> bool:
 def _job_options(context: Context) -> Iterator[Hit]:
     # Only by its imports: a script that prepares data for the job is not the job's entry point.
     used = context.trace.imported("smdistributed.modelparallel", "torch.sagemaker")
+    needed = ""
+    if not context.trace.requires("smdistributed.modelparallel", "torch.sagemaker"):
+        needed = "where the model parallel library is used"
+        used = used if context.trains else []
     if not used or "mp_parameters" in context.trace.options:
         return
     for call in context.trace.methods("parse_args"):
@@ -199,10 +203,12 @@ def _job_options(context: Context) -> Iterator[Hit]:
         if parsers and all(_is_parser(parser) for parser in parsers) and isinstance(call.node.func, ast.Attribute):
             receiver, arguments = call.module.text(call.node.func.value), "".join(map(call.module.text, call.node.args))
             text = f"{receiver}.parse_known_args({arguments})[0]"
-            yield Hit(call.module, call.node, {"call": "parse_args"}, [replace(call.module, call.node, text)])
+            yield Hit(
+                call.module, call.node, {"call": "parse_args"}, [replace(call.module, call.node, text)], needed=needed
+            )
     for call in context.trace.methods("parse_args_into_dataclasses"):
         if not call.gives("return_remaining_strings") and call.reached and _all_here(call):
-            yield Hit(call.module, call.node, {"call": call.method})
+            yield Hit(call.module, call.node, {"call": call.method}, needed=needed)
 
 
 def _reads_the_command_line(call: Call) -> bool:
