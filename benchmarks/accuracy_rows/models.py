@@ -72,7 +72,7 @@ def _patterns() -> tuple[tuple[str, _NamedModel], ...]:
     entries = tomllib.loads(text)["model"]
     patterns = [
         (
-            str(entry["pattern"]),
+            _words(str(entry["pattern"])),
             _NamedModel(
                 config=tuple((key, frozen(value)) for key, value in sorted(entry["config"].items())),
                 overrides=tuple(entry.get("overrides", ())),
@@ -86,9 +86,25 @@ def _patterns() -> tuple[tuple[str, _NamedModel], ...]:
     return tuple(sorted(patterns, key=lambda pattern: -len(pattern[0])))
 
 
+_EXPERTS = re.compile(
+    r"\b\d+ ?x ?\d+(\.\d+)?b\b|\ba\d+(\.\d+)?b\b|\b\d+e\b|moe\b|deepseek|mixtral|dbrx|grok|gpt oss|experts"
+)
+"""Names of sparse models: 8x7B, A3B, 16E, and families that are always sparse."""
+
+
+def _words(name: str) -> str:
+    return re.sub(r"[-_\s]+", " ", name)
+
+
 def _by_name(name: str) -> _NamedModel | None:
+    words = _words(name)
     # At the start of a word: "albert-base" is not "bert-base".
-    return next((entry for pattern, entry in _patterns() if re.search(rf"(?<![a-z]){re.escape(pattern)}", name)), None)
+    for pattern, entry in _patterns():
+        if re.search(rf"(?<![a-z]){re.escape(pattern)}", words):
+            return entry
+    if _EXPERTS.search(words) and "distill" not in words:
+        raise SkippedError("mixture of experts with unknown experts")
+    return None
 
 
 @lru_cache(maxsize=4096)

@@ -83,7 +83,7 @@ def _spread(runs: Runs, chosen: NDArray[np.bool_], of_group: NDArray[np.bool_]) 
 def _weights(runs: Runs, chosen: NDArray[np.bool_], of_group: NDArray[np.bool_]) -> Floats:
     """Weight of every row: n rows of a source count as their square root, rows of other classes as a few in all."""
     weights = np.zeros(len(chosen))
-    # Offloaded activations have errors of their own, which tell nothing about other plans.
+    # Errors of offloaded activations are not those of other plans.
     usual = ~np.char.startswith(runs.kinds, "offloaded")
     chosen = chosen & usual if (chosen & usual).any() else chosen
     others = usual & ~chosen

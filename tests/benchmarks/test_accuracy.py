@@ -193,6 +193,24 @@ def test_missing_degrees_follow_from_the_others():
     assert (layout.microbatches[0], layout.batch_samples[0]) == (162, 162)
 
 
+@pytest.mark.parametrize("name", ["Qwen3-30B-A3B", "Qwen3 30B A3B", "qwen3_30b_a3b (HyperPod)"])
+def test_a_sparse_model_s_experts_come_from_its_name(name):
+    # 128 experts of 768, 8 of them active; the columns have the shape without the experts.
+    shape = {"layers": 48, "hidden": 2048, "heads": 32, "kv_heads": 4, "ffn": 768, "vocab": 151936}
+    for family in ("llama", ""):
+        model = model_of(row(model=name, family=family, params_b="", tied_embeddings=0, **shape))
+        assert (model.shape.experts, model.parameter_count) == (128, pytest.approx(30.5e9, rel=0.01))
+    empty = dict.fromkeys(shape, "")
+    assert model_of(row(model=name, family="", params_b="", **empty)).parameter_count == pytest.approx(30.5e9, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["Somebody-8x9B", "Other-77B-A5B", "deepseek-v9", "Megablocks MoE 40B"])
+def test_a_sparse_model_with_unknown_experts_is_skipped_and_counted(tmp_path, name):
+    judged = score(tmp_path, [TIMED | {"model": name, "params_b": "40"}, TIMED | {"model": "Distill of deepseek"}])
+    assert judged.skipped["step_time_a100_h100"] == {"mixture of experts with unknown experts": 1}
+    assert len(judged.scored["step_time_a100_h100"]) == 1
+
+
 def test_hardware():
     machine = run_of(row(gpu="L4-24GB", intra_node="pcie", inter_node_gbps=100)).cluster
     assert (machine.nodes, machine.gpus_per_node, machine.instance.nvlink) == (2, 8, False)
