@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "anywhere",
+    "binary_logarithm",
     "ceil",
     "choose",
     "common_divisor",
@@ -70,6 +71,11 @@ def ceil(values: Floats) -> Floats:
 def root(values: Floats) -> Floats:
     """Square roots."""
     return np.sqrt(values) if isinstance(values, ndarray) else math.sqrt(values)
+
+
+def binary_logarithm(values: Floats) -> Floats:
+    """Logarithms to base 2 of positive numbers."""
+    return np.log2(values) if isinstance(values, ndarray) else math.log2(values)
 
 
 def quotient(dividend: Floats, divisor: Floats) -> Floats:

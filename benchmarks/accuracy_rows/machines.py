@@ -33,7 +33,12 @@ def cluster_of(row: Row) -> Cluster:
     if gpus % per_node:
         raise SkippedError("number of GPUs is not a multiple of the GPUs per node")
     return _custom(
-        _board(row), gpus, per_node, row.text("intra_node") or "nvlink", row.number("inter_node_gbps") or 0.0
+        _board(row),
+        gpus,
+        per_node,
+        row.text("intra_node") or "nvlink",
+        row.number("inter_node_gbps") or 0.0,
+        efa="efa" in row.text("interconnect"),
     )
 
 
@@ -55,7 +60,7 @@ def _board(row: Row) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _custom(name: str, gpus: int, per_node: int, link: str, inter_node_gbps: float) -> Cluster:
+def _custom(name: str, gpus: int, per_node: int, link: str, inter_node_gbps: float, *, efa: bool = False) -> Cluster:
     try:
         board = gpu(name)
     except ClusterError as error:
@@ -76,7 +81,7 @@ def _custom(name: str, gpus: int, per_node: int, link: str, inter_node_gbps: flo
         hbm_gb_per_s=board.hbm_gb_per_s,
         host_link_gb_per_s=board.host_link_gb_per_s,
         nvlink=nvlink,
-        efa=False,
+        efa=efa,
         gpudirect_rdma=inter_node_gbps >= _RDMA_GBPS,
         bf16=board.bf16,
     )

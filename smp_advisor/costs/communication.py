@@ -1,11 +1,18 @@
-"""Time of collectives by topology: NVLink or PCIe inside the node, EFA between nodes."""
+"""Time of collectives by topology: NVLink or PCIe inside the node, EFA between nodes.
+
+Across nodes the laws are those of measured NCCL collectives over EFA (`benchmarks/collectives.py` compares them with
+every row). A ring passes each member once per round, so an all-gather is set by the shard that each member contributes:
+the delay of a hop, plus the shard over the rate of the network. An all-reduce is a ring or a tree, whichever is faster.
+No reduce-scatter was measured across nodes: it is counted as an all-gather.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.costs.constants import constant, gpu_constant
-from smp_advisor.elementwise import interpolated, maximum, minimum, quotient, where
+from smp_advisor.costs.constants import constant
+from smp_advisor.costs.links import Group, delay, efa_with_rdma, intra_rate, network_rate
+from smp_advisor.elementwise import anywhere, binary_logarithm, inverted, maximum, minimum, quotient, where
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -20,30 +27,8 @@ __all__ = [
     "point_to_point_seconds",
 ]
 
-
-def _intra_efficiency(cluster: Cluster, members: Floats) -> Floats:
-    """Achieved share of the one-direction link rate, for a ring of `members` GPUs in one node."""
-    link = cluster.instance.intra_node.lower()
-    if "nvlink" not in link:
-        return gpu_constant("pcie_efficiency", cluster.instance.gpu)
-    if "cube mesh" in link:
-        # A small group of a cube mesh uses few of the links.
-        names = ("2", "4", "8")
-        points = [constant(f"communication.cube_mesh_efficiency_{n}") for n in names]
-        return interpolated(members, (2, 4, 8), points)
-    return constant("communication.nvswitch_efficiency")
-
-
-def _network(cluster: Cluster, sharing: Floats) -> Floats:
-    """Bytes per second of one of `sharing` groups that use a node's network at the same time.
-
-    The rings of one group use all network cards. Several groups, each with one GPU in the node, slow each other down.
-    """
-    share = constant("communication.network_efficiency") * where(
-        sharing > 1, constant("communication.shared_network_share"), 1.0
-    )
-    rate: Floats = cluster.inter_node_bytes_per_s_per_node * share / sharing
-    return rate
+_SMALL_MESSAGE_BYTES = 8 * 2**20
+"""Size at which a hop of a tree takes the mean of its time for the smallest and for very large messages."""
 
 
 def bus_bytes_per_second(cluster: Cluster, members: Floats, stride: Floats) -> tuple[Floats, Bools]:
@@ -51,49 +36,98 @@ def bus_bytes_per_second(cluster: Cluster, members: Floats, stride: Floats) -> t
 
     Parameters
     ----------
-    members
-        GPUs per group, shape (n,).
-    stride
-        Distance in ranks between adjacent members, shape (n,). There are k interleaved groups of stride k; across
-        nodes, min(k, GPUs per node) of them share the node's network.
+    members, stride
+        As in `Group.of`.
     """
-    per_node = cluster.instance.gpus
-    # A group size that does not divide the node's GPUs leaves the node somewhere.
-    inside = (per_node % minimum(members * stride, per_node) == 0) & (members * stride <= per_node)
-    in_node_members = maximum(where(inside, members, per_node // minimum(stride, per_node)), 1)
-    link = cluster.intra_node_bytes_per_s * _intra_efficiency(cluster, in_node_members)
-    sharing = minimum(stride, per_node)
-    network = _network(cluster, sharing)
-    crossing = where(in_node_members > 1, minimum(link, network), network)
-    return where(inside, link, crossing), inside
+    group = Group.of(cluster, members, stride)
+    return _ring_rate(cluster, group), group.inside
 
 
-def _seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats, rounds: int) -> Floats:
-    rate, inside = bus_bytes_per_second(cluster, members, stride)
-    # A ring passes every member once per round. Each edge between nodes costs a network hop.
-    edges = where(inside, 0, minimum(members, -(-members * stride // cluster.instance.gpus)))
-    hops = (members - 1 - edges) * constant("communication.intra_hop_seconds") + edges * constant(
-        "communication.inter_hop_seconds"
+def _ring_rate(cluster: Cluster, group: Group) -> Floats:
+    link = intra_rate(cluster, group.in_node)
+    network = network_rate(cluster, group.sharing)
+    crossing = where(group.in_node > 1, minimum(link, network), network)
+    return where(group.inside, link, crossing)
+
+
+def _ring_latency(cluster: Cluster, group: Group, rounds: int) -> Floats:
+    """Seconds of a ring's hops and of its start."""
+    start = constant("communication.start_seconds")
+    share = rounds * (group.members - 1) / maximum(group.members, 1)
+    intra, inter = constant("communication.intra_hop_seconds"), constant("communication.inter_hop_seconds")
+    edges = where(group.inside, 0, group.nodes)
+    if not efa_with_rdma(cluster) or not anywhere(inverted(group.inside)):
+        return start + share * ((group.members - edges) * intra + edges * inter)
+    within = start + share * group.members * intra
+    name = "gather" if rounds == 1 else "reduce"
+    hops = (group.members - edges) * constant(f"communication.efa_{name}_hop_seconds") + edges * constant(
+        "communication.efa_inter_hop_seconds"
     )
-    latency = constant("communication.start_seconds") + rounds * hops
-    share = rounds * (members - 1) / maximum(members, 1)
-    time = latency + quotient(share * bytes_, rate)
-    return where((members > 1) & (bytes_ > 0), time, 0.0)
+    return where(group.inside, within, maximum(within, share * delay(cluster) * hops))
+
+
+def _ring_seconds(cluster: Cluster, bytes_: Floats, group: Group, rounds: int) -> Floats:
+    share = rounds * (group.members - 1) / maximum(group.members, 1)
+    return _ring_latency(cluster, group, rounds) + quotient(share * bytes_, _ring_rate(cluster, group))
+
+
+def _tree_seconds(cluster: Cluster, bytes_: Floats, group: Group) -> Floats:
+    """Seconds of an all-reduce along a tree of nodes, which is a pair of them for two.
+
+    Between two nodes every byte crosses the network once in each direction. In larger trees a node forwards the bytes
+    of others.
+    """
+    if efa_with_rdma(cluster):
+        small, large = (constant(f"communication.efa_tree_hop_{size}_seconds") for size in ("small", "large"))
+        hop = delay(cluster) * (small + (large - small) * bytes_ / (bytes_ + _SMALL_MESSAGE_BYTES))
+    else:
+        intra = constant("communication.intra_hop_seconds")
+        hop = constant("communication.inter_hop_seconds") + group.in_node * intra
+        hop = hop + constant("communication.start_seconds") / 2
+    levels = binary_logarithm(maximum(group.nodes, 2))
+    traffic = where(group.nodes > 2, 2 * constant("communication.tree_traffic"), 1.0)
+    across = quotient(traffic * bytes_, network_rate(cluster, group.sharing))
+    around = 2 * (group.in_node - 1) / group.in_node * bytes_
+    return 2 * levels * hop + maximum(across, quotient(around, intra_rate(cluster, group.in_node)))
 
 
 def all_reduce_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:
-    """Ring all-reduce of `bytes_` per GPU: 2 (n - 1) / n of them cross each link (Patarasuk and Yuan 2009)."""
-    return _seconds(cluster, bytes_, members, stride, rounds=2)
+    """All-reduce of `bytes_` per GPU.
+
+    In a ring 2 (n - 1) / n of them cross each link (Patarasuk and Yuan 2009). Across nodes NCCL chooses between rings
+    and trees (Jeaugey 2019, "Massively scale your deep learning training with NCCL 2.4"), which take fewer hops.
+    """
+    group = Group.of(cluster, members, stride)
+    time = _ring_seconds(cluster, bytes_, group, rounds=2)
+    if anywhere(inverted(group.inside)):
+        time = where(group.inside, time, minimum(time, _tree_seconds(cluster, bytes_, group)))
+    return where((members > 1) & (bytes_ > 0), time, 0.0)
 
 
 def all_gather_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:
     """Ring all-gather or reduce-scatter whose full size is `bytes_`: (n - 1) / n of them cross each link."""
-    return _seconds(cluster, bytes_, members, stride, rounds=1)
+    time = _ring_seconds(cluster, bytes_, Group.of(cluster, members, stride), rounds=1)
+    return where((members > 1) & (bytes_ > 0), time, 0.0)
 
 
 def all_to_all_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:
-    """All-to-all: every GPU sends (n - 1) / n of its `bytes_` to its group, in smaller messages than a ring's."""
-    return _seconds(cluster, bytes_ / constant("communication.all_to_all_share"), members, stride, rounds=1)
+    """All-to-all: every GPU sends (n - 1) / n of its `bytes_` to its group, in smaller messages than a ring's.
+
+    What leaves the node shares its network with what the node's other GPUs send.
+    """
+    group = Group.of(cluster, members, stride)
+    time = _ring_seconds(cluster, bytes_ / constant("communication.all_to_all_share"), group, rounds=1)
+    if anywhere(inverted(group.inside)):
+        leaving = bytes_ * (members - group.in_node) / maximum(members, 1)
+        start: Floats = constant("communication.start_seconds")
+        if efa_with_rdma(cluster):
+            messages = constant("communication.efa_all_to_all_seconds") + members * constant(
+                "communication.efa_all_to_all_peer_seconds"
+            )
+            start = maximum(start, delay(cluster) * messages)
+        across = start + quotient(leaving, network_rate(cluster, 1) / cluster.instance.gpus)
+        time = where(group.inside, time, across)
+    return where((members > 1) & (bytes_ > 0), time, 0.0)
 
 
 def point_to_point_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:
@@ -101,10 +135,6 @@ def point_to_point_seconds(cluster: Cluster, bytes_: Floats, members: Floats, st
 
     Where the pipeline leaves the node, `stride` of its GPUs send together.
     """
-    per_node = cluster.instance.gpus
-    inside = (per_node % minimum(members * stride, per_node) == 0) & (members * stride <= per_node)
-    link = cluster.intra_node_bytes_per_s * _intra_efficiency(cluster, 2)
-    senders = minimum(stride, per_node)
-    network = _network(cluster, senders)
-    rate = where(inside, link, network)
+    group = Group.of(cluster, members, stride)
+    rate = where(group.inside, intra_rate(cluster, 2), network_rate(cluster, group.sharing))
     return constant("communication.start_seconds") + quotient(bytes_, rate)

@@ -33,7 +33,7 @@ def test_groups_inside_a_node_use_nvlink_and_others_share_the_network() -> None:
     assert inside.tolist() == [True, False, False, False]
     assert rate[0] == pytest.approx(0.73 * 300e9)
     # Stride 2: two such groups cross each node; stride 8: eight share 400 Gbps; one group has it all.
-    reached = constant("communication.network_efficiency") * 50e9
+    reached = constant("communication.efa_efficiency") * 50e9
     shared = constant("communication.shared_network_share") * reached
     assert rate[1:] == pytest.approx([shared / 2, shared / 8, reached])
 
@@ -56,17 +56,20 @@ def test_optimizer_state_sharding_exposes_the_gather_of_updated_parameters() -> 
     # gather is exposed; the reduction hides behind the backward pass in part.
     model, cluster, job, plan = row_30b()
     sharded = estimate(model, cluster, job, plan).time.data_parallel_seconds
-    gather = 7.5e9 / (constant("communication.network_efficiency") * 50e9 / 8)
+    gather = 7.5e9 / (constant("communication.efa_efficiency") * 50e9 / 8)
     assert gather < sharded < 2 * gather
 
 
 @given(st.floats(1e5, 1e10), st.sampled_from([2, 4, 8, 16, 64]), st.sampled_from([1, 2, 8]))
-def test_an_all_reduce_costs_two_gathers(bytes_: float, members: int, stride: int) -> None:
+def test_an_all_reduce_costs_at_most_two_gathers(bytes_: float, members: int, stride: int) -> None:
     cluster = Cluster(P4D, 16)
     size = np.array([bytes_])
     reduce = all_reduce_seconds(cluster, size, ints(members), ints(stride))
     gather = all_gather_seconds(cluster, size, ints(members), ints(stride))
-    assert gather < reduce <= 2 * gather
+    assert reduce <= 2 * gather
+    # Trees spare small messages most of a ring's hops. Large ones wait for their bytes.
+    if bytes_ >= 2**30:
+        assert gather < reduce
     assert all_reduce_seconds(cluster, size, ints(1), ints(stride)) == 0
 
 
@@ -94,7 +97,12 @@ def test_tensor_parallelism_across_nodes_is_slow() -> None:
     inside = estimate(model, cluster, job, base)
     across = estimate(model, cluster, job, replace(base, tensor_parallel_degree=16, batch_size=32))
     assert across.time.tensor_parallel_seconds > 5 * inside.time.tensor_parallel_seconds
-    assert across.tokens_per_second < inside.tokens_per_second
+    # Twice the degree halves the gradients that the other nodes exchange: without them, per token.
+    without = [
+        (value.time.total_seconds - value.time.data_parallel_seconds) / value.tokens_per_step
+        for value in (inside, across)
+    ]
+    assert without[1] > without[0]
 
 
 def test_tensor_parallelism_over_pcie_is_slow() -> None:

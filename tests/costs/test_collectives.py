@@ -1,0 +1,89 @@
+"""Collectives across nodes: against measured ones, and the laws that they follow."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, all_to_all_seconds
+from smp_advisor.costs.constants import constant
+from smp_advisor.costs.links import Group
+from tests.costs.shapes import P4D
+
+P5 = "ml.p5.48xlarge"
+LAWS = {"all_gather": all_gather_seconds, "all_reduce": all_reduce_seconds, "all_to_all": all_to_all_seconds}
+
+
+@pytest.mark.parametrize("op", LAWS)
+def test_laws_follow_measured_collectives(op: str) -> None:
+    """Every other size of NCCL's collectives on 2 to 32 p5, and all-reduces on two p4de (16 MiB and more)."""
+    with (Path(__file__).parent / "data" / "collectives.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["op"] == op]
+    assert len(rows) >= 19
+    errors = []
+    for row in rows:
+        cluster = Cluster(f"ml.{row['instance']}", int(row["nodes"]))
+        predicted = LAWS[op](cluster, float(row["message_bytes"]), cluster.gpus, 1)
+        errors.append(np.log(predicted / (float(row["time_us"]) * 1e-6)))
+    assert np.median(np.abs(errors)) < 0.1
+    assert abs(np.median(errors)) < 0.08
+    assert np.max(np.abs(errors)) < 0.7
+
+
+def test_the_shard_of_each_rank_sets_the_bandwidth_of_a_gather() -> None:
+    """Measured on p5: 0.5, 1, 2, 4, 8 MiB per rank give 46, 87, 145, 220, 262 GB/s on 8, 16 and 32 nodes alike."""
+    for mib, measured in ((0.5, 46), (1, 87), (2, 145), (4, 220), (8, 262)):
+        rates = []
+        for nodes in (8, 16, 32):
+            members = 8 * nodes
+            size = mib * 2**20 * members
+            seconds = all_gather_seconds(Cluster(P5, nodes), size, members, 1)
+            rates.append((members - 1) / members * size / seconds / 1e9)
+        assert rates == pytest.approx([measured] * 3, rel=0.2)
+        assert max(rates) / min(rates) < 1.03
+
+
+@given(st.floats(1e6, 1e9), st.sampled_from([P4D, P5]), st.sampled_from([1, 2, 4, 8]))
+def test_a_gather_over_more_nodes_takes_longer(size: float, name: str, stride: int) -> None:
+    cluster = Cluster(name, 64)
+    per_node = 8 // stride
+    seconds = [all_gather_seconds(cluster, size, nodes * per_node, stride) for nodes in (1, 2, 4, 8, 16, 32, 64)]
+    assert seconds == sorted(seconds)
+    # A gather within a node is much faster than across nodes, except with nothing to gather.
+    if per_node > 1:
+        assert seconds[0] < 0.9 * seconds[-1]
+
+
+def test_all_reduces_of_small_messages_do_not_wait_for_the_entire_ring() -> None:
+    cluster = Cluster(P5, 128)
+    few, many = (float(all_reduce_seconds(cluster, 2.0**20, nodes * 8, 1)) for nodes in (4, 128))
+    assert many < 5 * few
+    assert many < 0.5 * float(all_gather_seconds(cluster, 2.0**20, 1024, 1))
+
+
+def test_two_nodes_exchange_every_byte_once() -> None:
+    cluster, size = Cluster(P4D, 2), 4e9
+    wire = constant("communication.efa_efficiency") * 50e9
+    assert all_reduce_seconds(cluster, size, 16, 1) == pytest.approx(size / wire, rel=0.05)
+    assert all_reduce_seconds(Cluster(P4D, 4), size, 32, 1) == pytest.approx(2 * 31 / 32 * size / wire, rel=0.05)
+
+
+def test_what_an_all_to_all_sends_to_other_nodes_shares_their_network() -> None:
+    cluster, size = Cluster(P5, 8), 4e9
+    per_gpu = constant("communication.efa_efficiency") * 400e9 / 8
+    assert all_to_all_seconds(cluster, size, 64, 1) == pytest.approx(7 / 8 * size / per_gpu, rel=0.05)
+
+
+@given(st.integers(1, 512), st.sampled_from([1, 2, 4, 8, 16]))
+def test_members_are_counted_where_they_are(members: int, stride: int) -> None:
+    group = Group.of(Cluster(P4D, 64), members, stride)
+    assert 1 <= group.in_node <= min(members, 8)
+    assert 1 <= group.nodes <= members
+    assert group.nodes * group.in_node >= members or group.inside
+    assert (group.nodes == 1) >= bool(group.inside)
