@@ -6,12 +6,15 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .table import Row
 
-__all__ = ["Habits", "habits"]
+__all__ = ["Habits", "habits", "public_settings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +34,13 @@ class Habits:
 
 
 @cache
-def _entries() -> tuple[tuple[str, Habits], ...]:
+def _entries() -> tuple[tuple[str, Habits, Mapping[str, Any]], ...]:
     text = (Path(__file__).parent / "data" / "frameworks.toml").read_text(encoding="utf-8")
     return tuple(
         (
             str(entry["pattern"]),
             Habits(**{name: entry[name] for name in Habits.__dataclass_fields__ if name in entry}),
+            MappingProxyType(entry.get("job", {})),
         )
         for entry in tomllib.loads(text)["framework"]
     )
@@ -45,4 +49,10 @@ def _entries() -> tuple[tuple[str, Habits], ...]:
 def habits(row: Row) -> Habits:
     """Habits of the library in a row."""
     name = row.text("framework")
-    return next((entry for pattern, entry in _entries() if pattern in name), Habits())
+    return next((entry for pattern, entry, _ in _entries() if pattern in name), Habits())
+
+
+def public_settings(row: Row) -> Mapping[str, Any]:
+    """The same habits as fields of `Job`, as far as it has them."""
+    name = row.text("framework")
+    return next((settings for pattern, _, settings in _entries() if pattern in name), MappingProxyType({}))

@@ -84,7 +84,7 @@ class Scored:
             int(layout.tensor_parallel_degree[0]) * int(layout.pipeline_parallel_degree[0])
         )
         if level and group > 1:
-            hybrid = " hybrid" if int(layout.shard_degree[0]) else ""
+            hybrid = " hybrid" if 0 < int(layout.shard_degree[0]) < group else ""
             divided.append(f"ZeRO-{level}{hybrid}")
         elif group > 1:
             divided.append("DP")

@@ -9,13 +9,16 @@ import numpy as np
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.layout import Layout
+from smp_advisor.libraries.layouts import layout_of
 from smp_advisor.libraries.state_bytes import amp, fully_sharded, over_frozen
 from smp_advisor.workload import Adapter, Job
 
+from .degrees import degrees_of, shard_level
 from .frameworks import habits
 from .machines import cluster_of
 from .models import model_of
 from .optimizers import leaves_optimizer_open, optimizer_column
+from .public import public_form
 from .stacks import stack_of_row
 from .state_bytes import COMPILED_LOGIT_BYTES, PURE_LOGIT_BYTES, deepspeed, megatron, megatron_fp16, pure
 from .table import SkippedError
@@ -25,14 +28,13 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.state_bytes import StateBytes
     from smp_advisor.workload import Model
 
+    from .degrees import Degrees
     from .optimizers import OptimizerColumn
     from .table import Row
 
-__all__ = ["Degrees", "Run", "degrees_of", "run_of"]
+__all__ = ["Run", "run_of"]
 
-_LEVELS = {"": 0, "none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "hybrid": 3}
 _RECOMPUTE = {"": 0, "none": 0, "full": 1, "selective-attention": 0}
-_MOST_SAMPLES = 16
 PREFETCHED_UNITS = 2
 """Gathered units in FSDP and ZeRO-3: the running one and the next."""
 
@@ -47,6 +49,8 @@ class Run:
     layout: Layout
     stage: int | None = None
     """The pipeline stage with measured memory; None for the largest."""
+    public: bool = False
+    """Whether job and layout come from settings that users have (`public_form`), not from the private mapping."""
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -57,57 +61,24 @@ class Run:
         return self.model, self.cluster, self.job, self.layout.state_bytes, columns
 
 
-@dataclass(frozen=True)
-class Degrees:
-    """Parallel degrees and batches of a row. Missing ones are inferred from the others."""
-
-    tensor: int
-    pipeline: int
-    context: int
-    replicas: int
-    micro_batch: int
-    microbatches: int
-    chunks: int
-
-
-def degrees_of(row: Row, gpus: int, gpus_per_node: int) -> Degrees:
-    """Degrees of a row.
-
-    A missing tensor-parallel degree is the part of the model-parallel size that fits in one node; the pipeline has the
-    remaining factor. Without a pipeline, a missing microbatch is the replica's full batch, up to 16 samples. With a
-    pipeline, it is one sample, as in Megatron-LM's runs, or with fully sharded stages (PyTorch's own pipeline) the
-    batch divided by the number of stages.
-    """
-    context, replicas = row.count("cp") or 1, row.count("dp")
-    tensor, pipeline = row.count("tp"), row.count("pp")
-    if tensor is None or pipeline is None:
-        if not replicas:
-            raise SkippedError("parallel degrees not given")
-        size = gpus // (replicas * context)
-        tensor = tensor or (size // pipeline if pipeline else min(size, gpus_per_node))
-        pipeline = pipeline or size // max(tensor, 1)
-    replicas = replicas or gpus // (tensor * pipeline * context)
-    if tensor * pipeline * context * replicas != gpus:
-        raise SkippedError("product of the parallel degrees is not the number of GPUs")
-    micro, count, total = row.count("micro_batch"), row.count("num_microbatches"), row.count("global_batch")
-    per_replica = total / replicas if total else None
-    if micro is None:
-        if per_replica is None:
-            raise SkippedError("batch not given")
-        if count is None and pipeline > 1:
-            count = pipeline if _level(row) == 3 else max(1, round(per_replica))
-        micro = min(max(1, round(per_replica / (count or 1))), _MOST_SAMPLES)
-    if count is None:
-        count = max(1, round(per_replica / micro)) if per_replica else 1
-    return Degrees(tensor, pipeline, context, replicas, micro, count, row.count("vpp") or 1)
-
-
 def run_of(row: Row) -> Run:
-    """Configuration of a row of the tables of throughput and of memory."""
+    """Configuration of a row of the tables of throughput and of memory, in public settings if they describe it."""
     cluster = cluster_of(row)
     degrees = degrees_of(row, cluster.gpus, cluster.gpus_per_node)
     column = optimizer_column(row)
     job = _job(row, column)
+    model = model_of(row, dropout=not _modern(row))
+    if degrees.pipeline * degrees.chunks > model.layer_count:
+        raise SkippedError("more pipeline stages than layers")
+    stage = _stage(row, degrees.pipeline)
+    form = public_form(row, model, cluster, job, degrees, column)
+    if form is not None:
+        return Run(model, cluster, form[0], layout_of([form[1]], form[0], cluster), stage, public=True)
+    return Run(model, cluster, job, _private_layout(row, job, degrees, column), stage)
+
+
+def _private_layout(row: Row, job: Job, degrees: Degrees, column: OptimizerColumn) -> Layout:
+    """Layout of a row that no plan of a library describes."""
     try:
         state = over_frozen(_state_bytes(row, job, column, degrees), job)
         if row.text("attention_class") == "flash":
@@ -117,14 +88,9 @@ def run_of(row: Row) -> Run:
         state = _by_habit(row, state, job)
         if _keeps_gathered(row, degrees):
             state = replace(state, extra_gradient_bytes=4)
-        layout = Layout.of_columns(state, **_columns(row, degrees))
+        return Layout.of_columns(state, **_columns(row, degrees))
     except ValueError as error:
         raise SkippedError(f"plan that cannot be expressed: {error}") from error
-    model = model_of(row, dropout=not _modern(row))
-    if degrees.pipeline * degrees.chunks > model.layer_count:
-        raise SkippedError("more pipeline stages than layers")
-    stage = _stage(row, degrees.pipeline)
-    return Run(model, cluster, job, layout, stage)
 
 
 def _job(row: Row, column: OptimizerColumn) -> Job:
@@ -165,7 +131,7 @@ def _state_bytes(row: Row, job: Job, column: OptimizerColumn, degrees: Degrees) 
     also has model parallelism. Other runs have Megatron's or DeepSpeed's optimizers over 16-bit parameters. Gradients
     in the optimizer column have priority.
     """
-    precision, level = row.text("precision_class"), _level(row)
+    precision, level = row.text("precision_class"), shard_level(row)
     if precision == "fp32":
         return amp(job)
     if precision.endswith("pure") or job.adapter is not None:
@@ -192,7 +158,7 @@ def _by_habit(row: Row, state: StateBytes, job: Job) -> StateBytes:
     # A row with one microbatch accumulates no gradients.
     if library.accumulates_unsharded and row.count("num_microbatches") != 1:
         state = replace(state, gradients_persist=True)
-        if _level(row) == 3:
+        if shard_level(row) == 3:
             undivided = float(state.compute_bytes)
             state = replace(
                 state,
@@ -216,13 +182,6 @@ def _habitual_recipe(row: Row, job: Job, level: int, *, parallel: bool) -> State
     return deepspeed(job, fp32_accumulation=parallel and job.precision == "bf16")
 
 
-def _level(row: Row) -> int:
-    name = row.text("shard_class")
-    if name not in _LEVELS:
-        raise SkippedError(f"sharding {name!r}")
-    return _LEVELS[name]
-
-
 def _modern(row: Row) -> bool:
     """Whether the run is from 2022 or later, with FlashAttention or selective recomputation.
 
@@ -236,7 +195,7 @@ def _keeps_gathered(row: Row, degrees: Degrees) -> bool:
 
     Repeated gathers for every microbatch would cost more than the pipeline saves (torchtitan, ``parallelize_llama``).
     """
-    return _level(row) == 3 and degrees.pipeline > 1
+    return shard_level(row) == 3 and degrees.pipeline > 1
 
 
 def _gathered_units(row: Row, degrees: Degrees) -> int:
@@ -249,7 +208,7 @@ def _columns(row: Row, degrees: Degrees) -> dict[str, int | bool]:
     if recompute not in _RECOMPUTE:
         raise SkippedError(f"recomputation {recompute!r}")
     selective, fused = recompute == "selective-attention", row.text("attention_class").startswith("flash")
-    level = _level(row)
+    level = shard_level(row)
     group = degrees.replicas * degrees.context
     degree = row.count("shard_degree") or 0
     return {
