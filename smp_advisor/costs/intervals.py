@@ -53,15 +53,16 @@ def _table() -> dict[str, dict[str, _Entry]]:
 
 @cache
 def stack_group(stack: str) -> str:
-    """Group of stacks with similar errors: ``tuned`` (element-wise operations share kernels), ``smp-v1``, or ``users``.
+    """Group of stacks with similar errors.
 
-    A name that is no stack has the group of users' code, whose intervals are wide.
+    ``host``: hosts coordinate every exchange (SMP v1). ``tuned``: element-wise operations share kernels. ``users``: all
+    others, and names that are no stack.
     """
     entry = stacks().get(stack)
     if entry is None:
         return USERS
     if entry.collectives == "host":
-        return "smp-v1"
+        return "host"
     return "tuned" if entry.elementwise == "fused" else USERS
 
 

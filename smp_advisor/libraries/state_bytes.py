@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from smp_advisor.workload.stack import AUTO, stack
+
 if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
 
@@ -94,11 +96,13 @@ kernel exist only for its rows."""
 
 
 def trained(state_bytes: StateBytes, job: Job) -> StateBytes:
-    """State bytes of a library with the job's own settings of states, optimizer, loss and adapter.
+    """State bytes of a library with the job's own settings of code, states, optimizer, loss and adapter.
 
     Sources: the table of training settings (``workload/data/training_settings.toml``).
     """
     state = state_bytes
+    if job.stack != AUTO and stack(job.stack).elementwise == "fused":
+        state = replace(state, fused_kernels=True)
     if job.state_precision == "16-bit":
         state = replace(
             state,
