@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from smp_advisor.recommendation import advise
     from smp_advisor.scripts import Finding, apply_fixes, check_script
     from smp_advisor.scripts.adapt import adapt_script
-    from smp_advisor.workload import Job, Model, Stack, stacks
+    from smp_advisor.workload import Calibration, Job, Model, Stack, load_calibration, stacks
 
 __all__ = [
     "Advice",
     "Advisor",
+    "Calibration",
     "Cluster",
     "Estimate",
     "Finding",
@@ -54,6 +55,7 @@ __all__ = [
     "errors",
     "estimate",
     "estimate_many",
+    "load_calibration",
     "profile",
     "stacks",
 ]
@@ -61,6 +63,7 @@ __all__ = [
 _HOMES = {
     "Advice": "advice",
     "Advisor": "notebook",
+    "Calibration": "workload",
     "Cluster": "cluster",
     "Estimate": "costs",
     "Finding": "scripts",
@@ -77,6 +80,7 @@ _HOMES = {
     "check_script": "scripts",
     "estimate": "costs",
     "estimate_many": "costs",
+    "load_calibration": "workload",
     "profile": "profiling",
     "stacks": "workload",
 }

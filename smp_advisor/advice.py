@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.keywords import JobOptionSettings, completes
 
 if TYPE_CHECKING:
+    from functools import partial
     from typing import Unpack
 
     import pandas as pd
 
+    from smp_advisor.calibration import Summary
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.step import Pitfall, Reference, Step
@@ -59,6 +61,8 @@ class Advice:
     data: str | None = None
     """S3 URI of the training channel; None for synthetic tokens."""
     result: SearchResult = field(repr=False, compare=False)
+    request: partial[Advice] = field(repr=False, compare=False)
+    """The call of `advise` for the same model, cluster and pins, without its job."""
 
     @property
     def alternatives(self) -> pd.DataFrame:
@@ -115,6 +119,67 @@ class Advice:
         from smp_advisor.export import quota_cell
 
         return quota_cell(self.cluster, **self._options(options))
+
+    def calibrate(
+        self,
+        run: Any = None,
+        *,
+        job_name: str | None = None,
+        step_seconds: float | None = None,
+        peak_gib: float | None = None,
+        peak_kind: str | None = None,
+        out_of_memory: bool = False,
+        plan: Plan | None = None,
+        cluster: Cluster | None = None,
+        job: Job | None = None,
+    ) -> Advice:
+        """The advice with what a measured run taught. `learned` shows the estimate before and after.
+
+        Parameters
+        ----------
+        run
+            Path or text of a log (exported script, Megatron-LM, NeMo, torchtitan, AWS's SMP and FSDP scripts,
+            DeepSpeed, a progress bar, JSON lines, ``trainer_state.json``), or a DataFrame with one row per step.
+        job_name
+            Name of a SageMaker training job, whose log and metrics are read from CloudWatch with your credentials.
+        step_seconds
+            Measured seconds per optimizer step, instead of a log.
+        peak_gib, peak_kind
+            Measured peak per GPU in GiB, and its kind: ``allocated``, ``reserved`` or ``total`` (nvidia-smi).
+        out_of_memory
+            Whether the run ran out of GPU memory.
+        plan, cluster, job
+            Those of the run; the advice's own if None.
+
+        Raises
+        ------
+        CalibrationError
+            The run cannot be read, or contradicts the plan.
+        """
+        from smp_advisor.calibration import measure
+
+        calibration = measure(
+            self.model,
+            cluster or self.cluster,
+            job or self.job,
+            plan or self.plan,
+            run=run,
+            job_name=job_name,
+            step_seconds=step_seconds,
+            peak_gib=peak_gib,
+            peak_kind=peak_kind,
+            out_of_memory=out_of_memory,
+            earlier=self.job.calibration,
+        )
+        advice = self.request(job=replace(self.job, calibration=calibration))
+        return replace(advice, defaults=self.defaults, library_because=self.library_because)
+
+    @property
+    def learned(self) -> Summary | None:
+        """The effect of your measured runs on the plan, before and after; None without a calibration."""
+        from smp_advisor.calibration import summary
+
+        return summary(self.model, self.cluster, self.job, self.plan)
 
     def _options(self, options: JobOptionSettings) -> dict[str, Any]:
         return {"script": self.script, "data": self.data, **options}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 __all__ = [
     "AdvisorError",
+    "CalibrationError",
     "ClusterError",
     "ExportError",
     "InstanceError",
@@ -45,6 +46,10 @@ class ModelError(AdvisorError):
 
 class JobError(AdvisorError):
     """A training setting (sequence length, precision, batch) that is out of range."""
+
+
+class CalibrationError(AdvisorError):
+    """A log, measurement or saved calibration that is unreadable, ambiguous or inconsistent."""
 
 
 class ClusterError(AdvisorError):

@@ -9,8 +9,10 @@ from smp_advisor.libraries.settings import PlanSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from smp_advisor.workload.adapter import Adapter
+    from smp_advisor.workload.calibration import Calibration
     from smp_advisor.workload.job import Loss, OptimizerStep, StatePrecision
     from smp_advisor.workload.optimizer import OptimizerName
 
@@ -36,6 +38,7 @@ class AdviseSettings(PlanSettings, total=False):
     global_batch_size: int | None
     max_tokens_per_step: int
     tokens: float | None
+    calibration: Calibration | str | Path | None
     # of an inferred shape
     family: str | None
     layers: int | None

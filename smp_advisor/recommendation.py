@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import fields, replace
+from functools import partial
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from smp_advisor.advice import Advice
@@ -23,6 +25,7 @@ from smp_advisor.libraries.support import require_supported_instance
 from smp_advisor.search import OBJECTIVES, Objective, search
 from smp_advisor.search.alternatives import representatives
 from smp_advisor.search.fleet import search_cheapest
+from smp_advisor.workload.calibration_file import load_calibration
 from smp_advisor.workload.job import MAX_SAMPLES_PER_STEP, Job
 from smp_advisor.workload.model import Model
 
@@ -258,6 +261,17 @@ def advise(
         script=script,
         data=data,
         result=representatives(best),
+        request=partial(
+            advise,
+            workload,
+            cluster,
+            library=library,
+            objective=objective,
+            min_fit_probability=min_fit_probability,
+            script=script,
+            data=data,
+            **cast("AdviseSettings", pins),
+        ),
     )
 
 
@@ -378,6 +392,9 @@ def _pinned_plan(library: str, job: Job, cluster: Cluster, pins: Mapping[str, An
 
 def _job(job: Job | None, settings: Mapping[str, Any]) -> Job:
     if job is None:
+        saved = settings.get("calibration")
+        if isinstance(saved, str | Path):
+            settings = {**settings, "calibration": load_calibration(saved)}
         return Job(**settings)
     if settings:
         raise JobError(f"Pass either a Job or its fields, not both: {_words(settings)} came with job=.")

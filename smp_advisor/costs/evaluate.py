@@ -11,7 +11,8 @@ import numpy as np
 from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.compute import model_flops_per_sample, peak_flops
 from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory, StepTime
-from smp_advisor.costs.intervals import plan_kinds, step_time_factors
+from smp_advisor.costs.intervals import narrowed, plan_kinds, step_time_factors
+from smp_advisor.costs.learned import learned_memory_of, learned_seconds
 from smp_advisor.costs.memory import GIB, host_bytes, memory_error_bytes, needed_bytes, stage_bytes
 from smp_advisor.costs.partition import stage_kinds, stages
 from smp_advisor.costs.pipeline import in_flight
@@ -42,7 +43,16 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 
-__all__ = ["MemoryColumns", "estimate", "estimate_many", "fit_probability", "memory_columns", "seconds_columns"]
+__all__ = [
+    "MemoryColumns",
+    "estimate",
+    "estimate_many",
+    "fit_probability",
+    "kinds_bytes",
+    "memory_columns",
+    "seconds_columns",
+    "trained",
+]
 
 _TIME_PARTS = tuple(StepTime.__dataclass_fields__)
 
@@ -73,7 +83,7 @@ def _parts(layout: Layout) -> Iterator[tuple[int, NDArray[np.intp], Layout]]:
             yield int(degree), rows[part], columns
 
 
-def _kinds_bytes(
+def kinds_bytes(
     model: Model, job: Job, layout: Layout, world: World, degree: int
 ) -> list[tuple[Stage, dict[str, Floats], Floats]]:
     """(stage, bytes by category, host bytes) of each kind of stage."""
@@ -88,26 +98,35 @@ def _kinds_bytes(
     ]
 
 
-def _trained(model: Model, job: Job) -> Model:
+def _judged(
+    model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int
+) -> list[tuple[Stage, dict[str, Floats], Floats, Floats, Floats]]:
+    """(stage, bytes by category, host bytes, needed bytes, one standard deviation of their error) of each kind."""
+    shards, band = vocabulary_shards(model, layout), model.activation_band
+    kinds = kinds_bytes(model, job, layout, world, degree)
+    learned = None if job.calibration is None else learned_memory_of(job.calibration, model, cluster, job, layout)
+    if learned is None:
+        return [(stage, by, h, needed_bytes(by), memory_error_bytes(by, shards, band)) for stage, by, h in kinds]
+    return [(stage, *learned.of_stage(by, shards, band, h)) for stage, by, h in kinds]
+
+
+def trained(model: Model, job: Job) -> Model:
     """The model as the job trains it: with the job's adapter, if any."""
     return model if job.adapter is None else job.adapter.applied_to(model)
 
 
 def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> MemoryColumns:
     """Peak memory of n plans."""
-    model = _trained(model, job)
+    model = trained(model, job)
     usable = cluster.instance.usable_gpu_memory_gib * GIB
     peak, required, margin, host = (np.zeros(len(layout)) for _ in range(4))
     for degree, rows, part in _parts(layout):
-        kinds = _kinds_bytes(model, job, part, World.of(model, cluster, job, part), degree)
-        shards = vocabulary_shards(model, part)
-        errors = [memory_error_bytes(by, shards, model.activation_band) for _, by, _ in kinds]
-        needed = [needed_bytes(by) for _, by, _ in kinds]
-        peak[rows] = largest([sum(by.values(), 0.0) for _, by, _ in kinds])
-        required[rows] = largest(needed)
-        margin[rows] = smallest([(usable - n) / error for n, error in zip(needed, errors, strict=True)])
+        kinds = _judged(model, cluster, job, part, World.of(model, cluster, job, part), degree)
+        peak[rows] = largest([sum(by.values(), 0.0) for _, by, *_ in kinds])
+        required[rows] = largest([needed for *_, needed, _ in kinds])
+        margin[rows] = smallest([(usable - needed) / error for *_, needed, error in kinds])
         # A node may have several stages. Each of its GPUs is counted with the largest.
-        host[rows] = largest([h for _, _, h in kinds]) * cluster.instance.gpus
+        host[rows] = largest([h for _, _, h, *_ in kinds]) * cluster.instance.gpus
     return MemoryColumns(peak_bytes=peak, needed_bytes=required, margin=margin, host_bytes_per_node=host)
 
 
@@ -118,11 +137,14 @@ def fit_probability(margin: float) -> float:
 
 def seconds_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> dict[str, NDArray[np.float64]]:
     """Step time of n plans by part (the fields of `StepTime`), arrays of shape (n,)."""
-    model = _trained(model, job)
+    model = trained(model, job)
     result = {name: np.zeros(len(layout)) for name in _TIME_PARTS}
     for degree, rows, part in _parts(layout):
         world = World.of(model, cluster, job, part)
-        for name, values in step_seconds(model, cluster, job, part, world, degree).items():
+        seconds = step_seconds(model, cluster, job, part, world, degree)
+        if job.calibration is not None:
+            seconds, _ = learned_seconds(job.calibration, model, cluster, job, part, seconds)
+        for name, values in seconds.items():
             result[name][rows] = values
     return result
 
@@ -138,23 +160,26 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     check_against(plan, cluster, model, job)
     layout = layout_of_plan(plan, job, cluster)
     degree = plan.pipeline_parallel_degree
-    model = _trained(model, job)
+    model = trained(model, job)
     world = World.of(model, cluster, job, layout)
     seconds = step_seconds(model, cluster, job, layout, world, degree)
-    kinds = _kinds_bytes(model, job, layout, world, degree)
-    shards = vocabulary_shards(model, layout)
+    factors = step_time_factors(str(plan_kinds(layout, cluster)), stack_of(job, layout).name)
+    if job.calibration is not None:
+        seconds, width = learned_seconds(job.calibration, model, cluster, job, layout, seconds)
+        factors = narrowed(factors, float(width))
+    kinds = _judged(model, cluster, job, layout, world, degree)
     return _value(
         model,
         cluster,
         job,
         plan,
-        memory=_memory(model, degree, kinds),
+        memory=_memory(model, degree, [(stage, by) for stage, by, *_ in kinds]),
         time=StepTime(**{name: float(part) for name, part in seconds.items()}),
-        error_bytes=[float(memory_error_bytes(by, shards, model.activation_band)) for _, by, _ in kinds],
-        needed=[float(needed_bytes(by)) for _, by, _ in kinds],
-        host=max(float(h) for _, _, h in kinds) * cluster.instance.gpus,
+        error_bytes=[float(error) for *_, error in kinds],
+        needed=[float(needed) for *_, needed, _ in kinds],
+        host=max(float(h) for _, _, h, *_ in kinds) * cluster.instance.gpus,
         flight=int(in_flight(layout)),
-        factors=step_time_factors(str(plan_kinds(layout, cluster)), stack_of(job, layout).name),
+        factors=factors,
     )
 
 
@@ -163,10 +188,10 @@ def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan
     return [estimate(model, cluster, job, plan) for plan in plans]
 
 
-def _memory(model: Model, degree: int, kinds: list[tuple[Stage, dict[str, Floats], Floats]]) -> Memory:
+def _memory(model: Model, degree: int, kinds: list[tuple[Stage, dict[str, Floats]]]) -> Memory:
     by_kind = {
         stage.kind: {category: float(by[category.removesuffix("_gib")]) / GIB for category in CATEGORIES}
-        for stage, by, _ in kinds
+        for stage, by in kinds
     }
     return Memory(
         stages=tuple(

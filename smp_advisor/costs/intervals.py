@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.layout import Layout
 
-__all__ = ["plan_kinds", "spreads", "stack_group", "step_time_factors"]
+__all__ = ["narrowed", "plan_kinds", "spreads", "stack_group", "step_time_factors"]
 
 USERS = "users"
 ANY = "any"
@@ -108,3 +108,9 @@ def spreads(kind: str, stack: str = "") -> tuple[float, float]:
     """Standard deviations of the logarithm of the step time between sources, and between runs of one source."""
     entry = _entry(kind, stack)
     return entry.source_spread, entry.run_spread
+
+
+def narrowed(factors: tuple[float, float], width: float) -> tuple[float, float]:
+    """Factors of an interval whose logarithm is `width` times as wide; exactly the same for a width of 1."""
+    low, high = factors
+    return factors if width == 1 else (low**width, high**width)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 
-__all__ = ["GIB", "host_bytes", "memory_error_bytes", "needed_bytes", "stage_bytes"]
+__all__ = ["GIB", "host_bytes", "memory_error_bytes", "memory_error_parts", "needed_bytes", "stage_bytes"]
 
 GIB = 2**30
 
@@ -211,17 +211,44 @@ def memory_error_bytes(
     of
         Predicted quantity: tensors only (allocated), with the allocator's reserve, or also with context and NCCL.
     """
+    return root(sum(_error_squares(by_category, shards, activation_band, of=of).values(), 0.0))
+
+
+def memory_error_parts(
+    by_category: dict[str, Floats],
+    shards: Floats,
+    activation_band: float,
+    *,
+    of: Literal["allocated", "reserved", "total"] = "total",
+) -> dict[str, Floats]:
+    """The independent parts of `memory_error_bytes`: state, activations, allocator and context, bytes."""
+    squares = _error_squares(by_category, shards, activation_band, of=of)
+    return {
+        "state": root(squares["state"]),
+        "activations": root(squares["dynamic"] + squares["shaped"] + squares["split"]),
+        "allocator": root(squares.get("allocator", 0.0)),
+        "context": root(squares.get("context", 0.0)),
+    }
+
+
+def _error_squares(
+    by_category: dict[str, Floats],
+    shards: Floats,
+    activation_band: float,
+    *,
+    of: Literal["allocated", "reserved", "total"],
+) -> dict[str, Floats]:
     state = sum((by_category[name] for name in ("parameters", "gradients", "optimizer_state", "fp32_copies")), 0.0)
     dynamic = sum((by_category[name] for name in (*_DYNAMIC, "communication")), 0.0)
     shaped = (1 + constant("memory.dynamic_reserve")) * (by_category["activations"] + by_category["recomputation"])
-    squares = (
-        (constant("memory.error_state") * state) ** 2
-        + (constant("memory.error_dynamic") * dynamic) ** 2
-        + (activation_band / 1.64 * shaped) ** 2
-        + (constant("memory.error_vocabulary_split") * by_category["logits"] * (shards - 1)) ** 2
-    )
+    squares: dict[str, Floats] = {
+        "state": (constant("memory.error_state") * state) ** 2,
+        "dynamic": (constant("memory.error_dynamic") * dynamic) ** 2,
+        "shaped": (activation_band / 1.64 * shaped) ** 2,
+        "split": (constant("memory.error_vocabulary_split") * by_category["logits"] * (shards - 1)) ** 2,
+    }
     if of != "allocated":
-        squares = squares + (constant("memory.error_reserve") * by_category["allocator_reserve"]) ** 2
+        squares["allocator"] = (constant("memory.error_reserve") * by_category["allocator_reserve"]) ** 2
     if of == "total":
-        squares = squares + (constant("memory.error_context_gib") * GIB) ** 2
-    return root(squares)
+        squares["context"] = (constant("memory.error_context_gib") * GIB) ** 2
+    return squares

@@ -2,6 +2,8 @@
 
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.block import Attention, Block, Matmul, SavedActivations
+from smp_advisor.workload.calibration import Calibration, Conditions, MeasuredRun
+from smp_advisor.workload.calibration_file import load_calibration
 from smp_advisor.workload.counts import format_count, parse_count
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
@@ -12,14 +14,18 @@ __all__ = [
     "Attention",
     "Block",
     "BlockGroup",
+    "Calibration",
+    "Conditions",
     "Head",
     "Job",
     "Matmul",
+    "MeasuredRun",
     "Model",
     "SavedActivations",
     "Shape",
     "Stack",
     "format_count",
+    "load_calibration",
     "parse_count",
     "stacks",
 ]

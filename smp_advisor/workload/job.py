@@ -7,6 +7,7 @@ from typing import Literal
 
 from smp_advisor.errors import JobError
 from smp_advisor.workload.adapter import Adapter
+from smp_advisor.workload.calibration import Calibration
 from smp_advisor.workload.optimizer import OPTIMIZERS, OptimizerName
 from smp_advisor.workload.stack import AUTO, require_stack, stacks
 from smp_advisor.workload.training_settings import training_settings
@@ -77,6 +78,8 @@ class Job:
     of 8,192 samples instead."""
     tokens: float | None = None
     """Tokens to train on, for days and total cost. None: rates only."""
+    calibration: Calibration | None = None
+    """Your measured runs, from which every estimate learns. None: published runs only."""
 
     def __post_init__(self) -> None:
         for name, maximum in _MAXIMUM.items():
@@ -104,6 +107,9 @@ class Job:
         tokens: object = self.tokens  # a notebook may pass text despite the annotation
         if tokens is not None and not (isinstance(tokens, int | float) and tokens > 0):
             raise JobError(f"tokens must be a positive number, not {self.tokens!r}.")
+        calibration: object = self.calibration
+        if calibration is not None and not isinstance(calibration, Calibration):
+            raise JobError(f"calibration must be a Calibration, from load_calibration(path), not {calibration!r:.80}.")
 
     def _resolve_attention(self) -> None:
         """Set the attention that the stack implies. A stack and another attention contradict each other."""

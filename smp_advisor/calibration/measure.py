@@ -1,0 +1,239 @@
+"""From a log or figures of the user to a measured run of one plan."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from smp_advisor.calibration.cleaning import typical
+from smp_advisor.calibration.log import Log, MemoryClass, Sample
+from smp_advisor.calibration.records import read_frame, read_json_lines, read_records, read_trainer_state
+from smp_advisor.calibration.text import read_text
+from smp_advisor.calibration.texts import needed, step_time
+from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs.observation import observed
+from smp_advisor.errors import CalibrationError
+from smp_advisor.files import NOTEBOOK, has_too_many_values, read_bytes
+from smp_advisor.libraries.check import check_against
+from smp_advisor.libraries.groups import global_batch_size
+from smp_advisor.libraries.layouts import layout_of_plan
+from smp_advisor.workload.calibration import Calibration
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.calibration import MeasuredRun, MemoryKind
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["Figures", "measure", "measured_run", "read_run"]
+
+MOST_BYTES = NOTEBOOK
+"""Most bytes of a log."""
+_UNREADABLE = (
+    "no measured steps in a known format: the exported script's, Megatron-LM's, NeMo's, torchtitan's, AWS's SMP and "
+    "FSDP scripts', DeepSpeed's, a progress bar, JSON lines or trainer_state.json"
+)
+_CERTAIN_RUN = 0.1
+"""Error of the step time if only the time of the entire run is measured."""
+_PREFERRED: tuple[MemoryClass, ...] = ("total", "reserved", "allocated")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Measurements without a log."""
+
+    step_seconds: float | None = None
+    peak_gib: float | None = None
+    peak_kind: str | None = None
+    """``allocated``, ``reserved`` or ``total``; None if the user did not state it."""
+    out_of_memory: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("step_seconds", "peak_gib"):
+            value: object = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+                raise CalibrationError(f"{name} must be a positive number, not {value!r:.80}.")
+        if self.peak_kind is not None and self.peak_kind not in get_args(MemoryClass):
+            raise CalibrationError(
+                f"peak_kind must be one of {', '.join(get_args(MemoryClass))}, not {self.peak_kind!r:.80}."
+            )
+        if self.peak_gib is not None and self.out_of_memory:
+            raise CalibrationError("A run that ran out of memory has no peak: leave peak_gib or out_of_memory out.")
+
+    @property
+    def as_log(self) -> Log:
+        """The same as a log."""
+        peak_kind = self.peak_kind or "allocated"
+        kind = next((name for name in _PREFERRED if name == peak_kind), _PREFERRED[-1])
+        notes: tuple[str, ...] = ()
+        if self.peak_gib is not None and self.peak_kind is None:
+            notes = ("The peak is read as torch.cuda.max_memory_allocated: inferred. Set peak_kind if it is another.",)
+        return Log(
+            title="your figures",
+            samples=() if self.step_seconds is None else (Sample(None, float(self.step_seconds)),),
+            peak_gib={} if self.peak_gib is None else {kind: float(self.peak_gib)},
+            out_of_memory=self.out_of_memory,
+            notes=notes,
+        )
+
+
+def measure(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    plan: Plan,
+    *,
+    run: Any = None,
+    job_name: str | None = None,
+    step_seconds: float | None = None,
+    peak_gib: float | None = None,
+    peak_kind: str | None = None,
+    out_of_memory: bool = False,
+    earlier: Calibration | None = None,
+) -> Calibration:
+    """`earlier` with one more run, from a log, a SageMaker job, or figures. See `Advice.calibrate`."""
+    figures = Figures(step_seconds=step_seconds, peak_gib=peak_gib, peak_kind=peak_kind, out_of_memory=out_of_memory)
+    sources = sum((run is not None, job_name is not None, figures != Figures()))
+    if sources != 1:
+        raise CalibrationError(
+            "Pass one of a log, job_name=, or figures (step_seconds=, peak_gib=, out_of_memory=True)."
+            if not sources
+            else "Pass a log, job_name= or figures, one of them: two runs are two calls of calibrate."
+        )
+    if job_name is not None:
+        from smp_advisor.calibration.sagemaker_job import read_job
+
+        log, name = read_job(job_name)
+    else:
+        log, name = (figures.as_log, "") if run is None else read_run(run)
+    measured = measured_run(log, model, cluster, job, plan, name=name)
+    calibration = Calibration(runs=(measured,)) if earlier is None else earlier.with_runs([measured])
+    before = estimate(model, cluster, replace(job, calibration=earlier), plan)
+    after = estimate(model, cluster, replace(job, calibration=calibration), plan)
+    change = f"Estimate of the measured plan: {step_time(before)} -> {step_time(after)}."
+    if measured.memory_kind:
+        change += f" Memory needed: {needed(before)} -> {needed(after)}."
+    runs = (*calibration.runs[:-1], replace(measured, notes=(*measured.notes, change)))
+    return Calibration(runs=runs)
+
+
+def read_run(run: Any) -> tuple[Log, str]:
+    """Read a log: (what it has, its name).
+
+    Parameters
+    ----------
+    run
+        Path or text of a log, the dictionary of a ``trainer_state.json``, or a DataFrame with one row per step.
+    """
+    if hasattr(run, "to_dict") and hasattr(run, "columns"):
+        return _required(read_frame(run), "The DataFrame")
+    if isinstance(run, Mapping):
+        return _required(read_trainer_state(run), "The dictionary")
+    if isinstance(run, list | tuple) and all(isinstance(row, Mapping) for row in run):
+        return _required(read_records(run, "rows"), "The list")
+    if isinstance(run, str) and ("\n" in run.strip() or "\r" in run.strip()):
+        return _required(_of_text(run[:MOST_BYTES]), "The text")
+    if not isinstance(run, str | Path):
+        raise CalibrationError(f"A run is the path or text of a log, or a DataFrame, not {type(run).__name__}.")
+    try:
+        text = read_bytes(Path(run).expanduser(), MOST_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError) as error:
+        if isinstance(run, str) and not (log := _of_text(run)).is_empty:
+            return log, ""
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CalibrationError(f"The log {os.fspath(run)!r:.200} cannot be read: {reason}.") from None
+    name = Path(run).name
+    log, _ = _required(_of_text(text), f"The log {name!r:.100}")
+    return log, name
+
+
+def _required(log: Log, what: str) -> tuple[Log, str]:
+    if log.is_empty:
+        raise CalibrationError(f"{what} has {_UNREADABLE}.")
+    return log, ""
+
+
+def _of_text(text: str) -> Log:
+    if text.lstrip().startswith("{") and not has_too_many_values(text):
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError):
+            document = None
+        if isinstance(document, dict) and "log_history" in document:
+            return read_trainer_state(document)
+    log = read_text(text)
+    if log.samples:
+        return log
+    rows = read_json_lines(text)
+    return rows if rows.samples else log
+
+
+def measured_run(log: Log, model: Model, cluster: Cluster, job: Job, plan: Plan, *, name: str = "") -> MeasuredRun:
+    """The run of a plan that a log measured.
+
+    Raises
+    ------
+    CalibrationError
+        The log has another global batch than the plan, or no usable value.
+    """
+    check_against(plan, cluster, model, job)
+    batch = global_batch_size(plan, cluster)
+    if log.global_batch_size is not None and log.global_batch_size != batch:
+        raise CalibrationError(
+            f"The log has a global batch of {log.global_batch_size:,} samples and the plan {batch:,}: pass the run's "
+            "plan, cluster and job, for example calibrate(..., plan=Plan(...))."
+        )
+    notes = list(log.notes)
+    figures = typical([Sample(s.step, _seconds(log, s.value, batch, model, cluster, job)) for s in log.samples])
+    if figures is not None and log.title != "your figures":
+        unit = f"{figures.steps} of {len(log.samples)} values, median {figures.seconds:.4g} s per step"
+        notes.append(f"{unit}, spread {100 * figures.spread:.1f} %." if figures.steps > 1 else f"{unit}.")
+        notes += [f"Dropped {count}: {reason}." for reason, count in figures.dropped]
+    if figures is not None and log.global_batch_size is None:
+        notes.append(f"The global batch is taken from the plan, {batch:,} samples per step: inferred.")
+    kind: MemoryKind = ""
+    peak = None
+    if log.out_of_memory:
+        kind = "out of memory"
+        notes.append("The run ran out of memory: it needs more than is usable.")
+    elif log.peak_gib:
+        memory = next(name for name in _PREFERRED if name in log.peak_gib)
+        kind, peak = memory, log.peak_gib[memory]
+        notes.append(f"Peak {peak:.4g} GiB {kind}, taken as that of the stage with the most memory.")
+    if figures is None and not kind:
+        raise CalibrationError("The log has no usable value: every step took no time.")
+    error = 0.0 if figures is None else figures.error
+    return observed(
+        model,
+        cluster,
+        job,
+        layout_of_plan(plan, job, cluster),
+        step_seconds=None if figures is None else figures.seconds,
+        step_error=math.hypot(error, _CERTAIN_RUN) if log.unit == "run_seconds" else error,
+        memory_gib=peak,
+        memory_kind=kind,
+        source=": ".join(filter(None, (log.title, name)))[:200],
+        notes=tuple(note[:400] for note in notes),
+    )
+
+
+def _seconds(log: Log, value: float, batch: int, model: Model, cluster: Cluster, job: Job) -> float:
+    """Seconds per step of a sample; 0 for a value that is no measurement."""
+    if value <= 0:
+        return 0.0
+    tokens = batch * model.sequence_length(job.sequence_length)
+    work = {
+        "samples_per_second": batch,
+        "tokens_per_second": tokens,
+        "tokens_per_second_per_gpu": tokens / cluster.gpus,
+        "steps_per_second": 1,
+    }
+    return work[log.unit] / value if log.unit in work else value

@@ -1,0 +1,110 @@
+"""A measured run as the cost model sees it: its conditions, predictions and measurements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from smp_advisor.costs.evaluate import kinds_bytes, trained
+from smp_advisor.costs.learned_memory import repeat_gib
+from smp_advisor.costs.learned_time import seconds_by_quantity
+from smp_advisor.costs.memory import GIB, memory_error_parts, needed_bytes
+from smp_advisor.costs.state import vocabulary_shards
+from smp_advisor.costs.step_time import step_seconds
+from smp_advisor.costs.transfer import targets
+from smp_advisor.costs.world import World
+from smp_advisor.workload.calibration import MEMORY_QUANTITIES, MeasuredRun
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.elementwise import Floats
+    from smp_advisor.libraries.layout import Layout
+    from smp_advisor.workload.calibration import MemoryKind
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["observed", "predicted_seconds"]
+
+_REPEAT = 0.02
+"""Spread of the step time of two runs of the same job."""
+_CLASSES: dict[str, Literal["allocated", "reserved", "total"]] = {"allocated": "allocated", "reserved": "reserved"}
+
+
+def observed(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    layout: Layout,
+    *,
+    step_seconds: float | None = None,
+    step_error: float = 0.0,
+    memory_gib: float | None = None,
+    memory_kind: MemoryKind = "",
+    source: str = "figures of the user",
+    notes: tuple[str, ...] = (),
+) -> MeasuredRun:
+    """A run of one plan.
+
+    Parameters
+    ----------
+    layout
+        The plan of the run, as numbers or as columns of one row.
+    step_error
+        One standard deviation of the logarithm of the mean of the measured steps.
+    memory_gib
+        Measured peak of the GPU with the highest one, GiB. Not used for a run that ran out of memory.
+    """
+    job, model = replace(job, calibration=None), trained(model, job)
+    by_quantity = seconds_by_quantity(model, cluster, job, layout, predicted_seconds(model, cluster, job, layout))[0]
+    run: dict[str, object] = {}
+    if memory_gib is not None or memory_kind == "out of memory":
+        run = _memory(model, cluster, job, layout, memory_gib, memory_kind)
+    return MeasuredRun(
+        conditions=targets(model, cluster, job, layout).first,
+        source=source,
+        notes=notes,
+        step_seconds=step_seconds,
+        step_noise=float(np.hypot(_REPEAT, step_error)),
+        predicted_seconds=tuple(float(f"{value:.9g}") for value in by_quantity) if step_seconds is not None else (),
+        **run,  # type: ignore[arg-type]
+    )
+
+
+def predicted_seconds(model: Model, cluster: Cluster, job: Job, layout: Layout) -> dict[str, Floats]:
+    """Step time of one plan by part, without what runs of the user teach."""
+    world = World.of(model, cluster, job, layout)
+    return step_seconds(model, cluster, job, layout, world, int(_number(layout.pipeline_parallel_degree)))
+
+
+def _number(value: Floats) -> float:
+    """A number, or the only value of a column."""
+    return float(np.asarray(value).reshape(-1)[0])
+
+
+def _memory(
+    model: Model, cluster: Cluster, job: Job, layout: Layout, gib: float | None, kind: MemoryKind
+) -> dict[str, object]:
+    """Fields of the measured memory, for the stage with the highest predicted one."""
+    of = _CLASSES.get(kind, "total")
+    shards = vocabulary_shards(model, layout)
+    usable = cluster.instance.usable_gpu_memory_gib
+    outside = {"allocated": ("allocator_reserve", "context"), "reserved": ("context",), "total": ()}[of]
+    world = World.of(model, cluster, job, layout)
+    kinds = kinds_bytes(model, job, layout, world, int(_number(layout.pipeline_parallel_degree)))
+
+    def predicted(by: dict[str, Floats]) -> float:
+        if kind == "out of memory":
+            return _number(needed_bytes(by))
+        return sum(_number(values) for name, values in by.items() if name not in outside)
+
+    largest = max((by for _, by, _ in kinds), key=predicted)
+    parts = memory_error_parts(largest, shards, model.activation_band, of=of)
+    return {
+        "memory_kind": kind or "total",
+        "memory_gib": usable if kind == "out of memory" or gib is None else gib,
+        "memory_noise_gib": repeat_gib(usable if gib is None else gib),
+        "predicted_gib": float(f"{predicted(largest) / GIB:.9g}"),
+        "memory_errors_gib": tuple(float(f"{_number(parts[name]) / GIB:.9g}") for name in MEMORY_QUANTITIES),
+    }

@@ -1,0 +1,174 @@
+"""How much a measured run teaches about another run: correlations by the differences of their conditions."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from smp_advisor.costs.intervals import plan_kinds
+from smp_advisor.costs.stack import stack_of
+from smp_advisor.costs.world import World
+from smp_advisor.workload.calibration import FEATURES, Conditions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.layout import Layout
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["Rule", "Targets", "differences", "rule", "table", "targets"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """Correlations between runs that differ in one condition."""
+
+    gpu: float
+    instance: float
+    stack: float
+    family: float
+    kind: float
+    parameters_per_doubling: float
+    nodes_per_doubling: float
+    configuration_per_doubling: float
+    common: float
+    """Of time: correlation between the learned quantities of one run. Of memory: share of the error's variance that
+    runs of the same conditions have in common."""
+
+
+_CATEGORIES = ("gpu", "instance", "stack", "family", "kind")
+_NAMES = {
+    "gpu": "GPU",
+    "instance": "instance",
+    "stack": "kind of code",
+    "family": "model family",
+    "kind": "kind of plan",
+}
+
+
+@cache
+def table() -> dict[str, dict[str, object]]:
+    """The rules by quantity: ``time`` and ``memory``."""
+    text = resources.files("smp_advisor.costs").joinpath("data/transfer.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+@cache
+def rule(of: str) -> Rule:
+    """The rule of ``time`` or ``memory``."""
+    entry = table()[of]
+    return Rule(**{f.name: float(str(entry[f.name])) for f in fields(Rule)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """Conditions of n runs or plans: arrays of shape (n,), or (1,) if all are equal; `configuration` (n, features)."""
+
+    texts: dict[str, NDArray[np.str_]]
+    parameters: Floats
+    nodes: Floats
+    configuration: Floats
+    """Logarithms, base 2."""
+
+    @classmethod
+    def of_runs(cls, conditions: Sequence[Conditions]) -> Targets:
+        """Conditions of measured runs."""
+        return cls(
+            texts={name: np.array([getattr(c, name) for c in conditions]) for name in _CATEGORIES},
+            parameters=np.log2([c.parameters for c in conditions]),
+            nodes=np.log2([c.nodes for c in conditions]),
+            configuration=np.log2([c.configuration for c in conditions]),
+        )
+
+    @property
+    def first(self) -> Conditions:
+        """The first of them as a value."""
+        return Conditions(
+            **{name: str(values[0]) for name, values in self.texts.items()},
+            parameters=round(2 ** self.parameters[0]),
+            nodes=round(2 ** self.nodes[0]),
+            configuration=tuple(float(f"{2**value:.9g}") for value in self.configuration[0]),
+        )
+
+    def correlations(self, runs: Targets, by: Rule) -> tuple[Floats, Floats]:
+        """Correlations with measured runs, shape (n, runs): of the learned quantities, and of the remaining error."""
+        shared = np.ones((1, len(runs.parameters)))
+        for name in _CATEGORIES:
+            differs = self.texts[name][:, np.newaxis] != runs.texts[name][np.newaxis, :]
+            shared = shared * np.where(differs, getattr(by, name), 1.0)
+        for mine, theirs, share in (
+            (self.parameters, runs.parameters, by.parameters_per_doubling),
+            (self.nodes, runs.nodes, by.nodes_per_doubling),
+        ):
+            shared = shared * share ** np.abs(mine[:, np.newaxis] - theirs[np.newaxis, :])
+        distance = np.abs(self.configuration[:, np.newaxis, :] - runs.configuration[np.newaxis, :, :]).sum(axis=2)
+        return shared, shared * by.configuration_per_doubling**distance
+
+
+def targets(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Targets:
+    """Conditions of n plans."""
+    world = World.of(model, cluster, job, layout)
+    figures = {
+        "tensor_parallel_degree": layout.tensor_parallel_degree,
+        "pipeline_parallel_degree": layout.pipeline_parallel_degree,
+        "context_parallel_degree": layout.context_parallel_degree,
+        "shard_group": world.shards,
+        "microbatch_samples": world.microbatch_samples,
+        "microbatches": layout.microbatches,
+        "sequence_length": world.sequence_length,
+        "checkpointed": 1 + (layout.checkpoint_layers != 0),
+        "offloaded": 1 + (layout.offload_activations | layout.offload_state),
+    }
+    same = {
+        "gpu": cluster.instance.gpu,
+        "instance": cluster.instance.name,
+        "stack": stack_of(job, layout).name,
+        "family": model.family,
+    }
+    columns = np.broadcast_arrays(*(np.atleast_1d(figures[name]) for name in FEATURES))
+    return Targets(
+        texts={
+            **{name: np.array([text]) for name, text in same.items()},
+            "kind": np.atleast_1d(plan_kinds(layout, cluster)),
+        },
+        parameters=np.log2([model.parameter_count]),
+        nodes=np.log2([cluster.nodes]),
+        configuration=np.log2(np.stack(columns, axis=1)),
+    )
+
+
+def differences(measured: Conditions, target: Conditions) -> tuple[str, ...]:
+    """Differences between a measured run and another one, in words."""
+    texts = [
+        f"{_NAMES[name]} {getattr(target, name)} instead of {getattr(measured, name)}"
+        for name in _CATEGORIES
+        if getattr(measured, name) != getattr(target, name) and name != "instance"
+    ]
+    if measured.instance != target.instance and measured.gpu == target.gpu:
+        texts.append(f"{target.instance} instead of {measured.instance}")
+    ratio = target.parameters / measured.parameters
+    if not 0.99 < ratio < 1.01:
+        texts.append(f"{ratio:.3g} times the parameters")
+    if target.nodes != measured.nodes:
+        texts.append(f"{target.nodes} nodes instead of {measured.nodes}")
+    for name, mine, theirs in zip(FEATURES, target.configuration, measured.configuration, strict=True):
+        if not 0.999 < mine / theirs < 1.001:
+            texts.append(_change(name, mine, theirs))
+    return tuple(texts)
+
+
+def _change(name: str, mine: float, theirs: float) -> str:
+    if name in ("checkpointed", "offloaded"):
+        return f"{'activation checkpointing' if name == 'checkpointed' else 'offloading'} {'on' if mine > 1 else 'off'}"
+    return f"{name.replace('_', ' ')} {mine:g} instead of {theirs:g}"

@@ -1,0 +1,168 @@
+"""Values learned from measured runs of the user: the runs, with the figures that the cost model predicted for them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Literal
+
+from smp_advisor.errors import CalibrationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["FEATURES", "MEMORY_QUANTITIES", "TIME_QUANTITIES", "Calibration", "Conditions", "MeasuredRun", "MemoryKind"]
+
+MemoryKind = Literal["", "allocated", "reserved", "total", "out of memory"]
+
+TIME_QUANTITIES = ("compute", "in_node", "across_nodes", "host")
+"""Learned factors of the step time: compute; communication inside a node; communication across nodes; host, which is
+the optimizer's update, copies to host memory and the fixed time per step."""
+MEMORY_QUANTITIES = ("state", "activations", "allocator", "context")
+"""Learned parts of the memory: parameters, gradients and optimizer state; activations, logits and buffers; the
+allocator's reserve; CUDA context and libraries."""
+
+FEATURES = (
+    "tensor_parallel_degree",
+    "pipeline_parallel_degree",
+    "context_parallel_degree",
+    "shard_group",
+    "microbatch_samples",
+    "microbatches",
+    "sequence_length",
+    "checkpointed",
+    "offloaded",
+)
+"""Figures of a configuration. Runs are close if the logarithms of their figures are."""
+
+MAX_RUNS = 200
+"""Most runs of a calibration: more take longer to solve and teach nothing further."""
+_LARGEST = 1e15
+_TEXT = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conditions:
+    """Conditions of a run. Their differences determine how much it teaches about another run."""
+
+    gpu: str
+    instance: str
+    stack: str
+    """Kind of training code (`Job.stack`)."""
+    family: str
+    """Family of the model: ``llama``, ``gpt2``."""
+    kind: str
+    """Kind of plan: ``sharded, nodes``."""
+    parameters: float
+    nodes: int
+    configuration: tuple[float, ...]
+    """Values of `FEATURES`; 1 or more each."""
+
+    def __post_init__(self) -> None:
+        for name in ("gpu", "instance", "stack", "family", "kind"):
+            text: object = getattr(self, name)
+            if not isinstance(text, str) or len(text) > _TEXT:
+                raise CalibrationError(f"{name} of a measured run must be a text of at most {_TEXT} characters.")
+        _require_number("parameters", self.parameters, least=1)
+        _require_number("nodes", self.nodes, least=1)
+        _require_numbers("configuration", self.configuration, len(FEATURES), least=1e-6)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredRun:
+    """One measured run, with the predictions that it corrects."""
+
+    conditions: Conditions
+    source: str = "figures of the user"
+    """Format and name of the log."""
+    notes: tuple[str, ...] = ()
+    """Values that were read: steps used, steps dropped with the reason, spread, inferred units."""
+    step_seconds: float | None = None
+    """Measured seconds per optimizer step; None if only memory was measured."""
+    step_noise: float = 0.02
+    """One standard deviation of the logarithm of `step_seconds` as a measurement."""
+    predicted_seconds: tuple[float, ...] = ()
+    """Predicted seconds by `TIME_QUANTITIES`, without calibration."""
+    memory_kind: MemoryKind = ""
+    """Kind of measured memory. ``out of memory``: the run needed more than `memory_gib`."""
+    memory_gib: float | None = None
+    """Measured peak per GPU in GiB (2**30 bytes)."""
+    memory_noise_gib: float = 0.1
+    predicted_gib: float = 0.0
+    """Predicted memory of the same kind, without calibration."""
+    memory_errors_gib: tuple[float, ...] = ()
+    """One standard deviation of the prediction by `MEMORY_QUANTITIES`."""
+
+    def __post_init__(self) -> None:
+        source: object = self.source
+        if not isinstance(source, str) or len(source) > _TEXT:
+            raise CalibrationError(f"The source of a measured run must be a text of at most {_TEXT} characters.")
+        notes: object = self.notes
+        if not isinstance(notes, tuple) or not all(isinstance(n, str) and len(n) <= 2 * _TEXT for n in notes):
+            raise CalibrationError("The notes of a measured run must be short texts.")
+        if self.step_seconds is None and self.memory_gib is None:
+            raise CalibrationError("A measured run needs a step time or a peak of memory.")
+        if self.step_seconds is not None:
+            _require_number("step_seconds", self.step_seconds, least=1e-9)
+            _require_number("step_noise", self.step_noise, least=1e-4, infinite=True)
+            _require_numbers("predicted_seconds", self.predicted_seconds, len(TIME_QUANTITIES))
+            _require_number("the sum of predicted_seconds", math.fsum(self.predicted_seconds), least=1e-9)
+        if self.memory_gib is not None:
+            if self.memory_kind not in ("allocated", "reserved", "total", "out of memory"):
+                raise CalibrationError(f"memory_kind of a measured run cannot be {self.memory_kind!r}.")
+            _require_number("memory_gib", self.memory_gib, least=1e-6)
+            _require_number("memory_noise_gib", self.memory_noise_gib, least=1e-4, infinite=True)
+            _require_number("predicted_gib", self.predicted_gib)
+            _require_numbers("memory_errors_gib", self.memory_errors_gib, len(MEMORY_QUANTITIES))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """Measured runs from which the cost model learns. `Job.calibration` applies it to every estimate.
+
+    Examples
+    --------
+    >>> advice = advise("10B", "ml.p4d.24xlarge", instance_count=16)  # doctest: +SKIP
+    >>> calibrated = advice.calibrate(step_seconds=13.1)  # doctest: +SKIP
+    >>> calibrated.job.calibration.save("calibration.json")  # doctest: +SKIP
+    """
+
+    runs: tuple[MeasuredRun, ...]
+
+    def __post_init__(self) -> None:
+        runs: object = self.runs
+        if not isinstance(runs, tuple) or not runs or not all(isinstance(run, MeasuredRun) for run in runs):
+            raise CalibrationError("A calibration consists of at least one measured run.")
+        if len(runs) > MAX_RUNS:
+            raise CalibrationError(f"A calibration has at most {MAX_RUNS} runs, not {len(runs)}: leave out old ones.")
+
+    def with_runs(self, runs: Sequence[MeasuredRun]) -> Calibration:
+        """The calibration with more runs."""
+        return replace(self, runs=(*self.runs, *runs))
+
+    def save(self, path: str | Path) -> None:
+        """Write the calibration to a JSON file, which `load_calibration` reads."""
+        from smp_advisor.workload.calibration_file import save
+
+        save(self, path)
+
+    def __repr__(self) -> str:
+        return f"Calibration({len(self.runs)} run{'s' if len(self.runs) > 1 else ''})"
+
+
+def _require_number(name: str, value: object, *, least: float = 0.0, infinite: bool = False) -> None:
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if not (least <= number <= _LARGEST or (infinite and number == math.inf)):
+        raise CalibrationError(f"{name} of a measured run must be a number from {least:g}, not {value!r:.50}.")
+
+
+def _require_numbers(name: str, values: object, count: int, *, least: float = 0.0) -> None:
+    if not isinstance(values, tuple) or len(values) != count:
+        raise CalibrationError(f"{name} of a measured run must be {count} numbers.")
+    for value in values:
+        _require_number(name, value, least=least)
+
+
+CONDITION_FIELDS = tuple(f.name for f in fields(Conditions))
+RUN_FIELDS = tuple(f.name for f in fields(MeasuredRun))
