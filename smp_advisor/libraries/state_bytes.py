@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from smp_advisor.workload.stack import AUTO, stack
-
 if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
 
@@ -101,7 +99,7 @@ def trained(state_bytes: StateBytes, job: Job) -> StateBytes:
     Sources: the table of training settings (``workload/data/training_settings.toml``).
     """
     state = state_bytes
-    if job.stack != AUTO and stack(job.stack).elementwise == "fused":
+    if job.fuses_elementwise:
         state = replace(state, fused_kernels=True)
     if job.state_precision == "16-bit":
         state = replace(
