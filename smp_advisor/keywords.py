@@ -45,6 +45,7 @@ class AdviseSettings(PlanSettings, total=False):
     hidden: int | None
     heads: int | None
     vocab: int | None
+    activation: str | None
 
 
 class JobOptionSettings(TypedDict, total=False):

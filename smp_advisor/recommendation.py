@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["advise", "read_model"]
 
 _JOB_FIELDS = frozenset(f.name for f in fields(Job))
-_SHAPE_FIELDS = frozenset({"family", "layers", "hidden", "heads", "vocab"})
+_SHAPE_FIELDS = frozenset({"family", "layers", "hidden", "heads", "vocab", "activation"})
 
 
 def _all_plan_fields() -> frozenset[str]:
@@ -63,7 +63,8 @@ def read_model(
     sequence_length
         Positions that an inferred shape needs at least.
     shape
-        Fixed values for a shape that is inferred from a count: `family`, `layers`, `hidden`, `heads`, `vocab`.
+        Fixed values for a shape that is inferred from a count: `family`, `layers`, `hidden`, `heads`, `vocab`,
+        `activation`.
     job, library
         Job and library for the trace of a module.
     """
@@ -147,8 +148,8 @@ def advise(
     script, data
         Path of your own training script and S3 URI of its data, for the cell.
     **settings
-        Fields of `Job`; of an inferred shape (`family`, `layers`, `hidden`, `heads`, `vocab`); and fields of `Plan` to
-        fix at a value (``tensor_parallel_degree=4``).
+        Fields of `Job`; of an inferred shape (`family`, `layers`, `hidden`, `heads`, `vocab`, `activation`); and fields
+        of `Plan` to fix at a value (``tensor_parallel_degree=4``).
 
     Raises
     ------

@@ -90,5 +90,6 @@ def test_a_notebook_completes_keywords(advice: Advice, typed: str, completed: st
 def test_the_keywords_are_the_fields() -> None:
     plans = {name for record in libraries() for name in plan_fields(record.name)} - {"library"}
     job = {field.name for field in fields(smpa.Job)}
-    assert set(AdviseSettings.__annotations__) == plans | job | {"family", "layers", "hidden", "heads", "vocab"}
+    shape = {"family", "layers", "hidden", "heads", "vocab", "activation"}
+    assert set(AdviseSettings.__annotations__) == plans | job | shape
     assert set(JobOptionSettings.__annotations__) == {field.name for field in fields(JobOptions)}

@@ -24,6 +24,8 @@ __all__ = ["model_of"]
 _HEAD_DIM = 128
 """Width of a head in rows without the number of heads."""
 _VOCABULARY = {"gpt2": 50257, "llama": 32000}
+_ACTIVATION = "gelu"
+"""GELU of a GPT in one kernel, as in the models of Megatron, llm-foundry and litgpt."""
 _GATED_BELOW = 4.0
 """Ratio of feed-forward to hidden width. Gated published models without grouped queries are below."""
 
@@ -149,7 +151,13 @@ def _heads(columns: dict[str, int | None]) -> int:
 def _from_count(columns: dict[str, int | None], params_b: float | None) -> Model:
     if not params_b:
         raise SkippedError("neither a shape nor a number of parameters")
-    return Model.from_parameters(params_b * 1e9, family="gpt2", vocab=columns["vocab"], sequence_length=columns["seq"])
+    return Model.from_parameters(
+        params_b * 1e9,
+        family="gpt2",
+        vocab=columns["vocab"],
+        sequence_length=columns["seq"],
+        activation=_ACTIVATION,
+    )
 
 
 def _decoder(columns: dict[str, int | None], family: str, params_b: float | None) -> Model:
@@ -165,8 +173,9 @@ def _decoder(columns: dict[str, int | None], family: str, params_b: float | None
             "tied": tied,
             "family": family,
         }
-        if family == "gpt2" and columns["seq"]:
+        if family == "gpt2":
             shape["max_positions"] = columns["seq"]
+            shape["activation"] = _ACTIVATION
         if family in {"llama", "falcon"}:
             shape["kv_heads"] = columns["kv_heads"]
         return Model.from_shape(**shape)

@@ -33,12 +33,13 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
     element = world.bytes_per_element
     saved = block.saved
     # The library's fused layers replace the model's own activation function under tensor parallelism.
-    unfused = where(tp == 1, saved.unfused_split_elements, 0.0)
+    unfused: Floats = where(tp == 1, saved.unfused_split_elements, 0.0)
     half = saved.half_replicated_bytes if element == 2 else 0.0
     split: float = saved.split_elements
     if layout.state_bytes.fused_kernels:
         half = -half  # neither the fp32 copy nor the normalized values
         split -= block.gate_elements
+        unfused = 0.0
     autocast = layout.state_bytes.cast_bytes > 0
     if autocast:
         half = saved.autocast_replicated_bytes
@@ -168,12 +169,12 @@ def _stored_product_bytes(model: Model, layout: Layout, world: World, stage: Sta
     elements: Floats = 0.0
     for group, count in zip(model.groups, stage.block_counts, strict=True):
         matmuls = group.block.matmuls
-        divided, others = (
+        divided, undivided = (
             sum(m.outputs * m.weights_per_token * m.rows_per_token for m in matmuls if (m.split == "column") is side)
             for side in (True, False)
         )
         attended = sum(a.heads * a.head_dim for a in group.block.attentions if a.fusible)
-        replicated = others / where(layout.sequence_parallel, tp, 1)
+        replicated = undivided / where(layout.sequence_parallel, tp, 1)
         elements = elements + count * ((divided / tp + replicated) / 2 + attended / tp)
     return where(layout.keeps_products, world.bytes_per_element * elements * world.microbatch_tokens, 0.0)
 

@@ -76,11 +76,11 @@ def _divided(plan: Plan, model: Model) -> Iterator[str]:
 
 def unsupported_settings(library: str, job: Job) -> Iterator[str]:
     """Yield a sentence for each training setting of a job that a library does not support."""
-    record = get_library(library)
+    own = get_library(library)
     for name, value in job.training_settings().items():
-        if name not in record.training_settings:
-            titles = " or ".join(other.title for other in libraries() if name in other.training_settings)
-            yield f"{record.title} does not train with {name}={value!r}: leave it out of the job, or use {titles}."
+        if name not in own.training_settings:
+            titles = " or ".join(record.title for record in libraries() if name in record.training_settings)
+            yield f"{own.title} does not train with {name}={value!r}: leave it out of the job, or use {titles}."
 
 
 def _job(plan: Plan, cluster: Cluster, job: Job) -> Iterator[str]:

@@ -60,8 +60,8 @@ def checkpoint_strategy(code: int) -> Checkpointing:
     """Inverse of `checkpoint_code`."""
     if code == 0:
         return False
-    named = next((name for name, number in _NAMED.items() if number == code), None)
-    return named or (f"group_{code}" if code > 0 else f"every_{-code - 1}")
+    name = next((name for name, number in _NAMED.items() if number == code), None)
+    return name or (f"group_{code}" if code > 0 else f"every_{-code - 1}")
 
 
 class CheckpointColumns(TypedDict):

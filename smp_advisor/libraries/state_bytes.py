@@ -93,6 +93,11 @@ _LOSS_ELEMENTS = {"chunked": 1.0, "fused": 2.0}
 kernel exist only for its rows."""
 
 
+_ONE_KERNEL_LOSS_ELEMENTS = {"mixed": 3.0, "16-bit": 2.0}
+"""With a compiled loss, or softmax and loss in few kernels, by precision of the states: the logit, its gradient, and
+with mixed precision parts of both in fp32."""
+
+
 def trained(state_bytes: StateBytes, job: Job) -> StateBytes:
     """State bytes of a library with the job's own settings of code, states, optimizer, loss and adapter.
 
@@ -121,6 +126,11 @@ def trained(state_bytes: StateBytes, job: Job) -> StateBytes:
         state = replace(state, gradient_bytes=0)
     if job.paged_optimizer:
         state = replace(state, moment_bytes=0, paged_moment_bytes=state.moment_bytes)
+    if job.has_fused_operations:
+        state = replace(state, fused_kernels=True)
+    if job.has_fused_loss:
+        elements = _ONE_KERNEL_LOSS_ELEMENTS[job.state_precision]
+        state = replace(state, logit_bytes=min(state.logit_bytes, elements * state.compute_bytes))
     if job.loss != "plain":
         state = replace(state, logit_bytes=_LOSS_ELEMENTS[job.loss] * state.compute_bytes)
     return over_frozen(replace(state, accumulates_unsharded=job.unsharded_accumulation), job)

@@ -34,6 +34,7 @@ def model_from_count(
     heads: int | None,
     vocab: int | None,
     sequence_length: int | None,
+    activation: str | None,
     name: str | None,
 ) -> Model:
     """Model of about `count` parameters; see `Model.from_parameters`."""
@@ -49,7 +50,7 @@ def model_from_count(
     if layers is hidden is heads is None:
         published = nearest_published(target, gated=facts.gated)
         if published is not None:
-            model = _as_published(target, published, facts, vocab, sequence_length, name)
+            model = _as_published(target, published, facts, vocab, sequence_length, activation, name)
             # With another vocabulary or more positions, a small model may be far from the count.
             if abs(model.parameter_count / target - 1) <= 2 * _MAX_DEVIATION:
                 return model
@@ -59,6 +60,7 @@ def model_from_count(
         heads=heads,
         vocab=vocab or facts.inference.vocab,
         positions=max(sequence_length or 0, _POSITIONS),
+        activation=activation,
     )
     model = infer_shape(target, family, partial)
     return dataclasses.replace(
@@ -88,6 +90,7 @@ def _as_published(
     facts: Family,
     vocab: int | None,
     sequence_length: int | None,
+    activation: str | None,
     name: str | None,
 ) -> Model:
     model = model_from_shape(
@@ -100,6 +103,7 @@ def _as_published(
         ffn=published.ffn,
         max_positions=max(published.positions, sequence_length or 0),
         tied=published.tied if facts.gated else None,
+        activation=activation,
         name=name or published.name,
     )
     band = activation_band(target, facts.model_type)

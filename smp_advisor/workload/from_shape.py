@@ -23,6 +23,7 @@ def model_from_shape(
     heads: int,
     family: str,
     tied: bool | None = None,
+    activation: str | None = None,
     name: str | None = None,
     **sizes: int | None,
 ) -> Model:
@@ -37,7 +38,7 @@ def model_from_shape(
         facts = family_of(facts.sparse_form)
     family = facts.model_type
     values: dict[str, Any] = {"model_type": family}
-    for field, value in {**sizes, "tied": tied}.items():
+    for field, value in {**sizes, "tied": tied, "activation": activation}.items():
         if value is None:
             continue
         if field not in facts.shape_keys:
@@ -53,10 +54,6 @@ def _conventions(facts: Family, layers: int, hidden: int, heads: int, kv_heads: 
     values: dict[str, Any] = dict(facts.shape_defaults)
     if "ffn" in facts.shape_keys:
         values[facts.shape_keys["ffn"]] = 4 * hidden
-    if facts.defaults.get("activation_function") == "gelu_new":
-        # The class default runs GELU as eight separate operations and saves 3 ffn more elements per token. A shape has
-        # no checkpoint to be compatible with, so it gets PyTorch's single kernel, as in Megatron and SMP.
-        values["activation_function"] = "gelu"
     if "attention_types" in facts.defaults:
         pairs, odd = divmod(layers, 2)
         values["attention_types"] = [[["global", "local"], pairs], [["global"], odd]]

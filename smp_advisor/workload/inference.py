@@ -37,6 +37,8 @@ class PartialShape:
     heads: int | None
     vocab: int
     positions: int
+    activation: str | None = None
+    """None: that of the family."""
 
 
 def infer_shape(count: int, family: str, partial: PartialShape) -> Model:
@@ -128,6 +130,7 @@ def _model(layers: int, hidden: int, family: str, partial: PartialShape) -> Mode
         family=family,
         kv_heads=kv_heads if kv_heads and heads and heads % kv_heads == 0 else None,
         max_positions=partial.positions,
+        activation=partial.activation,
     )
 
 

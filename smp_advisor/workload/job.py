@@ -163,6 +163,16 @@ class Job:
         """Bytes of optimizer state per parameter."""
         return OPTIMIZERS[self.optimizer].moment_bytes(2.0 if self.state_precision == "16-bit" else 4.0)
 
+    @property
+    def has_fused_operations(self) -> bool:
+        """Whether `stack` runs norms and activation functions as fused kernels, which store only their inputs."""
+        return self.stack != AUTO and stacks()[self.stack].elementwise == "fused"
+
+    @property
+    def has_fused_loss(self) -> bool:
+        """Whether `stack` computes softmax and loss in one kernel."""
+        return self.stack != AUTO and stacks()[self.stack].loss == "fused"
+
     def training_settings(self) -> dict[str, object]:
         """Settings of the training script (``training_settings.toml``) that differ from their defaults."""
         values = {name: getattr(self, name) for name in training_settings()}

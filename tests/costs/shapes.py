@@ -11,9 +11,13 @@ from smp_advisor.workload import Job, Model
 P4D = "ml.p4d.24xlarge"
 
 
-def gpt(layers: int = 48, hidden: int = 7168, heads: int = 64, vocab: int = 50_000) -> Model:
+def gpt(
+    layers: int = 48, hidden: int = 7168, heads: int = 64, vocab: int = 50_000, activation: str | None = None
+) -> Model:
     """A GPT-2 shape; the default is AWS's 30 B row."""
-    return Model.from_shape(layers=layers, hidden=hidden, heads=heads, vocab=vocab, max_positions=2048)
+    return Model.from_shape(
+        layers=layers, hidden=hidden, heads=heads, vocab=vocab, max_positions=2048, activation=activation
+    )
 
 
 def row_30b(**changes: Any) -> tuple[Model, Cluster, Job, Plan]:

@@ -80,7 +80,7 @@ def test_tensor_parallelism_divides_layers_and_leaves_norms() -> None:
 def test_saved_activations_follow_korthikanti(batch: int, degree: int, sequence: int) -> None:
     # arXiv 2205.05198, eq. 2: s b h (10 + 24 / t + 5 a s / (h t)) bytes a layer.
     h, a, layers = 1024, 16, 4
-    model = gpt(layers=layers, hidden=h, heads=a)
+    model = gpt(layers=layers, hidden=h, heads=a, activation="gelu")
     plan = Plan(tensor_parallel_degree=degree, prescaled_batch=degree > 1, batch_size=batch, fp16=True)
     value = estimate(model, Cluster(P4D, 1), Job(sequence_length=sequence), plan)
     per_layer = sequence * batch * h * (10 + 24 / degree + 5 * a * sequence / (h * degree))
@@ -89,7 +89,7 @@ def test_saved_activations_follow_korthikanti(batch: int, degree: int, sequence:
 
 
 def test_fused_attention_keeps_no_scores() -> None:
-    model = gpt(layers=4, hidden=1024, heads=16)
+    model = gpt(layers=4, hidden=1024, heads=16, activation="gelu")
     plan = Plan(batch_size=2, fp16=True)
     job = Job(sequence_length=1024, attention="fused")
     activations = estimate(model, Cluster(P4D, 1), job, plan).memory.stages[0].activations_gib * GIB

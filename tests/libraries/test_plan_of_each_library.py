@@ -108,7 +108,7 @@ REFUSED = [
         "set distributed_backend to",
     ),
     ("smp-v2", {"pipeline_parallel_degree": 2}, "SMP v1 has it"),
-    ("smp-v2", {"activation_checkpointing": "group_2"}, "must be False, 'each', 'operators' or 'every_N' with N of at least 2, not 'group_2'"),
+    ("smp-v2", {"activation_checkpointing": "group_2"}, "must be False, 'each', 'operators' or 'every_N'"),
     ("smp-v2", {"hybrid_shard_degree": True}, "must be an int and True is a bool"),
     ("smp-v2", {"version": "2.9.0"}, "SMP v2 has no version '2.9.0'"),
     ("smp-v1-tensorflow", {"tensor_parallel_degree": 2}, "SMP v1 and SMP v2 have it"),

@@ -101,10 +101,19 @@ def test_positions_reach_the_sequence_length():
     assert Model.from_parameters("175B", sequence_length=512).shape.max_positions == 2048
 
 
-def test_inferred_gpt_runs_gelu_as_one_operation():
-    model = Model.from_parameters("10B")
-    assert json.loads(model.config_json)["activation_function"] == "gelu"
-    assert model.groups[0].block.saved.unfused_split_elements == 0
+@pytest.mark.parametrize("count", ["10B", "1.5B"])
+def test_an_inferred_gpt_has_the_activation_function_of_its_family_or_the_requested_one(count):
+    model = Model.from_parameters(count)
+    assert json.loads(model.config_json)["activation_function"] == "gelu_new"
+    assert model.groups[0].block.saved.unfused_split_elements == 3 * model.shape.ffn
+    assert Model.from_parameters(count, activation="gelu").groups[0].block.saved.unfused_split_elements == 0
+    with pytest.raises(ModelError, match="Unknown activation function 'gelu_old'"):
+        Model.from_parameters(count, activation="gelu_old")
+
+
+def test_a_family_without_a_choice_of_activation_functions_refuses_one():
+    with pytest.raises(ModelError, match="The family 'bloom' has no activation; the fields of its shape are layers"):
+        Model.from_shape(family="bloom", layers=2, hidden=64, heads=2, activation="gelu")
 
 
 @pytest.mark.parametrize(
