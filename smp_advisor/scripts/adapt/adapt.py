@@ -13,22 +13,19 @@ from smp_advisor.reading.source import read
 from smp_advisor.scripts.adapt import steps
 from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Hunk
 from smp_advisor.scripts.adapt.draft import Draft, unified_diff
-from smp_advisor.scripts.adapt.roles import backward_calls, optimizers
+from smp_advisor.scripts.adapt.obstacles import obstacle_to_adapting
 from smp_advisor.scripts.adapt.target import Target
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.scripts.adapt.survey import Survey
 
 __all__ = ["adapt_script"]
 
-_LIBRARIES = ("smdistributed.modelparallel", "torch.sagemaker")
-
 
 def adapt_script(path_or_source: str | Path, plan: Plan | None = None, *, library: str | None = None) -> Adaptation:
-    """Adapt a plain PyTorch training loop to SMP v1 or SMP v2, following the AWS documentation.
+    """Adapt a plain PyTorch training loop to SMP v1, SMP v2, FSDP or DDP, following their documentation.
 
     No code is run and no file is changed. Each change that would require a guess is listed in `Adaptation.todo`.
 
@@ -40,7 +37,7 @@ def adapt_script(path_or_source: str | Path, plan: Plan | None = None, *, librar
         Determines the library, the precision, how the model is created, and how the data is sharded.
         None stands for the defaults of the library.
     library
-        ``smp-v1`` or ``smp-v2``; overrides the library of the plan.
+        ``smp-v1``, ``smp-v2``, ``ddp``, ``fsdp`` or ``fsdp2``; overrides the library of the plan.
 
     Raises
     ------
@@ -54,10 +51,6 @@ def adapt_script(path_or_source: str | Path, plan: Plan | None = None, *, librar
     """
     script = read(path_or_source)
     path, source = script.path, script.text
-    if script.cells:
-        raise AdaptError(
-            f"{path} is a notebook, and only a script can be adapted: move the training loop to a .py file."
-        )
     target = Target.from_plan(plan, library)
     try:
         module = cst.parse_module(source)
@@ -67,7 +60,7 @@ def adapt_script(path_or_source: str | Path, plan: Plan | None = None, *, librar
         where = f", line {line}" if line else ""
         raise AdaptError(f"{path} is not Python 3 source{where}: fix the syntax error first.") from None
     draft = Draft(module, target)
-    obstacle = _obstacle(draft.survey)
+    obstacle = obstacle_to_adapting(draft.survey, target)
     if obstacle:
         return Adaptation(path=path, source=source, diff="", hunks=(), todo=(obstacle,))
     hunks = []
@@ -105,33 +98,24 @@ _TODO_WARNINGS = {"SMP308"}
 def _report_remaining_errors(draft: Draft, plan: Plan | None, target: Target) -> None:
     """Add the errors that `check_script` finds in the adapted script to the to-do list."""
     from smp_advisor.scripts.check import check_script
+    from smp_advisor.scripts.settings import checked_libraries
 
-    if plan is not None and plan.library != target.library:
+    if target.checked_as not in checked_libraries():
+        return
+    if plan is not None and plan.library != target.checked_as:
         plan = None
-    for finding in check_script(draft.module.code + "\n", plan, library=target.library).findings:
+    for finding in check_script(draft.module.code + "\n", plan, library=target.checked_as).findings:
         if finding.severity == "error" or finding.id in _TODO_WARNINGS:
             draft.add_todo(f"Line {finding.line} of the adapted script: {finding.message} {finding.remedy}")
 
 
-def _obstacle(survey: Survey) -> str:
-    """Sentence that explains why the steps do not apply; empty if they do."""
-    for library in _LIBRARIES:
-        if any(origin.startswith(library) for origin in survey.imported.values()):
-            return f"The script already uses {library}, so it is unchanged: run check_script to find what is missing."
-    if not optimizers(survey) or not backward_calls(survey):
-        return (
-            "No PyTorch training loop was found: this file has no optimizer built from a model's parameters, or no"
-            " backward pass. Adapt the file that contains the training loop."
-        )
-    return ""
-
-
 @cache
 def _texts() -> dict[str, dict[str, Any]]:
-    """Title, explanation and URL of every step, keyed by ``v1.<step>`` and ``v2.<step>``."""
+    """Title, explanation and URL of every step, keyed by ``<target>.<step>``."""
     read = tomllib.loads((files("smp_advisor.scripts.adapt") / "data" / "steps.toml").read_text(encoding="utf-8"))
+    bases: dict[str, str] = read["base"]
     return {
-        f"{version}.{name}": {**text, "url": read["base"] + text["page"]}
-        for version in ("v1", "v2")
+        f"{version}.{name}": {**text, "url": bases[version] + text["page"]}
+        for version in bases
         for name, text in read[version].items()
     }

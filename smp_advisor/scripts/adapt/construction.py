@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.draft import Draft
     from smp_advisor.scripts.adapt.survey import Function, Statement, Survey
 
-__all__ = ["Construction", "find_construction"]
+__all__ = ["Construction", "find_construction", "find_constructions"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +29,35 @@ class Construction:
     """Constructs the model; may be an ``if`` statement whose branches do."""
     last: Statement
     """Last statement of the block that assigns the model before the optimizer is built; the wrapper follows it."""
+    use: Statement | None
+    """Statement of the block that builds the optimizer, or calls the function that does; None if it is elsewhere."""
+
+
+def find_constructions(draft: Draft) -> list[Construction]:
+    """Constructions of all models that the script trains, with a to-do for each that cannot be determined."""
+    _name_argument(draft)
+    survey = draft.survey
+    constructions: list[Construction] = []
+    visited: set[frozenset[Place]] = set()
+    for optimizer in optimizers(survey):
+        if optimizer.model is None:
+            continue
+        places = frozenset(aliases_of(survey, optimizer.model))
+        if places in visited:
+            continue
+        visited.add(places)
+        construction = _trace(survey, optimizer.model, survey.statement(optimizer.call), set())
+        if construction is None:
+            draft.add_todo(
+                f"The statement that creates `{optimizer.model[1]}` was not found: wrap the model after that statement."
+            )
+        elif construction.statement not in [other.statement for other in constructions]:
+            constructions.append(construction)
+    if not visited:
+        draft.add_todo(
+            "No optimizer built from the parameters of a model was found: wrap the model and the optimizer by hand."
+        )
+    return constructions
 
 
 def find_construction(draft: Draft) -> Construction | None:
@@ -156,7 +185,7 @@ def _from_assignments(
             limit = block.index(stop) if stop is not None else len(block)
             earlier = [s for s in containing if s is not None and block.index(s) < limit]
             earlier = earlier or [cast("Statement", statement)]
-            return Construction(function=function, name=name, statement=earlier[0], last=earlier[-1])
+            return Construction(function=function, name=name, statement=earlier[0], last=earlier[-1], use=stop)
         if statement is function:
             break
     # The model is constructed in separate branches: only the user knows where to wrap it.

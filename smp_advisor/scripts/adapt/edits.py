@@ -40,6 +40,10 @@ class Edits:
         """Remove a statement; an empty block gets ``pass``."""
         self._removed.add(statement)
 
+    def is_changed(self, node: cst.CSTNode) -> bool:
+        """Whether a change of the node is collected."""
+        return node in self._changes
+
     def is_removed(self, statement: cst.CSTNode) -> bool:
         """Whether the statement is removed."""
         return statement in self._removed

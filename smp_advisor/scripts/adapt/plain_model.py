@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.draft import Draft
     from smp_advisor.scripts.adapt.survey import Survey
 
-__all__ = ["REPLICATING", "SHARDING", "take_out_wrappers", "without_moves"]
+__all__ = ["REPLICATING", "SHARDING", "take_out_wrappers", "unwrap", "without_moves"]
 
 REPLICATING = frozenset(known_names("data_parallel_wrappers"))
 SHARDING = frozenset(known_names("fsdp_wrappers"))
@@ -29,6 +29,19 @@ _MOVES = ("to", "cuda")
 
 def take_out_wrappers(draft: Draft, wrappers: Iterable[str]) -> None:
     """Remove `wrappers` and ``.to(device)`` from the model: the library moves each part to its GPU."""
+    unwrap(draft, wrappers)
+    survey, edits = draft.survey, Edits()
+    places = model_places(survey)
+    for node in survey.nodes:
+        if isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
+            _strip_assignment(survey, edits, node, names_of(survey, places, survey.function(node)))
+        elif isinstance(node, cst.SimpleStatementLine):
+            _strip_call(edits, node, names_of(survey, places, survey.function(node)))
+    draft.apply(edits)
+
+
+def unwrap(draft: Draft, wrappers: Iterable[str], *, attribute: bool = False) -> None:
+    """Replace ``DataParallel(model)`` by ``model``, and ``model.module`` too if `attribute`."""
     wrappers = frozenset(wrappers)
     survey, edits = draft.survey, Edits()
     places = model_places(survey)
@@ -38,15 +51,18 @@ def take_out_wrappers(draft: Draft, wrappers: Iterable[str]) -> None:
         inner = dotted(call.args[0].value)
         names = names_of(survey, places, survey.function(call))
         if inner is None or root_name(inner) in names or inner in names:
-            edits.replace(call, call.args[0].value)
-    draft.apply(edits)
-    survey, edits = draft.survey, Edits()
-    places = model_places(survey)
-    for node in survey.nodes:
-        if isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
-            _strip_assignment(survey, edits, node, names_of(survey, places, survey.function(node)))
-        elif isinstance(node, cst.SimpleStatementLine):
-            _strip_call(edits, node, names_of(survey, places, survey.function(node)))
+            parent, statement = survey.parent(call), survey.statement(call)
+            same = isinstance(parent, cst.Assign) and [dotted(t) for t in targets_of(parent)] == [inner]
+            if same and statement is not None:
+                edits.remove(statement)
+            else:
+                edits.replace(call, call.args[0].value)
+    if edits and attribute:
+        for node in survey.nodes:
+            if not isinstance(node, cst.Attribute) or node.attr.value != "module":
+                continue
+            if dotted(node.value) in names_of(survey, places, survey.function(node)):
+                edits.replace(node, node.value)
     draft.apply(edits)
     drop_unused_imports(draft, set(wrappers))
 

@@ -52,16 +52,36 @@ class Optimizer:
 def optimizers(survey: Survey) -> list[Optimizer]:
     """All optimizers that the script creates, in source order."""
     results = []
+    own = _methods_with_optimizer(survey)
     for call in survey.calls:
-        if not _creates_optimizer(survey, call):
-            continue
         function = survey.function(call)
+        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        owner = dotted(call.func.value) if isinstance(call.func, cst.Attribute) else None
+        if method in own and owner not in (None, "self", "super"):
+            # optimizer = model.configure_optimizers(...)
+            model: Place | None = (function, root_name(owner or ""))
+        elif not _creates_optimizer(survey, call) or (function is not None and function.name.value in own):
+            continue
+        else:
+            model = _model_of(survey, call, function)
         parent = survey.parent(call)
         name = None
         if isinstance(parent, cst.Assign | cst.AnnAssign):
             name = next((dotted(target) for target in targets_of(parent)), None)
-        results.append(Optimizer(call=call, function=function, name=name, model=_model_of(survey, call, function)))
+        results.append(Optimizer(call=call, function=function, name=name, model=model))
     return results
+
+
+def _methods_with_optimizer(survey: Survey) -> set[str]:
+    """Methods of models that create the optimizer of their own parameters, by name."""
+    names = {"configure_optimizers"}
+    for call in survey.calls:
+        function = survey.function(call)
+        if function is None or survey.class_of(function) is None or not _creates_optimizer(survey, call):
+            continue
+        if _model_of(survey, call, function) == (function, "self"):
+            names.add(function.name.value)
+    return names
 
 
 def _creates_optimizer(survey: Survey, call: cst.Call) -> bool:

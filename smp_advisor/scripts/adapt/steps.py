@@ -6,6 +6,13 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.scripts.adapt.options import accept_unknown_options
 from smp_advisor.scripts.adapt.precision import remove_mixed_precision
+from smp_advisor.scripts.adapt.torchrun import clipping as torchrun_clipping
+from smp_advisor.scripts.adapt.torchrun import launch as torchrun_launch
+from smp_advisor.scripts.adapt.torchrun import loader as torchrun_loader
+from smp_advisor.scripts.adapt.torchrun import model as torchrun_model
+from smp_advisor.scripts.adapt.torchrun import saving as torchrun_saving
+from smp_advisor.scripts.adapt.torchrun import scaler as torchrun_scaler
+from smp_advisor.scripts.adapt.torchrun import seed as torchrun_seed
 from smp_advisor.scripts.adapt.v1.activation_checkpointing import checkpoint_activations
 from smp_advisor.scripts.adapt.v1.clipping import clip_by_library
 from smp_advisor.scripts.adapt.v1.download import download_once
@@ -35,8 +42,10 @@ __all__ = ["steps_for"]
 
 def steps_for(target: Target) -> list[tuple[str, Step]]:
     """Steps in order, each with its key in ``steps.toml``; each step reads the result of the previous one."""
-    if not target.steps:
+    if target.kind == "smp_fsdp":
         return _v2()
+    if target.kind != "smp_step":
+        return _torchrun(target)
     precision: tuple[str, Step] = (
         ("v1.precision", remove_mixed_precision) if target.half else ("v1.grad_scaler", use_library_scaler)
     )
@@ -56,6 +65,31 @@ def steps_for(target: Target) -> list[tuple[str, Step]]:
         ("v1.evaluation_step", move_evaluation_steps),
         ("v1.clipping", clip_by_library),
         ("v1.saving", save_by_library),
+    ]
+
+
+def _torchrun(target: Target) -> list[tuple[str, Step]]:
+    wrap: dict[str, list[tuple[str, Step]]] = {
+        "ddp": [("ddp.model", torchrun_model.replicate_models)],
+        "fsdp": [
+            ("fsdp.seed", torchrun_seed.seed_models),
+            ("fsdp.scaler", torchrun_scaler.use_sharded_scaler),
+            ("fsdp.model", torchrun_model.shard_models),
+            ("fsdp.activation_checkpointing", v2_activation.checkpoint_activations),
+            ("fsdp.clipping", torchrun_clipping.clip_over_shards),
+        ],
+        "fsdp2": [
+            ("fsdp2.seed", torchrun_seed.seed_models),
+            ("fsdp2.model", torchrun_model.shard_models_by_tensor),
+        ],
+    }
+    kind = target.kind
+    return [
+        ("torchrun.launch", torchrun_launch.start_processes),
+        ("torchrun.download", torchrun_launch.download_once),
+        ("torchrun.loader", torchrun_loader.shard_data),
+        *wrap[kind],
+        (f"{kind}.saving", torchrun_saving.save_on_first_rank if kind == "ddp" else torchrun_saving.save_full_state),
     ]
 
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library, libraries
+from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 from smp_advisor.scripts.adapt.adaptation import AdaptError
 
 if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["Target"]
+__all__ = ["Kind", "Target"]
+
+Kind = Literal["smp_step", "smp_fsdp", "ddp", "fsdp", "fsdp2"]
+"""How the script trains: ``smp.step`` functions, FSDP of SMP v2, or PyTorch alone with replicas or shards."""
+
+_KINDS: dict[str, Kind] = {"smp-v1": "smp_step", "smp-v2": "smp_fsdp", "ddp": "ddp", "fsdp": "fsdp", "fsdp2": "fsdp2"}
+_RECORDS = {"fsdp2": "fsdp"}
+"""Library with the settings of plans, for targets that are not a library of their own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,8 +26,7 @@ class Target:
     """The library to which a script is adapted, and the settings of the plan that affect the script."""
 
     library: str = DEFAULT_LIBRARY
-    steps: bool = True
-    """Whether the training loop moves into ``smp.step`` functions; otherwise FSDP shards the model."""
+    kind: Kind = "smp_step"
     tensor_parallel: bool = False
     context_parallel: bool = False
     expert_parallel: bool = False
@@ -34,6 +40,13 @@ class Target:
     activation_checkpointing: str = ""
     """Strategy of activation checkpointing; empty if it is off."""
     offload_activations: bool = False
+    sharding_strategy: str = ""
+    """FSDP's strategy; empty for the default."""
+
+    @property
+    def checked_as(self) -> str:
+        """Library whose rules apply to the adapted script."""
+        return _RECORDS.get(self.library, self.library)
 
     @property
     def fp16(self) -> bool:
@@ -64,21 +77,22 @@ class Target:
         AdaptError
             The library has no documented steps.
         """
-        supported = [record.name for record in libraries() if record.smdistributed and record.framework == "pytorch"]
         library = library or (plan.library if plan is not None else DEFAULT_LIBRARY)
-        if library not in supported:
+        if library not in _KINDS:
             raise AdaptError(
-                f"A script can be adapted to {' or '.join(supported)}, not to {library!r}: pass library= one of these."
+                f"A script can be adapted to {', '.join(_KINDS)}, not to {library!r}: pass library= one of these."
             )
-        record = get_library(library)
+        record = get_library(_RECORDS.get(library, library))
+        if plan is not None and plan.library != record.name:
+            plan = None
         plan = plan or record.plan()
-        steps = record.script == "smp_step"
-        # Scripts with FSDP are adapted to bfloat16, which needs no loss scaling, unless the plan has the flag `fp16`.
+        kind = _KINDS[library]
+        # Scripts for SMP v2 are adapted to bfloat16, which needs no loss scaling, unless the plan has the flag `fp16`.
         fp16 = bool(getattr(plan, "fp16", False))
-        bf16 = bool(getattr(plan, "bf16", False)) or (not steps and not fp16)
+        bf16 = bool(getattr(plan, "bf16", False)) or (kind == "smp_fsdp" and not fp16)
         return cls(
             library=library,
-            steps=steps,
+            kind=kind,
             tensor_parallel=plan.tensor_parallel_degree > 1,
             context_parallel=plan.context_parallel_degree > 1,
             expert_parallel=plan.expert_parallel_degree > 1,
@@ -90,4 +104,5 @@ class Target:
             dtype="torch.float16" if fp16 else "torch.bfloat16" if bf16 else "torch.float32",
             activation_checkpointing=plan.activation_checkpointing or "",
             offload_activations=plan.offload_activations,
+            sharding_strategy=str(getattr(plan, "sharding_strategy", "")),
         )

@@ -201,7 +201,6 @@ def test_what_is_left_for_the_checker_is_left_to_do():
 @pytest.mark.parametrize(
     "text",
     [
-        "from transformers import Trainer\nTrainer(model=model).train()\n",
         "import numpy as np\nprint(np.zeros(3))\n",
         "",
     ],

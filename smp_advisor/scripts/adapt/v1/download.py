@@ -12,11 +12,16 @@ from smp_advisor.scripts.adapt.edits import Edits
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.draft import Draft
 
-__all__ = ["download_once"]
+__all__ = ["download_on", "download_once"]
 
 
 def download_once(draft: Draft) -> None:
     """Restrict ``download=True`` to local rank 0."""
+    download_on(draft, local_rank="smp.local_rank()", barrier="smp.barrier()")
+
+
+def download_on(draft: Draft, *, local_rank: str, barrier: str) -> bool:
+    """Restrict ``download=True`` to the first process of an instance; whether there was such a call."""
     survey, edits = draft.survey, Edits()
     for call in survey.calls:
         option = keyword(call, "download")
@@ -27,10 +32,12 @@ def download_once(draft: Draft) -> None:
         statement = survey.statement(call)
         if not isinstance(statement, cst.SimpleStatementLine):
             draft.add_todo(
-                f"`{draft.excerpt(call)}` downloads in every process: download only if smp.local_rank() == 0, and then"
-                " call smp.barrier()."
+                f"`{draft.excerpt(call)}` downloads in every process: download only if {local_rank} == 0, and then"
+                f" call {barrier}."
             )
             continue
-        edits.insert_before(statement, statements(f"if smp.local_rank() == 0:\n    {text_of(call)}\nsmp.barrier()\n"))
+        edits.insert_before(statement, statements(f"if {local_rank} == 0:\n    {text_of(call)}\n{barrier}\n"))
         edits.replace(option.value, cst.Name("False"))
+    changed = bool(edits)
     draft.apply(edits)
+    return changed

@@ -14,7 +14,7 @@ from smp_advisor.scripts.adapt.v1.clipping import CLIP
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.draft import Draft
 
-__all__ = ["clip_over_shards"]
+__all__ = ["clip_over_shards", "owner_of_parameters"]
 
 
 def clip_over_shards(draft: Draft) -> None:
@@ -24,7 +24,7 @@ def clip_over_shards(draft: Draft) -> None:
         if survey.callee(call) not in CLIP:
             continue
         parameters, limit = positional(call, 0), keyword(call, "max_norm") or positional(call, 1)
-        model = _owner(parameters.value) if parameters is not None else None
+        model = owner_of_parameters(parameters.value) if parameters is not None else None
         if model is None or limit is None:
             draft.add_todo(
                 f"`{draft.excerpt(call)}` uses only the shards on this rank: clip with"
@@ -39,7 +39,7 @@ def clip_over_shards(draft: Draft) -> None:
     add_import(draft, "from torch.sagemaker.grad_norm import clip_grad_norm_", local="clip_grad_norm_")
 
 
-def _owner(node: cst.CSTNode) -> str | None:
+def owner_of_parameters(node: cst.CSTNode) -> str | None:
     """``model`` in ``model.parameters()``."""
     for inner in walk(node):
         if (

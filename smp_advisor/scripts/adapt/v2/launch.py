@@ -15,17 +15,17 @@ from smp_advisor.scripts.adapt.v1.launch import replace_spawn, use_current_devic
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.draft import Draft
 
-__all__ = ["start_library"]
+__all__ = ["LOCAL_RANK", "leave_to_torchrun", "start_library"]
 
 _INIT = "tsm.init()  # reads the plan from the job\n"
-_LOCAL_RANK = 'int(os.environ["LOCAL_RANK"])'
+LOCAL_RANK = 'int(os.environ["LOCAL_RANK"])'
 _KEPT = ("backend", "timeout")
 
 
 def start_library(draft: Draft) -> None:
     """Call ``tsm.init()`` after the process group, which is created if the script has none."""
     add_import(draft, "import torch.sagemaker as tsm", local="tsm")
-    _leave_to_torchrun(draft)
+    leave_to_torchrun(draft)
     survey, edits = draft.survey, Edits()
     group = next((c for c in survey.calls if survey.callee(c) == "torch.distributed.init_process_group"), None)
     statement = survey.statement(group) if group is not None else None
@@ -37,7 +37,7 @@ def start_library(draft: Draft) -> None:
     if first is None:
         draft.add_todo("The entry point of the script was not found: call tsm.init() before all other calls.")
         return
-    text = f'dist.init_process_group("nccl")\n{_INIT}torch.cuda.set_device({_LOCAL_RANK})\n'
+    text = f'dist.init_process_group("nccl")\n{_INIT}torch.cuda.set_device({LOCAL_RANK})\n'
     if survey.imported.get("torch") != "torch":
         text = "import torch\n" + text
     edits.insert_before(first, statements(text))
@@ -47,7 +47,7 @@ def start_library(draft: Draft) -> None:
     add_import(draft, "import os", local="os")
 
 
-def _leave_to_torchrun(draft: Draft) -> None:
+def leave_to_torchrun(draft: Draft) -> None:
     """Remove the processes, addresses and ranks set by the script, because torchrun sets them."""
     survey, edits = draft.survey, Edits()
     spawned = False
@@ -59,7 +59,7 @@ def _leave_to_torchrun(draft: Draft) -> None:
                 kept_arguments[-1] = kept_arguments[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
             edits.replace(call, call.with_changes(args=kept_arguments))
         elif name == "torch.multiprocessing.spawn":
-            spawned |= replace_spawn(draft, edits, call, local_rank=_LOCAL_RANK, launcher="torchrun")
+            spawned |= replace_spawn(draft, edits, call, local_rank=LOCAL_RANK, launcher="torchrun")
     for node in survey.nodes:
         if (
             isinstance(node, cst.AssignTarget)

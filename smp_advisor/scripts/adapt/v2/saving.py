@@ -15,7 +15,7 @@ from smp_advisor.scripts.adapt.v1.saving import guards
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.draft import Draft
 
-__all__ = ["save_full_state"]
+__all__ = ["name_states", "save_full_state"]
 
 
 def save_full_state(draft: Draft) -> None:
@@ -50,7 +50,7 @@ def _replace(draft: Draft, saved: Saved, suffix: str) -> bool:
         imported.append("FullOptimStateDictConfig")
         gather += f"    optimizer_state{suffix} = FSDP.optim_state_dict({saved.model}, {saved.optimizer})\n"
     head = call_text("with FSDP.state_dict_type", [saved.model, "StateDictType.FULL_STATE_DICT", *configs])
-    _name_states(edits, saved, suffix)
+    name_states(edits, saved, suffix)
     # All ranks must take part in gathering: insert it before conditions on the rank, and before the saved object.
     places: list[cst.CSTNode] = [above[-1] if above else saved.statement]
     origin = survey.statement(saved.value)
@@ -65,7 +65,7 @@ def _replace(draft: Draft, saved: Saved, suffix: str) -> bool:
     return True
 
 
-def _name_states(edits: Edits, saved: Saved, suffix: str) -> None:
+def name_states(edits: Edits, saved: Saved, suffix: str) -> None:
     """Replace the ``state_dict()`` calls of the model and the optimizer by the gathered states."""
     names = {
         f"{saved.model}.state_dict()": f"model_state{suffix}",

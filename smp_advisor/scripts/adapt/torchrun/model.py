@@ -1,0 +1,167 @@
+"""Steps: replicate the models with DistributedDataParallel, or shard them with FSDP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from smp_advisor.scripts.adapt.code import call_text, dotted, statements, walk
+from smp_advisor.scripts.adapt.construction import Construction, find_constructions
+from smp_advisor.scripts.adapt.edits import Edits
+from smp_advisor.scripts.adapt.imports import add_import, add_names
+from smp_advisor.scripts.adapt.layers import repeated_layers
+from smp_advisor.scripts.adapt.plain_model import REPLICATING, unwrap
+from smp_advisor.scripts.adapt.torchrun.attributes import uses_of_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.survey import Statement
+
+__all__ = ["replicate_models", "shard_models", "shard_models_by_tensor"]
+
+
+def replicate_models(draft: Draft) -> None:
+    """Wrap each model with ``DistributedDataParallel``, and reach its own attributes through ``.module``."""
+    unwrap(draft, REPLICATING, attribute=True)
+    constructions = find_constructions(draft)
+    uses = [use for construction in constructions for use in uses_of_model(draft, construction)]
+    bypassing = next((use for use in uses if use.runs_layers and use.trains), None)
+    if bypassing is not None:
+        draft.abandon(
+            f"`{draft.excerpt(bypassing.node)}` runs layers through `{bypassing.name}`, and DistributedDataParallel"
+            " averages gradients only for calls of the model itself. Call the model, and choose the computation in its"
+            " forward method by an argument."
+        )
+        return
+    buffers = ", broadcast_buffers=False" if len(constructions) > 1 or _runs_twice(draft, constructions) else ""
+    edits = Edits()
+    for use in uses:
+        edits.replace(use.node.value, cst.Attribute(value=use.node.value, attr=cst.Name("module")))
+    _wrap(
+        draft, edits, constructions, lambda construction: f"{construction.name} = DDP({construction.name}{buffers})\n"
+    )
+    if constructions:
+        add_import(draft, "from torch.nn.parallel import DistributedDataParallel as DDP", local="DDP")
+
+
+def shard_models(draft: Draft) -> None:  # noqa: C901 - a list of cases
+    """Wrap each model with ``FullyShardedDataParallel``."""
+    unwrap(draft, REPLICATING, attribute=True)
+    constructions = find_constructions(draft)
+    for construction in constructions:
+        use = next((use for use in uses_of_model(draft, construction) if use.runs_layers), None)
+        if use is not None:
+            draft.abandon(
+                f"`{draft.excerpt(use.node)}` runs layers through `{use.name}`, and FSDP gathers parameters only for"
+                " calls of the model itself. Adapt it with library='fsdp2', which can register the method, or 'ddp'."
+            )
+            return
+    strategy = draft.target.sharding_strategy
+    policies = {}
+    for construction in constructions:
+        layers = repeated_layers(draft.survey, construction)
+        if layers is not None and layers.layer_class:
+            policies[construction.statement] = layers.layer_class
+        else:
+            draft.add_todo(
+                "Without a wrapping policy, FSDP gathers the entire model at once: pass"
+                " auto_wrap_policy=ModuleWrapPolicy({...}) with the class of the repeated layers."
+            )
+
+    def wrapper(construction: Construction) -> str:
+        arguments = [construction.name]
+        if construction.statement in policies:
+            arguments.append(f"auto_wrap_policy=ModuleWrapPolicy({{{policies[construction.statement]}}})")
+        if strategy not in ("", "full_shard"):
+            arguments.append(f"sharding_strategy=ShardingStrategy.{strategy.upper()}")
+        arguments += [
+            "device_id=torch.cuda.current_device() if torch.cuda.is_available() else None",
+            "use_orig_params=True",
+        ]
+        return f"{construction.name} = " + call_text("FSDP", arguments) + "\n"
+
+    _wrap(draft, Edits(), constructions, wrapper)
+    if constructions:
+        add_import(draft, "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP", local="FSDP")
+        if strategy not in ("", "full_shard"):
+            add_names(draft, "torch.distributed.fsdp", ["ShardingStrategy"])
+        if policies:
+            add_names(draft, "torch.distributed.fsdp.wrap", ["ModuleWrapPolicy"])
+
+
+def shard_models_by_tensor(draft: Draft) -> None:
+    """Shard each model with ``fully_shard``, its repeated layers first."""
+    unwrap(draft, REPLICATING, attribute=True)
+    constructions = find_constructions(draft)
+    uses = {c.statement: [use for use in uses_of_model(draft, c) if use.runs_layers] for c in constructions}
+    for use in (use for many in uses.values() for use in many):
+        if not use.is_method:
+            draft.abandon(
+                f"`{draft.excerpt(use.node)}` runs the layer `{use.name}` without the model around it, and FSDP gathers"
+                " parameters only for calls of the model itself. Make it a method of the model, or use library='ddp'."
+            )
+            return
+    registered = False
+    texts: dict[Statement, str] = {}
+    for construction in constructions:
+        name = construction.name
+        layers = repeated_layers(draft.survey, construction)
+        text = f"fully_shard({name})\n"
+        if layers is not None and layers.layer_class:
+            text = (
+                f"for module in {name}.modules():\n    if isinstance(module, {layers.layer_class}):\n"
+                f"        fully_shard(module)\n{text}"
+            )
+        for method in dict.fromkeys(use.attribute for use in uses[construction.statement]):
+            text += f'register_fsdp_forward_method({name}, "{method}")\n'
+            registered = True
+        texts[construction.statement] = text
+    _wrap(draft, Edits(), constructions, lambda construction: texts[construction.statement])
+    if constructions:
+        names = ["fully_shard", *(["register_fsdp_forward_method"] if registered else [])]
+        add_names(draft, "torch.distributed.fsdp", names)
+
+
+def _wrap(draft: Draft, edits: Edits, constructions: list[Construction], text: Callable[[Construction], str]) -> None:
+    """Insert a wrapper for each model before its parameters are first used."""
+    for construction in constructions:
+        first = _first_use(draft, construction)
+        new = statements(text(construction))
+        if first is not None:
+            edits.insert_before(first, new)
+        else:
+            edits.insert_after(construction.last, new)
+    draft.apply(edits)
+
+
+def _first_use(draft: Draft, construction: Construction) -> Statement | None:
+    """Statement before which the model is wrapped: the optimizer, or an earlier one that reads its parameters."""
+    survey = draft.survey
+    if construction.use is None:
+        return None
+    block = survey.body_of(construction.last)
+    if construction.use not in block:
+        return None
+    start, stop = block.index(construction.last) + 1, block.index(construction.use)
+    for statement in block[start:stop]:
+        for node in walk(statement):
+            if isinstance(node, cst.Attribute) and dotted(node) in (
+                f"{construction.name}.parameters",
+                f"{construction.name}.named_parameters",
+            ):
+                return statement
+    return construction.use
+
+
+def _runs_twice(draft: Draft, constructions: list[Construction]) -> bool:
+    """Whether one statement or two statements of a block call the model twice before a backward pass."""
+    survey = draft.survey
+    for construction in constructions:
+        calls = [call for call in survey.calls if dotted(call.func) == construction.name]
+        places = [(survey.function(call), tuple(survey.loops(call))) for call in calls]
+        if len(places) != len(set(places)):
+            return True
+    return False

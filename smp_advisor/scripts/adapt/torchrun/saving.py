@@ -1,0 +1,197 @@
+"""Steps: save on one rank with the keys of the original script, and load what was saved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from smp_advisor.scripts.adapt.aliases import names_of
+from smp_advisor.scripts.adapt.code import call_text, dotted, expression, names_in, statements, text_of, walk
+from smp_advisor.scripts.adapt.edits import Edits
+from smp_advisor.scripts.adapt.imports import add_names
+from smp_advisor.scripts.adapt.roles import model_places, optimizer_places
+from smp_advisor.scripts.adapt.saved import Saved, is_rank_guard, saved_states
+from smp_advisor.scripts.adapt.torchrun.launch import add_dist
+from smp_advisor.scripts.adapt.v1.saving import guards
+from smp_advisor.scripts.adapt.v2.saving import name_states
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.survey import Function, Statement, Survey
+
+__all__ = ["save_full_state", "save_on_first_rank"]
+
+_STATES = "torch.distributed.checkpoint.state_dict"
+_WRITERS = ("save_pretrained", "save_model", "to_csv", "savefig")
+
+
+def save_on_first_rank(draft: Draft) -> None:
+    """Guard each ``torch.save`` by the rank: replicas hold the same state."""
+    survey, edits = draft.survey, Edits()
+    for call in survey.calls:
+        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        if survey.callee(call) != "torch.save" and method not in _WRITERS:
+            continue
+        _save_inner_module(survey, edits, call)
+        statement = _outer_statement(survey, call)
+        if statement is not None and not edits.is_changed(statement):
+            edits.change(statement, on_first_rank)
+    draft.apply(edits)
+    add_dist(draft)
+
+
+def _save_inner_module(survey: Survey, edits: Edits, call: cst.Call) -> None:
+    """Replace ``torch.save(model, path)`` by the model inside the wrapper, so that the file needs no process group."""
+    names = names_of(survey, model_places(survey), survey.function(call))
+    if survey.callee(call) == "torch.save" and call.args and dotted(call.args[0].value) in names:
+        edits.replace(call.args[0].value, expression(f"{text_of(call.args[0].value)}.module"))
+
+
+def _outer_statement(survey: Survey, call: cst.Call) -> Statement | None:
+    """Statement to guard: the ``with open(...)`` block of a save to a file; None if a rank condition guards it."""
+    statement = survey.statement(call)
+    if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(survey.parent(call), cst.Expr):
+        return None
+    outer: Statement = statement
+    for above in survey.ancestors(statement):
+        if isinstance(above, cst.If) and is_rank_guard(above.test):
+            return None
+        if isinstance(above, cst.With) and any("open(" in text_of(item) for item in above.items) and outer is statement:
+            outer = above
+        if isinstance(above, cst.FunctionDef):
+            if _is_guarded(survey, above):
+                return None
+            break
+    return outer
+
+
+def _is_guarded(survey: Survey, function: cst.FunctionDef) -> bool:
+    """Whether every call of a function is under a rank condition."""
+    sites = [call for call in survey.calls if (dotted(call.func) or "").rpartition(".")[2] == function.name.value]
+    return bool(sites) and all(
+        any(isinstance(above, cst.If) and is_rank_guard(above.test) for above in survey.ancestors(site))
+        for site in sites
+    )
+
+
+def on_first_rank(old: Statement) -> cst.If:
+    """Put a statement under ``if dist.get_rank() == 0``."""
+    guard = cst.ensure_type(statements("if dist.get_rank() == 0:\n    pass\n")[0], cst.If)
+    body = guard.body.with_changes(body=[old.with_changes(leading_lines=[])])
+    return guard.with_changes(leading_lines=old.leading_lines, body=body)
+
+
+def save_full_state(draft: Draft) -> None:
+    """Gather the shards before each save, write on one rank, and distribute states that are loaded."""
+    _load_full_state(draft)
+    for number in range(12):
+        states = [saved for saved in saved_states(draft.survey) if not _is_listed(draft, saved)]
+        if not states:
+            break
+        _gather(draft, states[0], "" if number == 0 else f"_{number + 1}")
+    save_on_first_rank_of_others(draft)
+    add_dist(draft)
+
+
+def _is_listed(draft: Draft, saved: Saved) -> bool:
+    return any(draft.excerpt(saved.call) in sentence for sentence in draft.todo)
+
+
+def save_on_first_rank_of_others(draft: Draft) -> None:
+    """Guard the saves of other objects, which need no gathering."""
+    survey, edits = draft.survey, Edits()
+    states = {saved.call for saved in saved_states(survey)}
+    for call in survey.calls:
+        if survey.callee(call) == "torch.save" and call not in states:
+            statement = _outer_statement(survey, call)
+            if statement is not None:
+                edits.change(statement, on_first_rank)
+    draft.apply(edits)
+
+
+def _gather(draft: Draft, saved: Saved, suffix: str) -> None:
+    survey, edits = draft.survey, Edits()
+    above = guards(survey, saved.statement)
+    named = dotted(saved.value) in (saved.model, f"{saved.model}.module")
+    plain = saved.plain and not saved.pretrained and not named
+    if not plain or above is None or not isinstance(saved.statement, cst.SimpleStatementLine | cst.With):
+        draft.add_todo(
+            f"`{draft.excerpt(saved.call)}`: gather the state on every rank with get_model_state_dict of"
+            f" {_STATES}, and save it on one rank."
+        )
+        return
+    options = "options=StateDictOptions(full_state_dict=True, cpu_offload=True)"
+    lines = [f"model_state{suffix} = " + call_text("get_model_state_dict", [saved.model, options], width=90)]
+    imported = ["StateDictOptions", "get_model_state_dict"]
+    if saved.optimizer is not None:
+        arguments = [saved.model, saved.optimizer, options]
+        lines.append(f"optimizer_state{suffix} = " + call_text("get_optimizer_state_dict", arguments, width=90))
+        imported.append("get_optimizer_state_dict")
+    name_states(edits, saved, suffix)
+    # All ranks take part in gathering, so it comes before conditions on the rank and before the saved object.
+    places: list[cst.CSTNode] = [above[-1] if above else saved.statement]
+    origin = survey.statement(saved.value)
+    if origin is not None and survey.follows(origin, places[0]) and origin is not saved.statement:
+        places.insert(0, origin)
+    edits.insert_before(places[0], statements("\n".join(lines)))
+    function = survey.function(saved.call)
+    if function is not None and not above and _is_guarded(survey, function):
+        draft.add_todo(
+            f"`{function.name.value}` runs on one rank only and now gathers the state of all: call it on every rank."
+        )
+    if not above:
+        edits.change(saved.statement, on_first_rank)
+    draft.apply(edits)
+    add_names(draft, _STATES, imported)
+
+
+def _load_full_state(draft: Draft) -> None:
+    """Distribute a state from ``torch.load`` over the ranks; states in memory are sharded already."""
+    survey, edits = draft.survey, Edits()
+    models, optimizers = model_places(survey), optimizer_places(survey)
+    imported: set[str] = set()
+    options = "options=StateDictOptions(full_state_dict=True)"
+    for call in survey.calls:
+        owner, _, method = (dotted(call.func) or "").rpartition(".")
+        if method != "load_state_dict" or not call.args or not _is_loaded(survey, call, survey.function(call)):
+            continue
+        state, function = text_of(call.args[0].value), survey.function(call)
+        if not _after_wrapper(survey, call):
+            continue
+        if owner in names_of(survey, models, function):
+            text = call_text("set_model_state_dict", [owner, state, options])
+            imported |= {"StateDictOptions", "set_model_state_dict"}
+        elif owner in names_of(survey, optimizers, function):
+            model = next(iter(sorted(names_of(survey, models, function), key=len)), "")
+            if not model:
+                draft.add_todo(f"`{draft.excerpt(call)}`: load it with set_optimizer_state_dict of {_STATES}.")
+                continue
+            text = call_text("set_optimizer_state_dict", [model, owner, state, options])
+            imported |= {"StateDictOptions", "set_optimizer_state_dict"}
+        else:
+            continue
+        edits.replace(call, expression(text))
+    draft.apply(edits)
+    if imported:
+        add_names(draft, _STATES, sorted(imported))
+
+
+def _after_wrapper(survey: Survey, call: cst.Call) -> bool:
+    """Whether a call comes after the model is sharded; one in another function does."""
+    wrappers = [c for c in survey.calls if survey.callee(c).endswith((".FullyShardedDataParallel", ".fully_shard"))]
+    here = [wrapper for wrapper in wrappers if survey.function(wrapper) is survey.function(call)]
+    return not here or any(survey.follows(wrapper, call) for wrapper in here)
+
+
+def _is_loaded(survey: Survey, call: cst.Call, function: Function) -> bool:
+    """Whether the argument of ``load_state_dict`` comes from ``torch.load``."""
+    stack, visited = [call.args[0].value], set[str]()
+    while stack:
+        value = stack.pop()
+        if any(isinstance(n, cst.Call) and survey.callee(n) == "torch.load" for n in walk(value)):
+            return True
+        for name in set(names_in(value)) - visited:
+            visited.add(name)
+            stack += [a.value for a in survey.assignments(function, name) if a.value is not None]
+    return False

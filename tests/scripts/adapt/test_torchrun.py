@@ -1,0 +1,149 @@
+"""DDP, FSDP and FSDP2: the loop stays as it is, and only the model, the data, the processes and the saves change."""
+
+from __future__ import annotations
+
+import pytest
+
+from smp_advisor.scripts.adapt import adapt_script
+from tests.scripts.adapt.conftest import LOOPS
+
+KINDS = ("ddp", "fsdp", "fsdp2")
+SCRIPT = """import torch
+import torch.nn as nn
+from torch.utils.data import DataLoader
+from corpus import Corpus
+
+
+class Block(nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block() for _ in range(2)])
+
+    def configure_optimizers(self, lr):
+        return torch.optim.AdamW(self.parameters(), lr=lr)
+
+    def encode(self, x):
+        return self.blocks[0](x)
+
+
+def main():
+    model = Net().to("cuda:0")
+    state = torch.load("old.pt")
+    model.load_state_dict(state["net"])
+    optimizer = model.configure_optimizers(0.1)
+    optimizer.load_state_dict(state["opt"])
+    loader = DataLoader(Corpus(), batch_size=4, shuffle=True)
+    held = DataLoader(Corpus(), batch_size=4)
+    for epoch in range(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        for x, y in held:
+            print(model.{method}(x))
+        torch.save({{"net": model.state_dict(), "opt": optimizer.state_dict(), "epoch": epoch}}, "new.pt")
+
+
+main()
+"""
+
+
+def adapted(kind, *, method="eval", **changes):
+    text = SCRIPT.format(method=method)
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    result = adapt_script(text, library=kind)
+    compile(result.source, "train.py", "exec")
+    return result
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.stem)
+def test_every_loop_compiles_and_is_left_as_it_is_the_second_time(loop, kind):
+    result = adapt_script(loop, library=kind)
+    compile(result.source, loop.name, "exec")
+    if result.diff:
+        again = adapt_script(result.source, library=kind)
+        assert again.diff == ""
+        assert "already" in again.todo[0]
+
+
+def test_replicas_share_the_keys_of_the_model():
+    source = adapted("ddp").source
+    wrap = source.index("model = DDP(model)")
+    assert source.index('model.load_state_dict(state["net"])') < wrap  # the inner model loads its own keys
+    assert wrap < source.index("model.module.configure_optimizers(0.1)")
+    assert '"net": model.module.state_dict()' in source
+    assert "        if dist.get_rank() == 0:\n            torch.save(" in source
+
+
+def test_shards_are_gathered_on_every_rank_and_saved_on_one():
+    for kind in ("fsdp", "fsdp2"):
+        source = adapted(kind).source
+        gather = source.index("model_state = get_model_state_dict(")
+        assert gather < source.index("if dist.get_rank() == 0:\n            torch.save(")
+        assert '{"net": model_state, "opt": optimizer_state, "epoch": epoch}' in source
+        assert "set_optimizer_state_dict(" in source
+        assert 'model.load_state_dict(state["net"])' in source  # before the model is sharded
+
+
+def test_shards_wrap_the_repeated_layers_and_clip_over_all_shards():
+    source = adapted("fsdp").source
+    assert "auto_wrap_policy=ModuleWrapPolicy({Block})" in source
+    assert "model.clip_grad_norm_(1.0)" in source
+    source = adapted("fsdp2").source
+    assert "        if isinstance(module, Block):\n            fully_shard(module)\n    fully_shard(model)" in source
+    assert "nn.utils.clip_grad_norm_(model.parameters(), 1.0)" in source
+
+
+def test_training_data_is_sharded_and_evaluation_data_is_not():
+    for kind in KINDS:
+        source = adapted(kind).source
+        assert source.count("DistributedSampler(") == 1
+        assert "held = DataLoader(Corpus(), batch_size=4)" in source
+        assert "loader.sampler.set_epoch(epoch)" in source
+
+
+def test_a_method_that_runs_layers_is_registered_or_refused():
+    assert "model.module.encode(x)" in adapted("ddp", method="encode").source
+    assert 'register_fsdp_forward_method(model, "encode")' in adapted("fsdp2", method="encode").source
+    refused = adapted("fsdp", method="encode")
+    assert refused.diff == ""
+    assert "library='fsdp2'" in refused.todo[0]
+    refused = adapted("ddp", **{"nn.functional.mse_loss(model(x), y)": "model.encode(x).sum()"})
+    assert refused.diff == ""
+    assert "averages gradients only for calls of the model itself" in refused.todo[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "reason"),
+    [
+        (
+            "from accelerate import Accelerator\naccelerator = Accelerator()\n",
+            "fsdp2",
+            "FullyShardedDataParallelPlugin",
+        ),
+        ("import lightning as L\nfabric = L.Fabric()\n", "fsdp", 'strategy="fsdp"'),
+        ("import lightning as L\ntrainer = L.Trainer()\n", "ddp", 'strategy="ddp"'),
+        ("from transformers import Trainer\nTrainer(model=None)\n", "fsdp", "full_shard"),
+        ("import deepspeed\n", "ddp", "deepspeed"),
+        ("import torch\nmodel = torch.nn.Linear(1, 1)\nloss = model(x)\nloss.backward()\n", "ddp", "optimizer"),
+    ],
+)
+def test_a_refusal_names_the_reason_and_the_nearest_thing_that_works(text, kind, reason):
+    refused = adapt_script(text, library=kind)
+    assert refused.diff == ""
+    assert reason in refused.todo[0]
+
+
+def test_lbfgs_works_with_replicas_only():
+    lbfgs = {"torch.optim.AdamW": "torch.optim.LBFGS"}
+    assert adapted("ddp", **lbfgs).diff
+    assert "library='ddp'" in adapted("fsdp", **lbfgs).todo[0]
