@@ -5,28 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from smp_advisor.costs.constants import constant, fp32_peak_tflops, gpu_constant
-from smp_advisor.elementwise import ceil, common_divisor, maximum, where
+from smp_advisor.costs.attention import attention_seconds
+from smp_advisor.costs.constants import constant, gpu_constant
+from smp_advisor.costs.host import host_seconds
+from smp_advisor.costs.products import product_seconds, products_seconds
+from smp_advisor.costs.rates import memory_bandwidth, peak_flops
+from smp_advisor.costs.stack import stack_of
+from smp_advisor.elementwise import maximum, where
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.instance import Instance
     from smp_advisor.costs.world import World
     from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
-    from smp_advisor.workload.block import Attention, Block, Matmul
+    from smp_advisor.workload.block import Block
     from smp_advisor.workload.job import Job
+    from smp_advisor.workload.kernels import Kernels
     from smp_advisor.workload.model import Model
+    from smp_advisor.workload.stack import Stack
 
 
-__all__ = [
-    "BlockSeconds",
-    "block_seconds",
-    "head_seconds",
-    "memory_bandwidth",
-    "model_flops_per_sample",
-    "outside_seconds",
-    "peak_flops",
-]
+__all__ = ["BlockSeconds", "block_seconds", "head_seconds", "model_flops_per_sample", "outside_seconds"]
 
 
 @dataclass(frozen=True)
@@ -37,134 +36,9 @@ class BlockSeconds:
     backward: Floats
     core_attention: Floats
     """Part of `forward` that selective recomputation repeats."""
-
-
-def peak_flops(instance: Instance, job: Job, *, products_of_weights: bool = False) -> float:
-    """Dense peak of one GPU for the job's precision, FLOP/s.
-
-    Parameters
-    ----------
-    products_of_weights
-        Whether the peak is that of products of weights, which use fp8 with `Job.fp8`. Attention and utilization use 16
-        bits.
-    """
-    if products_of_weights and job.fp8 and instance.fp8_tflops:
-        return instance.fp8_tflops * 1e12
-    if job.precision == "fp32":
-        return fp32_peak_tflops(instance.gpu, instance.peak_tflops) * 1e12
-    return instance.peak_tflops * 1e12
-
-
-def memory_bandwidth(instance: Instance) -> float:
-    """Bytes per second that element-wise kernels move."""
-    return instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency")
-
-
-_TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.9), (64, 128, 0.75), (64, 64, 0.6))
-"""Output tiles of cuBLAS kernels (rows, columns) and their rate relative to the largest."""
-
-
-def _share_of_peak(rows: Floats, columns: Floats, inner: Floats, copies: Floats | float, gpu: str) -> Floats:
-    """Rate of products of a shape relative to very large products, shape (n,).
-
-    The output consists of tiles, which run in waves of one tile per multiprocessor. The last wave may be nearly empty.
-    The best of cuBLAS's kernels counts (NVIDIA, Matrix Multiplication Background User's Guide, sections on tile and
-    wave quantization). A short inner dimension does not amortize the start of a tile.
-    """
-    processors = gpu_constant("multiprocessors", gpu)
-    smoothing = constant("time.wave_quantization")
-    best: Floats = 0.0
-    for height, width, rate in _TILES:
-        tiles = ceil(rows / height) * ceil(columns / width)
-        waves = tiles * copies / processors
-        # Concurrent kernels and uneven clocks reduce the effect of the last wave.
-        used = rows * columns / (tiles * height * width) * waves / (waves + smoothing * (ceil(waves) - waves))
-        best = maximum(best, rate * used)
-    result: Floats = best * inner / (inner + constant("time.matmul_half_inner"))
-    # Tensor cores read 16 bytes (8 elements) at a time. Full lines of 128 bytes are fastest.
-    shortest = common_divisor(common_divisor(inner, columns), 64)
-    lines = where(shortest >= 64, 1.0, where(shortest >= 8, constant("time.part_aligned"), constant("time.unaligned")))
-    return result * lines
-
-
-def _product_seconds(
-    rows: Floats,
-    columns: Floats,
-    inner: Floats,
-    copies: Floats | float,
-    instance: Instance,
-    job: Job,
-    element: int,
-    *,
-    weights: bool = False,
-) -> Floats:
-    """Roofline of `copies` products of (rows x inner) by (inner x columns): the slower of arithmetic and memory."""
-    efficiency = gpu_constant("matmul_efficiency", instance.gpu) * _share_of_peak(
-        rows, columns, inner, copies, instance.gpu
-    )
-    arithmetic = 2 * rows * columns * inner / (peak_flops(instance, job, products_of_weights=weights) * efficiency)
-    traffic = element * (rows * inner + inner * columns + rows * columns)
-    return copies * maximum(arithmetic, traffic / memory_bandwidth(instance))
-
-
-def _matmuls_seconds(matmuls: tuple[Matmul, ...], layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
-    """Seconds of all products of weights of a block."""
-    tp, ep = layout.tensor_parallel_degree, layout.expert_parallel_degree
-    total: Floats = 0.0
-    for m in matmuls:
-        columns = m.outputs / (tp if m.split == "column" else 1)
-        inner = m.inputs / (tp if m.split == "row" else 1)
-        # Expert parallelism: a GPU has fewer experts, and each processes the tokens of more GPUs.
-        experts = maximum(m.experts / ep, 1.0)
-        rows = world.microbatch_tokens * (m.weights_per_token * m.rows_per_token) / experts
-        total = total + _product_seconds(
-            rows, columns, inner, experts, instance, job, world.bytes_per_element, weights=True
-        )
-    return total
-
-
-def _attention_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
-    """Seconds of scores, softmax and the product with the values."""
-    tp = layout.tensor_parallel_degree
-    total: Floats = 0.0
-    for attention in block.attentions:
-        if job.attention == "eager":
-            total = total + _eager_seconds(attention, layout, world, instance, job)
-        elif attention.fusible:
-            total = total + _fused_seconds(attention, layout, world, instance, job)
-        else:
-            # Only the library's own layers, used under tensor parallelism, have a fused form.
-            total = total + where(
-                tp == 1,
-                _eager_seconds(attention, layout, world, instance, job),
-                _fused_seconds(attention, layout, world, instance, job),
-            )
-    return total
-
-
-def _fused_seconds(attention: Attention, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
-    """Seconds of one fused kernel, from its arithmetic only."""
-    keys = attention.keys_per_query(world.sequence_length)
-    # A causal kernel computes half of the square. A window limits it to a band.
-    reach = min(attention.window or keys, keys)
-    pairs = reach * (1 - reach / (2 * keys)) if attention.causal else float(reach)
-    flops = 4 * attention.heads / layout.tensor_parallel_degree * attention.head_dim * world.microbatch_tokens * pairs
-    seconds: Floats = flops / (peak_flops(instance, job) * gpu_constant("fused_attention_efficiency", instance.gpu))
-    return seconds
-
-
-def _eager_seconds(attention: Attention, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
-    """Seconds of two products and of the element-wise operations on the scores between them."""
-    heads = attention.heads / layout.tensor_parallel_degree
-    rows = world.sequence_length / layout.context_parallel_degree
-    keys = float(attention.keys_per_query(world.sequence_length))
-    width = float(attention.head_dim)
-    copies = heads * world.microbatch_samples
-    scores = heads * world.microbatch_tokens * keys * world.bytes_per_element
-    seconds: Floats = constant("time.eager_score_passes") * scores / memory_bandwidth(instance)
-    for columns, inner in ((keys, width), (width, keys)):
-        seconds = seconds + _product_seconds(rows, columns, inner, copies, instance, job, world.bytes_per_element)
-    return seconds
+    idle_forward: Floats
+    """Part of `forward` in which the GPU waits for the host. Collectives of the block take place in it."""
+    idle_backward: Floats
 
 
 def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floats:
@@ -176,46 +50,74 @@ def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floa
     return moved / memory_bandwidth(instance)
 
 
-def block_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> BlockSeconds:
-    """Seconds of one microbatch on one block.
+def _kernels(block: Block, stack: Stack) -> Kernels:
+    """The block's kernels in the form of a stack."""
+    return block.fused if stack.elementwise == "fused" else block.separate
 
-    The backward pass has two products for each of the forward pass. A fused attention kernel recomputes its scores
-    there and has five products for two (Dao 2023, arXiv 2307.08691).
-    """
+
+def _elementwise_seconds(kernels: Kernels, layout: Layout, world: World, instance: Instance) -> Floats:
+    """Seconds of norms, rotations, activation functions and residuals of a forward pass, shape (n,)."""
     tp = layout.tensor_parallel_degree
-    attention = _attention_seconds(block, layout, world, instance, job)
-    products = _matmuls_seconds(block.matmuls, layout, world, instance, job)
-    # The library's fused layers replace the model's own activation function under tensor parallelism.
-    unfused = where(tp == 1, block.unfused_split_traffic_elements, 0.0)
-    replicated = block.traffic_elements / where(layout.sequence_parallel, tp, 1)
-    elements = replicated + (block.split_traffic_elements + unfused) / tp
-    moved = constant("time.elementwise_share") * elements * world.bytes_per_element * world.microbatch_tokens
-    moved = moved / memory_bandwidth(instance)
-    launch = constant("time.launch_seconds_per_block")
+    # Autocast computes norms and the residual stream in fp32 (documentation of torch.amp).
+    width = 2.0 if layout.state_bytes.cast_bytes > 0 else 1.0
+    elements = width * kernels.elements / where(layout.sequence_parallel, tp, 1) + kernels.split_elements / tp
+    moved = constant("time.elementwise_passes") * elements * world.bytes_per_element * world.microbatch_tokens
+    seconds: Floats = moved / memory_bandwidth(instance)
+    return seconds
+
+
+def block_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> BlockSeconds:
+    """Seconds of one microbatch on one block: the longer of the GPU's work and of its launches by the host.
+
+    The backward pass has two products for each of the forward pass.
+    """
+    stack = stack_of(job, layout)
+    attention = attention_seconds(block, layout, world, instance, job, stack)
+    products = products_seconds(block.matmuls, layout, world, instance, job, stack)
+    kernels, divided = _kernels(block, stack), _kernels(block, stack.divided)
+    moved = _elementwise_seconds(kernels, layout, world, instance)
+    host = host_seconds(block, kernels, attention.launches, layout, instance, stack)
+    host_forward, host_backward = host.forward, host.backward
+    if divided != kernels:
+        is_divided = layout.tensor_parallel_degree > 1
+        own = host_seconds(block, divided, attention.launches, layout, instance, stack.divided)
+        moved = where(is_divided, _elementwise_seconds(divided, layout, world, instance), moved)
+        host_forward = where(is_divided, own.forward, host_forward)
+        host_backward = where(is_divided, own.backward, host_backward)
     unpacking = _unpacking_seconds(block, layout, instance)
     # A frozen weight has no gradient, so the backward pass has one product instead of two.
     passes = 1.0 if block.adapter_parameters else 2.0
-    fused = job.attention == "fused" and all(attention.fusible for attention in block.attentions)
-    backward_share = 2.5 / gpu_constant("attention_backward_share", instance.gpu) if fused else 2.0
+    forward = products + unpacking + attention.forward + moved
+    backward = passes * products + unpacking + attention.backward + 2 * moved
     return BlockSeconds(
-        forward=maximum(products + unpacking + attention + moved, launch),
-        backward=maximum(passes * products + unpacking + 2 * moved + backward_share * attention, 2 * launch),
-        core_attention=attention,
+        forward=maximum(forward, host_forward),
+        backward=maximum(backward, host_backward),
+        core_attention=attention.forward,
+        idle_forward=maximum(host_forward - forward, 0.0),
+        idle_backward=maximum(host_backward - backward, 0.0),
     )
 
 
-def head_seconds(model: Model, world: World, instance: Instance, job: Job, shards: Floats) -> tuple[Floats, Floats]:
+_LOGIT_BYTES = 16
+"""Bytes that softmax and loss move per logit of the forward pass: fp32 copy, softmax, loss and gradient."""
+_FUSED_LOGIT_BYTES = 6
+"""The same of a fused loss, which reads the 16-bit logit twice and replaces it by its gradient."""
+
+
+def head_seconds(
+    model: Model, layout: Layout, world: World, instance: Instance, job: Job, shards: Floats
+) -> tuple[Floats, Floats]:
     """Seconds of output projection, softmax and loss of one microbatch: (forward, backward), shape (n,) each."""
     if model.head.kind == "none":
         return 0.0, 0.0
     rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
     columns = model.head.outputs / shards
     inner = float(model.shape.hidden)
-    product = _product_seconds(rows, columns, inner, 1.0, instance, job, world.bytes_per_element)
+    product = product_seconds(rows, columns, inner, 1.0, instance, job, world.bytes_per_element)
     dense = 2 * rows * model.head.extra_matmul_parameters / (peak_flops(instance, job) * 0.5)
-    # Logits are read and written about four times in fp32: copy, softmax, loss, gradient.
-    passes = 4 * 4 * rows * columns / memory_bandwidth(instance)
-    backward = (1 if job.adapter is not None else 2) * (product + dense) + 2 * passes
+    fused = job.loss == "fused" or (job.loss == "plain" and stack_of(job, layout).loss == "fused")
+    passes = (_FUSED_LOGIT_BYTES if fused else _LOGIT_BYTES) * rows * columns / memory_bandwidth(instance)
+    backward = (1 if job.adapter is not None else 2) * (product + dense) + (0 if fused else 2 * passes)
     return product + dense + passes, backward
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["Constant", "constant", "constants", "fp32_peak_tflops", "gpu_constant", "overriding"]
+__all__ = ["Constant", "constant", "constants", "fp32_peak_tflops", "gpu_constant", "has_gpu_constant", "overriding"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,9 @@ def constants() -> dict[str, Constant]:
             continue
         for name, entry in entries.items():
             values = entry["values"] if group == "gpu" else {"": entry["value"]}
+            priors = entry.get("priors", {})
             for gpu, value in values.items():  # type: ignore[attr-defined]
+                prior = priors.get(gpu, entry.get("prior"))  # type: ignore[attr-defined]
                 dotted = ".".join(filter(None, (group, name, gpu)))
                 table[dotted] = Constant(
                     name=dotted,
@@ -55,7 +57,7 @@ def constants() -> dict[str, Constant]:
                     source=str(entry["source"]),
                     date=str(entry["date"]),
                     assumed=bool(entry["assumed"]) or gpu in entry.get("assumed_for", ()),  # type: ignore[operator]
-                    prior=float(entry["prior"]) if "prior" in entry else None,  # type: ignore[arg-type]
+                    prior=None if prior is None else float(prior),
                     spread=float(entry.get("spread", 0.0)),  # type: ignore[arg-type]
                 )
     return table
@@ -80,10 +82,17 @@ def gpu_constant(name: str, gpu: str) -> float:
     return values.get(f"gpu.{name}.{_generation(name, gpu)}", values[f"gpu.{name}.other"])
 
 
+def has_gpu_constant(name: str, gpu: str) -> bool:
+    """Whether a constant has a value for this GPU, other than that of ``other``."""
+    return _generation(name, gpu) != "other"
+
+
 @cache
 def _generation(name: str, gpu: str) -> str:
     generations = {entry.split(".")[2] for entry in constants() if entry.startswith(f"gpu.{name}.")}
-    return next((word for word in gpu.replace("-", " ").split() if word in generations), "other")
+    same: dict[str, str] = _table()["gpu"][name].get("same", {})  # type: ignore[assignment]
+    words = (same.get(word, word) for word in gpu.replace("-", " ").split())
+    return next((word for word in words if word in generations), "other")
 
 
 @contextmanager

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.costs.activations import block_saved_bytes
-from smp_advisor.costs.compute import model_flops_per_sample, peak_flops
+from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory, StepTime
 from smp_advisor.costs.intervals import narrowed, plan_kinds, step_time_factors
 from smp_advisor.costs.learned import learned_memory_of, learned_seconds
 from smp_advisor.costs.memory import GIB, host_bytes, memory_error_bytes, needed_bytes, stage_bytes
 from smp_advisor.costs.partition import stage_kinds, stages
 from smp_advisor.costs.pipeline import in_flight
+from smp_advisor.costs.rates import peak_flops
 from smp_advisor.costs.stack import stack_of
 from smp_advisor.costs.state import vocabulary_shards
 from smp_advisor.costs.step_time import step_seconds

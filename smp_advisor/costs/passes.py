@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, all_to_all_seconds
-from smp_advisor.costs.compute import block_seconds, head_seconds, memory_bandwidth, outside_seconds
+from smp_advisor.costs.compute import block_seconds, head_seconds, outside_seconds
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.partition import stage_kinds
+from smp_advisor.costs.rates import memory_bandwidth
 from smp_advisor.costs.state import owned_parameters, trained_parameters, vocabulary_shards
-from smp_advisor.elementwise import anywhere, inverted, where
+from smp_advisor.elementwise import anywhere, inverted, maximum, where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,6 +88,9 @@ def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, worl
     compute = block_seconds(block, layout, world, cluster.instance, job)
     exchange = _exchange_seconds(block, cluster, layout, world)
     full = layout.checkpoint_layers != 0
+    # Collectives hide below the launches of a block that waits for the host.
+    first = maximum(exchange - compute.idle_forward, 0.0)
+    second = maximum(exchange - compute.idle_backward, 0.0)
     core = where(layout.selective_recomputation & inverted(full), compute.core_attention, 0.0)
     # Stored outputs: those of attention, and of half of the matrix products.
     repeated = where(
@@ -98,8 +102,8 @@ def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, worl
         forward=compute.forward,
         backward=compute.backward,
         recomputation=where(full, repeated, core),
-        exchange_forward=exchange,
-        exchange_backward=exchange * where(full, 1 + 1 / layout.checkpoint_period, 1),
+        exchange_forward=first,
+        exchange_backward=second + where(full, first / layout.checkpoint_period, 0.0),
         accumulation=0.0,
     )
 
@@ -123,7 +127,7 @@ def stage_passes(
         Parameters on one GPU of each kind of stage (`stage_kinds`).
     """
     blocks = [_block_passes(g.block, cluster, job, layout, world) for g in model.groups]
-    head = head_seconds(model, world, cluster.instance, job, vocabulary_shards(model, layout))
+    head = head_seconds(model, layout, world, cluster.instance, job, vocabulary_shards(model, layout))
 
     def of_stage(stage: Stage, local: LocalParameters) -> Passes:
         sums = {

@@ -6,15 +6,17 @@ import math
 from typing import TYPE_CHECKING, TypeVar
 
 from smp_advisor.costs.communication import point_to_point_seconds
-from smp_advisor.costs.compute import memory_bandwidth
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.data_parallel import data_parallel_seconds
+from smp_advisor.costs.host import optimizer_host_seconds
 from smp_advisor.costs.host_copies import activation_copy_seconds, state_copy_seconds
 from smp_advisor.costs.makespan import makespan_seconds, makespan_slots
 from smp_advisor.costs.partition import stage_kinds, stage_runs
 from smp_advisor.costs.passes import Passes, stage_passes
+from smp_advisor.costs.rates import memory_bandwidth
+from smp_advisor.costs.stack import stack_of
 from smp_advisor.costs.state import LocalParameters, local_parameters, owned_parameters
-from smp_advisor.elementwise import choose, largest, largest_index, where
+from smp_advisor.elementwise import choose, largest, largest_index, maximum, where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +57,11 @@ def step_seconds(
         "tensor_parallel_seconds": m * (slowest.exchange_forward + slowest.exchange_backward),
         "pipeline_bubble_seconds": _bubble(model, cluster, layout, world, degree, every),
         "data_parallel_seconds": data_parallel_seconds(model, cluster, layout, world, degree, local, slowest),
-        "optimizer_seconds": _optimizer(cluster, layout, world, local) + constant("time.step_seconds"),
+        "optimizer_seconds": maximum(
+            _optimizer(cluster, layout, world, local),
+            optimizer_host_seconds(model, layout, cluster.instance, job, stack_of(job, layout)),
+        )
+        + constant("time.step_seconds"),
         "offload_seconds": activation_copy_seconds(model, cluster, layout, world, degree, compute)
         + state_copy_seconds(cluster, layout, world, local, compute),
     }

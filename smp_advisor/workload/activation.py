@@ -26,6 +26,11 @@ class Activation:
     unfused_traffic: int
     """Read and written in addition when it runs as separate operations."""
 
+    @property
+    def unfused_launches(self) -> int:
+        """Kernels in addition to one. An operation reads and writes two elements, or three with two inputs."""
+        return round(self.unfused_traffic / 2.3)
+
 
 @cache
 def _activations() -> dict[str, Activation]:

@@ -7,8 +7,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.errors import JobError
+from smp_advisor.workload.kernels import Kernels
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from smp_advisor.workload.block import Block, Matmul
     from smp_advisor.workload.model import Model
 
@@ -159,6 +162,21 @@ def _widths_by_module_name(adapter: Adapter, product: Matmul) -> tuple[list[int]
     return ([product.outputs] if role in adapted_roles[adapter.targets] else []), source
 
 
+def _kernels(adapter: Adapter, pairs: Sequence[_Pair]) -> Kernels:
+    """Kernels of the adapter, whatever the form of the block (PEFT, LoraLayer.forward).
+
+    Each pair casts its input, has two products, scales the second and adds it to the frozen product's output. A
+    quantized product has another kernel, which unpacks its weight.
+    """
+    dropout = bool(adapter.dropout)
+    inputs = sum(pair.inputs * pair.experts_per_token for pair in pairs)
+    outputs = sum(pair.outputs * pair.experts_per_token for pair in pairs)
+    return Kernels(
+        split_elements=(3 + (2.5 if dropout else 0)) * inputs + 5 * outputs,
+        launches=len(pairs) * (5 + dropout + adapter.quantized),
+    )
+
+
 def _adapted(adapter: Adapter, block: Block) -> Block:
     """The block with frozen weights and a trained adapter.
 
@@ -186,8 +204,11 @@ def _adapted(adapter: Adapter, block: Block) -> Block:
             split += elements
         else:
             replicated += elements
+    own = _kernels(adapter, pairs)
     return replace(
         block,
+        separate=block.separate + own,
+        fused=block.fused + own,
         saved=replace(
             saved,
             split_elements=split,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from smp_advisor.workload.kernels import NOTHING, Kernels
+
 __all__ = ["Attention", "Block", "Matmul", "SavedActivations"]
 
 Split = Literal["column", "row", "none"]
@@ -137,13 +139,10 @@ class Block:
     matmuls: tuple[Matmul, ...]
     attentions: tuple[Attention, ...]
     saved: SavedActivations
-    traffic_elements: float
-    """Elements read and written by the memory-bound operations of the forward pass (norms, activation functions,
-    residuals, dropout), per token. Those divided by tensor parallelism are in `split_traffic_elements`."""
-    split_traffic_elements: float = 0.0
-    unfused_split_traffic_elements: float = 0.0
-    """Elements that activation functions written as separate operations read and write in addition to fused ones. Like
-    `SavedActivations.unfused_split_elements`, they do not occur in the library's fused tensor-parallel layers."""
+    separate: Kernels = NOTHING
+    """Norms, rotations, activation functions, residuals and launches as the model's own PyTorch code writes them."""
+    fused: Kernels = NOTHING
+    """The same where one kernel does the work of a group (Megatron, Apex, Transformer Engine, ``torch.compile``)."""
     all_reduces: int = 2
     """All-reduces of the block's output (tokens x hidden) that tensor parallelism adds to one forward pass."""
     input_tensors: int = 1

@@ -12,6 +12,7 @@ from smp_advisor.errors import ModelError
 from smp_advisor.workload.block import Attention, Block, Matmul, SavedActivations
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.from_config import model_from_config
+from smp_advisor.workload.kernels import Kernels
 from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ _REPLICATED_ELEMENTS = 5
 column-parallel products, two dropout masks (Korthikanti et al. 2022: 10 of 34 bytes in half precision)."""
 _TRAFFIC_PER_SAVED = 2
 """Approximation: memory-bound operations write every saved element once and read it once."""
+_LAUNCHES_PER_PRODUCT = 4.0
+"""Approximation: transformers' own code of Llama has 30 kernels besides attention's core and 7 products, GPT-2's 14
+besides 4 products (`smp_advisor.workload.layers`)."""
 
 _ROUTERS = {"gate", "router", "shared_expert_gate"}
 """Names of the product that chooses a token's experts in the code of models."""
@@ -296,8 +300,16 @@ class _Measured:
             matmuls=matmuls,
             attentions=attentions,
             saved=SavedActivations(split_elements=elements - replicated, replicated_elements=replicated),
-            traffic_elements=_TRAFFIC_PER_SAVED * replicated,
-            split_traffic_elements=_TRAFFIC_PER_SAVED * (elements - replicated),
+            separate=Kernels(
+                elements=_TRAFFIC_PER_SAVED * replicated,
+                split_elements=_TRAFFIC_PER_SAVED * (elements - replicated),
+                products=len(matmuls),
+                launches=_LAUNCHES_PER_PRODUCT * len(matmuls),
+            ),
+            # Every saved tensor is written once and read once at least.
+            fused=Kernels(
+                elements=replicated, split_elements=elements - replicated, products=len(matmuls), launches=len(matmuls)
+            ),
         )
 
     def _matmul(self, product: Mapping[str, Any], hidden: int) -> Matmul | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.workload.block import Attention, Matmul
+from smp_advisor.workload.kernels import Kernels
 from smp_advisor.workload.part import Part
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def norm(hidden: int, kind: Norm = "layer", *, affine: bool = True, input_saved:
             replicated_elements=(inputs + 1) * hidden,
             weight_replicated_elements=hidden,
             autocast_replicated_bytes=2 * inputs * hidden,
-            traffic_elements=2 * hidden,
+            separate=Kernels(elements=2 * hidden, launches=1),
+            fused=Kernels(elements=2 * hidden, launches=1),
         )
     return Part(
         replicated_parameters=hidden,
@@ -48,14 +50,20 @@ def norm(hidden: int, kind: Norm = "layer", *, affine: bool = True, input_saved:
         weight_replicated_elements=2 * hidden,
         autocast_replicated_bytes=2 * hidden,
         half_replicated_bytes=(2 if kind == "rms" else 4) * hidden,
-        # Written as separate operations: to fp32, square, mean, scale, back to 16 bits, weight.
-        traffic_elements=18 * hidden,
+        # Written as separate operations: to fp32, square, mean, epsilon, root, scale, back to 16 bits, weight.
+        separate=Kernels(elements=18 * hidden, launches=8),
+        fused=Kernels(elements=2 * hidden, launches=1),
     )
 
 
 def residual(hidden: int, *, dropout: bool) -> Part:
     """Dropout and addition to the residual stream. Saves the mask, one byte per element."""
-    return Part(replicated_bytes=hidden if dropout else 0, traffic_elements=hidden * (5.5 if dropout else 3))
+    # Dropout reads and writes the tensor and writes a mask; fused with the sum, only the mask is more.
+    return Part(
+        replicated_bytes=hidden if dropout else 0,
+        separate=Kernels(elements=hidden * (5.5 if dropout else 3), launches=2 if dropout else 1),
+        fused=Kernels(elements=hidden * (3.5 if dropout else 3), launches=1),
+    )
 
 
 def attention(
@@ -121,6 +129,7 @@ def attention(
     if upcast_queries:
         eager += queries + keys
     name = "cross-attention output" if cross else "attention output"
+    rotated = rotary_dim * (heads + kv_heads)
     return Part(
         split_parameters=hidden * columns + (columns if qkv_bias else 0) + queries * hidden,
         replicated_parameters=hidden if output_bias else 0,
@@ -143,8 +152,10 @@ def attention(
         # The fused kernel saves its own output. Only the output product needs the copy.
         weight_split_elements=queries if partly_rotated else 0,
         eager_split_elements=eager,
-        # Rotation of queries and keys: a rotation by 90 degrees, two products, a sum.
-        split_traffic_elements=9 * rotary_dim * (heads + kv_heads),
+        # Rotation of queries and keys: a negation and a concatenation, two products, a sum. Fused, it is read and
+        # written once. Queries, keys and values have a product each unless the code joins them.
+        separate=Kernels(split_elements=9 * rotated, products=2 if joint else 4, launches=10 if rotated else 0),
+        fused=Kernels(split_elements=2 * rotated, products=3 if cross else 2, launches=1 if rotated else 0),
     )
 
 
@@ -171,8 +182,12 @@ def feed_forward(
         weight_split_elements=ffn if dropout or saved else 0,
         split_bytes=ffn if dropout else 0,
         unfused_split_elements=function.unfused_saved * ffn,
-        split_traffic_elements=(function.traffic + (2.5 if dropout else 0)) * ffn,
-        unfused_split_traffic_elements=function.unfused_traffic * ffn,
+        separate=Kernels(
+            split_elements=(function.traffic + function.unfused_traffic + (2.5 if dropout else 0)) * ffn,
+            products=2,
+            launches=1 + function.unfused_launches + (1 if dropout else 0),
+        ),
+        fused=Kernels(split_elements=(2 + (0.5 if dropout else 0)) * ffn, products=2, launches=1),
     )
 
 
@@ -195,6 +210,11 @@ def gated_feed_forward(
         weight_split_elements=ffn,
         split_bytes=ffn if dropout else 0,
         unfused_split_elements=function.unfused_saved * ffn,
-        split_traffic_elements=(function.traffic + 3 + (2.5 if dropout else 0)) * ffn,
-        unfused_split_traffic_elements=function.unfused_traffic * ffn,
+        # Gate and second projection are products of their own, unless the code is fused.
+        separate=Kernels(
+            split_elements=(function.traffic + function.unfused_traffic + 3 + (2.5 if dropout else 0)) * ffn,
+            products=3,
+            launches=2 + function.unfused_launches + (1 if dropout else 0),
+        ),
+        fused=Kernels(split_elements=(3 + (0.5 if dropout else 0)) * ffn, products=2, launches=1),
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from smp_advisor.workload.block import Block, SavedActivations
+from smp_advisor.workload.kernels import NOTHING, Kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,10 +43,10 @@ class Part:
     weight_split_elements: float = 0
     """Of `split_elements`, those that only gradients of weights need: inputs of products."""
     weight_replicated_elements: float = 0
-    traffic_elements: float = 0
-    """Elements read and written by memory-bound operations of the forward pass."""
-    split_traffic_elements: float = 0
-    unfused_split_traffic_elements: float = 0
+    separate: Kernels = NOTHING
+    """Kernels as the model's own PyTorch code writes them."""
+    fused: Kernels = NOTHING
+    """Kernels where element-wise operations of a group share one."""
 
 
 def assemble(kind: str, hidden: int, parts: Sequence[Part], *, all_reduces: int = 2, input_tensors: int = 1) -> Block:
@@ -63,9 +64,8 @@ def assemble(kind: str, hidden: int, parts: Sequence[Part], *, all_reduces: int 
         matmuls=tuple(matmul for part in parts for matmul in part.matmuls),
         attentions=tuple(attention for part in parts for attention in part.attentions),
         saved=SavedActivations(**{field.name: total(field.name) for field in fields(SavedActivations)}),
-        traffic_elements=total("traffic_elements"),
-        split_traffic_elements=total("split_traffic_elements"),
-        unfused_split_traffic_elements=total("unfused_split_traffic_elements"),
+        separate=sum((part.separate for part in parts), NOTHING),
+        fused=sum((part.fused for part in parts), NOTHING),
         all_reduces=all_reduces,
         input_tensors=input_tensors,
     )

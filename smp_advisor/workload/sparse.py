@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.workload.block import Matmul
+from smp_advisor.workload.kernels import Kernels
 from smp_advisor.workload.part import Part
 
 if TYPE_CHECKING:
@@ -48,8 +49,23 @@ def gated_experts(hidden: int, ffn: int, function: Activation, experts: int, exp
         weight_split_elements=ffn * uses,
         weight_replicated_elements=hidden * uses,
         unfused_split_elements=function.unfused_saved * ffn * uses,
-        # Gather, weight, scatter.
-        traffic_elements=7 * hidden * uses,
-        split_traffic_elements=(function.traffic + 3) * ffn * uses,
-        unfused_split_traffic_elements=function.unfused_traffic * ffn * uses,
+        # Gather, weight, scatter. A loop over the experts selects, projects, activates, weights and adds for each of
+        # them (transformers, modeling_mixtral.py). Grouped code has one call per product, with a kernel, the slices of
+        # its operands and a hook of its gradient per expert, and about 60 kernels to choose experts, balance their
+        # loads, and sort, exchange and restore tokens (Megatron-Core: router.py, token_dispatcher.py). Read from the
+        # code, not measured.
+        separate=Kernels(
+            elements=7 * hidden * uses,
+            split_elements=(function.traffic + 3 + function.unfused_traffic) * ffn * uses,
+            products=1,
+            launches=8,
+            expert_launches=10,
+        ),
+        fused=Kernels(
+            elements=7 * hidden * uses,
+            split_elements=3 * ffn * uses,
+            products=1,
+            launches=60,
+            expert_launches=8,
+        ),
     )

@@ -47,6 +47,9 @@ class Stack:
     """Host time of sharded data parallelism per gathered unit relative to PyTorch's FSDP."""
     loss: Literal["plain", "fused"] = "plain"
     """Whether softmax and loss of the logits are separate operations or one kernel."""
+    optimizer: Literal["loop", "foreach", "fused"] = "foreach"
+    """Form of the optimizer step where the job names none: a loop over the parameters, each operation for many
+    parameters at once, or one kernel."""
     experts: Literal["loop", "grouped"] = "loop"
     """Whether experts run one by one or in one call per product."""
     collectives: Literal["nccl", "host"] = "nccl"

@@ -47,7 +47,6 @@ def make_model(
         matmuls=(Matmul(name="all", inputs=hidden, outputs=hidden),),
         attentions=(Attention(heads=heads, kv_heads=heads, head_dim=hidden // heads),),
         saved=SavedActivations(split_elements=1.0, replicated_elements=1.0),
-        traffic_elements=1.0,
     )
     if config is None:
         config = GPT2

@@ -19,7 +19,6 @@ BLOCK = Block(
     matmuls=(),
     attentions=(),
     saved=SavedActivations(split_elements=0, replicated_elements=0),
-    traffic_elements=0,
 )
 MODEL = Model(
     name="toy",
