@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from smp_advisor.recommendation import advise
     from smp_advisor.scripts import Finding, apply_fixes, check_script
     from smp_advisor.scripts.adapt import adapt_script
-    from smp_advisor.workload import Calibration, Job, Model, Stack, load_calibration, stacks
+    from smp_advisor.workload import Calibration, Job, Model, Overheads, Stack, load_calibration, stacks
 
 __all__ = [
     "Advice",
@@ -43,6 +43,7 @@ __all__ = [
     "Instance",
     "Job",
     "Model",
+    "Overheads",
     "Plan",
     "Profile",
     "Stack",
@@ -70,6 +71,7 @@ _HOMES = {
     "Instance": "cluster",
     "Job": "workload",
     "Model": "workload",
+    "Overheads": "workload",
     "Plan": "libraries",
     "Profile": "profiling",
     "Stack": "workload",

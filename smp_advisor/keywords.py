@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.calibration import Calibration
     from smp_advisor.workload.job import Loss, OptimizerStep, StatePrecision
     from smp_advisor.workload.optimizer import OptimizerName
+    from smp_advisor.workload.overheads import Overheads
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -38,6 +39,7 @@ class AdviseSettings(PlanSettings, total=False):
     global_batch_size: int | None
     max_tokens_per_step: int
     tokens: float | None
+    overheads: Overheads | str | Sequence[str]
     calibration: Calibration | str | Path | None
     # of an inferred shape
     family: str | None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
+    from smp_advisor.costs.effective_time import EffectiveTime
     from smp_advisor.libraries.plan import Plan
 
 __all__ = ["CATEGORIES", "Estimate", "Memory", "StageMemory", "StepTime"]
@@ -124,8 +125,10 @@ class Estimate:
     """Model FLOPs utilization: `tflops_per_gpu` over the GPU's dense peak."""
     usd_per_hour: float | None
     """USD per hour of the cluster; None if the on-demand price is unknown."""
+    effective: EffectiveTime
+    """Share of the elapsed time that is spent in training steps, which days and cost count (`Job.overheads`)."""
     days: float | None
-    """Days to train on `Job.tokens`; None if they are not set."""
+    """Elapsed days to train on `Job.tokens`; None if they are not set."""
     step_factors: tuple[float, float]
     """Factors of the predicted step time between which 95 % of published runs of this kind of plan are."""
     assumptions: tuple[str, ...]
@@ -149,26 +152,51 @@ class Estimate:
     @property
     def step_seconds_range(self) -> tuple[float, float]:
         """95 % prediction interval of the step time."""
-        low, high = self.step_factors
-        return self.step_seconds * low, self.step_seconds * high
+        return self._of_duration(self.step_seconds)
 
     @property
     def tokens_per_second_range(self) -> tuple[float, float]:
         """95 % prediction interval of the throughput."""
-        low, high = self.step_factors
-        return self.tokens_per_second / high, self.tokens_per_second / low
+        return self._of_rate(self.tokens_per_second)
+
+    @property
+    def samples_per_second_range(self) -> tuple[float, float]:
+        """95 % prediction interval of the samples per second."""
+        return self._of_rate(self.samples_per_second)
+
+    @property
+    def tflops_per_gpu_range(self) -> tuple[float, float]:
+        """95 % prediction interval of `tflops_per_gpu`."""
+        return self._of_rate(self.tflops_per_gpu)
+
+    @property
+    def mfu_range(self) -> tuple[float, float]:
+        """95 % prediction interval of the utilization."""
+        return self._of_rate(self.mfu)
 
     @property
     def days_range(self) -> tuple[float, float] | None:
         """95 % prediction interval of the days to train on `Job.tokens`; None if they are not set."""
-        low, high = self.step_factors
-        return None if self.days is None else (self.days * low, self.days * high)
+        return None if self.days is None else self._of_duration(self.days)
 
     @property
     def usd_total_range(self) -> tuple[float, float] | None:
         """95 % prediction interval of the cost of training on `Job.tokens`; None if tokens or price are unknown."""
+        return None if self.usd_total is None else self._of_duration(self.usd_total)
+
+    @property
+    def usd_per_million_tokens_range(self) -> tuple[float, float] | None:
+        """95 % prediction interval of the cost per million tokens; None if the price is unknown."""
+        price = self.usd_per_million_tokens
+        return None if price is None else self._of_duration(price)
+
+    def _of_duration(self, value: float) -> tuple[float, float]:
         low, high = self.step_factors
-        return None if self.usd_total is None else (self.usd_total * low, self.usd_total * high)
+        return value * low, value * high
+
+    def _of_rate(self, value: float) -> tuple[float, float]:
+        low, high = self.step_factors
+        return value / high, value / low
 
     @property
     def samples_per_second(self) -> float:
@@ -189,7 +217,7 @@ class Estimate:
 
     @property
     def usd_per_million_tokens(self) -> float | None:
-        """Cost per million tokens; None if the price is unknown."""
+        """Cost per million tokens of the elapsed time; None if the price is unknown."""
         if self.usd_per_hour is None:
             return None
-        return self.usd_per_hour / 3600 / self.tokens_per_second * 1e6
+        return self.usd_per_hour / 3600 / (self.tokens_per_second * self.effective.share) * 1e6

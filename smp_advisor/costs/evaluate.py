@@ -10,6 +10,7 @@ import numpy as np
 
 from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.compute import model_flops_per_sample
+from smp_advisor.costs.effective_time import effective_time
 from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory, StepTime
 from smp_advisor.costs.intervals import narrowed, plan_kinds, step_time_factors
 from smp_advisor.costs.learned import learned_memory_of, learned_seconds
@@ -179,7 +180,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
         error_bytes=[float(error) for *_, error in kinds],
         needed=[float(needed) for *_, needed, _ in kinds],
         host=max(float(h) for _, _, h, *_ in kinds) * cluster.instance.gpus,
-        flight=int(in_flight(layout)),
+        layout=layout,
         factors=factors,
     )
 
@@ -213,7 +214,7 @@ def _value(
     error_bytes: list[float],
     needed: list[float],
     host: float,
-    flight: int,
+    layout: Layout,
     factors: tuple[float, float],
 ) -> Estimate:
     instance = cluster.instance
@@ -223,7 +224,10 @@ def _value(
     batch = global_batch_size(plan, cluster)
     sequence = model.sequence_length(job.sequence_length)
     flops = model_flops_per_sample(model, sequence) * batch
-    per_gpu = flops / time.total_seconds / cluster.gpus
+    step = time.total_seconds
+    per_gpu = flops / step / cluster.gpus
+    steps = None if job.tokens is None else job.tokens / (batch * sequence)
+    effective = effective_time(model, cluster, job, layout, step_seconds=step, steps=steps)
     return Estimate(
         plan=plan,
         memory=memory,
@@ -236,11 +240,12 @@ def _value(
         memory_error_gib=error_bytes[worst] / GIB,
         global_batch_size=batch,
         tokens_per_step=batch * sequence,
-        microbatches_in_flight=flight,
+        microbatches_in_flight=int(in_flight(layout)),
         tflops_per_gpu=per_gpu / 1e12,
         mfu=per_gpu / peak_flops(instance, job),
         usd_per_hour=cluster.usd_per_hour,
-        days=None if job.tokens is None else job.tokens / (batch * sequence / time.total_seconds) / 86_400,
+        effective=effective,
+        days=None if steps is None else steps * step / effective.share / 86_400,
         step_factors=factors,
         assumptions=assumptions(model, plan, job),
     )

@@ -7,6 +7,7 @@ from smp_advisor.workload.calibration_file import load_calibration
 from smp_advisor.workload.counts import format_count, parse_count
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
+from smp_advisor.workload.overheads import Overheads
 from smp_advisor.workload.stack import Stack, stacks
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Matmul",
     "MeasuredRun",
     "Model",
+    "Overheads",
     "SavedActivations",
     "Shape",
     "Stack",

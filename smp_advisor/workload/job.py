@@ -9,6 +9,7 @@ from smp_advisor.errors import JobError
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.calibration import Calibration
 from smp_advisor.workload.optimizer import OPTIMIZERS, OptimizerName
+from smp_advisor.workload.overheads import ALL_OVERHEADS, Overheads
 from smp_advisor.workload.stack import AUTO, require_stack, stacks
 from smp_advisor.workload.training_settings import training_settings
 
@@ -78,6 +79,9 @@ class Job:
     of 8,192 samples instead."""
     tokens: float | None = None
     """Tokens to train on, for days and total cost. None: rates only."""
+    overheads: Overheads = ALL_OVERHEADS
+    """Parts of the run besides its training steps that days and cost count: ``"all"``, ``"none"``, names of parts, or
+    `Overheads` with the way checkpoints are saved."""
     calibration: Calibration | None = None
     """Your measured runs, from which every estimate learns. None: published runs only."""
 
@@ -101,6 +105,7 @@ class Job:
                 raise JobError(f"{name} must be one of {', '.join(allowed)}, not {value!r}.")
             if not allowed and not isinstance(value, bool):
                 raise JobError(f"{name} must be True or False, not {value!r}.")
+        object.__setattr__(self, "overheads", Overheads.of(self.overheads))
         self._resolve_attention()
         self._check_training()
         self._check_optimizer()

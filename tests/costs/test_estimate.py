@@ -163,7 +163,7 @@ def test_money_and_days() -> None:
     model, cluster, _, plan = row_30b()
     value = estimate(model, cluster, Job(sequence_length=512, tokens=300e9), plan)
     assert value.usd_per_hour == pytest.approx(16 * 25.251286)
-    assert value.days == pytest.approx(300e9 / value.tokens_per_second / 86_400)
+    assert value.days == pytest.approx(300e9 / value.tokens_per_second / value.effective.share / 86_400)
     assert value.usd_total == pytest.approx(value.days * 24 * value.usd_per_hour)
     assert value.usd_per_million_tokens == pytest.approx(value.usd_total / 300e3)
     unpriced = Cluster.custom(

@@ -1,0 +1,285 @@
+"""Share of a run's time that is spent in training steps: checkpoints, restarts, start-up and other overheads."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, NamedTuple
+
+from smp_advisor.costs.stack import stack_of
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.layout import Layout
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+    from smp_advisor.workload.overheads import Overheads
+
+__all__ = [
+    "EffectiveTime",
+    "Overhead",
+    "best_interval_seconds",
+    "checkpoint_bytes",
+    "effective_time",
+    "elapsed_per_work",
+    "seconds_between_failures",
+]
+
+GIB = 2**30
+_DAY_SECONDS = 86_400
+
+
+class _Figure(NamedTuple):
+    value: float
+    source: str
+    date: str
+    assumed: bool
+
+
+@cache
+def _figures() -> dict[str, _Figure]:
+    """Figures of ``data/effective_time.toml`` by dotted name."""
+    text = resources.files("smp_advisor.costs").joinpath("data/effective_time.toml").read_text("utf-8")
+    result: dict[str, _Figure] = {}
+    for name, entry in tomllib.loads(text).items():
+        figures = {name: entry} if "source" in entry else {f"{name}.{key}": value for key, value in entry.items()}
+        for key, figure in figures.items():
+            if "value" in figure:
+                result[key] = _Figure(float(figure["value"]), figure["source"], figure["date"], figure["assumed"])
+    return result
+
+
+@cache
+def _ebs_instances() -> tuple[str, ...]:
+    text = resources.files("smp_advisor.costs").joinpath("data/effective_time.toml").read_text("utf-8")
+    return tuple(f"{name}." for name in tomllib.loads(text)["ebs_instances"]["names"])
+
+
+def _value(name: str) -> float:
+    return _figures()[name].value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overhead:
+    """One part of a run besides its training steps."""
+
+    name: str
+    """One of `smp_advisor.workload.overheads.OVERHEADS`."""
+    title: str
+    share: float
+    """Share of the elapsed time. 0 for parts that occur once per job if `Job.tokens` is not set."""
+    detail: str
+    """How the share comes about, in one sentence."""
+    source: str
+    assumed: bool
+    """Whether a figure behind the share is not confirmed by any measurement."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EffectiveTime:
+    """Share of the elapsed time that is spent in training steps, and the remaining parts."""
+
+    share: float
+    """Above 0, at most 1; 1 without any counted part. It and the shares of the parts add up to 1."""
+    shares: tuple[tuple[str, float], ...]
+    """Name and share of each counted part (`Job.overheads`)."""
+    checkpoint_gib: float
+    """Size of one checkpoint over all processes."""
+    checkpoint_seconds: float
+    """Time for which a checkpoint stops training."""
+    checkpoint_interval_seconds: float
+    startup_seconds: float
+    """From the pull of the container to the first step, without the wait for instances."""
+    restart_seconds: float
+    """From a failure to the first repeated step."""
+    hours_between_failures: float
+    """Mean time between failures of the cluster."""
+    checkpoint_figures: tuple[str, ...]
+    """Names of the figures in ``data/effective_time.toml`` that determine `checkpoint_seconds`."""
+
+    @property
+    def parts(self) -> tuple[Overhead, ...]:
+        """The counted parts with their explanations and sources."""
+        details = {
+            "checkpoints": (
+                f"A checkpoint of {self.checkpoint_gib:,.0f} GiB stops training for"
+                f" {_duration(self.checkpoint_seconds)}, every {_duration(self.checkpoint_interval_seconds)}."
+            ),
+            "restarts": (
+                f"A failure every {_duration(3600 * self.hours_between_failures)} on average costs"
+                f" {_duration(self.restart_seconds)} for the restart, and the work since the last checkpoint."
+            ),
+            "startup": f"The first step starts {_duration(self.startup_seconds)} after the instances are available.",
+            "data_loading": "GPUs wait for batches.",
+            "evaluation": "The generated script evaluates a few batches at the end.",
+        }
+        behind = _FIGURES_BEHIND | {"checkpoints": self.checkpoint_figures}
+        return tuple(
+            Overhead(
+                name=name,
+                title=_TITLES[name],
+                share=share,
+                detail=details[name],
+                source="; ".join(_figures()[figure].source for figure in behind[name]),
+                assumed=any(_figures()[figure].assumed for figure in behind[name]),
+            )
+            for name, share in self.shares
+        )
+
+
+_TITLES = {
+    "checkpoints": "Checkpoints",
+    "restarts": "Restarts after failures",
+    "startup": "Start of the job",
+    "data_loading": "Data loading",
+    "evaluation": "Evaluation",
+}
+_FIGURES_BEHIND: dict[str, tuple[str, ...]] = {
+    "restarts": ("failures_per_gpu_day", "detection_seconds", "container_seconds", "initialization_seconds"),
+    "startup": ("container_seconds", "initialization_seconds"),
+    "data_loading": ("data_loading_share",),
+    "evaluation": ("evaluation_batches",),
+}
+
+
+def seconds_between_failures(gpus: int) -> float:
+    """Mean time between failures of a job: that of one GPU with its part of the node, divided by their number."""
+    return _DAY_SECONDS / (_value("failures_per_gpu_day") * gpus)
+
+
+def best_interval_seconds(save_seconds: float, between_failures: float) -> float:
+    """Interval between checkpoints that loses the least time (Daly 2006, eq. 37, after Young 1974)."""
+    if save_seconds >= 2 * between_failures:
+        return between_failures
+    ratio = save_seconds / (2 * between_failures)
+    return math.sqrt(2 * save_seconds * between_failures) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - save_seconds
+
+
+def elapsed_per_work(
+    interval: float, save_seconds: float, between_failures: float = math.inf, restart_seconds: float = 0.0
+) -> float:
+    """Expected elapsed time per second of work, at least 1, with failures at random times (Daly 2006, eq. 13).
+
+    A failure costs the work since the last checkpoint and the restart, during which the next failure may happen.
+
+    Parameters
+    ----------
+    interval
+        Seconds of work between checkpoints.
+    save_seconds
+        Seconds for which a checkpoint stops the work.
+    between_failures
+        Mean seconds between failures; infinity for none.
+    """
+    segment = interval + save_seconds
+    if math.isinf(between_failures):
+        return segment / interval
+    exponent = min(segment / between_failures, _LARGEST_EXPONENT)
+    repeated = math.exp(min(restart_seconds / between_failures, _LARGEST_EXPONENT))
+    return between_failures * repeated * math.expm1(exponent) / interval
+
+
+_LARGEST_EXPONENT = 300.0
+"""The share of such a run is zero for every purpose, and its exponential is still a number."""
+
+
+def checkpoint_bytes(model: Model, layout: Layout) -> float:
+    """Bytes of one checkpoint over all processes: parameters, their fp32 copies and the optimizer state."""
+    state = layout.state_bytes
+    moments = state.moment_bytes + state.paged_moment_bytes
+    # Of SMP v1's fp32 copies, those of the gradients are not saved.
+    per_trained = state.parameter_bytes + moments + min(state.copy_bytes, 4.0)
+    if state.frozen_bytes is None:
+        return per_trained * model.parameter_count
+    adapters = sum(group.count * group.block.adapter_parameters for group in model.groups)
+    return state.frozen_bytes * model.parameter_count + per_trained * adapters
+
+
+def _writing_nodes(cluster: Cluster, layout: Layout) -> int:
+    """Nodes with a part of the state of their own. Replicas are saved once."""
+    degree = int(layout.tensor_parallel_degree) * int(layout.pipeline_parallel_degree)
+    if int(layout.shard_level):
+        degree *= int(layout.shard_degree) or cluster.gpus
+    return max(1, min(degree, cluster.gpus) // cluster.gpus_per_node)
+
+
+def _storage(overheads: Overheads, cluster: Cluster) -> str:
+    if overheads.storage != "local":
+        return overheads.storage
+    return "ebs" if cluster.instance.name.startswith(_ebs_instances()) else "nvme"
+
+
+def effective_time(
+    model: Model, cluster: Cluster, job: Job, layout: Layout, *, step_seconds: float, steps: float | None
+) -> EffectiveTime:
+    """Effective time of a run of one plan.
+
+    Parameters
+    ----------
+    layout
+        Numbers of the plan (`layout_of_plan`).
+    steps
+        Steps of the run. None: one so long that its start and its end do not count.
+    """
+    overheads = job.overheads
+    counted = frozenset(overheads.parts)
+    bytes_ = checkpoint_bytes(model, layout)
+    rate = f"storage_gb_per_s.{_storage(overheads, cluster)}"
+    nodes = _writing_nodes(cluster, layout)
+    written = bytes_ / (nodes * _value(rate) * 1e9)
+    save = written * (_value("asynchronous_share") if overheads.asynchronous else 1.0)
+    failing = seconds_between_failures(cluster.gpus)
+    if overheads.checkpoint_minutes is not None:
+        interval = 60 * overheads.checkpoint_minutes
+    else:
+        # The next checkpoint starts when the last one is written.
+        least = max(written, step_seconds)
+        interval = max(min(best_interval_seconds(save, failing), _value("longest_interval_seconds")), least)
+    compilation = _figures().get(f"compilation_seconds.{stack_of(job, layout).name}")
+    startup = _value("container_seconds") + _value("initialization_seconds")
+    startup += 0.0 if compilation is None else compilation.value
+    restart = _value("detection_seconds") + startup + written
+
+    waiting = _value("data_loading_share") if "data_loading" in counted else 0.0
+    paid = save if "checkpoints" in counted else 0.0
+    failures = failing if "restarts" in counted else math.inf
+    smooth = elapsed_per_work(interval, paid)
+    rate_of_elapsed = elapsed_per_work(interval, paid, failures, restart)
+    # Seconds per second of training steps.
+    seconds = {
+        "checkpoints": (1 + waiting) * (smooth - 1),
+        "restarts": (1 + waiting) * max(rate_of_elapsed - smooth, 0.0),
+        "startup": 0.0,
+        "data_loading": waiting,
+        "evaluation": 0.0,
+    }
+    if steps is not None:
+        work = steps * step_seconds
+        # A batch's forward pass is a third of a step without recomputation.
+        evaluation = _value("evaluation_batches") * step_seconds / 3
+        seconds["startup"] = startup / work if "startup" in counted else 0.0
+        seconds["evaluation"] = evaluation / work if "evaluation" in counted else 0.0
+    elapsed = 1 + sum(seconds.values())
+    return EffectiveTime(
+        share=1 / elapsed,
+        shares=tuple((name, seconds[name] / elapsed) for name in overheads.parts),
+        checkpoint_gib=bytes_ / GIB,
+        checkpoint_seconds=save,
+        checkpoint_interval_seconds=interval,
+        startup_seconds=startup,
+        restart_seconds=restart,
+        hours_between_failures=failing / 3600,
+        checkpoint_figures=(rate, "asynchronous_share") if overheads.asynchronous else (rate,),
+    )
+
+
+def _duration(seconds: float) -> str:
+    """A duration in its natural unit with at most three digits."""
+    for unit, size in (("days", _DAY_SECONDS), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            value = seconds / size
+            return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
