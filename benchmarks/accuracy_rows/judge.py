@@ -67,6 +67,11 @@ class Scored:
         return log_error(self.predicted, self.measured)
 
     @property
+    def is_public(self) -> bool:
+        """Whether settings that users have describe the row."""
+        return self.run is not None and self.run.plan is not None
+
+    @property
     def parallelism(self) -> str:
         """Kind of parallelism that divides the model and its state."""
         if self.run is None:
@@ -240,6 +245,7 @@ def figures(judged: Judged) -> dict[str, Any]:
         "sweeps": len(judged.sweeps),
         "kendall_tau_median": quantile(taus, 0.5) if taus else None,
         "regret_median": quantile(regrets, 0.5) if regrets else None,
+        "regret_mean": sum(regrets) / len(regrets) if regrets else None,
         "each": [
             {"plans": sweep.plans, "kendall_tau": sweep.kendall_tau, "regret": sweep.regret, "fixed": sweep.fixed}
             for sweep in judged.sweeps
@@ -302,6 +308,7 @@ def _error_figures(judged: Judged, name: str) -> dict[str, Any]:
         "by_quality": _by(scored, lambda row: row.row.text("quality")),
         "by_network_known": _by(scored, lambda row: row.row.text("network_known") or "not given"),
         "by_precision": _by(scored, lambda row: row.row.text("precision_class") or "not given"),
+        "by_mapping": _by(scored, lambda row: "public settings" if row.is_public else "private mapping"),
     }
 
 

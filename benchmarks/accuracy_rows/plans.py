@@ -25,6 +25,7 @@ from .table import SkippedError
 
 if TYPE_CHECKING:
     from smp_advisor.cluster import Cluster
+    from smp_advisor.libraries import Plan
     from smp_advisor.libraries.state_bytes import StateBytes
     from smp_advisor.workload import Model
 
@@ -49,8 +50,8 @@ class Run:
     layout: Layout
     stage: int | None = None
     """The pipeline stage with measured memory; None for the largest."""
-    public: bool = False
-    """Whether job and layout come from settings that users have (`public_form`), not from the private mapping."""
+    plan: Plan | None = None
+    """Plan with the layout, if public settings describe the row (`public_form`); None for the private mapping."""
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -73,7 +74,8 @@ def run_of(row: Row) -> Run:
     stage = _stage(row, degrees.pipeline)
     form = public_form(row, model, cluster, job, degrees, column)
     if form is not None:
-        return Run(model, cluster, form[0], layout_of([form[1]], form[0], cluster), stage, public=True)
+        job, plan = form
+        return Run(model, cluster, job, layout_of([plan], job, cluster), stage, plan)
     return Run(model, cluster, job, _private_layout(row, job, degrees, column), stage)
 
 

@@ -27,7 +27,7 @@ def users_group(row: Row) -> str:
     if "smp v1" in framework:
         return "SMP v1"
     if "fsdp" in framework:
-        return "HF FSDP, offload" if "activation" in row.text("offload") else "HF FSDP"
+        return "Hugging Face, FSDP, offload" if "activation" in row.text("offload") else "Hugging Face, FSDP"
     return "other"
 
 

@@ -15,11 +15,12 @@ _TITLES = {
     "step_time_a100_h100": "Step time, A100 and H100, network known",
     "step_time_other": "Step time, other GPUs",
 }
-_BREAKDOWNS = ("by_gpu", "by_parallelism", "by_quality", "by_network_known", "by_precision")
+_BREAKDOWNS = ("by_mapping", "by_gpu", "by_parallelism", "by_quality", "by_network_known", "by_precision")
 
 
 def lines(result: dict[str, Any]) -> Iterator[str]:
     """Lines of the report."""
+    yield from _headlines(result["headlines"])
     for name, title in _TITLES.items():
         yield from _errors(title, result[name])
     for name, entry in result["extra"].items():
@@ -28,6 +29,27 @@ def lines(result: dict[str, Any]) -> Iterator[str]:
     yield from _fit(result["fit"])
     yield from _ranking(result["ranking"])
     yield from _max_batch(result["max_batch"])
+    yield ""
+    yield "Targets"
+    for target in result["targets"]:
+        word = "met" if target["met"] else "not met"
+        yield f"  {target['title']:64} {target['aim']:>18} {target['achieved']:>18}  {word}"
+
+
+def _headlines(entry: dict[str, Any]) -> Iterator[str]:
+    for key, title in (
+        ("left_out", "Step time, source left out of the fit"),
+        ("users", "Step time, users' code on AWS"),
+        ("residual", "Step time, residual of the fit"),
+    ):
+        if not entry[key]:
+            continue
+        yield ""
+        yield title
+        yield f"  {'':32}{'rows':>6}{'median':>9}{'p90':>9}{'bias':>9}"
+        for name in ("all", "public", "private", "each_source_once", "after_one_run"):
+            if name in entry[key]:
+                yield _line(name.replace("_", " "), entry[key][name])
 
 
 def _errors(title: str, entry: dict[str, Any]) -> Iterator[str]:

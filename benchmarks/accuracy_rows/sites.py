@@ -40,6 +40,8 @@ _ALIKE = 0.5
 _UNMODELED = 1.5
 """Factor of a row's noise in the fit: deviations of similar plans have the same cause and are not independent."""
 _TURNS = 12
+_KNOWN_ROWS = 8
+"""Rows that are drawn for every row as the known one of its site."""
 
 
 @dataclass(frozen=True)
@@ -135,25 +137,26 @@ class Linear:
         return Runs(self.left_out(rows.publications), rows.groups(), rows.kinds(), rows.publications)
 
     def after_one_run(self, groups: NDArray[np.str_]) -> Floats:
-        """Errors of the other rows of a site after one of its rows is known, with the group left out of the fit.
+        """Errors of rows after one other row of their site is known, with the group left out of the fit.
 
-        Shape (pairs,): every row of a site is the known one in turn. The known run moves the constants and the site's
-        effect as far as their prior without the group allows.
+        The known row is drawn, several times for every row; shape (pairs,). It moves the constants and the site's
+        effect as far as their distributions without the group allow.
         """
         pairs: list[float] = []
+        draw = np.random.default_rng(0)
         for name in np.unique(groups[self.fitted]):
             rows = np.flatnonzero((groups == name) & self.fitted)
             fitted = self.solve(self.fitted & (groups != name))
             left = self.errors[rows] + self.jacobian[rows] @ fitted.moves
+            same = self.rows.sites[rows][:, None] == self.rows.sites[rows][None, :]
             j = self.jacobian[rows]
-            known = j @ fitted.covariance @ j.T + fitted.between**2 * (
-                self.rows.sites[rows][:, None] == self.rows.sites[rows][None, :]
-            )
+            known = j @ fitted.covariance @ j.T + fitted.between**2 * same
             noise = float(np.median(fitted.noise[self.fitted])) ** 2
             for i in range(len(rows)):
-                same = self.rows.sites[rows] == self.rows.sites[rows[i]]
-                same[i] = False
-                pairs.extend(left[same] - known[same, i] / (known[i, i] + noise) * left[i])
+                others = np.setdiff1d(np.flatnonzero(same[i]), [i])
+                if len(others):
+                    other = draw.choice(others, _KNOWN_ROWS)
+                    pairs.extend(left[i] - known[i, other] / (known[other, other] + noise) * left[other])
         return np.array(pairs)
 
 

@@ -89,6 +89,10 @@ class Timed:
         """Group of stacks of every row."""
         return np.array([stack_group(run.job.stack) for row in self.rows if (run := row.run) is not None])
 
+    def public(self) -> NDArray[np.bool_]:
+        """Whether public settings describe the row."""
+        return np.array([row.run is not None and row.run.plan is not None for row in self.rows], dtype=bool)
+
     def pipelines(self) -> NDArray[np.str_]:
         """Pipeline degree of every row, as text."""
         degrees = [int(run.layout.pipeline_parallel_degree[0]) for row in self.rows if (run := row.run) is not None]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.accuracy_rows import predict
 from benchmarks.accuracy_rows.arithmetic import errors, kendall_tau, quantile, rate, regret
 from benchmarks.accuracy_rows.command import main
 from benchmarks.accuracy_rows.judge import figures
@@ -16,6 +17,7 @@ from benchmarks.accuracy_rows.models import model_of
 from benchmarks.accuracy_rows.optimizers import optimizer_column
 from benchmarks.accuracy_rows.plans import run_of
 from benchmarks.accuracy_rows.table import Row, SkippedError, TableError, read_table
+from smp_advisor import estimate
 from tests.benchmarks.rows import GPT, MEASURED, TIMED, row, score, table
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
@@ -376,7 +378,70 @@ def test_the_report_and_the_json(tmp_path, capsys):
         assert len(list(csv.DictReader(file))) == 3
 
 
+SHARDED = {
+    "shard_class": "zero3", "shard_degree": "16", "tp": "1", "pp": "1", "dp": "16", "precision_class": "bf16-mixed",
+    "attention_class": "flash", "framework": "PyTorch FSDP1, Hugging Face model", "instance_type": "p4d.24xlarge",
+}  # fmt: skip
+
+
+def test_rows_of_public_settings_are_scored_through_a_plan_and_others_are_labeled():
+    plain = run_of(row(**SHARDED))
+    assert plain.plan is not None
+    assert plain.plan.library == "fsdp"
+    # What the row is scored with is what a user's estimate shows.
+    shown = estimate(plain.model, plain.cluster, plain.job, plain.plan).step_seconds
+    assert sum(predict.step_seconds(plain).values()) == pytest.approx(shown)
+    divided = SHARDED | {"tp": "2", "dp": "8", "shard_degree": "8", "family": "llama", "ffn": "5504"}
+    assert run_of(row(**divided)).plan.library == "smp-v2"
+    assert run_of(row(**SHARDED | {"framework": "SageMaker SMP v1"})).plan.library == "smp-v1"
+    assert run_of(row(**SHARDED | {"shard_class": "none", "shard_degree": ""})).plan.library == "ddp"
+    # Megatron's pipeline, its distributed optimizer and DeepSpeed are none of the libraries.
+    for changes in ({}, SHARDED | {"shard_class": "zero1"}, SHARDED | {"framework": "DeepSpeed ZeRO-3"}):
+        assert run_of(row(**changes)).plan is None
+
+
+def test_habits_of_a_library_are_public_settings():
+    assert run_of(row(**SHARDED | {"framework": "Composer FSDP"})).job.loss == "fused"
+    recipe = SHARDED | {
+        "framework": "torchtune", "precision_class": "bf16-pure", "optimizer": "AdamW variant per recipe",
+        "num_microbatches": "1", "global_batch": "32", "shard_class": "none", "shard_degree": "",
+    }  # fmt: skip
+    job = run_of(row(**recipe)).job
+    assert (job.loss, job.state_precision, job.paged_optimizer) == ("chunked", "16-bit", True)
+    assert (job.optimizer, job.optimizer_step) == ("adam-8bit", "backward")
+    assert run_of(row(**SHARDED | {"framework": "litgpt"})).job.unsharded_accumulation
+
+
+def test_the_page_starts_with_sources_left_out_and_the_readme_has_its_lines(tmp_path):
+    paths = []
+    for folder, sources in (("dev", ("A", "B")), ("aws", ("C",))):
+        (tmp_path / folder).mkdir()
+        rows = [
+            TIMED | SHARDED | {"source": source, "step_time_s": str(5 + number), "id": f"{source}{number}"}
+            for source in sources
+            for number in range(3)
+        ]
+        paths.append(str(table(tmp_path / folder, "t.csv", rows)))
+    page, readme = tmp_path / "page.md", tmp_path / "readme.md"
+    readme.write_text(
+        "before\n<!-- accuracy, written by benchmarks/accuracy.py -->\nold\n<!-- end of accuracy -->\nafter\n"
+    )
+    assert main([*paths, "--page", str(page), "--readme", str(readme)]) == 0
+    text = page.read_text()
+    places = [text.index(f"| Step time, {title}") for title in ("source left", "users' code on AWS", "A100 and H100")]
+    assert places == sorted(places)
+    assert "| Step time, source left out of the fit, public settings | 6 |" in text
+    assert "| Step time, users' code on AWS, public settings | 3 |" in text
+    assert "## Targets" in text
+    lines = readme.read_text().splitlines()
+    assert (lines[0], lines[-1]) == ("before", "after")
+    assert "old" not in lines
+    assert all(line in text for line in lines[2:-2])
+
+
 def test_no_rows_at_all_is_a_result_too(tmp_path):
     found = figures(score(tmp_path, [TIMED | {"verified": "no"}]))
     assert found["step_time_a100_h100"]["rows"] == 0
-    assert found["ranking"] == {"sweeps": 0, "kendall_tau_median": None, "regret_median": None, "each": []}
+    assert found["ranking"] == {
+        "sweeps": 0, "kendall_tau_median": None, "regret_median": None, "regret_mean": None, "each": [],
+    }  # fmt: skip

@@ -1,0 +1,127 @@
+"""Figures of the step time for users: sources that were left out of the fit, and users' code on AWS."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs.intervals import step_time_factors
+from smp_advisor.errors import AdvisorError
+
+from .arithmetic import errors, rate
+from .quick import users_group
+from .spreads import coverage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from .plans import Run
+    from .sites import Linear
+
+    Floats = NDArray[np.float64]
+    Chosen = NDArray[np.bool_]
+
+__all__ = ["headlines"]
+
+_FACTOR_OF_TWO = float(np.log(2))
+
+
+def headlines(point: Linear) -> dict[str, Any]:
+    """Figures as plain data. Errors are natural logarithms of predicted over measured."""
+    rows, runs = point.rows, point.runs_left_out()
+    tuned, users = ~rows.users_code, rows.users_code
+    inside, public = coverage(runs), rows.public()
+    result: dict[str, Any] = {"left_out": {}, "users": {}, "residual": {}}
+    if tuned.any():
+        left = runs.errors
+        result["left_out"] = {
+            "all": _figures(left[tuned]),
+            "public": _figures(left[tuned & public]),
+            "private": _figures(left[tuned & ~public]),
+            "each_source_once": _figures(_medians(left[tuned], rows.publications[tuned])),
+            "after_one_run": _figures(point.after_one_run(rows.publications)),
+            "within": asdict(rate(int(inside[tuned].sum()), int(tuned.sum()))),
+            "sources": len(np.unique(rows.publications[tuned])),
+            "by_kind": _by(left, inside, tuned, rows.kinds()),
+            "by_stack": _by(left, inside, tuned, rows.groups()),
+            "by_source": _by(left, inside, tuned, rows.publications),
+        }
+        result["residual"] = {
+            "all": _figures(point.errors[tuned]),
+            "public": _figures(point.errors[tuned & public]),
+            "private": _figures(point.errors[tuned & ~public]),
+        }
+    if users.any():
+        result["users"] = _users(point, inside, public)
+    return result
+
+
+def _users(point: Linear, inside: Chosen, public: Chosen) -> dict[str, Any]:
+    rows, users, now = point.rows, point.rows.users_code, point.errors
+    groups, kinds = np.array([users_group(row.row) for row in rows.rows]), rows.kinds()
+    each = []
+    for index in np.flatnonzero(users):
+        scored = rows.rows[index]
+        run = scored.run
+        if run is None:
+            continue
+        low, high = step_time_factors(str(kinds[index]), run.job.stack)
+        each.append(
+            {
+                "id": scored.row.values.get("id", ""),
+                "source": scored.row.values.get("source", ""),
+                "group": str(groups[index]),
+                "model": scored.row.values.get("model", ""),
+                "gpus": f"{scored.row.text('gpus')} {scored.row.text('gpu')}",
+                "public": run.plan is not None,
+                "measured": scored.measured,
+                "predicted": scored.predicted,
+                "error": float(now[index]),
+                "within": bool(low <= scored.measured / scored.predicted <= high),
+                "cause": _cause(run) if abs(now[index]) > _FACTOR_OF_TWO else "",
+            }
+        )
+    return {
+        "all": _figures(now[users]),
+        "public": _figures(now[users & public]),
+        "private": _figures(now[users & ~public]),
+        "within": asdict(rate(sum(bool(row["within"]) for row in each), len(each))),
+        "within_source_left_out": asdict(rate(int(inside[users].sum()), int(users.sum()))),
+        "by_group": {str(name): _figures(now[users & (groups == name)]) for name in np.unique(groups[users])},
+        "each": each,
+    }
+
+
+def _cause(run: Run) -> str:
+    """First sentence of the estimate that warns about the plan's time; empty without one."""
+    if run.plan is None:
+        return ""
+    try:
+        found = estimate(run.model, run.cluster, run.job, run.plan)
+    except AdvisorError:
+        return ""
+    sentences: Iterable[str] = getattr(found, "warnings", ()) or found.assumptions
+    return next((text for text in sentences if "offload" in text.lower() and "measured" in text.lower()), "")
+
+
+def _by(values: Floats, inside: Chosen, chosen: Chosen, labels: NDArray[np.str_]) -> dict[str, Any]:
+    return {
+        str(name): {
+            **_figures(values[chosen & (labels == name)]),
+            "within": float(inside[chosen & (labels == name)].mean()),
+        }
+        for name in np.unique(labels[chosen])
+    }
+
+
+def _medians(values: Floats, groups: NDArray[np.str_]) -> Floats:
+    return np.array([np.median(values[groups == name]) for name in np.unique(groups)])
+
+
+def _figures(values: Floats) -> dict[str, Any]:
+    return asdict(errors([float(value) for value in values]))
