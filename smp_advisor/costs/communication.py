@@ -25,6 +25,7 @@ __all__ = [
     "all_to_all_seconds",
     "bus_bytes_per_second",
     "point_to_point_seconds",
+    "sharded_gather_seconds",
 ]
 
 _SMALL_MESSAGE_BYTES = 8 * 2**20
@@ -110,6 +111,30 @@ def all_gather_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride
     return where((members > 1) & (bytes_ > 0), time, 0.0)
 
 
+def sharded_gather_seconds(
+    cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats, *, two_level: Bools, overlapped: Bools
+) -> Floats:
+    """All-gather of the parameters of a sharding group whose full size is `bytes_`.
+
+    Parameters
+    ----------
+    two_level
+        Whether rings between nodes, one for each GPU of a node, gather a part on each GPU, and rings inside the nodes
+        then exchange the parts (Zhang et al. 2022, arXiv 2205.00119, section 3.3).
+    overlapped
+        Whether both happen at the same time (SMDDP), which is an assumption: its collectives have no published curve.
+    """
+    ring = all_gather_seconds(cluster, bytes_, members, stride)
+    levels = two_level | overlapped
+    if not anywhere(levels):
+        return ring
+    group = Group.of(cluster, members, stride)
+    between = all_gather_seconds(cluster, bytes_ / group.in_node, group.nodes, cluster.instance.gpus)
+    within = all_gather_seconds(cluster, bytes_, group.in_node, stride)
+    time = where(overlapped, maximum(between, within), between + within)
+    return where(levels & inverted(group.inside) & (group.in_node > 1), time, ring)
+
+
 def all_to_all_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:
     """All-to-all: every GPU sends (n - 1) / n of its `bytes_` to its group, in smaller messages than a ring's.
 
@@ -130,11 +155,10 @@ def all_to_all_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride
     return where((members > 1) & (bytes_ > 0), time, 0.0)
 
 
-def point_to_point_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:
-    """Slowest transfer of a pipeline of `members` stages, with adjacent stages `stride` ranks apart.
+def point_to_point_seconds(cluster: Cluster, bytes_: Floats, line: Group) -> Floats:
+    """Slowest transfer between adjacent stages of a pipeline.
 
-    Where the pipeline leaves the node, `stride` of its GPUs send together.
+    Where the pipeline leaves the node, all groups that share its network send together.
     """
-    group = Group.of(cluster, members, stride)
-    rate = where(group.inside, intra_rate(cluster, 2), network_rate(cluster, group.sharing))
+    rate = where(line.inside, intra_rate(cluster, 2), network_rate(cluster, line.sharing))
     return constant("communication.start_seconds") + quotient(bytes_, rate)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, bus_bytes_per_second
+from smp_advisor.costs.communication import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    bus_bytes_per_second,
+    sharded_gather_seconds,
+)
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.state import trained_parameters
 from smp_advisor.elementwise import anywhere, ceil, maximum, minimum, where
@@ -97,7 +102,14 @@ def data_parallel_seconds(
 
     # One all-gather per block: each has the start-up time of a collective.
     blocks = model.layer_count
-    gather = blocks * all_gather_seconds(cluster, state.gathered_bytes * local.total / blocks, world.shards, tp)
+    gather = blocks * sharded_gather_seconds(
+        cluster,
+        state.gathered_bytes * local.total / blocks,
+        world.shards,
+        tp,
+        two_level=layout.two_level_gather,
+        overlapped=layout.overlapped_gather,
+    )
     scatter = blocks * all_gather_seconds(cluster, gradient_bytes / blocks, world.shards, tp)
     across = all_reduce_seconds(
         cluster,

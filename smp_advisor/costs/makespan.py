@@ -74,11 +74,11 @@ def makespan_seconds(
         for index in {0, count - 1}:
             head = before + index * both[kind]
             tail = total - head - both[kind]
-            others = minimum(active, stages - position - index) - 1
-            first = maximum(tail - others * forward[kind], 0.0)
-            last = maximum(tail - others * backward[kind], 0.0)
+            behind = minimum(active, stages - position - index) - 1
+            first = maximum(tail - behind * forward[kind], 0.0)
+            last = maximum(tail - behind * backward[kind], 0.0)
             # With all microbatches in flight, the wait for the first one to return is also that for the last one.
-            wait = where(microbatches > others + 1, first + last, maximum(first, last))
+            wait = where(microbatches > behind + 1, first + last, maximum(first, last))
             span = maximum(span, head + microbatches * both[kind] + wait)
         before, position = before + count * both[kind], position + count
     together = minimum(maximum(layout.active_microbatches, 1), stages)

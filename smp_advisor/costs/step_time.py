@@ -10,13 +10,14 @@ from smp_advisor.costs.constants import constant
 from smp_advisor.costs.data_parallel import data_parallel_seconds
 from smp_advisor.costs.host import optimizer_host_seconds
 from smp_advisor.costs.host_copies import activation_copy_seconds, state_copy_seconds
+from smp_advisor.costs.links import Group
 from smp_advisor.costs.makespan import makespan_seconds, makespan_slots
 from smp_advisor.costs.partition import stage_kinds, stage_runs
 from smp_advisor.costs.passes import Passes, stage_passes
 from smp_advisor.costs.rates import memory_bandwidth
 from smp_advisor.costs.stack import stack_of
 from smp_advisor.costs.state import LocalParameters, local_parameters, owned_parameters
-from smp_advisor.elementwise import choose, largest, largest_index, maximum, where
+from smp_advisor.elementwise import anywhere, choose, largest, largest_index, maximum, root, where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,10 +62,13 @@ def step_seconds(
             _optimizer(cluster, layout, world, local),
             optimizer_host_seconds(model, layout, cluster.instance, job, stack_of(job, layout)),
         )
-        + constant("time.step_seconds"),
+        + where(layout.host_handover, constant("time.host_step_seconds"), constant("time.step_seconds")),
         "offload_seconds": activation_copy_seconds(model, cluster, layout, world, degree, compute)
         + state_copy_seconds(cluster, layout, world, local, compute),
     }
+    waiting = _host_floor(layout, sum(result.values(), 0.0))
+    part = "pipeline_bubble_seconds" if degree > 1 else "data_parallel_seconds"
+    result[part] = result[part] + waiting
     nodes = math.log2(max(cluster.nodes, 1))
     return {name: values * (1 + constant("time.straggler_per_doubling") * nodes) for name, values in result.items()}
 
@@ -76,6 +80,19 @@ def _chosen(kind: type[_Columns], every: Sequence[_Columns], index: Ints) -> _Co
     return kind(
         **{name: choose(index, [getattr(values, name) for values in every]) for name in kind.__dataclass_fields__}
     )
+
+
+def _host_floor(layout: Layout, seconds: Floats) -> Floats:
+    """Seconds that a step waits for hosts that coordinate the passes of stages and the gathers of shards (SMP v1).
+
+    Hosts and GPUs work side by side, so the longer of both decides. The step is the norm of order 4 of both: the work
+    of the GPUs also counts below the floor, and twice the floor is exceeded by 2 %.
+    """
+    coordinated = layout.host_handover & ((layout.pipeline_parallel_degree > 1) | (layout.shard_level >= 3))
+    if not anywhere(coordinated):
+        return 0.0
+    together = root(root(seconds**4 + constant("time.host_floor_seconds") ** 4))
+    return where(coordinated, together - seconds, 0.0)
 
 
 def _bubble(
@@ -91,12 +108,15 @@ def _bubble(
     # Every GPU of a tensor-parallel group has the same activations. Megatron and DeepSpeed send a part from each GPU;
     # the method of SMP v1 is not documented.
     parts = where(layout.host_handover, 1, layout.tensor_parallel_degree)
-    hop = constant("communication.handover_seconds") + point_to_point_seconds(
-        cluster,
-        world.bytes_per_element * width * world.microbatch_tokens / parts,
-        layout.pipeline_parallel_degree,
-        world.pipeline_stride,
+    group = Group.of(cluster, layout.pipeline_parallel_degree, world.pipeline_stride)
+    by_nccl = where(
+        group.inside,
+        constant("communication.handover_in_node_seconds"),
+        constant("communication.handover_seconds"),
     )
+    hop = where(
+        layout.host_handover, constant("communication.host_handover_seconds"), by_nccl
+    ) + point_to_point_seconds(cluster, world.bytes_per_element * width * world.microbatch_tokens / parts, group)
     # Every microbatch is transferred once in each direction. A stage waits for transfers while the pipeline fills and
     # drains. Otherwise they overlap with compute and slow it down.
     waiting = makespan_slots(layout) - layout.microbatches

@@ -20,15 +20,28 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["SHARDING_STRATEGIES", "PlanColumns", "decoded", "encoded"]
+__all__ = ["BACKENDS", "SHARDING_STRATEGIES", "PlanColumns", "decoded", "encoded"]
 
 SHARDING_STRATEGIES = ("full_shard", "shard_grad_op", "hybrid_shard", "_hybrid_shard_zero2")
 """FSDP's strategies; their positions are their codes in columns."""
 
+BACKENDS = ("nccl", "smddp")
+"""Libraries of collectives of SMP v2; their positions are their codes in columns."""
+
+
+def _unless_false(value: object) -> bool:
+    """Settings that are on unless they are False."""
+    return value is not False
+
+
 _CODES: dict[str, tuple[Callable[[Any], int], Callable[[int], Any]]] = {
     "activation_checkpointing": (checkpoint_code, checkpoint_strategy),
+    "ddp_dist_backend": (lambda backend: int(backend == "nccl"), ("auto", "nccl").__getitem__),
+    "distributed_backend": (BACKENDS.index, BACKENDS.__getitem__),
     "pipeline": (SCHEDULES.index, SCHEDULES.__getitem__),
+    "sdp_hierarchical_allgather": (_unless_false, bool),
     "sharding_strategy": (SHARDING_STRATEGIES.index, SHARDING_STRATEGIES.__getitem__),
+    "sm_activation_offloading": (_unless_false, bool),
 }
 
 

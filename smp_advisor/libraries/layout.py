@@ -116,6 +116,10 @@ class Layout:
     gather_after_step: Bools
     """Levels 1 and 2: whether updated parameters are gathered before the next forward pass starts, not during it
     (SMP v1; SMP documentation, Introduction to model parallelism)."""
+    two_level_gather: Bools
+    """Level 3: whether parameters are gathered between nodes, and then inside them (``sdp_hierarchical_allgather``)."""
+    overlapped_gather: Bools
+    """Level 3: whether they are gathered between nodes and inside them at the same time (SMDDP)."""
     prefetched_units: Ints
     """Level 3: blocks gathered at a time, including the running one; 0 if `max_live_parameters` limits them."""
     batch_samples: Ints
@@ -141,6 +145,9 @@ class Layout:
     offload_running: Bools
     """Whether offloading also moves the inputs of the running microbatch (SMP v2), except `activation_loading_horizon`
     of them; else those stay on the GPU."""
+    blocking_offload: Bools
+    """Whether offloading copies while the GPU waits, and also moves the head's weight and logits (PyTorch's
+    ``offload_wrapper``)."""
     activation_loading_horizon: Ints
     offload_state: Bools
     """Level 3: whether parameters, gradients and optimizer state are stored and updated in host memory (FSDP's
@@ -161,8 +168,8 @@ class Layout:
     @property
     def keeps_gathered(self) -> Bools:
         """Level 3: whether gathered blocks stay gathered from the forward to the backward pass (``shard_grad_op``)."""
-        kept: Bools = (self.prefetched_units == 0) & (self.max_live_parameters >= EVERYTHING)
-        return kept
+        unbounded: Bools = (self.prefetched_units == 0) & (self.max_live_parameters >= EVERYTHING)
+        return unbounded
 
     def __len__(self) -> int:
         return len(self.tensor_parallel_degree)

@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, all_to_all_seconds
+from smp_advisor.costs.communication import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    all_to_all_seconds,
+    sharded_gather_seconds,
+)
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.links import Group
 from tests.costs.shapes import P4D
@@ -87,3 +92,27 @@ def test_members_are_counted_where_they_are(members: int, stride: int) -> None:
     assert 1 <= group.nodes <= members
     assert group.nodes * group.in_node >= members or group.inside
     assert (group.nodes == 1) >= bool(group.inside)
+
+
+@given(st.floats(1e5, 1e10), st.sampled_from([2, 4, 16, 64]), st.sampled_from([P4D, P5]))
+def test_two_levels_spare_small_gathers_most_hops(size: float, nodes: int, name: str) -> None:
+    cluster = Cluster(name, nodes)
+
+    def seconds(*, two_level: bool, overlapped: bool) -> float:
+        return float(sharded_gather_seconds(cluster, size, 8 * nodes, 1, two_level=two_level, overlapped=overlapped))
+
+    ring, two = seconds(two_level=False, overlapped=False), seconds(two_level=True, overlapped=False)
+    together = seconds(two_level=True, overlapped=True)
+    assert ring == all_gather_seconds(cluster, size, 8 * nodes, 1)
+    assert together <= two
+    if size < 1e7 and nodes >= 16:
+        assert two < 0.7 * ring
+    # A node receives what the other nodes have. A ring also carries its own shards around it.
+    if size > 5e9 and nodes >= 16:
+        assert together == pytest.approx(ring, rel=0.2)
+
+
+def test_gathers_within_a_node_have_one_level() -> None:
+    cluster = Cluster(P4D, 4)
+    ring = all_gather_seconds(cluster, 1e8, 8, 1)
+    assert sharded_gather_seconds(cluster, 1e8, 8, 1, two_level=True, overlapped=True) == ring

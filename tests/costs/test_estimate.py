@@ -58,7 +58,7 @@ def peak(value: Estimate) -> float:
 @given(st.lists(plans(), min_size=1, max_size=6))
 def test_alone_among_many_and_as_columns_are_the_same(some: list[Plan]) -> None:
     many = estimate_many(MODEL, CLUSTER, JOB, some)
-    layout = layout_of(some, JOB)
+    layout = layout_of(some, JOB, CLUSTER)
     columns = memory_columns(MODEL, CLUSTER, JOB, layout)
     seconds = sum(seconds_columns(MODEL, CLUSTER, JOB, layout).values(), np.zeros(len(some)))
     totals = columns.peak_bytes / 2**30

@@ -218,3 +218,67 @@ def test_keeping_parameters_gathered_wins_where_communication_is_visible(keeping
     )
     assert fast.fits
     assert fast.step_seconds < slow.step_seconds
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "shards", "floor"), [(8, 1, 1, False), (8, 2, 1, True), (1, 1, 2, True)]
+)
+def test_hosts_that_coordinate_every_pass_set_a_floor(tensor: int, pipeline: int, shards: int, floor: bool) -> None:
+    """SMP v1 on two p4d: steps of small workloads took a second with a pipeline or sharded data parallelism."""
+    model, cluster, job = gpt(layers=24, hidden=1024, heads=16), Cluster(P4D, 2), Job(sequence_length=128)
+    plan = Plan(
+        tensor_parallel_degree=tensor,
+        pipeline_parallel_degree=pipeline,
+        sharded_data_parallel_degree=shards,
+        batch_size=4,
+        fp16=True,
+    )
+    small, more = (estimate(model, cluster, job, replace(plan, batch_size=batch)).step_seconds for batch in (4, 8))
+    assert (small > 0.9) == floor
+    assert more > small
+    # A step far above the floor does not wait for the hosts.
+    long = replace(plan, batch_size=8192)
+    with overriding({"time.host_floor_seconds": 1e-6}):
+        unlimited = estimate(model, cluster, job, long).step_seconds
+    assert unlimited > 3
+    assert estimate(model, cluster, job, long).step_seconds < 1.02 * unlimited
+
+
+def test_a_hand_over_costs_more_where_hosts_coordinate_it() -> None:
+    names = ("handover_in_node", "handover", "host_handover")
+    seconds = [constant(f"communication.{name}_seconds") for name in names]
+    assert seconds == sorted(seconds)
+    model, job = gpt(layers=24, hidden=1024, heads=16), Job(sequence_length=128)
+    columns = {"pipeline_parallel_degree": 4, "microbatches": 4, "active_microbatches": 4}
+    bubbles = [
+        seconds_columns(
+            model, Cluster(P4D, 1), job, Layout.of_columns(amp(job), batch_samples=4, host_handover=host, **columns)
+        )["pipeline_bubble_seconds"]
+        for host in (False, True)
+    ]
+    assert np.all(bubbles[0] < bubbles[1])
+
+
+def test_copies_of_pytorchs_offloading_are_never_hidden() -> None:
+    """A 7B at 4,096 tokens: 1.1 GB of inputs, 0.4 GB of the head's weight, 1.7 GB of logits, each way."""
+    model = Model.from_shape(layers=32, hidden=4096, heads=32, vocab=50_432, family="llama", ffn=11_008)
+    job, cluster = Job(sequence_length=4096, precision="bf16", attention="fused"), Cluster("ml.p5.48xlarge", 4)
+    waits = [
+        seconds_columns(
+            model,
+            cluster,
+            job,
+            Layout.of_columns(
+                amp(job),
+                shard_level=3,
+                checkpoint_layers=1,
+                offload_activations=True,
+                offload_running=True,
+                blocking_offload=blocking,
+            ),
+        )["offload_seconds"]
+        for blocking in (False, True)
+    ]
+    moved = 2 * 3.2e9 / (cluster.instance.host_link_gb_per_s * 1e9)
+    assert waits[0] == 0
+    assert waits[1] == pytest.approx(moved, rel=0.1)

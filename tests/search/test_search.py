@@ -110,7 +110,7 @@ def test_alternatives_name_each_combination_once_and_say_why_it_lost(model: Mode
     assert table["why"].str.endswith(".").all()
     fits = table["tokens_per_second"].notna()
     assert (table.loc[fits, "fit_probability"] >= 0.95).all()
-    slower = table[table["why"].str.contains("slower")]
+    slower = table[table["why"].str.fullmatch(r"\d+ % slower\.")]
     assert (slower["tokens_per_second"] < 0.97 * table["tokens_per_second"].iloc[0]).all()
     usable = CLUSTER.instance.usable_gpu_memory_gib
     assert (table["headroom_gib"] == usable - table["needed_gib"]).all()

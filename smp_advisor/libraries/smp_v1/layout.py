@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["layout"]
 
 
-def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
+def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
     """Columns of the cost model for columns of plans."""
     tensor, pipeline = plans["tensor_parallel_degree"], plans["pipeline_parallel_degree"]
     shards, microbatches, active = (
@@ -48,10 +48,21 @@ def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
         split_checkpoints=(plans["optimize"] == "memory") & (tensor > 1),
         max_live_parameters=_or_default(plans, "sdp_max_live_parameters"),
         reduce_bucket_elements=_or_default(plans, "sdp_reduce_bucket_size"),
+        two_level_gather=plans["sdp_hierarchical_allgather"],
+        overlapped_gather=_own_gather(cluster) & (plans["ddp_dist_backend"] == 0),
         host_handover=True,
         gather_after_step=True,
         spread_placement=plans["placement_strategy"] == "spread",
     )
+
+
+_OWN_GATHER_INSTANCE = "ml.p4d.24xlarge"
+"""Instance on which ``ddp_dist_backend="auto"`` uses SMDDP's all-gather, across nodes (documentation of the library's
+sharded data parallelism; from version 1.13)."""
+
+
+def _own_gather(cluster: Cluster | None) -> bool:
+    return cluster is not None and cluster.nodes > 1 and cluster.instance.name == _OWN_GATHER_INSTANCE
 
 
 def _or_default(plans: PlanColumns, name: str) -> Floats:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.elementwise import where
+from smp_advisor.elementwise import inverted, where
+from smp_advisor.libraries.columns import BACKENDS
 from smp_advisor.libraries.fsdp.layout import prefetched_units
 from smp_advisor.libraries.layout import EVERYTHING, Layout, checkpoint_columns
 from smp_advisor.libraries.schema import default_of
@@ -49,5 +50,7 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
         **checkpoint_columns(plans["activation_checkpointing"]),
         offload_activations=plans["offload_activations"],
         offload_running=True,
+        blocking_offload=plans["offload_activations"] & inverted(plans["sm_activation_offloading"]),
+        overlapped_gather=plans["distributed_backend"] == BACKENDS.index("smddp"),
         activation_loading_horizon=where(horizon == 0, default_of("activation_loading_horizon", "smp-v2"), horizon),
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SmpV2Plan"]
 
-_BROKEN_OFFLOADING = "2.2.0"
+BROKEN_OFFLOADING = "2.2.0"
 """Release notes of 2.2.0: the library's own activation offloading does not work, PyTorch's does."""
 
 
@@ -65,7 +65,7 @@ class SmpV2Plan(Plan):
 
     def _complete(self) -> None:
         if self.sm_activation_offloading is None or self.offload_activations is False:
-            own = self.offload_activations is True and self.version != _BROKEN_OFFLOADING
+            own = self.offload_activations is True and self.version != BROKEN_OFFLOADING
             object.__setattr__(self, "sm_activation_offloading", own)
 
     def _without_effect(self) -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.libraries import axes
 from smp_advisor.libraries.axes import technique_degrees
+from smp_advisor.libraries.columns import encoded
 from smp_advisor.libraries.smp_v2.mismatches import SMDDP_INSTANCES
+from smp_advisor.libraries.smp_v2.plan import BROKEN_OFFLOADING
 from smp_advisor.libraries.space import Space
 from smp_advisor.libraries.version import default_version
 
@@ -30,6 +31,7 @@ _FIELDS = (
     "gradient_accumulation_steps",
     "activation_checkpointing",
     "offload_activations",
+    "distributed_backend",
 )
 """Fields that the search varies. Other pinned fields are passed to the plan."""
 
@@ -47,20 +49,15 @@ def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> 
         "precision": job.precision,
         "fp8": job.fp8,
         "delayed_parameter_initialization": model.parameter_count >= _DELAYED_FROM,
+        "sm_activation_offloading": pins.get("version", default_version("smp-v2")) != BROKEN_OFFLOADING,
         **{name: value for name, value in pins.items() if name not in _FIELDS},
     }
-    smddp = cluster.instance.name in SMDDP_INSTANCES and cluster.nodes > 1
-    blocks = _blocks(model, cluster, job, pins)
-    return Space.of_blocks("smp-v2", cluster, job, _FIELDS, blocks, shared, finish=partial(_with_backend, smddp=smddp))
-
-
-def _with_backend(settings: dict[str, Any], *, smddp: bool) -> dict[str, Any]:
-    # Tensor parallelism alone works with NCCL only (release notes of 2.0.0).
-    return {**settings, "distributed_backend": "smddp" if smddp and settings["hybrid_shard_degree"] > 1 else "nccl"}
+    return Space.of_blocks("smp-v2", cluster, job, _FIELDS, _blocks(model, cluster, job, pins), shared)
 
 
 def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Blocks of plans with the same degrees."""
+    smddp = cluster.instance.name in SMDDP_INSTANCES and cluster.nodes > 1
     choices = axes.memory_choices([False, "each"], pins)
     for tp, cp, ep, shards in _degrees(model, cluster, job, pins):
         pairs = axes.accumulated_batches(job, model, cluster.gpus // (tp * cp), pins)
@@ -76,6 +73,10 @@ def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -
                 "gradient_accumulation_steps": rows[:, 1],
                 "activation_checkpointing": rows[:, 2],
                 "offload_activations": rows[:, 3].astype(bool),
+                # Tensor parallelism alone works with NCCL only (release notes of 2.0.0).
+                "distributed_backend": encoded(
+                    "distributed_backend", pins.get("distributed_backend", "smddp" if smddp and shards > 1 else "nccl")
+                ),
             },
         )
 
