@@ -58,6 +58,8 @@ def as_html(report: Report) -> str:
             '<details><summary style="cursor:pointer">Not checked, because it could not be followed'
             f" ({len(report.unresolved)})</summary><ul>{rows}</ul></details>"
         )
+    if report.coverage is not None:
+        parts.append(f'<div data-smp-coverage="">{"".join(_paragraphs(report.coverage.lines))}</div>')
     if report.diff:
         parts.append(
             '<details open><summary style="cursor:pointer"><strong>Corrected</strong></summary>'

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
+    from smp_advisor.findings.coverage import Coverage
     from smp_advisor.findings.finding import Finding, Severity, Unresolved
 
 __all__ = ["Report"]
@@ -20,6 +21,8 @@ class Report(Sequence["Finding"]):
     findings: tuple[Finding, ...]
     unresolved: tuple[Unresolved, ...]
     path: str
+    coverage: Coverage | None = field(default=None, kw_only=True)
+    """Parts of the script that the check saw, and its assumptions."""
 
     @overload
     def __getitem__(self, index: int) -> Finding: ...
@@ -77,6 +80,8 @@ class Report(Sequence["Finding"]):
             "findings": [finding.plain() for finding in self.findings],
             "unresolved": [asdict(note) for note in self.unresolved],
         }
+        if self.coverage is not None:
+            data["coverage"] = self.coverage.plain()
         return json.dumps(data, indent=2, ensure_ascii=False)
 
     def to_sarif(self) -> str:

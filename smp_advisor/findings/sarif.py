@@ -33,6 +33,7 @@ def as_sarif(report: Report) -> dict[str, Any]:
                         "rules": [_rule(identifier) for identifier in used],
                     }
                 },
+                **({"properties": {"coverage": report.coverage.plain()}} if report.coverage is not None else {}),
                 "columnKind": "unicodeCodePoints",
                 "results": [_result(finding, used.index(finding.id)) for finding in report.findings],
                 "invocations": [

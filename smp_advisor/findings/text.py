@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from smp_advisor.findings.finding import Finding
     from smp_advisor.findings.report import Report
 
-__all__ = ["as_text", "counts"]
+__all__ = ["as_text", "counts", "statement"]
 
 _WIDTH = 100
 _LONGEST_LINE = 160
@@ -23,10 +23,19 @@ def as_text(report: Report) -> str:
     if report.unresolved:
         notes = [f"  {note.path}:{note.line}: {_plain(note.what)}" for note in report.unresolved]
         parts.append("\n".join(["Not checked, because it could not be followed:", *notes]))
-    parts.append(counts(report))
+    parts.append("\n".join([counts(report), *(f"  {_plain(line)}" for line in statement(report))]))
     if report.diff:
         parts.append("\n".join([f"Corrected:\n{report.diff}", *report.outcome]))
     return "\n\n".join(parts)
+
+
+def statement(report: Report) -> list[str]:
+    """Lines on what the check saw, assumed and did not follow."""
+    if report.coverage is None:
+        return []
+    open_places = len(report.unresolved)
+    note = f"Not followed: {open_places} place{'s' if open_places > 1 else ''}, listed above."
+    return [*report.coverage.lines, *([note] if open_places else [])]
 
 
 def counts(report: Report) -> str:

@@ -6,12 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.reading.functions import FUNCTIONS, call_method, dictionary
-from smp_advisor.reading.names import LAUNCHERS, NAMESPACES, TRANSPARENT
+from smp_advisor.reading.imports import load_module
+from smp_advisor.reading.launching import launch
+from smp_advisor.reading.names import COMMAND_LINES, NAMESPACES, TRANSPARENT
 from smp_advisor.reading.places import attribute
 from smp_advisor.reading.values import (
+    Argument,
     Class,
     Collection,
     Constant,
+    Entry,
     External,
     Function,
     Instance,
@@ -32,12 +36,15 @@ if TYPE_CHECKING:
 
 __all__ = ["known_result", "step_mark"]
 
+_OF_CLASSES = {"torch.optim": "SelectedOptimizer", "torch.optim.lr_scheduler": "SelectedScheduler"}
+"""Modules of classes that scripts choose by name, with a name for the chosen class."""
+
 
 def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
     """The result of a call of something external."""
     first = event.arguments[0] if event.arguments else None
-    if event.name in LAUNCHERS and isinstance(first, Function):
-        run.enter(first, {})
+    if (launched := launch(run, event)) is not None:
+        return launched if event.name in COMMAND_LINES else Result(event)
     mark = step_mark(External(event.name), event.node.func) if event.name else step_mark(target, event.node.func)
     if mark is not None and isinstance(first, Function):
         return replace(first, step=mark)
@@ -47,6 +54,12 @@ def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
         return _partial(event, first)
     if event.name == "getattr" and len(event.arguments) > 1:
         return _attribute(run, frame, event)
+    if event.name in ("importlib.import_module", "__import__"):
+        return _module(run, frame, event)
+    if event.name == "hydra.utils.instantiate":
+        return _configured(run, event)
+    if event.name in ("globals", "locals") and not run.computes:
+        return _functions_here(frame)
     if event.name == "setattr" and len(event.arguments) == 3:
         _set(run, event)
     return _data(run, event, first) or Result(event)
@@ -101,10 +114,48 @@ def _attribute(run: Run, frame: Frame, event: Call) -> Value:
     """``getattr(object, "name")``, or the default in the third argument."""
     names = [option.value for option in options(event.arguments[1]) if isinstance(option, Constant)]
     if not names or not all(isinstance(name, str) for name in names):
-        return Result(event)
+        return _chosen(event) or Result(event)
     values = [attribute(run, frame, owner, name, event.node) for name in names for owner in options(event.arguments[0])]
     data = all(isinstance(value, (Constant, Mapping, Collection)) for value in values)
     return choice(*values, *([] if data else event.arguments[2:3]))
+
+
+def _functions_here(frame: Frame) -> Mapping:
+    """The functions and classes in ``globals()``. Other names can change in functions."""
+    names = frame.module.scope.names.items()
+    return Mapping(
+        {name: Entry(value) for name, value in names if isinstance(value, (Function, Class))}, None, "other names"
+    )
+
+
+def _chosen(event: Call) -> Value | None:
+    """``getattr(torch.optim, name)`` with a name that is not known: an optimizer by the default of its option."""
+    owner, name = event.arguments[:2]
+    if not isinstance(owner, External) or owner.path not in _OF_CLASSES:
+        return None
+    default = name.default.value if isinstance(name, Argument) and isinstance(name.default, Constant) else None
+    return External(f"{owner.path}.{default if isinstance(default, str) else _OF_CLASSES[owner.path]}")
+
+
+def _configured(run: Run, event: Call) -> Value:
+    """``hydra.utils.instantiate(config, model.parameters())`` is an optimizer; other objects are not known."""
+    parts = [*event.arguments[1:], *event.keywords.values()]
+    if any(isinstance(part, Result) and part.call.method == "parameters" for part in parts):
+        event.name = f"torch.optim.{_OF_CLASSES['torch.optim']}"
+        return Result(event)
+    what = "A configuration file names the class of this object, which is not followed."
+    run.unresolved.append(event.module.source.unresolved(event.node.lineno, what))
+    return Result(event)
+
+
+def _module(run: Run, frame: Frame, event: Call) -> Value:
+    """The module that ``importlib.import_module`` or ``__import__`` imports."""
+    name = event.arguments[0] if event.arguments else None
+    if isinstance(name, Constant) and isinstance(name.value, str) and name.value.replace(".", "").isidentifier():
+        return load_module(run, frame, name.value, event.node)
+    what = "The name of this module is computed, and the module is not followed."
+    run.unresolved.append(event.module.source.unresolved(event.node.lineno, what))
+    return Result(event)
 
 
 def _set(run: Run, event: Call) -> None:

@@ -37,7 +37,7 @@ from smp_advisor.reading.values import (
 if TYPE_CHECKING:
     from smp_advisor.reading.run import Run
 
-__all__ = ["call", "enter"]
+__all__ = ["call", "defaults", "enter"]
 
 _STEPS_OF_A_CALL = 40
 """Steps that take as long as the call of a function."""
@@ -96,7 +96,7 @@ def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
     node = function.node
     scope = Scope(function.scope)
     inner = Frame(function.module, scope, function)
-    defaults = _defaults(run, function)
+    default_values = defaults(run, function)
     spec = (*node.args.kwonlyargs, node.args.vararg, node.args.kwarg)
     for parameter in (*function.positional, *(argument.arg for argument in spec if argument is not None)):
         if parameter in bound:
@@ -104,7 +104,7 @@ def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
             continue
         # If nobody here calls the function, the default is one possibility.
         unknown = Unknown(f"{parameter} is not passed" if run.reached else f"it is an argument of {function.name}")
-        default = defaults.get(parameter, unknown)
+        default = default_values.get(parameter, unknown)
         scope.names[parameter] = default if run.reached else choice(default, unknown)
     run.followed[node] += 1
     run.count(_STEPS_OF_A_CALL)
@@ -223,7 +223,8 @@ def _outputs(returned: Value, event: Call) -> Value:
     return choice(*results)
 
 
-def _defaults(run: Run, function: Function) -> dict[str, Value]:
+def defaults(run: Run, function: Function) -> dict[str, Value]:
+    """Defaults of the parameters of `function`, by name."""
     spec = function.node.args
     outside = Frame(function.module, function.scope)
     nodes = dict(zip(reversed(function.positional), reversed(spec.defaults), strict=False))

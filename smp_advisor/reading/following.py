@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from smp_advisor.reading.calls import call, enter
+from smp_advisor.reading.calls import call, defaults, enter
 from smp_advisor.reading.data import from_plain
 from smp_advisor.reading.expressions import evaluate
+from smp_advisor.reading.launching import follow_entries
 from smp_advisor.reading.module import ScriptError, parse
 from smp_advisor.reading.run import Frame, Run
 from smp_advisor.reading.statements import execute, follow_the_rest
@@ -30,6 +31,7 @@ def follow(
     variables: Mapping[str, Any] | None = None,
     texts: Mapping[Path, Source] | None = None,
     concerns: Callable[[Run, Function], bool] = lambda _run, _function: True,
+    is_entry: Callable[[Run], bool] = lambda _run: False,
 ) -> Run:
     """Follow the text of a script or cell, and the modules next to its file.
 
@@ -45,6 +47,8 @@ def follow(
         Modules that are taken from here instead of their files.
     concerns
         Which functions are followed that running the file does not call.
+    is_entry
+        Whether other files call the functions of this file that no line of it names.
 
     Raises
     ------
@@ -58,13 +62,14 @@ def follow(
     module.scope.names |= {name: from_plain(value) for name, value in (variables or {}).items()}
     run = Run(computes=computes, texts=dict(texts or {}))
     run.evaluate, run.execute = partial(evaluate, run), partial(execute, run)
-    run.call, run.enter = partial(call, run), partial(enter, run)
+    run.call, run.enter, run.defaults = partial(call, run), partial(enter, run), partial(defaults, run)
     run.trace.modules.append(module)
     for line, why in source.skipped if source.cells else ():
         run.unresolved.append(source.unresolved(line, f"This cell is not Python ({why}): left out."))
     try:
         run.execute(Frame(module, module.scope), module.tree.body)
         run.guards.clear()
+        follow_entries(run, lambda: is_entry(run))
         follow_the_rest(run, lambda function: concerns(run, function))
     except RecursionError:
         raise ScriptError(f"{source.path} cannot be read: its expressions are nested too deeply.") from None

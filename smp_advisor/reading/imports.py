@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from smp_advisor.reading.module import Module
     from smp_advisor.reading.run import Run
 
-__all__ = ["bind_import"]
+__all__ = ["bind_import", "load_module"]
 
 _MOST_MODULES = 60
 
@@ -51,6 +51,11 @@ def bind_import(run: Run, frame: Frame, node: ast.Import | ast.ImportFrom) -> No
         run.bind(frame, alias.asname or alias.name, _member(run, frame, base, alias.name, local, node))
 
 
+def load_module(run: Run, frame: Frame, dotted: str, node: ast.expr) -> Value:
+    """The module that an expression imports by its name."""
+    return _load(run, frame, dotted, node) or External(canonical(dotted))
+
+
 def _member(run: Run, frame: Frame, base: str, name: str, local: LocalModule | None, node: ast.stmt) -> Value:
     if local is not None and (member := local.module.scope.find(name)) is not None:
         return member
@@ -70,7 +75,7 @@ def _bind_all(run: Run, frame: Frame, node: ast.ImportFrom, local: LocalModule |
     run.unresolved.append(frame.module.source.unresolved(node.lineno, what))
 
 
-def _load(run: Run, frame: Frame, dotted: str, node: ast.stmt) -> LocalModule | None:
+def _load(run: Run, frame: Frame, dotted: str, node: ast.stmt | ast.expr) -> LocalModule | None:
     path = _file(frame.module, dotted)
     if path is None:
         return None
@@ -81,7 +86,7 @@ def _load(run: Run, frame: Frame, dotted: str, node: ast.stmt) -> LocalModule | 
     return _follow(run, frame, path, node)
 
 
-def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt) -> LocalModule | None:
+def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt | ast.expr) -> LocalModule | None:
     try:
         module = parse(run.texts.get(path) or read(path), entry=False, directory=path.parent)
     except AdvisorError as error:

@@ -5,11 +5,24 @@ from __future__ import annotations
 import tomllib
 from importlib.resources import files
 
-__all__ = ["ITERATORS", "LAUNCHERS", "LEAVING", "NAMESPACES", "TRANSPARENT", "canonical"]
+__all__ = [
+    "COMMANDS",
+    "COMMAND_LINES",
+    "ITERATORS",
+    "LAUNCHED",
+    "LAUNCHERS",
+    "LEAVING",
+    "NAMESPACES",
+    "TRANSPARENT",
+    "canonical",
+]
 
 _DATA = tomllib.loads((files("smp_advisor.reading") / "names.toml").read_text(encoding="utf-8"))
 _PREFIXES: dict[str, str] = _DATA["prefixes"]
 LAUNCHERS = frozenset(_DATA["functions"]["launchers"])
+LAUNCHED = tuple(_DATA["functions"]["launched"])
+COMMAND_LINES = frozenset(_DATA["functions"]["command_lines"])
+COMMANDS = frozenset(_DATA["functions"]["commands"])
 TRANSPARENT = frozenset(_DATA["functions"]["transparent"])
 ITERATORS = frozenset(_DATA["functions"]["iterators"])
 LEAVING = frozenset(_DATA["functions"]["leaving"])

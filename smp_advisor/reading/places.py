@@ -11,6 +11,7 @@ from smp_advisor.reading.names import ITERATORS, canonical
 from smp_advisor.reading.operators import is_index
 from smp_advisor.reading.trace import Store, Use
 from smp_advisor.reading.values import (
+    Argument,
     Choice,
     Class,
     Collection,
@@ -24,6 +25,7 @@ from smp_advisor.reading.values import (
     Mapping,
     Member,
     Operation,
+    Partial,
     Result,
     StepOutput,
     Unknown,
@@ -91,7 +93,19 @@ def item(owner: Value, key: Value) -> Value:
         return part
     if isinstance(owner, StepOutput):
         return StepOutput(item(owner.of, key), owner.call)
-    return Item(owner, key)
+    return _of_registry(owner, key) or Item(owner, key)
+
+
+def _of_registry(owner: Value, key: Value) -> Value | None:
+    """One of the functions in a dictionary, under a key that is not known: ``TASKS[args.task]``."""
+    if not isinstance(owner, Mapping) or isinstance(key, Constant):
+        return None
+    values = list(owner.values().values())
+    chosen = owner.get(key.default.value) if isinstance(key, Argument) and isinstance(key.default, Constant) else None
+    if chosen is not None:
+        values = [chosen, *(value for value in values if value is not chosen)]
+    callables = values and all(isinstance(value, (Function, Class, External, Partial)) for value in values)
+    return choice(*values, why="the key is not known") if callables else None
 
 
 def _slice(owner: Value, bounds: tuple[Value, ...]) -> Value | None:

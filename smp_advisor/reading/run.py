@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Frame", "Leaving", "Run", "TooLongError"]
 
-_MAX_DEPTH = 16
+_MAX_DEPTH = 40
 """Calls within calls that are followed."""
 _MAX_CALLS_OF_ONE = 3
 """Times that one function of a script is followed; later calls have the result of the last one."""
@@ -62,6 +62,8 @@ class Run:
     """Value of a call."""
     enter: Callable[[Function, dict[str, Value]], Value] = field(init=False)
     """Result of a function with its parameters bound."""
+    defaults: Callable[[Function], dict[str, Value]] = field(init=False)
+    """Defaults of the parameters of a function."""
     computes: bool = False
     """Whether loops and functions are followed as often as they run, for cells that configure a job.
 
@@ -114,7 +116,14 @@ class Run:
         """Whether a call of `function` is followed once more."""
         # Under a condition that is not known, a function that calls itself would never end.
         again = any(running.node is function.node for running in self.functions)
-        if len(self.functions) >= _MAX_DEPTH or (again and (self.doubts or not self.computes)):
+        if len(self.functions) >= _MAX_DEPTH:
+            note = function.module.source.unresolved(
+                function.node.lineno,
+                f"{function.name} is called within {_MAX_DEPTH} other calls, and not followed there.",
+            )
+            self.unresolved += [] if note in self.unresolved else [note]
+            return False
+        if again and (self.doubts or not self.computes):
             return False
         return self.computes or self.followed[function.node] < _MAX_CALLS_OF_ONE
 

@@ -9,6 +9,7 @@ from smp_advisor.reading.branches import ABSENT, Changes, joined
 from smp_advisor.reading.builtins import step_mark
 from smp_advisor.reading.data import MAX_ITEMS, element_values
 from smp_advisor.reading.imports import bind_import
+from smp_advisor.reading.launching import is_command
 from smp_advisor.reading.names import LEAVING
 from smp_advisor.reading.operators import compare, compute, truth
 from smp_advisor.reading.places import bind_target, element, set_attribute
@@ -58,10 +59,6 @@ def execute(run: Run, frame: Frame, statements: list[ast.stmt]) -> Leaving:
 
 def follow_the_rest(run: Run, concerns: Callable[[Function], bool]) -> None:
     """Follow functions that the file does not call, because other code can call them."""
-    for function in tuple(run.trace.functions):
-        # The compiler's runtime calls this one, once per worker.
-        if function.name == "_mp_fn" and not run.followed[function.node]:
-            run.enter(function, {})
     run.reached = False
     position = 0
     while position < len(run.trace.functions):
@@ -134,6 +131,8 @@ def _function(run: Run, frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionD
     for decorator in reversed(node.decorator_list):
         value = run.evaluate(frame, decorator)
         function.step = function.step or step_mark(value, decorator) or _mark_by(run, value, function)
+        if is_command(value):
+            run.trace.commands.append(function)
         name = value.path if isinstance(value, External) else ""
         function.static = function.static or name == "staticmethod"
         function.is_property = function.is_property or name in ("property", "functools.cached_property")

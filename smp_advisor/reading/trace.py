@@ -147,6 +147,10 @@ class Trace:
     """Calls that declare command-line options, by attribute."""
     classes: list[Class] = field(default_factory=list)
     functions: list[Function] = field(default_factory=list)
+    commands: list[Function] = field(default_factory=list)
+    """Functions whose decorator makes them commands."""
+    assumed_entries: list[Function] = field(default_factory=list)
+    """Functions that are followed as if another file called them."""
     instances: list[Instance] = field(default_factory=list)
     modules: list[Module] = field(default_factory=list)
     imports: list[tuple[Module, ast.stmt, str]] = field(default_factory=list)

@@ -11,6 +11,7 @@ from smp_advisor.findings.report import Report
 from smp_advisor.reading.edits import changed, complete, diff
 from smp_advisor.reading.notebooks import cell_changes
 from smp_advisor.reading.source import read
+from smp_advisor.scripts.coverage import coverage
 from smp_advisor.scripts.following import follow
 from smp_advisor.scripts.judging import judge
 from smp_advisor.scripts.settings import from_plan
@@ -97,7 +98,7 @@ def check_source(
             budget -= len(hit.module.source.text) if changes else 0
             fix = _fix(hit.module, description, changes)
             findings.append(replace(finding, fix=fix, unfixed="" if fix else _why_not(hit, changes)))
-    return Report(tuple(findings), tuple(context.unresolved), source.path)
+    return Report(tuple(findings), tuple(context.unresolved), source.path, coverage=coverage(context))
 
 
 def _fix(module: Module, description: str, changes: list[Edit | None]) -> Fix | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import TYPE_CHECKING
 
+from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.registry import LIBRARIES, get_library
 from smp_advisor.reading.following import follow as read_through
 from smp_advisor.reading.run import TooLongError
+from smp_advisor.reading.source import read
 from smp_advisor.scripts.back_ends import BACK_ENDS
 from smp_advisor.scripts.context import Context, Libraries
 from smp_advisor.scripts.settings import with_script
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.reading.run import Run
     from smp_advisor.reading.source import Source
-    from smp_advisor.reading.trace import Trace
+    from smp_advisor.reading.trace import Call, Trace
     from smp_advisor.scripts.settings import Settings
 
 __all__ = ["follow"]
@@ -29,6 +32,11 @@ _LAUNCHES = re.compile(
     r"|\bsagemaker\.(?:pytorch|tensorflow|huggingface|training_compiler|estimator|modules\.train|train)\b"
 )
 """Text that starts a training job: its values are computed, as for `smp_advisor.check_estimator`."""
+
+
+_TRAINING = frozenset(["backward", "fit", "training_step", "apply_gradients"])
+"""Methods that train."""
+_MOST_SIBLINGS = 100
 
 
 def follow(
@@ -52,10 +60,38 @@ def follow(
 def _followed(source: Source, texts: Mapping[Path, Source] | None, variables: Mapping[str, Any] | None) -> Run:
     if _LAUNCHES.search(source.text) is not None:
         try:
-            return read_through(source, computes=True, texts=texts, variables=variables)
+            return read_through(source, computes=True, texts=texts, variables=variables, is_entry=_is_entry)
         except TooLongError:
             pass  # the text also trains: each loop is followed once
-    return read_through(source, texts=texts, variables=variables)
+    return read_through(source, texts=texts, variables=variables, is_entry=_is_entry)
+
+
+def _is_entry(run: Run) -> bool:
+    """Whether other code calls functions of the file: it trains only in them, and no file next to it imports it."""
+    trains = any(node.attr in _TRAINING for module in run.trace.modules for node in module.all(ast.Attribute))
+    if not trains or any(_trains(call) for call in run.trace.calls):
+        return False
+    return not _imported_nearby(run.trace.modules[0].source)
+
+
+def _trains(call: Call) -> bool:
+    in_step = call.function is not None and call.function.step is not None
+    return call.reached and (in_step or call.method in _TRAINING)
+
+
+def _imported_nearby(source: Source) -> bool:
+    """Whether a file of the same folder imports this one, so that it is a module and not a script."""
+    if source.file is None or source.file.suffix != ".py":
+        return False
+    imports = re.compile(rf"^\s*(?:from|import)\s+[\w., ]*\b{re.escape(source.file.stem)}\b", re.MULTILINE)
+    siblings = sorted(path for path in source.file.parent.glob("*.py") if path.name != source.file.name)
+    for path in siblings[:_MOST_SIBLINGS]:
+        try:
+            if imports.search(read(path).text) is not None:
+                return True
+        except AdvisorError:
+            continue
+    return len(siblings) > _MOST_SIBLINGS or source.file.stem == "__init__"
 
 
 def _libraries(trace: Trace, settings: Settings) -> Libraries:

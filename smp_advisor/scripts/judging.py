@@ -42,9 +42,28 @@ def judge(context: Context) -> list[tuple[Finding, Hit]]:
         if (id(hit.module), hit.node.lineno, finding.id) not in silenced
     ]
     pairs += [(_finding("SMP100", comment), comment) for comment in comments]
+    pairs = _without_repeats(pairs)
     order = {id(module): position for position, module in enumerate(context.trace.modules)}
-    pairs.sort(key=lambda pair: (order[id(pair[1].module)], pair[1].node.lineno, pair[0].column, pair[0].id))
+    pairs.sort(
+        key=lambda pair: (
+            pair[0].id not in ("SMP001", "SMP002"),
+            order[id(pair[1].module)],
+            pair[1].node.lineno,
+            pair[0].column,
+            pair[0].id,
+        )
+    )
     return pairs
+
+
+def _without_repeats(pairs: list[tuple[Finding, Hit]]) -> list[tuple[Finding, Hit]]:
+    """The findings without a list of missing calls that other findings report."""
+    reported = {finding.id for finding, _ in pairs}
+    return [
+        (finding, hit)
+        for finding, hit in pairs
+        if finding.id != "SMP002" or not hit.reported_by or not hit.reported_by <= reported
+    ]
 
 
 def _conditional(finding: Finding, needed: str) -> Finding:

@@ -20,6 +20,13 @@ WORDINGS = [(check, name, wording) for check in CHECKS for name, wording in chec
 PLACE = {"path": "train.py", "line": 1, "column": 1, "text": "x"}
 CODE = re.compile(r"```.*?```", re.DOTALL)
 
+PUBLISHERS = (
+    "https://docs.aws.amazon.com/sagemaker/latest/",
+    "https://docs.pytorch.org/",
+    "https://huggingface.co/docs/",
+    "https://lightning.ai/docs/",
+)
+
 
 def finding(check: Check, variant: str, wording: Wording) -> Finding:
     return check.finding({name: field.example for name, field in wording.fields.items()}, variant=variant, **PLACE)
@@ -42,7 +49,7 @@ def test_every_text_is_a_sentence(check: Check, variant: str, wording: Wording) 
     for sentence in (made.message, made.consequence, made.remedy, check.consequence, check.remedy):
         assert re.fullmatch(r"[^{}…]+[.)\]]\.?", sentence), sentence
         assert sentence.endswith("."), sentence
-    assert made.source_url.startswith(("https://docs.aws.amazon.com/sagemaker/latest/", "https://docs.pytorch.org/"))
+    assert made.source_url.startswith(PUBLISHERS)
     for field in wording.fields.values():
         assert field.means
 

@@ -216,6 +216,14 @@ CASES = [
         "drop_last=True)  # smp: ignore[SMP109]",
         "ignore[",
     ),
+    _pipeline("SMP001", "import smdistributed.modelparallel.torch as smp\n", "", "import argparse"),
+    _pipeline(
+        "SMP002",
+        "    smp.init()\n    torch.cuda.set_device(smp.local_rank())\n",
+        "",
+        "import smdistributed",
+        also=frozenset({"SMP101"}),
+    ),
     _pipeline("SMP101", "    smp.init()\n", "", "torch.cuda.set_device(smp.local_rank())", fixed=True),
     _pipeline(
         "SMP101",

@@ -13,6 +13,7 @@ from smp_advisor.scripts.checks import (  # noqa: F401 - the import registers th
     optimizer,
     partition,
     precision,
+    prerequisites,
     setup,
     step,
     step_output,
