@@ -33,6 +33,7 @@ class AdviseSettings(PlanSettings, total=False):
     state_precision: StatePrecision
     loss: Loss
     unsharded_accumulation: bool
+    separate_embeddings: bool
     adapter: Adapter | None
     attention: Literal["auto", "eager", "fused"]
     stack: str

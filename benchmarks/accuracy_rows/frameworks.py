@@ -29,6 +29,8 @@ class Habits:
     """Optimizer of the library's recipe, for rows that refer to it."""
     double_quantization: bool = False
     """Whether the scales of a 4-bit base are quantized as well."""
+    all_linear: tuple[str, ...] = ()
+    """Words in the names of models whose recipes adapt every product; others adapt queries and values."""
     root_units: bool = False
     """Whether embedding and head are gathered and freed separately."""
 
@@ -39,11 +41,15 @@ def _entries() -> tuple[tuple[str, Habits, Mapping[str, Any]], ...]:
     return tuple(
         (
             str(entry["pattern"]),
-            Habits(**{name: entry[name] for name in Habits.__dataclass_fields__ if name in entry}),
+            Habits(**{name: _hashable(entry[name]) for name in Habits.__dataclass_fields__ if name in entry}),
             MappingProxyType(entry.get("job", {})),
         )
         for entry in tomllib.loads(text)["framework"]
     )
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def habits(row: Row) -> Habits:

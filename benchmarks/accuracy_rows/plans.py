@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from smp_advisor.libraries import Plan
     from smp_advisor.libraries.state_bytes import StateBytes
     from smp_advisor.workload import Model
+    from smp_advisor.workload.adapter import AdapterTargets
 
     from .degrees import Degrees
     from .optimizers import OptimizerColumn
@@ -118,12 +119,16 @@ def _adapter(row: Row) -> Adapter | None:
     quantized = row.text("precision_class") == "quantized-base"
     if row.text("family") != "lora" and not quantized:
         return None
+    recipe = habits(row)
+    targets: AdapterTargets = "query-value"
+    if any(word in row.text("model") for word in recipe.all_linear):
+        targets = "all-linear"
     if not quantized:
-        return Adapter()
+        return Adapter(targets=targets)
     precision = row.text("precision")
     bits: Literal[4, 8] = 8 if "int8" in precision or "8bit" in precision else 4
-    doubly = "dq" in precision or habits(row).double_quantization
-    return Adapter(base_bits=bits, double_quantization=bits == 4 and doubly)
+    doubly = "dq" in precision or recipe.double_quantization
+    return Adapter(targets=targets, base_bits=bits, double_quantization=bits == 4 and doubly)
 
 
 def _state_bytes(row: Row, job: Job, column: OptimizerColumn, degrees: Degrees) -> StateBytes:
@@ -176,6 +181,9 @@ def _habitual_recipe(row: Row, job: Job, level: int, *, parallel: bool) -> State
         return fully_sharded(job)
     if level == 0 and not parallel:
         return amp(job)
+    if level and job.precision == "bf16" and "megatron-bridge" in row.text("framework"):
+        # Its performance recipes reduce gradients in 16 bits, and the distributed optimizer keeps them in that type.
+        return replace(megatron(job), gradient_bytes=2, reduced_bytes=2)
     if job.precision == "bf16" and parallel and (_modern(row) or not level):
         return megatron(job)
     if not level:

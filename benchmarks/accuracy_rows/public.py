@@ -36,8 +36,8 @@ def public_form(
     if "deepspeed" in row.text("framework") and row.text("shard_class") not in {"", "none"}:
         return None
     try:
-        job = _job(row, job, column)
         plan = Plan(**settings)
+        job = _job(row, job, column, sharded=plan.shards_parameters)
     except AdvisorError:
         return None
     return None if next(mismatches(plan, cluster, model, job), None) else (job, plan)
@@ -110,10 +110,12 @@ def _checkpointing(row: Row) -> str | bool | None:
     recompute = row.text("recompute_class")
     if recompute == "selective-attention":
         return "every_2" if row.text("attention_class").startswith("flash") else None
+    if recompute == "selective-other":  # torchtitan's two kinds
+        return "operators" if "op" in row.text("recompute") else "every_2"
     return _CHECKPOINTING.get(recompute)
 
 
-def _job(row: Row, job: Job, column: OptimizerColumn) -> Job:
+def _job(row: Row, job: Job, column: OptimizerColumn, *, sharded: bool) -> Job:
     """The job with the documented settings of the row's library."""
     known = public_settings(row)
     changes: dict[str, Any] = {}
@@ -127,4 +129,8 @@ def _job(row: Row, job: Job, column: OptimizerColumn) -> Job:
         changes["unsharded_accumulation"] = bool(known.get("unsharded_accumulation"))
     if job.adapter is None and leaves_optimizer_open(row):
         changes |= {name: known[name] for name in ("optimizer", "paged_optimizer", "optimizer_step") if name in known}
+    elif "optimizer" not in known and "optimizer_step" in known:
+        changes["optimizer_step"] = known["optimizer_step"]
+    if sharded and "separate_embeddings" in known:
+        changes["separate_embeddings"] = known["separate_embeddings"]
     return replace(job, **changes)

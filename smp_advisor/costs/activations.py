@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs.pipeline import in_flight
+from smp_advisor.costs.stack import stack_of
 from smp_advisor.costs.state import vocabulary_shards
 from smp_advisor.elementwise import anywhere, ceil, maximum, minimum, where
 from smp_advisor.libraries.layout import CONTIGUOUS
@@ -45,7 +46,8 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
         half = saved.autocast_replicated_bytes
         half += saved.half_replicated_bytes if element == 2 else 0.0
         unfused = 2 * unfused  # as separate operations it runs in fp32
-    replicated = element * saved.replicated_elements + saved.replicated_bytes + half
+    weighted = _unsaved_expert_elements(block, layout, job)
+    replicated = element * (saved.replicated_elements - weighted) + saved.replicated_bytes + half
     divided = element * (split + unfused) + saved.split_bytes
     total = (replicated / where(layout.sequence_parallel, tp, 1) + divided / tp) * world.microbatch_tokens
     eager = element * saved.eager_split_elements * world.microbatch_tokens
@@ -56,6 +58,19 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
     for attention in block.attentions:
         total = total + _attention_bytes(attention, layout, world, job)
     return total
+
+
+def _unsaved_expert_elements(block: Block, layout: Layout, job: Job) -> Floats:
+    """Outputs of experts that code with grouped experts does not save.
+
+    It weights the input of an expert's last product (Megatron-Core, ``weighted_bias_swiglu_impl``).
+    """
+    elements = block.saved.separate_expert_elements
+    if not elements:
+        return 0.0
+    code = stack_of(job, layout)
+    alone, divided = (elements if kind.experts == "grouped" else 0.0 for kind in (code, code.divided))
+    return where(layout.tensor_parallel_degree == 1, alone, divided)
 
 
 def _attention_bytes(attention: Attention, layout: Layout, world: World, job: Job) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from smp_advisor.costs.activations import activation_bytes, offloaded_activation_bytes
+from smp_advisor.costs.activations import activation_bytes, offloaded_activation_bytes, unit_layers
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.state import (
     LocalParameters,
@@ -50,6 +50,7 @@ def stage_bytes(
     """
     local = local_parameters(model, layout, stage)
     result = state_bytes(local, layout, world) | activation_bytes(model, layout, world, stage, saved)
+    result["parameters"] = result["parameters"] + _fp8_copy_bytes(layout, world, stage, local)
     buffers, recomputed, logits = _buffer_bytes(model, layout, world, local), result["recomputation"], result["logits"]
     # The loss and its gradient are free when the first block is recomputed, so the larger of the two counts. With
     # sharded parameters, only the head is gathered at the loss, and no gradient waits for its reduction.
@@ -71,6 +72,19 @@ def stage_bytes(
     result["context"] = _context_bytes(layout, world)
     result["allocator_reserve"] = _reserve_bytes(result, world.usable_bytes)
     return result
+
+
+def _fp8_copy_bytes(layout: Layout, world: World, stage: Stage, local: LocalParameters) -> Floats:
+    """Copies of the blocks' weights in fp8, which are not sharded, bytes.
+
+    Sharded parameters are new in every forward pass, so their copies last until the backward pass: those of all blocks,
+    or with checkpointing those of one unit. Source: Transformer Engine, ``prepare_te_modules_for_fsdp``.
+    """
+    if not world.fp8_copy_bytes:
+        return 0.0
+    units = where(layout.checkpoint_layers == 0, max(stage.layers, 1), unit_layers(layout, stage))
+    share = where(layout.shard_level >= 3, units / max(stage.layers, 1), 1.0)
+    return world.fp8_copy_bytes * (local.total - local.root) * share
 
 
 def _without_overlap(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from smp_advisor.costs.stack import stack_of
 from smp_advisor.elementwise import where
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class World:
     bytes_per_element: int
     usable_bytes: float
     """Memory per GPU that a process can use."""
+    fp8_copy_bytes: float
+    """Bytes per weight of copies in fp8."""
     tensor_stride: Floats
     """Distance in ranks between adjacent members of a tensor-parallel group."""
     pipeline_stride: Floats
@@ -70,6 +73,7 @@ class World:
             global_batch_size=layout.batch_samples * replicas,
             sequence_length=sequence,
             bytes_per_element=layout.state_bytes.compute_bytes,
+            fp8_copy_bytes=stack_of(job, layout).divided.fp8_weight_bytes if job.fp8 else 0.0,
             usable_bytes=cluster.instance.usable_gpu_memory_gib * 2**30,
             tensor_stride=where(spread, reduction * pp, 1),
             pipeline_stride=where(spread, reduction, where(outermost, tp * reduction, tp)),

@@ -126,6 +126,8 @@ def trained(state_bytes: StateBytes, job: Job) -> StateBytes:
         state = replace(state, gradient_bytes=0)
     if job.paged_optimizer:
         state = replace(state, moment_bytes=0, paged_moment_bytes=state.moment_bytes)
+    if job.separate_embeddings:
+        state = replace(state, root_stays_gathered=False)
     if job.has_fused_operations:
         state = replace(state, fused_kernels=True)
     if job.has_fused_loss:

@@ -112,6 +112,9 @@ class SavedActivations:
     autocast_replicated_bytes: float = 0.0
     """Extra bytes under autocast over fp32 parameters only. The residual stream that norms read is then fp32, and every
     product casts its own input."""
+    separate_expert_elements: float = 0.0
+    """Of `replicated_elements`, outputs of experts that are saved to be weighted. Code with grouped experts weights the
+    input of the last product instead."""
     weight_split_elements: float = 0.0
     """Of `split_elements`, those that only gradients of weights need. Frozen weights (adapters) do not save them."""
     weight_replicated_elements: float = 0.0

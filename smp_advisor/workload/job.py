@@ -64,6 +64,9 @@ class Job:
     unsharded_accumulation: bool = False
     """Whether gradients of sharded parameters stay unsharded until the last accumulated batch (``no_sync``), in the
     compute type: 2 more bytes per parameter in half precision."""
+    separate_embeddings: bool = False
+    """Whether embedding and output layer are sharded as units of their own instead of in FSDP's root, whose parameters
+    stay gathered from the forward to the backward pass."""
     adapter: Adapter | None = None
     """Low-rank adapter (LoRA, QLoRA) to train over the frozen model. None: train all parameters."""
     attention: Literal["auto", "eager", "fused"] = "auto"

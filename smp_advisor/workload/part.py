@@ -40,6 +40,8 @@ class Part:
     """Additional bytes saved in half precision."""
     autocast_replicated_bytes: float = 0
     """Additional bytes saved under autocast over fp32 parameters."""
+    separate_expert_elements: float = 0
+    """Of `replicated_elements`, outputs of experts that are saved to be weighted."""
     weight_split_elements: float = 0
     """Of `split_elements`, those that only gradients of weights need: inputs of products."""
     weight_replicated_elements: float = 0

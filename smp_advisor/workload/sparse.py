@@ -46,6 +46,7 @@ def gated_experts(hidden: int, ffn: int, function: Activation, experts: int, exp
         ),
         split_elements=(function.saved + 3) * ffn * uses,
         replicated_elements=2 * hidden * uses,
+        separate_expert_elements=hidden * uses,
         weight_split_elements=ffn * uses,
         weight_replicated_elements=hidden * uses,
         unfused_split_elements=function.unfused_saved * ffn * uses,

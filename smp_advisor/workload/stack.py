@@ -52,6 +52,8 @@ class Stack:
     parameters at once, or one kernel."""
     experts: Literal["loop", "grouped"] = "loop"
     """Whether experts run one by one or in one call per product."""
+    fp8_weight_bytes: float = 0.0
+    """Bytes per weight of copies in fp8 that stay in memory next to the weights, with fp8 products."""
     collectives: Literal["nccl", "host"] = "nccl"
     """Whether the hosts coordinate every exchange (SMP v1)."""
     divided_by: str = ""

@@ -84,6 +84,44 @@ def test_gradients_stay_unsharded_only_while_batches_are_accumulated() -> None:
     assert gradients(4, unsharded_accumulation=True) == pytest.approx(4 + 2 * GPUS)
 
 
+def test_embeddings_of_their_own_are_gathered_for_their_own_use_only() -> None:
+    within, apart = (memory(loss="chunked", separate_embeddings=apart).communication_gib for apart in (False, True))
+    # Token table, output layer and final norm in two bytes.
+    assert within - apart == pytest.approx(2 * 2048 * (2 * 32_000 + 1) / GIB)
+
+
+def test_code_with_fused_operations_stores_less() -> None:
+    eager, compiled = memory(stack="hf-sdpa"), memory(stack="torch-compile")
+    assert compiled.activations_gib < 0.8 * eager.activations_gib
+    assert compiled.logits_gib == pytest.approx(eager.logits_gib / 2)
+    unfused, fused = (run_of_gpt(activation=activation).activations_gib for activation in (None, "gelu"))
+    assert unfused / fused == pytest.approx((34 + 24) / 34, rel=0.05)
+
+
+def run_of_gpt(**shape: Any) -> StageMemory:
+    model = Model.from_shape(layers=16, hidden=2048, heads=16, **shape)
+    return estimate(model, Cluster("ml.p4d.24xlarge", 1), JOB, Plan(library="fsdp")).memory.peak
+
+
+def test_grouped_experts_store_no_outputs_and_fp8_weights_have_copies() -> None:
+    model = Model.from_shape(
+        family="mixtral", layers=8, hidden=2048, heads=32, kv_heads=4, ffn=768, experts=64, experts_per_token=8
+    )
+
+    def of(**settings: Any) -> StageMemory:
+        return estimate(model, Cluster("ml.p5.48xlarge", 1), replace(JOB, **settings), Plan(library="fsdp")).memory.peak
+
+    saved = of(stack="liger").activations_gib - of(stack="transformer-engine").activations_gib
+    assert saved == pytest.approx(8 * 2 * 8 * 2048 * 2048 / GIB)  # layers x bytes x experts x hidden x tokens
+
+    def of_v2(**settings: Any) -> StageMemory:
+        cluster, job = Cluster("ml.p5.48xlarge", 1), replace(JOB, **settings)
+        return estimate(MODEL, cluster, job, Plan(library="smp-v2", fp8=job.fp8)).memory.peak
+
+    copies = of_v2(fp8=True).parameters_gib - of_v2().parameters_gib
+    assert copies == pytest.approx(2 * 16 * MODEL.groups[0].block.parameters / GIB)
+
+
 def test_checkpointing_part_of_the_model_is_between_none_and_all_of_it() -> None:
     runs = [
         run(plan={"activation_checkpointing": strategy, "batch_size": 4})

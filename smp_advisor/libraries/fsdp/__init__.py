@@ -35,7 +35,14 @@ LIBRARY = Library(
     space=_space,
     adapters=True,
     training_settings=frozenset(
-        {"loss", "state_precision", "optimizer_step", "paged_optimizer", "unsharded_accumulation"}
+        {
+            "loss",
+            "state_precision",
+            "optimizer_step",
+            "paged_optimizer",
+            "unsharded_accumulation",
+            "separate_embeddings",
+        }
     ),
     controls=("sharding_strategy", "activation_checkpointing", "batch_size", "gradient_accumulation_steps"),
     alternatives=("sharding_strategy", "activation_checkpointing", "gradient_accumulation_steps"),

@@ -32,7 +32,14 @@ LIBRARY = Library(
     smdistributed=True,
     adapters=True,
     training_settings=frozenset(
-        {"loss", "state_precision", "optimizer_step", "paged_optimizer", "unsharded_accumulation"}
+        {
+            "loss",
+            "state_precision",
+            "optimizer_step",
+            "paged_optimizer",
+            "unsharded_accumulation",
+            "separate_embeddings",
+        }
     ),
     inferred_family="llama",
     restricts_families=True,
