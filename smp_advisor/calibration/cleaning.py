@@ -23,7 +23,7 @@ _FAR = 5.0
 _LEAST_DISTANCE = 0.15
 _TO_DEVIATION = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
-_UNKNOWN_SPREAD = 0.05
+_UNKNOWN_SPREAD = 0.03
 """Spread of the step time if a single step was measured."""
 
 

@@ -202,14 +202,14 @@ def _mix() -> Floats:
 def _spreads(of: Targets) -> tuple[Floats, Floats]:
     """Prior spreads of the quantities, shape (n, quantities), and of the configuration's own error, shape (n,)."""
     entry = table()["time"]["spread"]
-    relative = np.array([float(entry[name]) for name in TIME_QUANTITIES])  # type: ignore[index]
+    relative = np.array([entry[name] for name in TIME_QUANTITIES])
     stacks, kinds = np.broadcast_arrays(of.texts["stack"], of.texts["kind"])
     sources, runs = np.zeros(len(kinds)), np.zeros(len(kinds))
     for stack in np.unique(stacks):
         for kind in np.unique(kinds):
             rows = (stacks == stack) & (kinds == kind)
             sources[rows], runs[rows] = source_spread(str(stack), str(kind)), run_spread(str(stack), str(kind))
-    return sources[:, np.newaxis] * relative, runs
+    return sources[:, np.newaxis] * relative, entry["configuration"] * runs
 
 
 @lru_cache(maxsize=32)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from smp_advisor.costs.intervals import plan_kinds
 from smp_advisor.costs.stack import stack_of
 from smp_advisor.costs.world import World
+from smp_advisor.elementwise import where
 from smp_advisor.workload.calibration import FEATURES, Conditions
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class Rule:
 
 
 _CATEGORIES = ("gpu", "instance", "stack", "family", "kind")
+_MEMORY = re.compile(r"\s*\d+\s*GB$")
+"""End of a GPU's name: variants with more memory compute alike."""
 _NAMES = {
     "gpu": "GPU",
     "instance": "instance",
@@ -58,7 +62,7 @@ _NAMES = {
 
 
 @cache
-def table() -> dict[str, dict[str, object]]:
+def table() -> dict[str, dict[str, Any]]:
     """The rules by quantity: ``time`` and ``memory``."""
     text = resources.files("smp_advisor.costs").joinpath("data/transfer.toml").read_text("utf-8")
     return tomllib.loads(text)
@@ -68,7 +72,7 @@ def table() -> dict[str, dict[str, object]]:
 def rule(of: str) -> Rule:
     """The rule of ``time`` or ``memory``."""
     entry = table()[of]
-    return Rule(**{f.name: float(str(entry[f.name])) for f in fields(Rule)})
+    return Rule(**{f.name: float(entry[f.name]) for f in fields(Rule)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +127,8 @@ def targets(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Targets
         "tensor_parallel_degree": layout.tensor_parallel_degree,
         "pipeline_parallel_degree": layout.pipeline_parallel_degree,
         "context_parallel_degree": layout.context_parallel_degree,
-        "shard_group": world.shards,
+        "sharding_level": 1 + layout.shard_level,
+        "sharding_groups": where(layout.shard_level > 0, world.reduction_degree / world.shards, 1),
         "microbatch_samples": world.microbatch_samples,
         "microbatches": layout.microbatches,
         "sequence_length": world.sequence_length,
@@ -131,7 +136,7 @@ def targets(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Targets
         "offloaded": 1 + (layout.offload_activations | layout.offload_state),
     }
     same = {
-        "gpu": cluster.instance.gpu,
+        "gpu": _MEMORY.sub("", cluster.instance.gpu),
         "instance": cluster.instance.name,
         "stack": stack_of(job, layout).name,
         "family": model.family,

@@ -27,14 +27,16 @@ FEATURES = (
     "tensor_parallel_degree",
     "pipeline_parallel_degree",
     "context_parallel_degree",
-    "shard_group",
+    "sharding_level",
+    "sharding_groups",
     "microbatch_samples",
     "microbatches",
     "sequence_length",
     "checkpointed",
     "offloaded",
 )
-"""Figures of a configuration. Runs are close if the logarithms of their figures are."""
+"""Figures of a configuration, 1 or more. Runs are close if the logarithms of their figures are. `sharding_groups` is
+the number of groups with all parts of the divided state."""
 
 MAX_RUNS = 200
 """Most runs of a calibration: more take longer to solve and teach nothing further."""
