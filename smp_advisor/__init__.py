@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from smp_advisor.notebook import Advisor
     from smp_advisor.profiling import Profile, profile
     from smp_advisor.recommendation import advise
-    from smp_advisor.scripts import Finding, apply_fixes, check_script
+    from smp_advisor.scripts import Finding, apply_fixes, check_script, read_stack
     from smp_advisor.scripts.adapt import adapt_script
     from smp_advisor.workload import Calibration, Job, Model, Overheads, Stack, load_calibration, stacks
 
@@ -58,6 +58,7 @@ __all__ = [
     "estimate_many",
     "load_calibration",
     "profile",
+    "read_stack",
     "stacks",
 ]
 
@@ -84,6 +85,7 @@ _HOMES = {
     "estimate_many": "costs",
     "load_calibration": "workload",
     "profile": "profiling",
+    "read_stack": "scripts",
     "stacks": "workload",
 }
 """Where each public name lives: imported when first used, so that loading the extension stays quick."""

@@ -22,6 +22,7 @@ from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library, libraries
 from smp_advisor.libraries.support import require_supported_instance
+from smp_advisor.scripts.stack import ScriptStack, read_stack
 from smp_advisor.search import OBJECTIVES, Objective, search
 from smp_advisor.search.alternatives import representatives
 from smp_advisor.search.fleet import search_cheapest
@@ -146,7 +147,8 @@ def advise(
     min_fit_probability
         Only plans that fit with at least this probability are recommended.
     script, data
-        Path of your own training script and S3 URI of its data, for the cell.
+        Path of your own training script and S3 URI of its data, for the cell. If the script is on this machine, its
+        kind of code is read (`read_stack`) and used where neither `job` nor the settings name one.
     **settings
         Fields of `Job`; of an inferred shape (`family`, `layers`, `hidden`, `heads`, `vocab`, `activation`); and fields
         of `Plan` to fix at a value (``tensor_parallel_degree=4``).
@@ -168,6 +170,8 @@ def advise(
     _require_probability(min_fit_probability)
     _require_library(library, framework)
     job_settings, shape, pins = _sort_settings(settings)
+    code = _code_of(script) if job is None else ScriptStack()
+    job_settings = {**_job_settings_of(code, job_settings), **job_settings}
     user_settings = _JOB_FIELDS if job is not None else frozenset(job_settings)
     job = _job(job, job_settings)
     at_default = set(job.defaulted())
@@ -224,6 +228,7 @@ def advise(
         why_this_plan(workload, best, searched, cluster, min_fit_probability),
         batch_note(workload, job, plan_estimate),
         low_utilisation(plan_estimate),
+        code.summary,
     )
     return Advice(
         model=workload,
@@ -289,6 +294,21 @@ def _objective(objective: str) -> Objective:
 def _require_text(name: str, value: object) -> None:
     if value is not None and not isinstance(value, str):
         raise AdvisorError(f"{name} must be text, for example a path or an S3 URI, not {value!r}.")
+
+
+def _code_of(script: str | None) -> ScriptStack:
+    """Kind of code of a training script on this machine; nothing if the file is elsewhere or cannot be read."""
+    if script is None or not Path(script).is_file():
+        return ScriptStack()
+    try:
+        return read_stack(Path(script))
+    except AdvisorError:
+        return ScriptStack()
+
+
+def _job_settings_of(code: ScriptStack, job_settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that the script determines. The user's attention replaces that of the script's code."""
+    return {name: value for name, value in code.settings.items() if name != "stack" or "attention" not in job_settings}
 
 
 def _require_probability(value: object) -> None:

@@ -4,15 +4,18 @@ from smp_advisor.findings.finding import Finding, Fix, Severity, Unresolved
 from smp_advisor.findings.report import Report
 from smp_advisor.scripts.check import check_script
 from smp_advisor.scripts.fixes import FileFix, apply_fixes, plan_fixes
+from smp_advisor.scripts.stack import ScriptStack, read_stack
 
 __all__ = [
     "FileFix",
     "Finding",
     "Fix",
     "Report",
+    "ScriptStack",
     "Severity",
     "Unresolved",
     "apply_fixes",
     "check_script",
     "plan_fixes",
+    "read_stack",
 ]
