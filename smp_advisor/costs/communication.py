@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs.constants import constant
-from smp_advisor.costs.links import Group, delay, efa_with_rdma, intra_rate, network_rate
+from smp_advisor.costs.links import Group, delay, intra_rate, network_rate
 from smp_advisor.elementwise import anywhere, binary_logarithm, inverted, maximum, minimum, quotient, where
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _ring_latency(cluster: Cluster, group: Group, rounds: int) -> Floats:
     share = rounds * (group.members - 1) / maximum(group.members, 1)
     intra, inter = constant("communication.intra_hop_seconds"), constant("communication.inter_hop_seconds")
     edges = where(group.inside, 0, group.nodes)
-    if not efa_with_rdma(cluster) or not anywhere(inverted(group.inside)):
+    if not cluster.instance.efa or not anywhere(inverted(group.inside)):
         return start + share * ((group.members - edges) * intra + edges * inter)
     within = start + share * group.members * intra
     name = "gather" if rounds == 1 else "reduce"
@@ -78,7 +78,7 @@ def _tree_seconds(cluster: Cluster, bytes_: Floats, group: Group) -> Floats:
     Between two nodes every byte crosses the network once in each direction. In larger trees a node forwards the bytes
     of others.
     """
-    if efa_with_rdma(cluster):
+    if cluster.instance.efa:
         small, large = (constant(f"communication.efa_tree_hop_{size}_seconds") for size in ("small", "large"))
         hop = delay(cluster) * (small + (large - small) * bytes_ / (bytes_ + _SMALL_MESSAGE_BYTES))
     else:
@@ -145,7 +145,7 @@ def all_to_all_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride
     if anywhere(inverted(group.inside)):
         leaving = bytes_ * (members - group.in_node) / maximum(members, 1)
         start: Floats = constant("communication.start_seconds")
-        if efa_with_rdma(cluster):
+        if cluster.instance.efa:
             messages = constant("communication.efa_all_to_all_seconds") + members * constant(
                 "communication.efa_all_to_all_peer_seconds"
             )

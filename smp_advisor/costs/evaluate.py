@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.costs.activations import block_saved_bytes
+from smp_advisor.costs.caveats import communication_caveats
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.effective_time import effective_time
 from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory, StepTime
@@ -181,6 +182,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
         needed=[float(needed) for *_, needed, _ in kinds],
         host=max(float(h) for _, _, h, *_ in kinds) * cluster.instance.gpus,
         layout=layout,
+        world=world,
         factors=factors,
     )
 
@@ -215,6 +217,7 @@ def _value(
     needed: list[float],
     host: float,
     layout: Layout,
+    world: World,
     factors: tuple[float, float],
 ) -> Estimate:
     instance = cluster.instance
@@ -247,7 +250,7 @@ def _value(
         effective=effective,
         days=None if steps is None else steps * step / effective.share / 86_400,
         step_factors=factors,
-        assumptions=assumptions(model, plan, job),
+        assumptions=(*communication_caveats(cluster, layout, world), *assumptions(model, plan, job)),
     )
 
 

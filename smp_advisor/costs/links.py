@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.elementwise import Bools, Floats
 
-__all__ = ["Group", "delay", "efa_with_rdma", "intra_rate", "network_rate"]
+__all__ = ["Group", "delay", "intra_rate", "network_rate"]
 
 _FIRST_GENERATION_GBPS = 400
 """Network of a node up to which EFA is of the first generation (p3dn, p4d, p4de)."""
@@ -58,11 +58,6 @@ class Group:
         )
 
 
-def efa_with_rdma(cluster: Cluster) -> bool:
-    """Whether collectives across nodes run over EFA with GPUDirect RDMA, as in the measured collectives."""
-    return cluster.instance.efa and cluster.instance.gpudirect_rdma
-
-
 def delay(cluster: Cluster) -> float:
     """Latency of the node's EFA devices relative to those of p5."""
     slow = cluster.instance.inter_node_gbps <= _FIRST_GENERATION_GBPS
@@ -91,7 +86,8 @@ def network_rate(cluster: Cluster, sharing: Floats) -> Floats:
 
     The rings of one group use all network cards. Several groups, each with one GPU in the node, slow each other down.
     """
-    name = "communication.efa_efficiency" if efa_with_rdma(cluster) else "communication.network_efficiency"
+    measured = cluster.instance.efa and cluster.instance.gpudirect_rdma
+    name = "communication.efa_efficiency" if measured else "communication.network_efficiency"
     share = constant(name) * where(sharing > 1, constant("communication.shared_network_share"), 1.0)
     rate: Floats = cluster.inter_node_bytes_per_s_per_node * share / sharing
     return rate

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
+from smp_advisor.costs import estimate
 from smp_advisor.costs.communication import (
     all_gather_seconds,
     all_reduce_seconds,
@@ -19,7 +20,9 @@ from smp_advisor.costs.communication import (
 )
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.links import Group
-from tests.costs.shapes import P4D
+from smp_advisor.libraries import Plan
+from smp_advisor.workload import Job
+from tests.costs.shapes import P4D, gpt
 
 P5 = "ml.p5.48xlarge"
 LAWS = {"all_gather": all_gather_seconds, "all_reduce": all_reduce_seconds, "all_to_all": all_to_all_seconds}
@@ -116,3 +119,23 @@ def test_gathers_within_a_node_have_one_level() -> None:
     cluster = Cluster(P4D, 4)
     ring = all_gather_seconds(cluster, 1e8, 8, 1)
     assert sharded_gather_seconds(cluster, 1e8, 8, 1, two_level=True, overlapped=True) == ring
+
+
+def test_what_no_measurement_covers_is_stated_with_the_plan() -> None:
+    model = gpt(layers=24, hidden=2048, heads=16)
+
+    def sentences(instance: str, nodes: int, strategy: str = "full_shard") -> str:
+        plan = Plan(library="fsdp", precision="bf16", batch_size=1, sharding_strategy=strategy)
+        job = Job(sequence_length=512, precision="bf16")
+        return " ".join(estimate(model, Cluster(instance, nodes), job, plan).assumptions)
+
+    assert "reduce-scatter" not in sentences(P5, 1)
+    assert "reduce-scatter" not in sentences(P5, 16, "hybrid_shard")
+    covered = sentences(P5, 16)
+    assert "No reduce-scatter" in covered
+    assert "extrapolated" not in covered
+    assert "No all-gather was measured" not in covered
+    assert "over 512 is extrapolated" in sentences(P5, 64)
+    assert "No all-gather was measured on ml.p4d.24xlarge" in sentences(P4D, 4)
+    assert "Production runs" not in sentences(P4D, 4)
+    assert "1.2 to 1.8 times" in sentences(P4D, 16)

@@ -1,0 +1,1 @@
+"""Published comparisons of sharding groups, and their predictions."""

@@ -1,0 +1,52 @@
+"""What the measured collectives do not cover of a plan's communication."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.costs.world import World
+    from smp_advisor.libraries.layout import Layout
+
+__all__ = ["communication_caveats"]
+
+_MOST_MEASURED = 256
+"""GPUs of the largest measured collective."""
+_MEASURED_GBPS = 3200
+"""Network of the instance with measured all-gathers (ml.p5.48xlarge)."""
+_PRODUCTION_GPUS = 128
+"""GPUs of the smallest production run that took longer than predicted."""
+
+
+def communication_caveats(cluster: Cluster, layout: Layout, world: World) -> Iterator[str]:
+    """Sentences about the communication of one plan across nodes that no measurement confirms.
+
+    Parameters
+    ----------
+    layout
+        Layout of one plan.
+    """
+    shards, sharded = int(world.shards), int(layout.shard_level) > 0
+    if cluster.nodes == 1 or not sharded or shards <= cluster.gpus_per_node:
+        return
+    instance = cluster.instance
+    yield (
+        "No reduce-scatter across nodes was measured: it is counted as an all-gather of the same size."
+        if instance.efa
+        else "Collectives across nodes without EFA are counted with constants fitted to published training runs."
+    )
+    if instance.efa and instance.inter_node_gbps < _MEASURED_GBPS:
+        yield (
+            f"No all-gather was measured on {instance.name}: its rate is scaled from ml.p5.48xlarge by the network, its"
+            " delay by all-reduces of a few bytes on p4d and p4de."
+        )
+        if int(layout.shard_level) >= 3 and shards >= _PRODUCTION_GPUS:
+            yield (
+                "Production runs that shard all parameters over 128 to 512 GPUs on p4d and p4de took 1.2 to 1.8 times"
+                " the predicted time (Meta on AWS, IDEFICS-80B): expect a slower step than predicted."
+            )
+    if shards > _MOST_MEASURED:
+        yield f"No collective over more than {_MOST_MEASURED} GPUs was measured: that over {shards} is extrapolated."

@@ -1,0 +1,43 @@
+"""The predicted order of sharding groups, next to what published runs report."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.degree_rows.ranking import Comparison, Verdict, comparisons, every_pair, verdict_of
+
+
+@pytest.mark.parametrize("entry", comparisons(), ids=lambda entry: entry.id)
+def test_published_orders_are_predicted_or_not_distinguishable(entry: Comparison) -> None:
+    verdict = verdict_of(entry)
+    assert verdict.word != "contradicts"
+    # The published order, without the help of the interval.
+    assert verdict.factor > 0.98
+    if entry.at_most is not None:
+        assert verdict.factor < entry.at_most * verdict.interval
+    assert set(entry.assumed) <= set(Comparison.__dataclass_fields__)
+    assert entry.claim.endswith(".")
+    assert entry.locator
+
+
+@pytest.mark.parametrize("instance", ["ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p5.48xlarge"])
+def test_no_larger_group_is_predicted_to_be_faster_beyond_the_interval(instance: str) -> None:
+    pairs = [pair for entries in every_pair(instance).values() for pair in entries]
+    assert len(pairs) > 50
+    assert not [pair for pair in pairs if pair[2].word == "contradicts"]
+    # Most pairs are in the published order. The others differ little.
+    assert sum(verdict.factor >= 1 for _, _, verdict in pairs) > 0.6 * len(pairs)
+    assert min(verdict.factor for _, _, verdict in pairs) > 0.8
+
+
+def test_sharding_over_all_nodes_is_slower_than_within_them_where_compute_hides_little() -> None:
+    for instance, least in (("ml.p3dn.24xlarge", 1.15), ("ml.p4d.24xlarge", 1.3), ("ml.p5.48xlarge", 1.15)):
+        factors = {(a, b): v.factor for a, b, v in every_pair(instance)["7B, batch 2 x 1"]}
+        assert factors[8, 512] > least
+
+
+def test_a_ratio_within_the_interval_is_no_evidence() -> None:
+    assert Verdict(factor=1.2, interval=1.3).word == "not distinguishable, same order"
+    assert Verdict(factor=0.8, interval=1.3).word == "not distinguishable, opposite order"
+    assert Verdict(factor=1.4, interval=1.3).word == "agrees"
+    assert Verdict(factor=0.7, interval=1.3).word == "contradicts"
