@@ -66,6 +66,25 @@ def _elementwise_seconds(kernels: Kernels, layout: Layout, world: World, instanc
     return seconds
 
 
+def _cast_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> tuple[Floats, Floats]:
+    """Seconds to cast operands of products to fp8, in the forward and in the backward pass.
+
+    The forward pass casts inputs and weights, the backward pass gradients of outputs. Each is read in 16 bits and
+    written in 8, once more transposed for the other product (Transformer Engine documentation, FP8 primer).
+    """
+    if not (job.fp8 and instance.fp8_tflops):
+        return 0.0, 0.0
+    tp, tokens = layout.tensor_parallel_degree, world.microbatch_tokens
+    moved: Floats = 4.0 * block.parameters / tp / maximum(1.0, layout.expert_parallel_degree)
+    gradients: Floats = 0.0
+    for m in block.matmuls:
+        rows = 4.0 * tokens * m.weights_per_token * m.rows_per_token
+        moved = moved + rows * m.inputs / (tp if m.split == "row" else 1)
+        gradients = gradients + rows * m.outputs / (tp if m.split == "column" else 1)
+    rate = memory_bandwidth(instance) / constant("time.elementwise_passes")
+    return moved / rate, gradients / rate
+
+
 def block_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> BlockSeconds:
     """Seconds of one microbatch on one block: the longer of the GPU's work and of its launches by the host.
 
@@ -87,8 +106,9 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
     unpacking = _unpacking_seconds(block, layout, instance)
     # A frozen weight has no gradient, so the backward pass has one product instead of two.
     passes = 1.0 if block.adapter_parameters else 2.0
-    forward = products + unpacking + attention.forward + moved
-    backward = passes * products + unpacking + attention.backward + 2 * moved
+    casts, gradient_casts = _cast_seconds(block, layout, world, instance, job)
+    forward = products + unpacking + attention.forward + moved + casts
+    backward = passes * products + unpacking + attention.backward + 2 * moved + gradient_casts
     return BlockSeconds(
         forward=maximum(forward, host_forward),
         backward=maximum(backward, host_backward),

@@ -55,7 +55,7 @@ class ScriptStack:
 
     @property
     def summary(self) -> str:
-        """What was read, in one or two sentences; empty if nothing was."""
+        """The settings and their places, in one or two sentences; empty without any."""
         if not self.because and not self.undecided:
             return ""
         settings = ", ".join(f"{name}={value!r}" for name, value in self.settings.items()) or "no setting"
