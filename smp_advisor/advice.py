@@ -61,8 +61,8 @@ class Advice:
     data: str | None = None
     """S3 URI of the training channel; None for synthetic tokens."""
     result: SearchResult = field(repr=False, compare=False)
-    request: partial[Advice] = field(repr=False, compare=False)
-    """The call of `advise` for the same model, cluster and pins, without its job."""
+    request: partial[Advice] | None = field(default=None, repr=False, compare=False)
+    """The call of `advise` for the same model, cluster and pins, without its job; None for advice made by hand."""
 
     @property
     def alternatives(self) -> pd.DataFrame:
@@ -171,7 +171,15 @@ class Advice:
             out_of_memory=out_of_memory,
             earlier=self.job.calibration,
         )
-        advice = self.request(job=replace(self.job, calibration=calibration))
+        return replace(self, job=replace(self.job, calibration=calibration)).again()
+
+    def again(self) -> Advice:
+        """The advice for the same request, with the present `job`."""
+        from smp_advisor.errors import CalibrationError
+
+        if self.request is None:
+            raise CalibrationError("Only advice made by advise() can be made again.")
+        advice = self.request(job=self.job)
         return replace(advice, defaults=self.defaults, library_because=self.library_because)
 
     @property

@@ -97,7 +97,7 @@ class _Rows:
         after, width = total, 1.0
         if learned is not None:
             after, width = float(sum(v[0] for v in learned.applied(self.seconds[target]).values())), learned.width[0]
-        ends = narrowed(factors, float(width))
+        ends = narrowed(conditions.kind, conditions.stack, float(width))
         return Pair(
             source=str(self.rows.publications[target]),
             users_code=bool(self.rows.users_code[target]),

@@ -115,4 +115,4 @@ def _usual(values: list[float], dropped: dict[str, int]) -> list[float]:
         dropped["slow steps (checkpoint, evaluation, or a stall)"] = slow
     if fast:
         dropped["fast steps (skipped, or with another batch)"] = fast
-    return [math.exp(value) for value in logs if abs(value - center) <= reach]
+    return [value for value, log in zip(values, logs, strict=True) if abs(log - center) <= reach]

@@ -49,6 +49,12 @@ class Summary:
     changes: tuple[Change, ...]
     """Figures of the plan, and paces relative to published runs."""
 
+    @property
+    def headline(self) -> str:
+        """Number of runs, and step time before and after."""
+        count = f"{len(self.runs)} measured run{'s' if len(self.runs) > 1 else ''}"
+        return f"{count}; {self.changes[0].label.lower()} {self.changes[0].before} -> {self.changes[0].after}"
+
     def __str__(self) -> str:
         lines = [f"{change.label}: {change.before} -> {change.after}" for change in self.changes]
         for source, notes in self.runs:

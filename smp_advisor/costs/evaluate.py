@@ -166,10 +166,11 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     model = trained(model, job)
     world = World.of(model, cluster, job, layout)
     seconds = step_seconds(model, cluster, job, layout, world, degree)
-    factors = step_time_factors(str(plan_kinds(layout, cluster)), stack_of(job, layout).name)
+    kind, code = str(plan_kinds(layout, cluster)), stack_of(job, layout).name
+    factors = step_time_factors(kind, code)
     if job.calibration is not None:
         seconds, width = learned_seconds(job.calibration, model, cluster, job, layout, seconds)
-        factors = narrowed(factors, float(width))
+        factors = narrowed(kind, code, float(width))
     kinds = _judged(model, cluster, job, layout, world, degree)
     return _value(
         model,
@@ -297,5 +298,8 @@ def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
                 "The tied embedding is counted on the first and the last stage. The library places it on one of them."
             )
     sentences += schema(plan.library).assumptions_of(plan)
-    sentences.append("Memory and time are calibrated on published runs of other libraries, not on SageMaker.")
+    yours = ""
+    if job.calibration is not None:
+        yours = f", and corrected by {len(job.calibration.runs)} measured run(s) of yours"
+    sentences.append(f"Memory and time are calibrated on published runs of other libraries, not on SageMaker{yours}.")
     return tuple(sentences)

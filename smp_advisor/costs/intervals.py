@@ -26,6 +26,11 @@ ANY = "any"
 """Entry of a kind of plan with too few published runs for figures of its own."""
 
 
+_TWO_SIDED = 1.96
+_TAIL_POWER = 3
+"""Pace at which measured runs exclude the tails of published sources; scored by benchmarks/own_run.py."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """Logarithms of measured over predicted step time of one kind of code and plan."""
@@ -110,7 +115,17 @@ def spreads(kind: str, stack: str = "") -> tuple[float, float]:
     return entry.source_spread, entry.run_spread
 
 
-def narrowed(factors: tuple[float, float], width: float) -> tuple[float, float]:
-    """Factors of an interval whose logarithm is `width` times as wide; exactly the same for a width of 1."""
-    low, high = factors
-    return factors if width == 1 else (low**width, high**width)
+def narrowed(kind: str, stack: str, width: float) -> tuple[float, float]:
+    """`step_time_factors` after measured runs, for a relative `width` of the posterior distribution.
+
+    Without any information (a width of 1) it is the interval of published runs, whose tails are those of sources that
+    differ in an unknown way. A measured run of one's own excludes such a source, so the interval approaches that of a
+    normal distribution with the spreads between and within sources.
+    """
+    factors = step_time_factors(kind, stack)
+    if width >= 1:
+        return factors
+    usual = _TWO_SIDED * math.hypot(*spreads(kind, stack))
+    ends = [math.log(factor) for factor in factors]
+    tails = [abs(end) + (1 - width**_TAIL_POWER) * min(usual - abs(end), 0.0) for end in ends]
+    return math.exp(-width * tails[0]), math.exp(width * tails[1])

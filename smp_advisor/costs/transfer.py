@@ -41,6 +41,7 @@ class Rule:
     stack: float
     family: float
     kind: float
+    training: float
     parameters_per_doubling: float
     nodes_per_doubling: float
     configuration_per_doubling: float
@@ -49,7 +50,7 @@ class Rule:
     runs of the same conditions have in common."""
 
 
-_CATEGORIES = ("gpu", "instance", "stack", "family", "kind")
+_CATEGORIES = ("gpu", "instance", "stack", "family", "kind", "training")
 _MEMORY = re.compile(r"\s*\d+\s*GB$")
 """End of a GPU's name: variants with more memory compute alike."""
 _NAMES = {
@@ -58,6 +59,7 @@ _NAMES = {
     "stack": "kind of code",
     "family": "model family",
     "kind": "kind of plan",
+    "training": "training with",
 }
 
 
@@ -140,6 +142,7 @@ def targets(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Targets
         "instance": cluster.instance.name,
         "stack": stack_of(job, layout).name,
         "family": model.family,
+        "training": _training(job),
     }
     columns = np.broadcast_arrays(*(np.atleast_1d(figures[name]) for name in FEATURES))
     return Targets(
@@ -151,6 +154,19 @@ def targets(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Targets
         nodes=np.log2([cluster.nodes]),
         configuration=np.log2(np.stack(columns, axis=1)),
     )
+
+
+_SETTINGS = ("optimizer_step", "paged_optimizer", "state_precision", "loss", "unsharded_accumulation")
+
+
+def _training(job: Job) -> str:
+    """Settings of a job that change its work."""
+    defaults = job.defaulted()
+    words = [job.precision, *(["fp8"] if job.fp8 else []), job.optimizer, f"{job.attention} attention"]
+    words += [f"{name}={getattr(job, name)}" for name in _SETTINGS if name not in defaults]
+    if job.adapter is not None:
+        words.append(f"adapter of rank {job.adapter.rank} over {job.adapter.base_bits} bits")
+    return ", ".join(words)
 
 
 def differences(measured: Conditions, target: Conditions) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ def report(advice: Advice) -> str:
         ("Recommendation", _header(advice)),
         ("Configuration", _plan(advice.model, advice.plan, advice.estimate)),
         ("Figures", _figures(advice.model, advice.estimate)),
+        ("Calibration with your runs", _learned(advice)),
         ("Memory per GPU", _memory(advice.estimate)),
         ("Why", _why(advice)),
         (f"Nearest AWS reference: {advice.reference.name if advice.reference else ''}", _reference(advice.reference)),
@@ -125,6 +126,15 @@ def _figures(model: Model, estimate: Estimate) -> Iterator[str]:
         )
         rows.append(("entire run", f"{estimate.days:,.1f} days{total}"))
     yield from (f"  {name:<14}{value}" for name, value in rows)
+
+
+def _learned(advice: Advice) -> Iterator[str]:
+    """Estimate before and after the user's runs, and what was read of each."""
+    learned = advice.learned
+    if learned is not None:
+        yield from (f"  {change.label}: {change.before} -> {change.after}" for change in learned.changes)
+        for source, notes in learned.runs:
+            yield f"Run: {source}. {' '.join(notes)}"
 
 
 def _memory(estimate: Estimate) -> Iterator[str]:

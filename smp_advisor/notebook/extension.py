@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from smp_advisor.notebook.calibration_magics import CalibrationMagics
 from smp_advisor.notebook.completion import complete_options
 from smp_advisor.notebook.magics import AdvisorMagics
 from smp_advisor.notebook.profile_magics import ProfileMagics
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MAGICS", "load", "unload"]
 
-MAGICS = ("smp_advise", "smp_export", "smp_check", "smp_profile", "smp_local")
-_CLASSES = (AdvisorMagics, ProfileMagics)
+MAGICS = ("smp_advise", "smp_export", "smp_check", "smp_profile", "smp_local", "smp_calibrate")
+_CLASSES = (AdvisorMagics, ProfileMagics, CalibrationMagics)
 
 _loaded: WeakKeyDictionary[Any, Callable[[], None]] = WeakKeyDictionary()
 

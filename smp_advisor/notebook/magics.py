@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.scripts import Report
 
-__all__ = ["AdvisorMagics"]
+__all__ = ["AdvisorMagics", "displayed_last", "set_displayed"]
 
 
 @magics_class
@@ -177,6 +177,20 @@ class AdvisorMagics(Magics):
             return report if report is not None else check_script(source, plan)
         except AdvisorError as error:
             raise UsageError(str(error)) from None
+
+
+def displayed_last(shell: InteractiveShell) -> Advisor | None:
+    """The advisor displayed last by a magic of the shell."""
+    magics = shell.magics_manager.registry.get("AdvisorMagics")
+    return getattr(magics, "last", None)
+
+
+def set_displayed(shell: InteractiveShell, advisor: Advisor) -> None:
+    """Display an advisor and make it that of the magics."""
+    magics = shell.magics_manager.registry.get("AdvisorMagics")
+    if magics is not None:
+        magics.last = advisor
+    advisor.show_now()
 
 
 def _job_options(arguments: Namespace) -> dict[str, Any]:

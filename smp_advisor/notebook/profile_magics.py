@@ -19,6 +19,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.groups import reduced_data_parallel_degree
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY
 from smp_advisor.notebook.arguments import amount, model_named, parsed, read, whole_number, with_help
+from smp_advisor.notebook.magics import displayed_last
 from smp_advisor.notebook.progress_display import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -206,8 +207,7 @@ class ProfileMagics(Magics):
         )
 
     def _advisor(self) -> Advisor:
-        magics = self.shell.magics_manager.registry.get("AdvisorMagics")
-        advisor: Advisor | None = getattr(magics, "last", None)
+        advisor = displayed_last(self.shell)
         if advisor is None:
             raise UsageError("There is no plan yet: run %smp_advise first, or leave out --plan.")
         return advisor

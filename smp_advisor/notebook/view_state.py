@@ -172,10 +172,13 @@ def facts(advice: Advice) -> list[Fact]:
     if job.tokens:
         run.append(f"{_count(job.tokens)} tokens in total")
     assumed, likely = advice.cluster.instance.assumed, 100 * advice.min_fit_probability
+    learned = advice.learned
+    calibration = [] if learned is None else [_fact("Calibration", learned.headline)]
     return [
         _fact("Model", ", ".join(parts), model.origin if model.origin != "given" else "", model.note),
         _fact("Cluster", advice.cluster.summary, "", _assumed(assumed)),
         _fact("Training", ", ".join(run)),
+        *calibration,
         _code_fact(advice),
         _fact("Library", f"{schema(advice.plan.library).name} {advice.plan.version}"),
         _fact("Objective", f"{_objective(advice.objective)}, at least {likely:g} % likely to fit"),

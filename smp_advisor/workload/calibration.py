@@ -56,13 +56,15 @@ class Conditions:
     """Family of the model: ``llama``, ``gpt2``."""
     kind: str
     """Kind of plan: ``sharded, nodes``."""
+    training: str
+    """Precision, optimizer, attention and further settings of the job that change its work."""
     parameters: float
     nodes: int
     configuration: tuple[float, ...]
     """Values of `FEATURES`; 1 or more each."""
 
     def __post_init__(self) -> None:
-        for name in ("gpu", "instance", "stack", "family", "kind"):
+        for name in ("gpu", "instance", "stack", "family", "kind", "training"):
             text: object = getattr(self, name)
             if not isinstance(text, str) or len(text) > _TEXT:
                 raise CalibrationError(f"{name} of a measured run must be a text of at most {_TEXT} characters.")

@@ -1,0 +1,73 @@
+"""``%smp_calibrate`` in a shell as IPython makes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+
+import smp_advisor as smpa
+from smp_advisor.notebook import Advisor
+from smp_advisor.notebook.magics import set_displayed
+from smp_advisor.notebook.view_state import recommendation
+from tests.calibration.logs import exported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def shell(advice: smpa.Advice, capsys: pytest.CaptureFixture[str]) -> Iterator[InteractiveShell]:
+    """A shell in which the advice is displayed."""
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "smp_advisor")
+    set_displayed(shell, Advisor(advice))
+    capsys.readouterr()
+    yield shell
+    shell.run_line_magic("unload_ext", "smp_advisor")
+    InteractiveShell.clear_instance()
+
+
+def test_a_log_is_read_shown_saved_and_loaded(
+    shell: InteractiveShell, advice: smpa.Advice, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = 1.4 * advice.estimate.step_seconds
+    (tmp_path / "job.log").write_text(exported([40 * seconds, *[seconds] * 20]), "utf-8")
+    saved = tmp_path / "calibration.json"
+    advisor = shell.run_line_magic("smp_calibrate", f"{tmp_path}/job.log --save {saved}")
+    assert isinstance(advisor, Advisor)
+    shown = capsys.readouterr().out
+    for text in ("20 of 21 values", "Dropped 1: warm-up", "Step time:", " -> ", "Calibration with your runs"):
+        assert text in shown
+    assert advisor.advice.job.calibration == smpa.load_calibration(saved)
+    (fact,) = [fact for fact in recommendation(advisor.advice)["facts"] if fact["label"] == "Calibration"]
+    assert fact["text"].startswith("1 measured run; step time ")
+    again = shell.run_line_magic("smp_calibrate", f"--load {saved} --peak-gib 30 --peak-kind reserved")
+    assert len(again.advice.job.calibration.runs) == 2
+    only = shell.run_line_magic("smp_calibrate", f"--load {saved}")
+    assert only.advice.estimate == advisor.advice.estimate
+
+
+def test_a_variable_is_a_log(shell: InteractiveShell, advice: smpa.Advice) -> None:
+    shell.user_ns["lines"] = exported([3.0] * 9)
+    assert shell.run_line_magic("smp_calibrate", "lines").advice.job.calibration.runs[0].step_seconds == 3.0
+
+
+@pytest.mark.parametrize("line", ["", "missing.log", "--step-seconds fast", "--peak-gib 3 --out-of-memory", "--load x"])
+def test_errors_are_one_sentence(shell: InteractiveShell, line: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        shell.run_line_magic("smp_calibrate", line)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_summary_escapes_names(advice: smpa.Advice, tmp_path: Path) -> None:
+    path = tmp_path / "<b>.log"
+    path.write_text(exported([3.0] * 9), "utf-8")
+    learned = advice.calibrate(path).learned
+    assert learned is not None
+    html = learned._repr_html_()
+    assert "&lt;b&gt;.log" in html
+    assert "<b>.log" not in html
