@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.export.literal import text_literal
@@ -10,6 +11,7 @@ from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script import SCRIPT_NAME, builds, training_script
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.workload.model import Model
+from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -83,7 +85,9 @@ def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: 
         precision="fp32",
         activation_checkpointing="each" if plan.activation_checkpointing else False,
     )
-    script = training_script(small, cluster, job, alone)
+    # Settings that save memory do not matter for a small model.
+    plain: dict[str, Any] = {name: training_settings()[name].default for name in job.training_settings()}
+    script = training_script(small, cluster, replace(job, **plain), alone)
     return f"%%smp_local --processes {_PROCESSES} --steps {_STEPS} --name {SCRIPT_NAME}\n{script}"
 
 

@@ -97,7 +97,6 @@ def _training(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Training:
             f"The generated script trains all parameters with Adam or SGD, and the job has {setting}: pass script="
             " with your own script."
         )
-    _require_plain(job, plan)
     training = Training(model=model, cluster=cluster, job=job, plan=plan, architecture=architecture_of(model))
     if training.lacks_positions and model.origin != "inferred":
         raise ExportError(
@@ -106,14 +105,3 @@ def _training(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Training:
         )
     _KINDS[training.library.script].require(training)
     return training
-
-
-def _require_plain(job: Job, plan: Plan) -> None:
-    """Refuse settings that no generated script implements."""
-    settings = job.training_settings()
-    if str(plan.activation_checkpointing).startswith(("operators", "every_")):
-        settings["activation_checkpointing"] = plan.activation_checkpointing
-    for name, value in settings.items():
-        raise ExportError(
-            f"The generated script does not implement {name}={value!r}: pass script= with your own script."
-        )

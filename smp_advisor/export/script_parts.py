@@ -14,6 +14,8 @@ from smp_advisor.libraries.version import image
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.library import Library
     from smp_advisor.libraries.plan import Plan
@@ -21,7 +23,16 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["DTYPES", "Training", "common_flags", "common_values", "copies_fit", "require_auto_partition"]
+__all__ = [
+    "DTYPES",
+    "Training",
+    "checkpoint_period",
+    "common_flags",
+    "common_values",
+    "copies_fit",
+    "require_auto_partition",
+    "require_implemented",
+]
 
 DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.float32"}
 
@@ -113,6 +124,28 @@ def require_auto_partition(plan: Plan) -> None:
             "auto_partition=False requires a script that places layers on pipeline stages, which depends on the model:"
             " set auto_partition=True, or pass script= with your own script."
         )
+
+
+def require_implemented(training: Training, implemented: Mapping[str, Collection[object]]) -> None:
+    """Raise `ExportError` for a training setting of the job that the script does not implement.
+
+    Parameters
+    ----------
+    implemented
+        Values other than the default, by setting.
+    """
+    for name, value in training.job.training_settings().items():
+        if value not in implemented.get(name, ()):
+            raise ExportError(
+                f"The generated script does not implement {name}={value!r}: leave it out of the job, or pass script="
+                " with your own script."
+            )
+
+
+def checkpoint_period(plan: Plan) -> int:
+    """One layer of this many is checkpointed; 1 for all."""
+    strategy = str(plan.activation_checkpointing)
+    return int(strategy.removeprefix("every_")) if strategy.startswith("every_") else 1
 
 
 def copies_fit(training: Training, bytes_per_parameter: float) -> bool:

@@ -8,7 +8,13 @@ from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import first_library_version, patched_release
 from smp_advisor.export.facts import launch_facts
 from smp_advisor.export.literal import Comment
-from smp_advisor.export.script_parts import common_flags, common_values, copies_fit, require_auto_partition
+from smp_advisor.export.script_parts import (
+    common_flags,
+    common_values,
+    copies_fit,
+    require_auto_partition,
+    require_implemented,
+)
 from smp_advisor.export.template import render
 from smp_advisor.libraries.families import supports_tensor_parallelism
 from smp_advisor.libraries.version import release
@@ -23,6 +29,7 @@ __all__ = ["require", "requirements", "write"]
 def require(training: Training) -> None:
     """Raise `ExportError` for plans that the script does not support."""
     plan = training.plan
+    require_implemented(training, {})
     if release(plan.version) < release(first_library_version()):
         raise ExportError(
             f"The training script requires library version {first_library_version()} or later, and the plan uses"

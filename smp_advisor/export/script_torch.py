@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import newest_release
 from smp_advisor.export.literal import Comment
-from smp_advisor.export.script_parts import common_flags, common_values, copies_fit
+from smp_advisor.export.script_parts import (
+    checkpoint_period,
+    common_flags,
+    common_values,
+    copies_fit,
+    require_implemented,
+)
 from smp_advisor.export.template import render
 from smp_advisor.libraries.families import supports_tensor_parallelism
 
@@ -17,6 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["require", "requirements", "write"]
 
 _FP32_BYTES = 4
+_IMPLEMENTED = {
+    "loss": ("chunked",),
+    "state_precision": ("16-bit",),
+    "optimizer_step": ("loop", "foreach", "fused"),
+    "unsharded_accumulation": (True,),
+}
+"""Values of the job's training settings that the script implements besides the defaults."""
+_STEP_OPTIONS = {"loop": "foreach=False", "foreach": "foreach=True", "fused": "fused=True"}
+_SELECTIVE_SINCE = (2, 5)
+"""PyTorch release with ``create_selective_checkpoint_contexts``."""
 
 
 def require(training: Training) -> None:
@@ -26,7 +42,30 @@ def require(training: Training) -> None:
             f"{training.library.title} does not support the family {training.model.family!r} with tensor, context or"
             " expert parallelism or fp8: disable them, or pass script= with your own script."
         )
+    _require_settings(training)
     _building(training)
+
+
+def _require_settings(training: Training) -> None:
+    """Raise `ExportError` for settings of training that the script does not implement."""
+    job, plan = training.job, training.plan
+    require_implemented(training, _IMPLEMENTED)
+    if job.loss == "chunked" and (training.architecture.task != "causal" or _transforms(training)):
+        raise ExportError(
+            "The generated script computes a chunked loss only for language models whose layers the library does not"
+            " replace: set loss='plain', or pass script= with your own script."
+        )
+    if job.state_precision == "16-bit" and (plan.precision != "bf16" or _transforms(training)):
+        raise ExportError(
+            "The generated script trains with 16-bit states only in bf16 and without layers of the library: set"
+            " state_precision='mixed', or pass script= with your own script."
+        )
+    release = tuple(int(part) for part in training.container.framework_version.split(".")[:2])
+    if plan.activation_checkpointing == "operators" and release < _SELECTIVE_SINCE:
+        raise ExportError(
+            f"activation_checkpointing='operators' requires PyTorch 2.5, and the container has"
+            f" {training.container.framework_version}: set it to 'each', or choose a newer version of the library."
+        )
 
 
 def requirements(training: Training) -> list[str]:
@@ -39,7 +78,8 @@ def write(training: Training) -> str:
     """Generate the script."""
     plan, smp = training.plan, training.library.smdistributed
     sharded, checkpoints = plan.shards_parameters, bool(plan.activation_checkpointing)
-    building = _building(training)
+    building, pure = _building(training), training.job.state_precision == "16-bit"
+    period = checkpoint_period(plan)
     values = common_values(training) | {
         "features": {
             "tensor_parallel": plan.tensor_parallel_degree > 1,
@@ -48,6 +88,9 @@ def write(training: Training) -> str:
         },
         "accumulation": plan.gradient_accumulation_steps,
         "sharding_strategy": Comment((plan.sharding_strategy or "full_shard").upper()),
+        "built_in": Comment(plan.precision if pure else "fp32"),
+        "step_option": Comment(_STEP_OPTIONS.get(training.job.optimizer_step, "")),
+        "checkpoint_period": Comment(str(period)),
         "wrapped": Comment("with sharded layers" if sharded else "with a full copy on every GPU"),
         # Activation offloading by the library requires reentrant checkpoints.
         "checkpoint_kind": Comment("REENTRANT" if smp and plan.offload_activations else "NO_REENTRANT"),
@@ -55,7 +98,14 @@ def write(training: Training) -> str:
     flags = common_flags(training) | {
         "smp": smp,
         "sharded": sharded,
-        "autocast": not sharded and plan.precision != "fp32",
+        "autocast": not sharded and not pure and plan.precision != "fp32",
+        "casts": not pure and plan.precision != "fp32",
+        "pure": pure,
+        "chunked_loss": training.job.loss == "chunked",
+        "chooses_step": training.job.optimizer_step != "auto",
+        "delays_reduction": not sharded or training.job.unsharded_accumulation,
+        "keeps_products": plan.activation_checkpointing == "operators",
+        "checkpoints_some": period > 1,
         "fp8": smp and plan.fp8,
         "smddp": smp and plan.distributed_backend == "smddp",
         "transformed": _transforms(training),

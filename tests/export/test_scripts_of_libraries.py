@@ -6,6 +6,7 @@ import ast
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import black
@@ -58,6 +59,22 @@ DIVIDED = {
     ),
     "delayed": Plan(library="smp-v2", hybrid_shard_degree=8, delayed_parameter_initialization=True, batch_size=4),
 }
+SAVING = {
+    "chunked loss, operators": (
+        Plan(library="fsdp", batch_size=4, activation_checkpointing="operators"),
+        {"loss": "chunked", "optimizer_step": "foreach"},
+    ),
+    "16-bit, every second layer, unsharded gradients": (
+        Plan(library="fsdp", batch_size=2, activation_checkpointing="every_2", gradient_accumulation_steps=2),
+        {"state_precision": "16-bit", "unsharded_accumulation": True, "optimizer_step": "loop"},
+    ),
+    "16-bit, chunked loss, replicas": (
+        Plan(library="ddp", batch_size=4),
+        {"state_precision": "16-bit", "loss": "chunked", "optimizer_step": "fused"},
+    ),
+    "operators, SMP v2": (Plan(library="smp-v2", batch_size=4, activation_checkpointing="operators"), {}),
+}
+"""Plans with settings of the job that save memory."""
 MIXTRAL = Plan(library="smp-v2", hybrid_shard_degree=8, expert_parallel_degree=2, batch_size=4)
 
 
@@ -77,7 +94,10 @@ def written():
     yield "experts, mixtral", TASKS["mixtral"], MIXTRAL
 
 
-SCRIPTS = {name: (training_script(model, TWO_NODES, job(plan), plan), plan) for name, model, plan in written()}
+SCRIPTS = {name: (training_script(model, TWO_NODES, job(plan), plan), plan) for name, model, plan in written()} | {
+    name: (training_script(TASKS["gpt2"], TWO_NODES, replace(job(plan), **settings), plan), plan)
+    for name, (plan, settings) in SAVING.items()
+}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -133,7 +153,8 @@ def jobs(tmp_path_factory):
 
     def add(name, task, plan, place, *, processes=2, stand_in=None, environment=None, **options):
         script = folder / f"{name}.py"
-        script.write_text(training_script(TASKS[task], TWO_NODES, job(plan), plan))
+        generated = SCRIPTS[name][0] if name in SAVING else training_script(TASKS[task], TWO_NODES, job(plan), plan)
+        script.write_text(generated)
         specs[name] = {
             "script": str(script),
             "folder": str(folder / place),
@@ -159,6 +180,10 @@ def jobs(tmp_path_factory):
         }
         add(library, "gpt2", plan, library, environment=channels, **settings | {"max_steps": 4})
         add(f"{library}, resumed", "gpt2", plan, library, environment=channels, **settings | {"max_steps": 8})
+    for name, (plan, _) in SAVING.items():
+        if plan.library != "smp-v2":
+            settings = {"learning_rate": 0.01, "warmup_steps": 1, "log_every": 2, "max_steps": 6}
+            add(name, "gpt2", plan, name, environment=channels, **settings)
     stand_in = str(Path(__file__).parent / "fakes_smp_v2" / "stand_in.py")
     for name, processes, parameters, options in (
         ("shared", 2, SHARED.parameters, {"max_steps": 2, "checkpoint_every": 0}),
@@ -191,6 +216,40 @@ def test_a_job_trains_and_resumes(jobs, library):
     assert "step 1 loss" not in later["printed"]
     assert later["summary"]["loss"] < first["summary"]["loss"] - 0.1
     assert later["summary"]["validation_loss"] < 4.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, (plan, _) in SAVING.items() if plan.library != "smp-v2"])
+def test_a_job_with_settings_that_save_memory_trains(jobs, name):
+    done = succeeded(jobs[name])
+    assert "step 1 loss 4." in done["printed"], "the mean loss per token, as without the settings"
+    assert done["summary"]["loss"] < 4.6
+    assert done["summary"]["validation_loss"] < 4.6
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields", "sentence"),
+    [
+        ({"loss": "fused"}, {}, "does not implement loss='fused'"),
+        ({"paged_optimizer": True}, {}, "does not implement paged_optimizer=True"),
+        ({"optimizer_step": "backward"}, {}, "does not implement optimizer_step='backward'"),
+        ({"separate_embeddings": True}, {}, "does not implement separate_embeddings=True"),
+        ({"state_precision": "16-bit", "precision": "fp16"}, {"precision": "fp16"}, "with 16-bit states only in bf16"),
+        ({}, {"version": "2.3.0", "activation_checkpointing": "operators"}, "requires PyTorch 2.5, and the container"),
+    ],
+)
+def test_settings_that_the_script_does_not_implement_are_refused(settings, fields, sentence):
+    plan = Plan(library="fsdp", batch_size=4, **fields)
+    with pytest.raises(ExportError, match=sentence):
+        training_script(TASKS["gpt2"], TWO_NODES, replace(Job(sequence_length=32, precision="bf16"), **settings), plan)
+
+
+def test_a_chunked_loss_is_that_of_a_language_model():
+    plan, chunked = PLANS["ddp bf16 False"], Job(sequence_length=32, precision="bf16", loss="chunked")
+    with pytest.raises(ExportError, match="only for language models"):
+        training_script(TASKS["bert"], TWO_NODES, chunked, plan)
+    script = local_cell(TASKS["gpt2"], TWO_NODES, replace(chunked, state_precision="16-bit"), plan)
+    assert "WithLoss" not in script, "a small model on this machine needs none of them"
 
 
 @pytest.mark.slow
