@@ -34,15 +34,16 @@ def main() -> int:
         print(f"    {entry.source}, {entry.locator}; assumed: {', '.join(entry.assumed)}")
     print("all pairs of degrees that fit, on 512 GPUs: the smaller group is predicted")
     for instance in INSTANCES:
-        for name, pairs in every_pair(instance).items():
+        both = [(kind, every_pair(instance, mics=kind == "MiCS")) for kind in ("MiCS", "FSDP")]
+        for name, pairs in ((f"{kind}, {name}", pairs) for kind, entries in both for name, pairs in entries.items()):
             counts = Counter(verdict.word for _, _, verdict in pairs)
             words.update(counts)
             if not pairs:
-                print(f"  {instance:18s} {name:18s} no two sizes fit")
+                print(f"  {instance:18s} {name:24s} no two sizes fit")
                 continue
             least, most = (choose(verdict.factor for _, _, verdict in pairs) for choose in (min, max))
             listed = ", ".join(f"{word} {count}" for word, count in sorted(counts.items()))
-            print(f"  {instance:18s} {name:18s} {least:.2f} to {most:.2f} times as fast: {listed}")
+            print(f"  {instance:18s} {name:24s} {least:.2f} to {most:.2f} times as fast: {listed}")
     print(", ".join(f"{word}: {count}" for word, count in sorted(words.items())))
     return int(bool(words["contradicts"]))
 

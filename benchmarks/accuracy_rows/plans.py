@@ -244,6 +244,8 @@ def _columns(row: Row, degrees: Degrees) -> dict[str, int | bool]:
         # DeepSpeed's ZeRO-3 partitions them over model parallelism. With FSDP2, the sequence is divided.
         "split_checkpoints": level == 3 and degrees.tensor > 1,
         "offload_running": True,
+        # PyTorch's pipeline reduces gradients after the last microbatch.
+        "replicas_reduced_once": _keeps_gathered(row, degrees),
         "blocking_offload": "offload_wrapper" in row.text("offload"),
         # Only SMP v1's hosts coordinate the passes of stages. It places consecutive stages next to each other.
         "host_handover": "smp v1" in row.text("framework"),

@@ -50,6 +50,8 @@ class Comparison:
     assumed: tuple[str, ...]
     date: str
     checkpointing: bool = True
+    mics: bool = False
+    """Whether the smaller groups are MiCS's."""
     factor: float | None = None
     """Printed throughput of the smaller group over that of the larger; None if only an order is printed."""
     at_most: float | None = None
@@ -63,7 +65,7 @@ class Verdict:
     factor: float
     """Predicted throughput of the smaller group over that of the larger."""
     interval: float
-    """Ratio from which two predictions of one source can be told apart with 95 % probability."""
+    """Ratio from which two predictions of one source differ with 95 % probability."""
 
     @property
     def word(self) -> str:
@@ -85,7 +87,15 @@ def comparisons() -> tuple[Comparison, ...]:
 
 
 def _seconds(
-    model: Model, cluster: Cluster, job: Job, degrees: Sequence[int], micro: int, steps: int, *, checkpointing: bool
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    degrees: Sequence[int],
+    micro: int,
+    steps: int,
+    *,
+    checkpointing: bool,
+    mics: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Step times by degree, whether each fits, and the interval of a comparison."""
     layout = Layout.of_columns(
@@ -97,6 +107,8 @@ def _seconds(
         batch_samples=micro * steps,
         microbatches=steps,
         checkpoint_layers=int(checkpointing),
+        two_level_gather=mics & (np.array(degrees) < cluster.gpus),
+        replicas_reduced_once=mics,
     )
     seconds = sum(seconds_columns(model, cluster, job, layout).values(), np.zeros(len(degrees)))
     fits = memory_columns(model, cluster, job, layout).margin > 0
@@ -120,6 +132,7 @@ def verdict_of(comparison: Comparison) -> Verdict:
         comparison.micro,
         comparison.steps,
         checkpointing=comparison.checkpointing,
+        mics=comparison.mics,
     )
     return Verdict(factor=float(seconds[1] / seconds[0]), interval=interval)
 
@@ -131,8 +144,14 @@ _SHAPES = {
 _BATCHES = ((2, 1), (8, 1), (8, 4))
 
 
-def every_pair(instance: str, nodes: int = 64) -> dict[str, list[tuple[int, int, Verdict]]]:
-    """Every pair of sharding groups of 8 to 512 GPUs that fit, by model and batch: (smaller, larger, verdict)."""
+def every_pair(instance: str, nodes: int = 64, *, mics: bool = False) -> dict[str, list[tuple[int, int, Verdict]]]:
+    """Every pair of sharding groups of 8 to 512 GPUs that fit, by model and batch: (smaller, larger, verdict).
+
+    Parameters
+    ----------
+    mics
+        Whether the groups are those of MiCS (SMP v1), not of FSDP's hybrid strategies.
+    """
     half = "fp16" if instance.startswith("ml.p3") else "bf16"
     job = Job(sequence_length=2048, precision=half, attention="eager" if half == "fp16" else "fused")
     cluster = Cluster(instance, nodes)
@@ -140,7 +159,9 @@ def every_pair(instance: str, nodes: int = 64) -> dict[str, list[tuple[int, int,
     for name, shape in _SHAPES.items():
         model = Model.from_shape(**shape, max_positions=2048)
         for micro, steps in _BATCHES:
-            seconds, fits, interval = _seconds(model, cluster, job, DEGREES, micro, steps, checkpointing=True)
+            seconds, fits, interval = _seconds(
+                model, cluster, job, DEGREES, micro, steps, checkpointing=True, mics=mics
+            )
             rows = [row for row in range(len(DEGREES)) if fits[row]]
             result[f"{name}, batch {micro} x {steps}"] = [
                 (DEGREES[i], DEGREES[j], Verdict(factor=float(seconds[j] / seconds[i]), interval=interval))

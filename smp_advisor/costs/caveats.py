@@ -1,4 +1,4 @@
-"""What the measured collectives do not cover of a plan's communication."""
+"""Parts of a plan's communication that no measured collective covers."""
 
 from __future__ import annotations
 

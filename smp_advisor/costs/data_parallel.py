@@ -65,7 +65,9 @@ def data_parallel_seconds(
     documentation, Introduction to model parallelism). Sharded parameters are gathered, with prefetch, in the forward
     and again in the backward pass of every microbatch, where gradients are also reduce-scattered: three times their
     volume. Strategies that keep parameters gathered until the backward pass (``shard_grad_op``) move twice their volume
-    (Rajbhandari et al. 2020, arXiv 1910.02054, section 7; PyTorch documentation of ``ShardingStrategy``).
+    (Rajbhandari et al. 2020, arXiv 1910.02054, section 7; PyTorch documentation of ``ShardingStrategy``). Replicas of
+    the shards (hybrid strategies) reduce their gradients after every reduce-scatter, with MiCS once per step (Zhang et
+    al. 2022, arXiv 2205.00119, section 3.4).
     """
     state = layout.state_bytes
     reduction, dp, stride = world.reduction_degree, world.data_parallel_degree, world.data_stride
@@ -119,13 +121,19 @@ def data_parallel_seconds(
     )
     backward = passes.backward + passes.recomputation + passes.exchange_backward
     sharing = bus_bytes_per_second(cluster, world.shards, tp)[1]
-    within = where(layout.keeps_gathered, 0.0, gather) + scatter
-    per_microbatch = _exposed(gather, forward, sharing) + _exposed(within, backward, sharing)
+    regather = where(layout.keeps_gathered, 0.0, gather)
+    within = regather + scatter
+    # Under no_sync, gradients are reduced in the last backward pass only.
+    m = layout.microbatches
+    reductions = 1 if state.accumulates_unsharded else m
+    every = m * _exposed(gather, forward, sharing) + reductions * _exposed(within, backward, sharing)
+    if state.accumulates_unsharded:
+        every = every + (m - 1) * _exposed(regather, backward, sharing)
     # If the shards are within a node, only the reduction across nodes uses the network, concurrently with compute and
     # gathers. Otherwise, the part of the backward pass without gathers hides it.
     concurrent = maximum(across - maximum(within, last), 0.0) + constant("time.contention_across_nodes") * minimum(
         across, last
     )
     after = _exposed(across, maximum(last - within, 0.0), inside=False)
-    fully = layout.microbatches * per_microbatch + where(sharing, concurrent, after)
+    fully = every + where(layout.replicas_reduced_once, 1, reductions) * where(sharing, concurrent, after)
     return where(level >= 3, fully, by_level)

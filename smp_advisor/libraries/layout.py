@@ -120,6 +120,9 @@ class Layout:
     """Level 3: whether parameters are gathered between nodes, and then inside them (``sdp_hierarchical_allgather``)."""
     overlapped_gather: Bools
     """Level 3: whether they are gathered between nodes and inside them at the same time (SMDDP)."""
+    replicas_reduced_once: Bools
+    """Level 3 with replicas of the shards: whether they reduce their gradients once per step (MiCS's two-hop
+    synchronization, SMP v1), not after every backward pass (FSDP's hybrid strategies)."""
     prefetched_units: Ints
     """Level 3: blocks gathered at a time, including the running one; 0 if `max_live_parameters` limits them."""
     batch_samples: Ints

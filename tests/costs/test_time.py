@@ -18,7 +18,7 @@ from smp_advisor.costs.constants import constant, constants, overriding
 from smp_advisor.costs.evaluate import seconds_columns
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import Layout
-from smp_advisor.libraries.state_bytes import amp, over_frozen
+from smp_advisor.libraries.state_bytes import amp, fully_sharded, over_frozen, trained
 from smp_advisor.workload import Adapter, Job, Model
 from tests.costs.shapes import P4D, gpt, row_30b
 
@@ -282,3 +282,22 @@ def test_copies_of_pytorchs_offloading_are_never_hidden() -> None:
     moved = 2 * 3.2e9 / (cluster.instance.host_link_gb_per_s * 1e9)
     assert waits[0] == 0
     assert waits[1] == pytest.approx(moved, rel=0.1)
+
+
+def _sharded(*, accumulated: int, **settings: bool) -> float:
+    """Data-parallel seconds of a step on two replicas of a sharding group, which computes next to nothing."""
+    model, job = gpt(layers=24, hidden=4096, heads=32), Job(sequence_length=16, precision="bf16", **settings)
+    cluster = Cluster(P4D, 4)
+    faster = Cluster(replace(cluster.instance, peak_tflops=1e6), 4)
+    columns = {"shard_level": 3, "shard_degree": 16, "batch_samples": accumulated, "microbatches": accumulated}
+    with overriding({"time.launch_seconds": 1e-12}):
+        layout = Layout.of_columns(trained(fully_sharded(job), job), **columns)
+        return float(seconds_columns(model, faster, job, layout)["data_parallel_seconds"][0])
+
+
+def test_gradients_are_reduced_for_every_microbatch_unless_they_are_accumulated_unsharded() -> None:
+    once, often = _sharded(accumulated=1), _sharded(accumulated=4)
+    assert often == pytest.approx(4 * once, rel=0.01)
+    unsharded = _sharded(accumulated=4, unsharded_accumulation=True)
+    # Two of three times the volume remain, and one reduction.
+    assert 0.5 * often < unsharded < 0.8 * often

@@ -50,6 +50,7 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
         reduce_bucket_elements=_or_default(plans, "sdp_reduce_bucket_size"),
         two_level_gather=plans["sdp_hierarchical_allgather"],
         overlapped_gather=_own_gather(cluster) & (plans["ddp_dist_backend"] == 0),
+        replicas_reduced_once=True,
         host_handover=True,
         gather_after_step=True,
         spread_placement=plans["placement_strategy"] == "spread",
