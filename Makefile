@@ -8,7 +8,7 @@ PYTEST := $(TEST)/python -m pytest --numprocesses=auto
 unexport PYTHONDONTWRITEBYTECODE # every process would compile every module again
 LINT := style types prose front-end
 TOGETHER = +@$(MAKE) --no-print-directory --jobs --keep-going
-BENCHMARKS ?= search_speed cost_speed profile_trace mutations # published_scripts requires a folder of scripts
+BENCHMARKS ?= search_speed cost_speed degree_ranking profile_trace mutations # published_scripts requires a folder of scripts
 
 .PHONY: help lab demo test check tests unit-tests lint $(LINT) explore bench results format clean pages pins image lab-environment test-environment
 

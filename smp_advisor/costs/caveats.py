@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.costs.links import MOST_MEASURED, is_first_generation
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -13,10 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["communication_caveats"]
 
-_MOST_MEASURED = 256
-"""GPUs of the largest measured collective."""
-_MEASURED_GBPS = 3200
-"""Network of the instance with measured all-gathers (ml.p5.48xlarge)."""
 _PRODUCTION_GPUS = 128
 """GPUs of the smallest production run that took longer than predicted."""
 
@@ -38,7 +36,7 @@ def communication_caveats(cluster: Cluster, layout: Layout, world: World) -> Ite
         if instance.efa
         else "Collectives across nodes without EFA are counted with constants fitted to published training runs."
     )
-    if instance.efa and instance.inter_node_gbps < _MEASURED_GBPS:
+    if is_first_generation(cluster):
         yield (
             f"No all-gather was measured on {instance.name}: its rate is scaled from ml.p5.48xlarge by the network, its"
             " delay by all-reduces of a few bytes on p4d and p4de."
@@ -48,5 +46,5 @@ def communication_caveats(cluster: Cluster, layout: Layout, world: World) -> Ite
                 "Production runs that shard all parameters over 128 to 512 GPUs on p4d and p4de took 1.2 to 1.8 times"
                 " the predicted time (Meta on AWS, IDEFICS-80B): expect a slower step than predicted."
             )
-    if shards > _MOST_MEASURED:
-        yield f"No collective over more than {_MOST_MEASURED} GPUs was measured: that over {shards} is extrapolated."
+    if shards > MOST_MEASURED:
+        yield f"No collective over more than {MOST_MEASURED} GPUs was measured: that over {shards} is extrapolated."

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs.constants import constant
-from smp_advisor.costs.links import Group, delay, intra_rate, network_rate
+from smp_advisor.costs.links import MOST_MEASURED, Group, delay, intra_rate, is_first_generation, network_rate
 from smp_advisor.elementwise import anywhere, binary_logarithm, inverted, maximum, minimum, quotient, where
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = [
     "all_to_all_seconds",
     "bus_bytes_per_second",
     "point_to_point_seconds",
+    "reduce_scatter_seconds",
     "sharded_gather_seconds",
 ]
 
@@ -106,9 +107,26 @@ def all_reduce_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride
 
 
 def all_gather_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:
-    """Ring all-gather or reduce-scatter whose full size is `bytes_`: (n - 1) / n of them cross each link."""
-    time = _ring_seconds(cluster, bytes_, Group.of(cluster, members, stride), rounds=1)
+    """Ring all-gather whose full size is `bytes_`: (n - 1) / n of them cross each link."""
+    group = Group.of(cluster, members, stride)
+    unmeasured = True if is_first_generation(cluster) else members > MOST_MEASURED
+    time = _ring_seconds(cluster, bytes_, group, rounds=1) * _doubt(cluster, group, unmeasured)
     return where((members > 1) & (bytes_ > 0), time, 0.0)
+
+
+def reduce_scatter_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:
+    """Ring reduce-scatter whose full size is `bytes_`, with the volume of an all-gather."""
+    group = Group.of(cluster, members, stride)
+    time = _ring_seconds(cluster, bytes_, group, rounds=1) * _doubt(cluster, group, unmeasured=True)
+    return where((members > 1) & (bytes_ > 0), time, 0.0)
+
+
+def _doubt(cluster: Cluster, group: Group, unmeasured: Bools) -> Floats:
+    """Factor of the time of a collective across nodes that was not measured over EFA."""
+    if not cluster.instance.efa:
+        return 1.0
+    factor = constant("communication.efa_unmeasured_factor")
+    return where(unmeasured & inverted(group.inside), factor, 1.0)
 
 
 def sharded_gather_seconds(

@@ -8,6 +8,7 @@ from smp_advisor.costs.communication import (
     all_gather_seconds,
     all_reduce_seconds,
     bus_bytes_per_second,
+    reduce_scatter_seconds,
     sharded_gather_seconds,
 )
 from smp_advisor.costs.constants import constant
@@ -15,6 +16,8 @@ from smp_advisor.costs.state import trained_parameters
 from smp_advisor.elementwise import anywhere, ceil, maximum, minimum, where
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.passes import Passes
     from smp_advisor.costs.state import LocalParameters
@@ -38,13 +41,13 @@ def _exposed(communication: Floats, compute: Floats, inside: Bools) -> Floats:
     return exposed
 
 
-def _sharded_seconds(cluster: Cluster, bytes_: Floats, world: World) -> Floats:
+def _sharded_seconds(collective: Callable[..., Floats], cluster: Cluster, bytes_: Floats, world: World) -> Floats:
     """Seconds of a reduce-scatter or all-gather of all gradients or parameters, one bucket per message.
 
     A message passes the entire ring, so large groups wait for its hops rather than for its bytes.
     """
     messages = ceil(bytes_ / (constant("communication.bucket_mib") * 2**20))
-    per_message = all_gather_seconds(cluster, bytes_ / maximum(messages, 1), world.shards, world.data_stride)
+    per_message = collective(cluster, bytes_ / maximum(messages, 1), world.shards, world.data_stride)
     seconds: Floats = messages * per_message
     return seconds
 
@@ -93,10 +96,10 @@ def data_parallel_seconds(
         )
         by_level = _exposed(reduced, last, inside)
     if anywhere((level == 1) | (level == 2)):
-        scattered = _sharded_seconds(cluster, gradient_bytes, world) + all_reduce_seconds(
+        scattered = _sharded_seconds(reduce_scatter_seconds, cluster, gradient_bytes, world) + all_reduce_seconds(
             cluster, gradient_bytes / world.shards, reduction // world.shards, world.shards * stride
         )
-        gathered = _sharded_seconds(cluster, state.compute_bytes * trained.total, world)
+        gathered = _sharded_seconds(all_gather_seconds, cluster, state.compute_bytes * trained.total, world)
         waited = where(layout.gather_after_step, gathered, _exposed(gathered, forward, inside))
         by_level = where(level == 0, by_level, _exposed(scattered, last, inside) + waited)
     if not anywhere(level >= 3):
@@ -112,7 +115,7 @@ def data_parallel_seconds(
         two_level=layout.two_level_gather,
         overlapped=layout.overlapped_gather,
     )
-    scatter = blocks * all_gather_seconds(cluster, gradient_bytes / blocks, world.shards, tp)
+    scatter = blocks * reduce_scatter_seconds(cluster, gradient_bytes / blocks, world.shards, tp)
     across = all_reduce_seconds(
         cluster,
         gradient_bytes / world.shards,

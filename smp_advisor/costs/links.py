@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.elementwise import Bools, Floats
 
-__all__ = ["Group", "delay", "intra_rate", "network_rate"]
+__all__ = ["MOST_MEASURED", "Group", "delay", "intra_rate", "is_first_generation", "network_rate"]
 
 _FIRST_GENERATION_GBPS = 400
 """Network of a node up to which EFA is of the first generation (p3dn, p4d, p4de)."""
+MOST_MEASURED = 256
+"""GPUs of the largest measured collective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,14 @@ class Group:
         )
 
 
+def is_first_generation(cluster: Cluster) -> bool:
+    """Whether the nodes have EFA devices of the first generation, on which no all-gather was measured."""
+    return cluster.instance.efa and cluster.instance.inter_node_gbps <= _FIRST_GENERATION_GBPS
+
+
 def delay(cluster: Cluster) -> float:
     """Latency of the node's EFA devices relative to those of p5."""
-    slow = cluster.instance.inter_node_gbps <= _FIRST_GENERATION_GBPS
-    return constant("communication.efa_first_generation_delay") if slow else 1.0
+    return constant("communication.efa_first_generation_delay") if is_first_generation(cluster) else 1.0
 
 
 def intra_rate(cluster: Cluster, members: Floats) -> Floats:

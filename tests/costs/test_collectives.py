@@ -16,9 +16,10 @@ from smp_advisor.costs.communication import (
     all_gather_seconds,
     all_reduce_seconds,
     all_to_all_seconds,
+    reduce_scatter_seconds,
     sharded_gather_seconds,
 )
-from smp_advisor.costs.constants import constant
+from smp_advisor.costs.constants import constant, overriding
 from smp_advisor.costs.links import Group
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job
@@ -139,3 +140,18 @@ def test_what_no_measurement_covers_is_stated_with_the_plan() -> None:
     assert "No all-gather was measured on ml.p4d.24xlarge" in sentences(P4D, 4)
     assert "Production runs" not in sentences(P4D, 4)
     assert "1.2 to 1.8 times" in sentences(P4D, 16)
+
+
+def test_doubt_about_unmeasured_collectives_is_a_constant_of_its_own() -> None:
+    laws = {"gather": all_gather_seconds, "scatter": reduce_scatter_seconds}
+    cases = [(name, instance, members) for name in laws for instance in (P4D, P5) for members in (8, 128, 512)]
+
+    def seconds() -> list[float]:
+        return [float(laws[name](Cluster(instance, 64), 1e8, members, 1)) for name, instance, members in cases]
+
+    before = seconds()
+    with overriding({"communication.efa_unmeasured_factor": 2.0}):
+        after = seconds()
+    for (name, instance, members), first, second in zip(cases, before, after, strict=True):
+        measured = members == 8 or (name == "gather" and instance == P5 and members == 128)
+        assert second == pytest.approx(first if measured else 2 * first)
