@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from smp_advisor.calibration.cleaning import typical
 from smp_advisor.calibration.log import Log, MemoryClass, Sample
 from smp_advisor.calibration.records import read_frame, read_json_lines, read_records, read_trainer_state
+from smp_advisor.calibration.sagemaker_job import read_job
 from smp_advisor.calibration.text import read_text
 from smp_advisor.calibration.texts import needed, step_time
 from smp_advisor.costs.evaluate import estimate
@@ -109,9 +110,7 @@ def measure(
             else "Pass a log, job_name= or figures, one of them: two runs are two calls of calibrate."
         )
     if job_name is not None:
-        from smp_advisor.calibration.sagemaker_job import read_job
-
-        log, name = read_job(job_name)
+        log, name = read_job(job_name, cluster, _of_text), str(job_name)
     else:
         log, name = (figures.as_log, "") if run is None else read_run(run)
     measured = measured_run(log, model, cluster, job, plan, name=name)
