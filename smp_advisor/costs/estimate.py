@@ -109,7 +109,7 @@ class Estimate:
     needed_gib: float
     """Required GPU memory of the largest stage: its peak without memory that the allocator can release."""
     host_memory_gib_per_node: float
-    """Host memory of offloaded activations per node."""
+    """Host memory of offloaded activations and of a paged optimizer per node."""
     host_memory_fits: bool
     fit_probability: float
     """Probability that every stage fits in usable memory, by the error of the cost model (normal in GiB)."""

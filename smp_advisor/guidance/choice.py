@@ -10,6 +10,7 @@ from smp_advisor.guidance.wording import gib, percent, plural
 from smp_advisor.libraries.registry import get_library, libraries
 from smp_advisor.search import NEAR_BEST, search
 from smp_advisor.workload.stack import stack
+from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -99,6 +100,11 @@ def defaults(
         "optimizer": "optimizer Adam",
         "attention": _attention(library, job),
         "stack": f"code of the exported script ({stack(get_library(library).stack).title})",
+        **{
+            name: setting.phrase
+            for name, setting in training_settings().items()
+            if setting.phrase and name in get_library(library).training_settings
+        },
         "sequence_length": f"sequence length {job.sequence_length:,} tokens",
         "global_batch_size": f"global batch free up to {batch_limit(model, job)}",
     }

@@ -11,15 +11,17 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from IPython.core.error import UsageError
+from IPython.core.magic_arguments import argument
 from IPython.utils.process import arg_split  # type: ignore[attr-defined]  # re-exported for each platform
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Mapping
 
-__all__ = ["amount", "model_named", "parsed", "read", "whole_number", "with_help"]
+__all__ = ["amount", "model_named", "parsed", "read", "training_options", "whole_number", "with_help"]
 
 T = TypeVar("T")
 
@@ -89,6 +91,15 @@ def with_help(magic: Any) -> Any:
         return None
 
     return answer
+
+
+def training_options(magic: Any) -> Any:
+    """The same magic, with an option for each setting of the training script."""
+    for setting in reversed(list(training_settings().values())):
+        option, text = f"--{setting.name.replace('_', '-')}", setting.help.replace("%", "%%")
+        keywords: dict[str, Any] = {"choices": tuple(setting.values)} if setting.values else {"action": "store_true"}
+        magic = argument(option, help=text, **keywords)(magic)
+    return magic
 
 
 def parsed(magic: Any, line: str) -> Namespace:

@@ -9,6 +9,7 @@ from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.settings import label_of, names_of, settings_of
+from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.libraries.control_codec import Setting
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.job import Job
 
 __all__ = [
     "CATEGORY_LABELS",
@@ -26,6 +28,7 @@ __all__ = [
     "precision_text",
     "rows_of",
     "time_labels",
+    "training_settings_text",
     "value_text",
     "with_labels",
 ]
@@ -129,6 +132,19 @@ def dollars(amount: float) -> str:
     return f"${amount:.2f}" if amount >= 0.1 else f"${amount:.3g}"
 
 
-def precision_text(precision: str) -> str:
-    """Text of a precision."""
-    return {"fp32": "fp32"}.get(precision, f"{precision} with fp32 master copies")
+def precision_text(job: Job) -> str:
+    """Text of a job's precision."""
+    if job.precision == "fp32":
+        return "fp32"
+    return f"{job.precision} with {'16-bit states' if job.state_precision == '16-bit' else 'fp32 master copies'}"
+
+
+def training_settings_text(job: Job) -> str:
+    """Settings of the training script that differ from their defaults; empty without any."""
+    table = training_settings()
+    texts = [
+        table[name].title.lower() if value is True else f"{table[name].title.lower()} {value}"
+        for name, value in job.training_settings().items()
+        if name != "state_precision"  # part of `precision_text`
+    ]
+    return ", ".join(texts)

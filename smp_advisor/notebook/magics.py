@@ -14,8 +14,10 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, LIBRARIES
-from smp_advisor.notebook.arguments import amount, model_named, parsed, read, whole_number, with_help
+from smp_advisor.notebook.arguments import amount, model_named, parsed, read, training_options, whole_number, with_help
 from smp_advisor.notebook.cells import KINDS
+from smp_advisor.workload.optimizer import OPTIMIZERS
+from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -55,6 +57,9 @@ class AdvisorMagics(Magics):
         "--stack",
         help="Kind of training code: hf-sdpa, torch-compile, megatron, ...; default: the exported script.",
     )
+    @argument("--optimizer", choices=tuple(OPTIMIZERS), help="Optimizer; default adam.")
+    @training_options
+    @argument("--activation", help="Activation function of a model as a parameter count; default: that of its family.")
     @argument("--global-batch", help="Samples per step over the full cluster; not fixed by default.")
     @argument(
         "--objective",
@@ -92,6 +97,9 @@ class AdvisorMagics(Magics):
             "min_fit_probability": read(arguments.min_fit_probability, amount),
             "precision": arguments.precision,
             "stack": arguments.stack,
+            "optimizer": arguments.optimizer,
+            "activation": arguments.activation,
+            **{name: getattr(arguments, name) or None for name in training_settings()},
             "library": arguments.library,
             "framework": arguments.framework,
             "objective": arguments.objective,

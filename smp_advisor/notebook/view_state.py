@@ -20,6 +20,7 @@ from smp_advisor.notebook.labels import (
     precision_text,
     rows_of,
     time_labels,
+    training_settings_text,
 )
 from smp_advisor.notebook.settings import settings_of
 from smp_advisor.workload.optimizer import OPTIMIZERS
@@ -166,7 +167,7 @@ def facts(advice: Advice) -> list[Fact]:
         if job.global_batch_size
         else f"global batch not fixed, up to {batch_limit(model, job)}"
     )
-    run = [precision_text(job.precision), OPTIMIZERS[job.optimizer].label, batch]
+    run = [precision_text(job), OPTIMIZERS[job.optimizer].label, training_settings_text(job), batch]
     if model.reads_tokens:
         run.insert(0, f"{job.sequence_length:,} tokens per sample")
     if job.tokens:
@@ -177,7 +178,7 @@ def facts(advice: Advice) -> list[Fact]:
     return [
         _fact("Model", ", ".join(parts), model.origin if model.origin != "given" else "", model.note),
         _fact("Cluster", advice.cluster.summary, "", _assumed(assumed)),
-        _fact("Training", ", ".join(run)),
+        _fact("Training", ", ".join(filter(None, run))),
         *calibration,
         _code_fact(advice),
         _fact("Library", f"{schema(advice.plan.library).name} {advice.plan.version}"),

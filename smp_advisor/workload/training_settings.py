@@ -24,12 +24,12 @@ class TrainingSetting:
     """Label."""
     doc: str
     """Purpose and cost."""
-    phrase: str
-    """The default, as a phrase."""
     values: Mapping[str, str]
     """Effect of each value, with the default first; empty for a flag."""
     source: str
     date: str
+    phrase: str = ""
+    """The default, as a phrase; empty for a flag."""
 
     @property
     def default(self) -> str | bool:

@@ -252,3 +252,14 @@ print(json.dumps([name for name in heavy if name in sys.modules]))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=root, text=True, capture_output=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+def test_settings_of_the_training_script_are_options(shell, asked):
+    options = "--loss chunked --state-precision 16-bit --optimizer-step fused --paged-optimizer --activation gelu"
+    shell.run_line_magic("smp_advise", f"{ADVISE} --library fsdp {options}")
+    ((_, _, settings),) = asked
+    names = ("loss", "state_precision", "optimizer_step", "paged_optimizer", "activation")
+    assert [settings[name] for name in names] == ["chunked", "16-bit", "fused", True, "gelu"]
+    assert "unsharded_accumulation" not in settings
+    with pytest.raises(UsageError, match="--loss: invalid choice: 'tiled'"):
+        shell.run_line_magic("smp_advise", f"{ADVISE} --loss tiled")
