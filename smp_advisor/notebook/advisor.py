@@ -61,6 +61,7 @@ class Advisor(anywidget.AnyWidget):
     _request = t.Dict(help="Request of a view: all settings, or one move from them.").tag(sync=True)
 
     def __init__(self, advice: Advice) -> None:
+        self._advice = advice
         self._controls = control_state.recommended(advice)
         self.handshakes: list[Handshake] = []
         self.fallbacks: list[Fallback] = []
@@ -78,7 +79,7 @@ class Advisor(anywidget.AnyWidget):
     @property
     def advice(self) -> Advice:
         """The recommendation, whatever the values of the controls."""
-        return self._controls.advice
+        return self._advice
 
     @property
     def plan(self) -> Plan:
@@ -167,7 +168,7 @@ class Advisor(anywidget.AnyWidget):
         self._state = self._as_state(answers)
         # Sent after the state, because it is larger and only the next move needs it.
         if stale:
-            self._ahead = dict(look_ahead(self.advice, state.settings))
+            self._ahead = dict(look_ahead(state.advice, state.settings))
 
     def _as_state(self, answers: str = "") -> dict[str, Any]:
         state = self._controls

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.notebook.change_summary import describe
+from smp_advisor.notebook.job_controls import STACK, with_stack
 from smp_advisor.notebook.labels import labels_of, rows_of
 from smp_advisor.notebook.settings import moved_settings, names_of, plan_of, settings_of
 from smp_advisor.notebook.view_state import snapshot
@@ -41,12 +42,14 @@ class ControlState:
     @property
     def snapshot(self) -> Snapshot:
         """Data of the plan for a view."""
-        return snapshot(self.advice, settings_of(self.plan), self.plan, self.estimate)
+        return snapshot(self.advice, settings_of(self.plan, self.advice.job), self.plan, self.estimate)
 
 
 def recommended(advice: Advice) -> ControlState:
     """The controls at the recommendation."""
-    return ControlState(advice=advice, settings=settings_of(advice.plan), plan=advice.plan, estimate=advice.estimate)
+    return ControlState(
+        advice=advice, settings=settings_of(advice.plan, advice.job), plan=advice.plan, estimate=advice.estimate
+    )
 
 
 def move(state: ControlState, name: str, value: Setting) -> ControlState:
@@ -60,12 +63,20 @@ def move(state: ControlState, name: str, value: Setting) -> ControlState:
 def apply(state: ControlState, settings: Settings, *, moved: str = "") -> ControlState:
     """Set all controls at once."""
     try:
-        plan = plan_of(state.advice, settings)
-        value = state.advice.estimate if plan == state.advice.plan else _estimate(state.advice, plan)
+        advice = with_stack(state.advice, str(settings[STACK]))
+        plan = plan_of(advice, settings)
+        value = advice.estimate if plan == advice.plan else _estimate(advice, plan)
     except AdvisorError as error:
         return dataclasses.replace(state, settings=settings, moved=moved, problem=str(error), summary="")
     after = dataclasses.replace(
-        state, settings=settings_of(plan), plan=plan, estimate=value, moved=moved, problem="", summary=""
+        state,
+        advice=advice,
+        settings=settings_of(plan, advice.job),
+        plan=plan,
+        estimate=value,
+        moved=moved,
+        problem="",
+        summary="",
     )
     usable = state.estimate.usable_gpu_memory_gib
     library = state.advice.plan.library

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from smp_advisor.libraries.positions import Situation, positions
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
+from smp_advisor.notebook.job_controls import JOB_CONTROLS, STACK, stack_help, stack_text, stacks_for
 from smp_advisor.notebook.labels import value_text
 from smp_advisor.notebook.settings import label_of, plan_fields_of
 
@@ -53,9 +54,23 @@ def controls(advice: Advice, settings: Settings) -> list[Control]:
         cluster=advice.cluster,
         job=advice.job,
     )
-    return [
-        _control(advice.plan.library, name, values, settings[name]) for name, values in positions(situation).items()
-    ]
+    library = advice.plan.library
+    of_plan = [_control(library, name, values, settings[name]) for name, values in positions(situation).items()]
+    return [*of_plan, _code(advice, str(settings[STACK]))]
+
+
+def _code(advice: Advice, current: str) -> Control:
+    """The kind of training code, a setting of the job."""
+    library = advice.plan.library
+    names = list(dict.fromkeys([*stacks_for(advice), current]))
+    return Control(
+        name=STACK,
+        label=JOB_CONTROLS[STACK],
+        kind="select",
+        values=tuple(names),
+        texts=tuple(stack_text(name, library) for name in names),
+        help=stack_help(current, library),
+    )
 
 
 def _control(library: str, name: str, values: Iterable[Setting], current: Setting) -> Control:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.schema import schema
+from smp_advisor.notebook.job_controls import STACK, stack_text
 from smp_advisor.notebook.settings import label_of, names_of, settings_of
 from smp_advisor.workload.training_settings import training_settings
 
@@ -118,7 +119,10 @@ def with_labels(library: str, text: str) -> str:
 
 def configuration(advice: Advice, plan: Plan) -> list[str]:
     """Texts of a plan's configuration, in the order of `rows_of`; empty if a row does not apply."""
-    texts = {name: value_text(name, value) for name, value in settings_of(plan).items()}
+    texts = {
+        name: stack_text(str(value), plan.library) if name == STACK else value_text(name, value)
+        for name, value in settings_of(plan, advice.job).items()
+    }
     if plan.pipeline_parallel_degree == 1:
         texts |= {name: "" for name in ("active_microbatches", "pipeline") if name in texts}
     texts["global_batch"] = f"{global_batch_size(plan, advice.cluster):,}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from smp_advisor.costs import estimate, estimate_many
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.controls import controls
+from smp_advisor.notebook.job_controls import STACK, with_stack
 from smp_advisor.notebook.labels import with_labels
 from smp_advisor.notebook.settings import moved_settings, plan_of, settings_of
 from smp_advisor.notebook.view_state import snapshot
@@ -33,31 +35,35 @@ class LookAhead(TypedDict):
 def look_ahead(advice: Advice, base: Settings) -> LookAhead:
     """Table of all moves from `base`."""
     table: dict[str, list[dict[str, Any]]] = {}
-    candidates: list[tuple[str, int, Settings, Plan]] = []
+    candidates: list[tuple[str, int, Settings, Advice, Plan]] = []
     for control in controls(advice, base):
         entries: list[dict[str, Any]] = []
         for position, value in enumerate(control.values):
             settings = moved_settings(advice, base, control.name, value)
             entries.append({"settings": settings})
             try:
-                plan = plan_of(advice, settings)
+                moved = with_stack(advice, str(settings[STACK]))
+                plan = plan_of(moved, settings)
             except AdvisorError as error:
                 entries[-1]["problem"] = with_labels(advice.plan.library, str(error))
             else:
                 # The plan decides the effective settings: without a pipeline, its schedule has no effect.
-                candidates.append((control.name, position, _effective(settings, plan), plan))
+                candidates.append((control.name, position, _effective(settings, moved, plan), moved, plan))
         table[control.name] = entries
-    results = _estimates(advice, [candidate[-1] for candidate in candidates])
-    for (name, position, settings, plan), result in zip(candidates, results, strict=True):
+    results: list[Estimate | AdvisorError] = []
+    for _, group in groupby(candidates, key=lambda candidate: id(candidate[3])):
+        same_job = list(group)
+        results += _estimates(same_job[0][3], [candidate[-1] for candidate in same_job])
+    for (name, position, settings, moved, plan), result in zip(candidates, results, strict=True):
         if isinstance(result, AdvisorError):
             table[name][position]["problem"] = with_labels(advice.plan.library, str(result))
         else:
-            table[name][position] = {**snapshot(advice, settings, plan, result)}
+            table[name][position] = {**snapshot(moved, settings, plan, result)}
     return {"base": base, "by": table}
 
 
-def _effective(settings: Settings, plan: Plan) -> Settings:
-    return {**settings, **settings_of(plan)}
+def _effective(settings: Settings, advice: Advice, plan: Plan) -> Settings:
+    return {**settings, **settings_of(plan, advice.job)}
 
 
 def _estimates(advice: Advice, plans: Sequence[Plan]) -> list[Estimate | AdvisorError]:

@@ -14,6 +14,8 @@ from smp_advisor.libraries.dependent import (
 )
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.schema import schema
+from smp_advisor.notebook.job_controls import JOB_CONTROLS, job_settings
+from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
@@ -26,26 +28,32 @@ _TYPES = {"int": int, "bool": bool, "str": str}
 
 
 def names_of(library: str) -> tuple[str, ...]:
-    """Names of the controls, in the order of the form."""
-    return get_library(library).controls
+    """Names of the controls, in the order of the form: those of the plan, then those of the job."""
+    return (*get_library(library).controls, *JOB_CONTROLS)
 
 
 def label_of(library: str, name: str) -> str:
     """Label of a control."""
+    if name in JOB_CONTROLS:
+        return JOB_CONTROLS[name]
     codec = get_library(library).control_codec
     described = schema(library).described(codec.described_by(name))
     return codec.label(name) or (described.title if described else name)
 
 
-def settings_of(plan: Plan) -> Settings:
-    """Values of the controls for a plan."""
+def settings_of(plan: Plan, job: Job | None = None) -> Settings:
+    """Values of the controls for a plan and a job; without a job, its controls have their defaults."""
     record = get_library(plan.library)
-    return record.control_codec.settings(record.controls, fields_of(plan))
+    return {**record.control_codec.settings(record.controls, fields_of(plan)), **job_settings(job or Job())}
+
+
+def _of_plan(settings: Settings) -> Settings:
+    return {name: value for name, value in settings.items() if name not in JOB_CONTROLS}
 
 
 def plan_fields_of(advice: Advice, settings: Settings) -> dict[str, Any]:
     """Fields of the plan of these settings. Fields without a control keep the recommended values."""
-    fields = fields_of(advice.plan) | get_library(advice.plan.library).control_codec.fields(settings)
+    fields = fields_of(advice.plan) | get_library(advice.plan.library).control_codec.fields(_of_plan(settings))
     return with_prescaled_batch(advice.plan, fields, advice.model, advice.job)
 
 
@@ -57,7 +65,7 @@ def plan_of(advice: Advice, settings: Settings) -> Plan:
     PlanError
         The settings exclude each other.
     """
-    if settings == settings_of(advice.plan):
+    if settings == settings_of(advice.plan, advice.job):
         return advice.plan
     fields = plan_fields_of(advice, settings)
     return dataclasses.replace(advice.plan, **completed_settings(advice.plan, fields, advice.cluster))
@@ -65,6 +73,8 @@ def plan_of(advice: Advice, settings: Settings) -> Plan:
 
 def moved_settings(advice: Advice, before: Settings, name: str, value: Setting) -> Settings:
     """Settings after one control moves to `value`. Others change only if they depend on it."""
+    if name in JOB_CONTROLS:
+        return {**before, name: value}
     record = get_library(advice.plan.library)
     changes = record.control_codec.fields({name: value})
     after = dependent_settings(
@@ -76,7 +86,8 @@ def moved_settings(advice: Advice, before: Settings, name: str, value: Setting) 
         cluster=advice.cluster,
         global_batch_size=advice.job.global_batch_size,
     )
-    return {**record.control_codec.settings(record.controls, after.settings), name: value}
+    jobs = {control: before[control] for control in JOB_CONTROLS}
+    return {**record.control_codec.settings(record.controls, after.settings), **jobs, name: value}
 
 
 def require_settings(value: object, library: str = DEFAULT_LIBRARY) -> Settings:

@@ -243,7 +243,7 @@ def recommendation(advice: Advice) -> Recommendation:
         "figures": [figure.label for figure in figures(advice.model, advice.estimate)],
         "names": list(rows),
         "rows": list(rows.values()),
-        "recommended": snapshot(advice, settings_of(advice.plan), advice.plan, advice.estimate),
+        "recommended": snapshot(advice, settings_of(advice.plan, advice.job), advice.plan, advice.estimate),
         "steps": [{**asdict(step), "figures": [list(pair) for pair in step.figures]} for step in advice.steps],
         "reference": None if advice.reference is None else asdict(advice.reference),
         "pitfalls": [asdict(pitfall) for pitfall in advice.pitfalls],

@@ -82,4 +82,5 @@ def make_advice(plan: Plan = TEN_BILLION, *, nodes: int = 16, name: str = "test 
         plans_scored=1234,
         plans_fit=56,
         result=None,
+        request=None,
     )

@@ -42,6 +42,27 @@ def test_a_larger_batch_needs_more_memory_and_says_so(advice):
     assert state.summary.startswith("Batch size 20 → 24 (global batch 640 → 768): memory +")
 
 
+def test_another_kind_of_code_moves_the_estimate_and_comes_back(advice):
+    start = control_state.recommended(advice)
+    compiled = control_state.move(start, "stack", "torch-compile")
+    assert compiled.plan == start.plan
+    assert compiled.advice.job.stack == "torch-compile"
+    assert compiled.estimate.step_seconds < start.estimate.step_seconds
+    assert compiled.summary.startswith("Code exported script (inferred)")
+    back = control_state.move(compiled, "stack", "auto")
+    assert back.estimate == start.estimate
+    refused = control_state.move(start, "stack", "jax")
+    assert refused.problem.startswith("stack must be one of")
+
+
+def test_the_control_of_the_code_has_a_tooltip_and_the_exported_script_first(advice):
+    (code,) = (control for control in controls(advice, settings_of(advice.plan)) if control.name == "stack")
+    assert (code.kind, code.values[0]) == ("select", "auto")
+    assert "tensorflow" not in code.values
+    assert code.texts[0] == "exported script (inferred): SMP v1 script"
+    assert code.help.endswith("Setting of the job: stack.")
+
+
 def test_what_cannot_be_combined_is_refused_in_one_sentence_and_loses_nothing(pipeline_advice):
     before = control_state.recommended(pipeline_advice)
     after = control_state.move(before, "sharding", "sharded_8")
