@@ -225,7 +225,7 @@ def advise(
     plan = best.best()
     plan_estimate = estimate(workload, best.cluster, job, plan)
     because = (
-        why_this_plan(workload, best, searched, cluster, min_fit_probability),
+        why_this_plan(workload, best, plan_estimate, searched, cluster, min_fit_probability),
         batch_note(workload, job, plan_estimate),
         low_utilisation(plan_estimate),
         code.summary,

@@ -62,6 +62,7 @@ test('totals are those of the figures, not of rounded parts', () => {
   const time = new TimeChart(recommendation());
   time.draw({ ...snapshot(16, 1).costs, seconds: [16, 0.28], step_seconds: 16.286 });
   expect(time.node.querySelector('.smp-total')!.textContent).toBe('16.29 s');
+  expect(time.node.querySelector('figcaption')!.textContent).toContain(snapshot(16, 1).costs.step_range);
 });
 
 test('times are written as the kernel writes them, and a short step keeps its parts', () => {

@@ -14,7 +14,8 @@ export function snapshot(batch: number, degree: number): Snapshot {
       samples_per_second: 10 * batch,
       stages: [{ label: 'Each GPU', gib: [batch, 0, 2], total_gib: batch + 2, peak: true }],
       seconds: [1, 2],
-      step_seconds: 3
+      step_seconds: 3,
+      step_range: '95 %: 2.00 to 5.00'
     }
   };
 }

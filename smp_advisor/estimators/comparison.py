@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.amounts import unit, usd_per_million
+from smp_advisor.guidance import ranges
+from smp_advisor.guidance.comparing import compared
 from smp_advisor.guidance.step import Difference
-from smp_advisor.guidance.wording import compared, degree_of_change, fit, gib, throughput, usd
+from smp_advisor.guidance.wording import degree_of_change, fit, gib
 from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.schema import schema
 
@@ -151,16 +152,16 @@ def _hardware(cluster: Cluster) -> str:
 
 
 def _gain(model: Model, now: Estimate, then: Estimate, least: float) -> str:
-    before = throughput(now.samples_per_second)
+    before = ranges.throughput(now)
     speed = degree_of_change(now.samples_per_second, then.samples_per_second)
     sentences = [
         f"Your plan {fit(now, least)} (it needs {gib(now.needed_gib)} per GPU).",
         f"The recommended plan {fit(then, least)} (it needs {gib(then.needed_gib)} per GPU).",
-        f"It processes {throughput(then.samples_per_second)} instead of {before} ({speed}).",
+        f"It processes {ranges.throughput(then)} instead of {before}: {speed}.",
     ]
-    ours, theirs = usd_per_million(model, now), usd_per_million(model, then)
-    if ours is not None and theirs is not None and usd(ours) != usd(theirs):
-        sentences.append(f"A million {unit(model)} cost {usd(theirs)} instead of {usd(ours)}.")
+    ours, theirs = ranges.cost_per_million(model, now), ranges.cost_per_million(model, then)
+    if ours != theirs:
+        sentences.append(f"It costs {theirs} instead of {ours}.")
     if now.global_batch_size != then.global_batch_size:
         sentences.append(
             f"Its global batch is {then.global_batch_size:,} samples instead of {now.global_batch_size:,}:"

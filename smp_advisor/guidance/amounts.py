@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["amount", "batch_limit", "global_batch", "unit", "usd_per_million"]
+__all__ = ["amount", "batch_limit", "global_batch", "unit"]
 
 
 def unit(model: Model) -> str:
@@ -33,9 +33,3 @@ def global_batch(model: Model, estimate: Estimate) -> str:
     """A global batch: ``6,144 samples (3,145,728 tokens)``."""
     samples = plural(estimate.global_batch_size, "sample")
     return f"{samples} ({estimate.tokens_per_step:,} tokens)" if model.reads_tokens else samples
-
-
-def usd_per_million(model: Model, estimate: Estimate) -> float | None:
-    """USD per million of the model's `unit`; None if the price is unknown."""
-    price = estimate.usd_per_million_tokens
-    return None if price is None else price / amount(model, 1)

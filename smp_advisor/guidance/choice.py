@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.guidance.amounts import amount, batch_limit, global_batch, unit
+from smp_advisor.guidance import ranges
+from smp_advisor.guidance.amounts import batch_limit, global_batch
 from smp_advisor.guidance.wording import gib, percent, plural
 from smp_advisor.libraries.registry import get_library, libraries
 from smp_advisor.search import NEAR_BEST, search
@@ -35,7 +36,12 @@ _MOST_COUNTS = 16
 
 
 def why_this_plan(
-    model: Model, best: SearchResult, searched: list[SearchResult], requested: Cluster, probability: float
+    model: Model,
+    best: SearchResult,
+    estimate: Estimate,
+    searched: list[SearchResult],
+    requested: Cluster,
+    probability: float,
 ) -> str:
     """How many plans fit, and by which rule this one is the first of them."""
     top = float(best.scores.tokens_per_second.max())
@@ -53,7 +59,7 @@ def why_this_plan(
         place = "yours" if best.cluster == requested else f"{best.cluster.nodes} x {best.cluster.instance.name}"
         return (
             f"{fit} {len(searched)} clusters of up to {requested.nodes} nodes were compared; {place} is the cheapest"
-            f" at {best.scores.usd_per_token[0] * 1e6 / amount(model, 1):.3f} USD per million {unit(model)}."
+            f" at {ranges.cost_per_million(model, estimate)}."
         )
     merit = {"headroom": "leaves the most memory free", "simplicity": "uses the fewest techniques"}[best.objective]
     return f"{fit} Of the plans at least half as fast as the fastest, this one {merit}."
@@ -64,8 +70,8 @@ def low_utilisation(estimate: Estimate) -> str:
     if estimate.mfu >= _LOW_MFU:
         return ""
     return (
-        f"Warning: the plan reaches only {percent(estimate.mfu)} of the GPUs' peak (MFU). The links of this cluster are"
-        " too slow for the model, or the batches are too small."
+        f"Warning: the plan reaches only {ranges.utilization(estimate)} of the GPUs' peak (MFU). The links of this"
+        " cluster are too slow for the model, or the batches are too small."
     )
 
 

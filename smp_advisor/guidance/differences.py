@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.guidance import ranges
+from smp_advisor.guidance.comparing import compared
 from smp_advisor.guidance.step import Difference
 from smp_advisor.guidance.what_if import evaluate, vary
-from smp_advisor.guidance.wording import SAME, compared, fit, seconds
+from smp_advisor.guidance.wording import SAME, fit
 from smp_advisor.libraries.families import supports_tensor_parallelism
 from smp_advisor.libraries.groups import samples_per_tensor_parallel_group, shard_degree
 from smp_advisor.libraries.registry import get_library
@@ -187,5 +189,6 @@ def _largest_change(current: Estimate, alternative: Estimate) -> str:
         return ""
     sign = 1 if total > 0 else -1
     part = max(_TIME_PARTS, key=lambda name: sign * (getattr(alternative.time, name) - getattr(current.time, name)))
-    before, after = seconds(getattr(current.time, part)), seconds(getattr(alternative.time, part))
-    return "" if before == after else f"Most of the change is in {_TIME_PARTS[part]}: {after} (vs {before})."
+    before = ranges.duration(current, getattr(current.time, part))
+    after = ranges.duration(alternative, getattr(alternative.time, part))
+    return "" if before == after else f"Most of the change is in {_TIME_PARTS[part]}: {after}, vs {before}."

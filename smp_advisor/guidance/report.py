@@ -6,7 +6,9 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance.amounts import global_batch, unit, usd_per_million
+from smp_advisor.guidance import ranges
+from smp_advisor.guidance.amounts import global_batch
+from smp_advisor.guidance.overheads import overhead_notes
 from smp_advisor.guidance.wording import gib, gives_back, probability, spare
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library
@@ -35,6 +37,7 @@ def report(advice: Advice) -> str:
         ("Figures", _figures(advice.model, advice.estimate)),
         ("Calibration with your runs", _learned(advice)),
         ("Memory per GPU", _memory(advice.estimate)),
+        ("Effective time", overhead_notes(advice.estimate)),
         ("Why", _why(advice)),
         (f"Nearest AWS reference: {advice.reference.name if advice.reference else ''}", _reference(advice.reference)),
         ("Requirements for your script", _requirements(advice)),
@@ -101,31 +104,25 @@ def _value(plan: Plan, parameter: Parameter) -> object:
 
 def _figures(model: Model, estimate: Estimate) -> Iterator[str]:
     price = estimate.usd_per_hour
-    low, high = estimate.step_seconds_range
     needed = f"; {gib(estimate.needed_gib)} needed, {spare(estimate)}" if gives_back(estimate) else ""
-    rate = f"{estimate.samples_per_second:,.1f} samples/s"
+    rate = ranges.throughput(estimate)
     if model.reads_tokens:
-        rate += f", {estimate.tokens_per_second:,.0f} tokens/s"
-    price_per_million = usd_per_million(model, estimate)
+        rate += f", {ranges.token_rate(estimate)}"
     rows = [
         ("memory", f"{gib(estimate.memory.peak.total_gib)} of {gib(estimate.usable_gpu_memory_gib)} usable{needed}"),
         ("headroom", f"{gib(estimate.headroom_gib)}; fits with probability {probability(estimate.fit_probability)}"),
         ("throughput", rate),
-        ("step time", f"{estimate.step_seconds:.2f} s (95 %: {low:.2f} to {high:.2f} s)"),
-        ("utilization", f"{estimate.tflops_per_gpu:.0f} TFLOPS per GPU, {100 * estimate.mfu:.1f} % MFU"),
+        ("step time", ranges.step_time(estimate)),
+        ("utilization", f"{ranges.compute(estimate)} per GPU, {ranges.utilization(estimate)} of peak (MFU)"),
         ("price", "no on-demand price known" if price is None else f"{price:,.2f} USD per hour"),
     ]
-    if price_per_million is not None:
-        rows.append(("cost", f"{price_per_million:.3f} USD per million {unit(model)}"))
+    if cost := ranges.cost_per_million(model, estimate):
+        rows.append(("cost", cost))
     if estimate.days is not None:
-        interval = estimate.usd_total_range
-        total = (
-            ""
-            if interval is None
-            else f", {estimate.usd_total:,.0f} USD (95 %: {interval[0]:,.0f} to {interval[1]:,.0f})"
-        )
-        rows.append(("entire run", f"{estimate.days:,.1f} days{total}"))
-    yield from (f"  {name:<14}{value}" for name, value in rows)
+        rows.append(("entire run", ", ".join(filter(None, (ranges.run_time(estimate), ranges.run_cost(estimate))))))
+    rows.append(("effective time", f"{100 * estimate.effective.share:.1f} % of the elapsed time is in training steps"))
+    yield from (f"  {name:<16}{value}" for name, value in rows)
+    yield "In parentheses: 95 % of measured runs of this kind of code and plan."
 
 
 def _learned(advice: Advice) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Figures with their units, and the phrases that compare two estimates."""
+"""Figures with their units, and phrases on how a plan fits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
 
 __all__ = [
-    "compared",
     "degree_of_change",
-    "figures",
     "fit",
     "fits",
     "gib",
@@ -21,7 +19,6 @@ __all__ = [
     "probability",
     "seconds",
     "spare",
-    "throughput",
     "usd",
 ]
 
@@ -44,11 +41,6 @@ def seconds(value: float) -> str:
     if value < 0.9995:
         return f"{value * 1000:.0f} ms"
     return f"{value:,.2f} s" if value < 100 else f"{value:,.0f} s"
-
-
-def throughput(value: float) -> str:
-    """Throughput: ``361.5 samples/s``."""
-    return f"{value:,.1f} samples/s" if value >= 1 else f"{value:.3f} samples/s"
 
 
 def percent(share: float) -> str:
@@ -122,34 +114,3 @@ def degree_of_change(before: float, after: float, *, more: str = "more", less: s
     if abs(change) < SAME:
         return "about the same"
     return f"{percent(change)} {more if change > 0 else less}"
-
-
-def compared(current: Estimate, alternative: Estimate) -> str:
-    """Predicate of an alternative plan against the current one: memory, and step time or throughput.
-
-    Step times are compared if both plans process the same global batch, throughputs otherwise.
-    """
-    needed, reference = gib(alternative.needed_gib), gib(current.needed_gib)
-    memory = f"the same {reference} per GPU" if needed == reference else f"{needed} per GPU (vs {reference})"
-    if current.global_batch_size == alternative.global_batch_size:
-        before, after = seconds(current.step_seconds), seconds(alternative.step_seconds)
-        change = degree_of_change(current.step_seconds, alternative.step_seconds, more="longer", less="shorter")
-        time = f"the same {after} per step" if before == after else f"{after} per step (vs {before}, {change})"
-        return f"needs {memory} and takes {time}"
-    before, after = throughput(current.samples_per_second), throughput(alternative.samples_per_second)
-    change = degree_of_change(current.samples_per_second, alternative.samples_per_second)
-    speed = f"the same {after}" if before == after else f"{after} (vs {before}, {change})"
-    return f"needs {memory} and processes {speed}"
-
-
-def figures(with_: Estimate | None, without: Estimate | None) -> tuple[tuple[str, str], ...]:
-    """Needed memory, step time and throughput with and without a technique, as (label, value) pairs."""
-    rows: list[tuple[str, str]] = []
-    for label, estimate in (("with", with_), ("without", without)):
-        if estimate is not None:
-            rows += [
-                (f"memory needed {label}", gib(estimate.needed_gib)),
-                (f"step time {label}", seconds(estimate.step_seconds)),
-                (f"throughput {label}", throughput(estimate.samples_per_second)),
-            ]
-    return tuple(rows)

@@ -50,7 +50,7 @@ def memory_chart(shown: Recommendation, costs: Costs) -> str:
 def time_chart(shown: Recommendation, costs: Costs) -> str:
     """One bar with the parts of a step."""
     total = costs["step_seconds"]
-    label = f"Step time {seconds(total)}: " + _listed(shown["seconds"], costs["seconds"], "s")
+    label = f"Step time {seconds(total)} ({costs['step_range']}): " + _listed(shown["seconds"], costs["seconds"], "s")
     return _row("Each step", _bar(label, shown["seconds"], costs["seconds"], "s", total), seconds(total))
 
 

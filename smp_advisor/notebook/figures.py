@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.costs.estimate import CATEGORIES, Memory
-from smp_advisor.guidance.amounts import amount, unit, usd_per_million
+from smp_advisor.guidance import ranges
+from smp_advisor.guidance.overheads import overhead_summary
 from smp_advisor.guidance.wording import gives_back, seconds, spare
 from smp_advisor.notebook.labels import dollars
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate, StageMemory
     from smp_advisor.workload.model import Model
 
-__all__ = ["Figure", "StageGroup", "figures", "gib", "stage_groups", "verdict"]
+__all__ = ["Figure", "StageGroup", "figures", "gib", "stage_groups", "step_range", "verdict"]
 
 
 _TWO_SIDED = 1.96
@@ -60,36 +61,46 @@ def verdict(estimate: Estimate) -> str:
 
 def figures(model: Model, estimate: Estimate) -> list[Figure]:
     """Figures for the decision, with the same labels in the same order for every plan of a job."""
-    rate, step = "", f"{estimate.global_batch_size:,} samples"
+    batch, rate = f"{estimate.global_batch_size:,} samples", ""
     if model.reads_tokens:
-        rate = f"{_rounded(estimate.tokens_per_second)} tokens/s; "
-        step += f", {estimate.tokens_per_step:,} tokens"
-    low, high = (amount(model, end) for end in estimate.tokens_per_second_range)
+        batch += f", {estimate.tokens_per_step:,} tokens"
+        rate = f"; {ranges.token_rate(estimate)}"
     peak, usable = estimate.memory.peak.total_gib, estimate.usable_gpu_memory_gib
     result = [
         Figure("Memory per GPU", f"{peak:,.1f} of {gib(usable)}", _memory_note(estimate), "needed_gib"),
         Figure(
             "Throughput",
-            f"{_rounded(estimate.samples_per_second)} samples/s",
-            f"{rate}{_range(low, high)}",
+            f"{ranges.number(estimate.samples_per_second)} samples/s",
+            f"{_range(estimate.samples_per_second_range)}{rate}",
             "tokens_per_second",
         ),
-        Figure("Step time", seconds(estimate.step_seconds), step, "step_seconds"),
+        Figure("Step time", seconds(estimate.step_seconds), f"{step_range(estimate)}; {batch}", "step_seconds"),
         Figure(
             "Compute per GPU",
-            f"{estimate.tflops_per_gpu:.0f} TFLOP/s",
-            f"{100 * estimate.mfu:.0f} % of peak (MFU)",
+            f"{ranges.number(estimate.tflops_per_gpu)} TFLOP/s",
+            f"{_range(estimate.tflops_per_gpu_range)}; {ranges.utilization(estimate)} of peak (MFU)",
             "mfu",
         ),
     ]
     result.append(_price(model, estimate))
-    if estimate.days is not None:
-        total, between = estimate.usd_total, estimate.usd_total_range
-        note = "price unknown"
-        if total is not None and between is not None:
-            note = f"{dollars(total)} in total; 95 %: {dollars(between[0])} to {dollars(between[1])}"
-        result.append(Figure("Full run", _days(estimate.days), note, "days_range"))
+    if (days := estimate.days_range) is not None:
+        value, _, _ = ranges.run_time(estimate).partition(" (")
+        total = f"{ranges.run_cost(estimate)} in total" if estimate.usd_total is not None else "price unknown"
+        scale = 24 if value.endswith("hours") else 1
+        result.append(Figure("Full run", value, f"{_range(days, scale)}; {total}", "days_range"))
+    result.append(_effective(estimate))
     return result
+
+
+def _effective(estimate: Estimate) -> Figure:
+    """Share of training steps in the elapsed time, with the other parts."""
+    value = f"{100 * estimate.effective.share:.1f} %"
+    return Figure("Effective time", value, overhead_summary(estimate), "effective_time")
+
+
+def step_range(estimate: Estimate) -> str:
+    """Interval of the step time in the unit in which `seconds` shows it."""
+    return _range(estimate.step_seconds_range, 1000 if estimate.step_seconds < 0.9995 else 1)
 
 
 def _memory_note(estimate: Estimate) -> str:
@@ -99,21 +110,14 @@ def _memory_note(estimate: Estimate) -> str:
     return f"{gib(estimate.needed_gib)} needed, {error}; {spare(estimate)}".replace(" GiB", "\N{NO-BREAK SPACE}GiB")
 
 
-def _range(low: float, high: float) -> str:
-    return f"95\N{NO-BREAK SPACE}%: {_rounded(low)} to {_rounded(high)}"
-
-
-def _rounded(value: float) -> str:
-    """Three significant digits, because the interval of the estimate is wide."""
-    rounded = float(f"{value:.3g}")
-    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"
+def _range(ends: tuple[float, float], scale: float = 1.0) -> str:
+    return f"95\N{NO-BREAK SPACE}%: {ranges.between(ends, scale)}"
 
 
 def _price(model: Model, estimate: Estimate) -> Figure:
-    per_million = usd_per_million(model, estimate)
-    if estimate.usd_per_hour is None or per_million is None:
+    if estimate.usd_per_hour is None:
         return Figure("Price", "unknown", "no on-demand price in the table", "usd_per_hour")
-    note = f"{dollars(per_million)} per million {unit(model)}"
+    note = ranges.cost_per_million(model, estimate)
     return Figure("Price", f"{dollars(estimate.usd_per_hour)} per hour", note, "usd_per_hour")
 
 
@@ -124,10 +128,6 @@ def _probability(estimate: Estimate) -> str:
     if value < 0.01:
         return "under 1 % likely to fit"
     return f"{100 * value:.0f} % likely to fit"
-
-
-def _days(days: float) -> str:
-    return f"{days:,.1f} days" if days >= 1 else f"{24 * days:.1f} hours"
 
 
 def stage_groups(stages: Sequence[StageMemory]) -> list[StageGroup]:

@@ -81,7 +81,7 @@ def bars_html(shown: Recommendation, now: Snapshot) -> str:
             _heading(f"Memory per GPU ({usable})"),
             memory_chart(shown, costs),
             legend(shown["categories"], peak["gib"], "GiB"),
-            _heading("Step time"),
+            _heading(f"Step time ({costs['step_range']})"),
             time_chart(shown, costs),
             legend(shown["seconds"], costs["seconds"], "s"),
         ]

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.guidance.amounts import batch_limit
+from smp_advisor.guidance.overheads import overhead_notes
 from smp_advisor.guidance.wording import listed, plural
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.controls import controls
-from smp_advisor.notebook.figures import figures, stage_groups, verdict
+from smp_advisor.notebook.figures import figures, stage_groups, step_range, verdict
 from smp_advisor.notebook.glossary import term_for, terms_of
 from smp_advisor.notebook.labels import (
     CATEGORY_LABELS,
@@ -87,6 +88,8 @@ class Costs(TypedDict):
     """Seconds of each part of the step."""
     step_seconds: float
     """Sum of the parts before rounding, so that all views round it alike."""
+    step_range: str
+    """Interval of the sum: ``95 %: 3.02 to 4.87``."""
 
 
 class Snapshot(TypedDict):
@@ -138,6 +141,7 @@ def costs(model: Model, estimate: Estimate) -> Costs:
         ],
         "seconds": [float(f"{getattr(estimate.time, name):.4g}") for name in TIME_LABELS],
         "step_seconds": float(f"{estimate.step_seconds:.9g}"),
+        "step_range": step_range(estimate),
     }
 
 
@@ -247,7 +251,7 @@ def recommendation(advice: Advice) -> Recommendation:
         "steps": [{**asdict(step), "figures": [list(pair) for pair in step.figures]} for step in advice.steps],
         "reference": None if advice.reference is None else asdict(advice.reference),
         "pitfalls": [asdict(pitfall) for pitfall in advice.pitfalls],
-        "assumptions": list(advice.estimate.assumptions),
+        "assumptions": [*advice.estimate.assumptions, *overhead_notes(advice.estimate)],
         "tooltips": tooltips(advice),
         "glossary": [
             {"term": term.term, "text": term.text, "title": term.source_title, "url": term.source_url}

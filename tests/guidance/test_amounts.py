@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 import smp_advisor as smpa
+from smp_advisor.guidance.ranges import cost_per_million
 from smp_advisor.notebook.figures import figures
 from smp_advisor.notebook.view_state import recommendation
 
@@ -35,8 +36,11 @@ def test_rates_and_prices_are_a_samples(advice):
     throughput = next(one for one in figures(advice.model, estimate) if one.label == "Throughput")
     low, high = (float(text.replace(",", "")) for text in throughput.note.split(": ")[1].split(" to "))
     assert low < estimate.samples_per_second < high
-    price = estimate.usd_per_hour / 3600 / estimate.samples_per_second * 1e6
-    assert f"{price:.3f} USD per million samples" in str(advice)
+    price = estimate.usd_per_hour / 3600 / (estimate.samples_per_second * estimate.effective.share) * 1e6
+    cost = cost_per_million(advice.model, estimate)
+    assert cost.endswith(" per million samples")
+    assert float(cost.split()[0]) == pytest.approx(price, rel=0.005)
+    assert cost in str(advice)
 
 
 def test_a_free_batch_is_one_that_images_are_trained_with(advice):
@@ -44,7 +48,7 @@ def test_a_free_batch_is_one_that_images_are_trained_with(advice):
     assert "global batch free up to 8,192 samples" in advice.defaults
     at_limit = advice.estimate.global_batch_size == 8192
     assert ("no larger batch is within this limit" in advice.because) == at_limit
-    assert ("larger ones gain less" in advice.because) != at_limit
+    assert ("larger batches gain less" in advice.because) != at_limit
     larger = smpa.advise(advice.model, "ml.p4d.24xlarge", instance_count=2, global_batch_size=16_384)
     assert larger.estimate.global_batch_size == 16_384
 
@@ -60,6 +64,6 @@ def test_a_samples_size_is_no_width():
 
 def test_language_models_are_spoken_of_in_tokens():
     advice = smpa.advise("1.3B", "ml.p4d.24xlarge", sequence_length=512)
-    assert "USD per million tokens" in str(advice)
+    assert "per million tokens" in str(advice)
     assert "4,000,000 tokens" in advice.because
     assert '"sequence_length": 512' in advice.cell()

@@ -14,6 +14,7 @@ from smp_advisor.guidance import explain, nearest_reference, pitfalls, reference
 from smp_advisor.guidance.library_choice import choose_library
 from smp_advisor.guidance.pitfalls import _rows
 from smp_advisor.guidance.practices import order, practice
+from smp_advisor.guidance.ranges import run_time
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.registry import LIBRARIES
 from smp_advisor.libraries.training_compiler.tested_models import all_tested_models, nearest_tested
@@ -338,6 +339,7 @@ def test_compilation_is_amortised_over_the_runs_length():
     steps = explained(
         Plan(library="training-compiler", batch_size=8), model=GPT2, cluster=Cluster("ml.g5.48xlarge"), job=job
     )
-    hours = estimate(GPT2, Cluster("ml.g5.48xlarge"), job, Plan(library="training-compiler", batch_size=8)).days * 24
-    assert f"takes {hours:,.1f} hours" in steps["warm_up"].because
+    run = estimate(GPT2, Cluster("ml.g5.48xlarge"), job, Plan(library="training-compiler", batch_size=8))
+    hours = run.days * 24
+    assert f"takes {run_time(run)}" in steps["warm_up"].because
     assert f"up to {hours * 12:,.0f} minutes" in steps["warm_up"].because

@@ -10,7 +10,8 @@ from hypothesis import given
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.guidance import extrapolate, nearest_reference, reference_rows
-from smp_advisor.guidance.wording import gib, throughput
+from smp_advisor.guidance.ranges import throughput
+from smp_advisor.guidance.wording import gib
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.workload.job import Job
@@ -161,7 +162,7 @@ def test_each_difference_is_argued_by_trying_the_references_setting():
     assert gib(expected.needed_gib) in because
     assert gib(run.estimate.needed_gib) in because
     wider = estimate(run.model, run.cluster, run.job, replace(run.plan, batch_size=40))
-    assert throughput(wider.samples_per_second) in found["Samples per replica"].because
+    assert throughput(wider) in found["Samples per replica"].because
 
 
 @pytest.mark.slow

@@ -113,12 +113,14 @@ def test_a_plan_without_pipeline_has_one_bar_for_each_gpu(advice):
 
 
 def test_days_and_total_cost_are_told_where_tokens_are_known(advice):
-    assert [figure.label for figure in figures(advice.model, advice.estimate)][-1] == "Price"
+    assert [figure.label for figure in figures(advice.model, advice.estimate)][-2:] == ["Price", "Effective time"]
     trained = make_advice(tokens=300e9)
-    run = figures(trained.model, trained.estimate)[-1]
+    run, effective = figures(trained.model, trained.estimate)[-2:]
     assert run.label == "Full run"
     assert run.value.endswith(" days")
-    assert run.note.startswith("$")
+    assert re.search(r"; [\d,]+ USD \([\d,]+ to [\d,]+\) in total$", run.note)
+    assert effective.value == f"{100 * trained.estimate.effective.share:.1f} %"
+    assert "checkpoints" in effective.note
 
 
 def test_the_memory_figure_says_what_is_needed_where_the_allocator_keeps_more(advice):

@@ -60,18 +60,20 @@ export class TimeChart {
   private readonly bar: Bar;
   private readonly key: Key;
   private readonly total = element('span', 'smp-total');
+  private readonly range = element('span', 'smp-limit');
 
   constructor(private readonly shown: Recommendation) {
     this.bar = new Bar(shown.seconds);
     this.key = new Key(shown.seconds, shown.tooltips);
     const row = element('div', 'smp-stack', element('span', 'smp-stage', 'Each step'), this.bar.node, this.total);
-    this.node = element('figure', 'smp-figure', element('figcaption', 'smp-caption', 'Step time'), row, this.key.node);
+    this.node = element('figure', 'smp-figure', element('figcaption', 'smp-caption', 'Step time', this.range), row, this.key.node);
   }
 
   draw(costs: Costs): void {
     const total = costs.step_seconds;
     setText(this.total, amount(total, 's'));
-    const text = `Step time ${amount(total, 's')}: ${listed(this.shown.seconds, costs.seconds, 's')}`;
+    setText(this.range, costs.step_range);
+    const text = `Step time ${amount(total, 's')} (${costs.step_range}): ${listed(this.shown.seconds, costs.seconds, 's')}`;
     this.bar.draw(costs.seconds, total, 's', text);
     this.key.draw(costs.seconds, 's');
   }

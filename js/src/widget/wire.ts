@@ -32,6 +32,8 @@ export interface Costs {
   seconds: number[];
   /** Their sum before rounding. */
   step_seconds: number;
+  /** Interval of the sum: "95 %: 3.02 to 4.87". */
+  step_range: string;
 }
 
 /** One plan: values of all controls, their texts, and the estimate. */

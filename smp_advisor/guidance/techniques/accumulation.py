@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.amounts import global_batch
+from smp_advisor.guidance.comparing import compared
 from smp_advisor.guidance.techniques.conclusion import Conclusion
 from smp_advisor.guidance.what_if import WhatIf, vary
-from smp_advisor.guidance.wording import compared, fit, plural
+from smp_advisor.guidance.wording import fit, plural
 from smp_advisor.libraries.plan_fields import plan_fields
 
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.guidance.comparing import compared, figures
 from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary
-from smp_advisor.guidance.wording import compared, figures, fit, gib
+from smp_advisor.guidance.wording import fit, gib
 from smp_advisor.libraries.axes import checkpointing_strategies
 from smp_advisor.libraries.schema import schema
 

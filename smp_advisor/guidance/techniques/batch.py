@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.amounts import batch_limit, global_batch
+from smp_advisor.guidance.comparing import compared
 from smp_advisor.guidance.techniques.conclusion import Conclusion
 from smp_advisor.guidance.what_if import WhatIf, vary
-from smp_advisor.guidance.wording import compared, fit, plural
+from smp_advisor.guidance.wording import fit, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

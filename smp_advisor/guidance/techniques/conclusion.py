@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from smp_advisor.guidance.comparing import compared
 from smp_advisor.guidance.practices import subset_tip
-from smp_advisor.guidance.wording import SAME, compared, fit, fits, gib
+from smp_advisor.guidance.wording import SAME, fit, fits, gib
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.guidance.amounts import unit, usd_per_million
+from smp_advisor.guidance import ranges
 from smp_advisor.guidance.techniques.conclusion import Conclusion
 from smp_advisor.guidance.what_if import WhatIf, vary
-from smp_advisor.guidance.wording import degree_of_change, fit, fits, gib, plural, throughput, usd
+from smp_advisor.guidance.wording import degree_of_change, fit, fits, gib, plural, usd
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.support import suggested_instances
 
@@ -127,7 +127,7 @@ def _row(machine: Instance, estimate: Estimate | None, run: PlannedRun) -> str:
     if estimate is None:
         parts.append("cannot run this plan")
     else:
-        speed = throughput(estimate.samples_per_second)
+        speed = ranges.throughput(estimate)
         verdict = "fits" if fits(estimate, run.min_fit_probability) else "does not fit"
         parts.append(f"this plan {verdict}, needs {gib(estimate.needed_gib)}, {speed}")
     return "; ".join(parts)
@@ -144,8 +144,8 @@ def _most_comparable(run: PlannedRun) -> Instance | None:
 
 
 def _cost(run: PlannedRun, estimate: Estimate) -> str:
-    price = usd_per_million(run.model, estimate)
-    return "" if price is None else f" at {price:,.3f} USD per million {unit(run.model)}"
+    price = ranges.cost_per_million(run.model, estimate)
+    return f" at {price}" if price else ""
 
 
 def _against(
@@ -167,8 +167,8 @@ def _against(
     ]
     if fits(same, required):
         sentences.append(
-            f"It processes {throughput(same.samples_per_second)}{_cost(run, same)} (here"
-            f" {throughput(current.samples_per_second)}{_cost(run, current)})."
+            f"It processes {ranges.throughput(same)}{_cost(run, same)}; here"
+            f" {ranges.throughput(current)}{_cost(run, current)}."
         )
     changes = {
         name.partition("|")[2]: estimate
@@ -187,5 +187,5 @@ def _against(
         *sentences,
         f"{lead}, about as fast as here{_cost(run, estimate)}."
         if change == "about the same"
-        else f"{lead}: {throughput(estimate.samples_per_second)}{_cost(run, estimate)} ({change} than here).",
+        else f"{lead}: {ranges.throughput(estimate)}{_cost(run, estimate)}, {change} than here.",
     ]

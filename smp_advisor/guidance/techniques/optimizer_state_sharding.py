@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.guidance.comparing import compared, figures
 from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary
-from smp_advisor.guidance.wording import compared, figures, fit, fits, gib, plural
+from smp_advisor.guidance.wording import fit, fits, gib, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

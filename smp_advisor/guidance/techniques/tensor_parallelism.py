@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.guidance import ranges
+from smp_advisor.guidance.comparing import compared, figures
 from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary
-from smp_advisor.guidance.wording import compared, figures, fit, fits, listed, percent, seconds
+from smp_advisor.guidance.wording import fit, fits, listed, percent
 from smp_advisor.libraries.families import supports_tensor_parallelism, tensor_parallel_families
 
 if TYPE_CHECKING:
@@ -42,7 +44,10 @@ def _used(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping
     exchange = run.estimate.time.tensor_parallel_seconds
     sentences = [
         f"Each layer is divided over {degree} GPUs.",
-        f"The exchange of activations takes {seconds(exchange)} of the {seconds(run.estimate.step_seconds)} per step.",
+        (
+            f"The exchange of activations takes {ranges.duration(run.estimate, exchange)} of"
+            f" {ranges.step_time(run.estimate)} per step."
+        ),
     ]
     if not supports_tensor_parallelism(run.model.family, run.plan.library):
         sentences.append(

@@ -1,0 +1,130 @@
+"""No speed, utilization or cost of an estimate is shown without its prediction interval."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import smp_advisor as smpa
+from smp_advisor.guidance import ranges
+from smp_advisor.notebook.static_view import static_html
+from smp_advisor.notebook.view_state import recommendation
+
+REQUESTS = {
+    "smp-v1": {"model": "13B", "cluster": "ml.p4d.24xlarge", "instance_count": 4},
+    "smp-v1, priced": {"model": "1.3B", "cluster": "ml.p3.16xlarge", "tokens": 1e9, "objective": "cost"},
+    "smp-v2": {"model": "7B", "cluster": "ml.p5.48xlarge", "instance_count": 2, "library": "smp-v2", "tokens": 3e11},
+    "fsdp": {"model": "7B", "cluster": "ml.g5.48xlarge", "instance_count": 2, "library": "fsdp"},
+    "ddp": {"model": "350M", "cluster": "ml.g5.12xlarge", "library": "ddp", "tokens": 1e8},
+    "compiler": {
+        "model": "125M",
+        "cluster": "ml.p3.16xlarge",
+        "library": "training-compiler",
+        "tokens": 1e10,
+        "sequence_length": 512,
+    },
+}
+NUMBER = r"\d[\d,]*(?:\.\d+)?"
+RANGE = rf"{NUMBER} to {NUMBER}"
+FIGURE = re.compile(
+    rf"{NUMBER}[ \xa0](?:samples/s|tokens/s|TFLOPS?|TFLOP/s|%(?= \(?[\d.]* ?(?:of peak|MFU))|m?s|hours|days)(?![\w/-])"
+    rf"|{NUMBER} USD(?! ?(?:per hour|/h))|\$ ?{NUMBER}(?! per hour)"
+)
+"""Prices per hour are known, not estimated."""
+
+
+@pytest.fixture(scope="module", params=REQUESTS.values(), ids=REQUESTS)
+def advice(request):
+    return smpa.advise(**request.param)
+
+
+def without_range(text: str) -> list[str]:
+    """Figures of a text that no interval follows: ``3.54 s (3.02 to 4.87)``."""
+    return [
+        text[max(0, match.start() - 60) : match.end() + 40]
+        for match in FIGURE.finditer(text)
+        if not re.match(rf" \({RANGE}\)", text[match.end() :])
+    ]
+
+
+@pytest.mark.parametrize(
+    "bare",
+    [
+        "takes 3.54 s per step", "361 samples/s", "740,000 tokens/s", "152 TFLOP/s per GPU", "48.7 % of peak (MFU)",
+        "0.823 USD per million tokens", "21.7 days", "41.2 ms", "$12,300 in total",
+    ],
+)  # fmt: skip
+def test_a_figure_without_range_is_recognized(bare):
+    assert without_range(bare)
+    assert not without_range(FIGURE.sub(lambda figure: f"{figure[0]} (1.2 to 3.4)", bare))
+
+
+def own_figures(text: str) -> str:
+    """The report without the sections on overheads and assumptions, whose figures are no estimates of the plan."""
+    return re.sub(r"(Effective time|Assumptions)\n-+\n.*?(\n\n|$)", "", text, flags=re.DOTALL)
+
+
+def test_every_figure_of_the_report_has_its_range(advice):
+    lines = own_figures(str(advice)).replace("\n  ", " ")
+    assert len(FIGURE.findall(lines)) > 5
+    assert without_range(lines) == []
+
+
+def test_every_figure_of_the_explanation_has_its_range(advice):
+    shown = recommendation(advice)
+    texts = [shown["because"]]
+    for step in shown["steps"]:
+        texts += [step["because"], step["trade_off"], *(f"{label} {value}" for label, value in step["figures"])]
+    if shown["reference"]:
+        texts += [shown["reference"]["summary"], shown["reference"]["extrapolation"]]
+        texts += [difference["because"] for difference in shown["reference"]["differences"]]
+    assert [figure for text in texts for figure in without_range(text)] == []
+
+
+def test_every_tile_has_the_range_of_its_value(advice):
+    shown = recommendation(advice)
+    tiles = dict(zip(shown["figures"], shown["recommended"]["costs"]["figures"], strict=True))
+    for label in ("Throughput", "Step time", "Compute per GPU", *(["Full run"] if advice.job.tokens else [])):
+        value, note = tiles[label]
+        ends = re.match(rf"95\xa0%: ({NUMBER}) to ({NUMBER})", note)
+        assert ends is not None, (label, note)
+        low, high = (float(end.replace(",", "")) for end in ends.groups())
+        assert low <= float(value.split()[0].replace(",", "")) <= high
+        assert without_range(note[ends.end() :]) == []
+    assert without_range(tiles["Price"][1]) == []
+
+
+def test_the_saved_view_has_every_range(advice):
+    shown = recommendation(advice)
+    text = unescape(re.sub(r"<[^>]+>", " ", static_html(shown, shown["recommended"])))
+    # the tiles, with their notes below
+    text = re.sub(rf"({NUMBER} (?:samples/s|m?s|TFLOP/s|hours|days))\s+95\xa0%: ({RANGE})", r"\1 (\2)", text)
+    text = text[text.index("Why this configuration") :]
+    text = text[: text.index("Requirements for the script")]
+    assert without_range(re.sub(r"\s+", " ", text)) == []
+    assert f"Step time ({shown['recommended']['costs']['step_range']})" in static_html(shown, shown["recommended"])
+
+
+@given(st.floats(1e-6, 1e12))
+def test_numbers_have_three_digits(value: float) -> None:
+    text = ranges.number(value)
+    assert float(text.replace(",", "")) == pytest.approx(value, rel=0.00501)
+    digits = re.sub(r"[,.]|e.*", "", text).lstrip("0").rstrip("0")
+    assert len(digits) <= 3
+
+
+def test_intervals_contain_their_figures(advice):
+    estimate = advice.estimate
+    for value, ends in (
+        (estimate.step_seconds, estimate.step_seconds_range),
+        (estimate.samples_per_second, estimate.samples_per_second_range),
+        (estimate.mfu, estimate.mfu_range),
+        (estimate.tflops_per_gpu, estimate.tflops_per_gpu_range),
+        (estimate.usd_per_million_tokens, estimate.usd_per_million_tokens_range),
+    ):
+        assert ends[0] < value < ends[1]
+    assert ranges.step_time(estimate) == ranges.duration(estimate, estimate.step_seconds)
