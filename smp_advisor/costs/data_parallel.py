@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from smp_advisor.costs.communication import (
     all_gather_seconds,
     all_reduce_seconds,
-    bus_bytes_per_second,
     reduce_scatter_seconds,
     sharded_gather_seconds,
 )
 from smp_advisor.costs.constants import constant
+from smp_advisor.costs.links import Group
 from smp_advisor.costs.state import trained_parameters
 from smp_advisor.elementwise import anywhere, ceil, maximum, minimum, where
 
@@ -86,7 +86,7 @@ def data_parallel_seconds(
 
     level = layout.shard_level
     gradient_bytes = state.reduced_bytes * trained.total
-    inside = bus_bytes_per_second(cluster, reduction, stride)[1]
+    inside = Group.of(cluster, reduction, stride).inside
     forward = passes.forward + passes.exchange_forward
     by_level: Floats = 0.0
     # Each level is computed only if some plan has it.
@@ -123,7 +123,7 @@ def data_parallel_seconds(
         world.shards * tp,
     )
     backward = passes.backward + passes.recomputation + passes.exchange_backward
-    sharing = bus_bytes_per_second(cluster, world.shards, tp)[1]
+    sharing = Group.of(cluster, world.shards, tp).inside
     regather = where(layout.keeps_gathered, 0.0, gather)
     within = regather + scatter
     # Under no_sync, gradients are reduced in the last backward pass only.

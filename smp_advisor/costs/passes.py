@@ -64,33 +64,36 @@ _OF_BLOCKS = ("forward", "backward", "recomputation", "exchange_forward", "excha
 """Fields that are sums over the blocks of a stage."""
 
 
-def _exchange_seconds(block: Block, cluster: Cluster, layout: Layout, world: World) -> Floats:
-    """Seconds of communication in one forward pass of a block.
+def _exchange_seconds(block: Block, cluster: Cluster, layout: Layout, world: World) -> tuple[Floats, Floats]:
+    """Seconds of communication in one (forward, backward) pass of a block.
 
     Tensor parallelism: all-reduces of the block's output, or with sequence parallelism an all-gather and a
-    reduce-scatter of the same volume. Context parallelism: an all-gather of keys and values. Expert parallelism: an
-    all-to-all of the tokens to their experts and one back.
+    reduce-scatter of the same volume. Context parallelism: an all-gather of keys and values; the backward pass also
+    returns their gradients (Liu et al. 2023, arXiv 2310.01889, section 3). Expert parallelism: an all-to-all of the
+    tokens to their experts and one back.
     """
     tokens = world.microbatch_tokens * world.bytes_per_element
     tp, cp, ep = layout.tensor_parallel_degree, layout.context_parallel_degree, layout.expert_parallel_degree
     seconds = block.all_reduces * all_reduce_seconds(cluster, block.hidden * tokens, tp, world.tensor_stride)
+    gradients: Floats = 0.0
     if anywhere(cp > 1):
         keys = sum(2 * a.kv_heads * a.head_dim for a in block.attentions) / tp
-        seconds = seconds + all_gather_seconds(cluster, keys * tokens * cp, cp, world.tensor_stride * tp)
+        gradients = all_gather_seconds(cluster, keys * tokens * cp, cp, world.tensor_stride * tp)
+        seconds = seconds + gradients
     experts = max((m.weights_per_token for m in block.matmuls if m.experts > 1), default=0)
     if experts and anywhere(ep > 1):
         moved = block.hidden * tokens * experts / where(layout.sequence_parallel, tp, 1)
         seconds = seconds + 2 * all_to_all_seconds(cluster, moved, ep, world.data_stride)
-    return seconds
+    return seconds, seconds + gradients
 
 
 def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, world: World) -> Passes:
     compute = block_seconds(block, layout, world, cluster.instance, job)
-    exchange = _exchange_seconds(block, cluster, layout, world)
+    forward_exchange, backward_exchange = _exchange_seconds(block, cluster, layout, world)
     full = layout.checkpoint_layers != 0
     # Collectives hide below the launches of a block that waits for the host.
-    first = maximum(exchange - compute.idle_forward, 0.0)
-    second = maximum(exchange - compute.idle_backward, 0.0)
+    first = maximum(forward_exchange - compute.idle_forward, 0.0)
+    second = maximum(backward_exchange - compute.idle_backward, 0.0)
     core = where(layout.selective_recomputation & inverted(full), compute.core_attention, 0.0)
     # Stored outputs: those of attention, and of half of the matrix products.
     repeated = where(

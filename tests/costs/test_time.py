@@ -301,3 +301,13 @@ def test_gradients_are_reduced_for_every_microbatch_unless_they_are_accumulated_
     unsharded = _sharded(accumulated=4, unsharded_accumulation=True)
     # Two of three times the volume remain, and one reduction.
     assert 0.5 * often < unsharded < 0.8 * often
+
+
+def test_context_parallelism_exchanges_keys_and_values_and_returns_their_gradients() -> None:
+    model, job = gpt(layers=4, hidden=4096, heads=32), Job(sequence_length=65_536, precision="bf16", attention="fused")
+    layout = Layout.of_columns(amp(job), batch_samples=1, context_parallel_degree=16)
+    cluster = Cluster(P4D, 2)
+    seconds = float(seconds_columns(model, cluster, job, layout)["tensor_parallel_seconds"][0])
+    # 2 x 4,096 elements of 2 bytes for every token, three times in each of 4 layers.
+    gather = float(all_gather_seconds(cluster, 65_536 * 2 * 4096 * 2, 16, 1))
+    assert seconds == pytest.approx(3 * 4 * gather, rel=0.02)
