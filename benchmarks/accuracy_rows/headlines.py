@@ -16,8 +16,6 @@ from .quick import users_group
 from .spreads import coverage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
     from .plans import Run
@@ -105,8 +103,7 @@ def _cause(run: Run) -> str:
         found = estimate(run.model, run.cluster, run.job, run.plan)
     except AdvisorError:
         return ""
-    sentences: Iterable[str] = getattr(found, "warnings", ()) or found.assumptions
-    return next((text for text in sentences if "offload" in text.lower() and "measured" in text.lower()), "")
+    return next((text for text in found.assumptions if "unexplained" in text), "")
 
 
 def _by(values: Floats, inside: Chosen, chosen: Chosen, labels: NDArray[np.str_]) -> dict[str, Any]:

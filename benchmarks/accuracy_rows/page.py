@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -189,7 +190,7 @@ def _users(result: dict[str, Any]) -> Iterator[str]:
     yield ""
     for row in entry["each"]:
         if row["cause"]:
-            yield f"- `{row['source']}`, `{row['model']}`: the estimate warns: {row['cause']}"
+            yield f"- `{row['source']}`, `{row['model']}`: the estimate warns: {_quoted(row['cause'])}"
     yield ""
 
 
@@ -233,8 +234,12 @@ def _constants() -> Iterator[str]:
     for name, constant in constants().items():
         # A GPU without a measured run has a value that is assumed.
         if constant.prior is not None and not constant.assumed:
-            source = constant.source.replace("README", "`README`")
-            yield f"| `{name}` | {constant.prior:g} | {constant.value:g} | {source} |"
+            yield f"| `{name}` | {constant.prior:g} | {constant.value:g} | {_quoted(constant.source)} |"
+
+
+def _quoted(text: str) -> str:
+    """Text with names of files and units as code."""
+    return re.sub(r"\b(README|TFLOPS)\b", r"`\1`", text)
 
 
 def _cells(errors: dict[str, Any]) -> str:

@@ -82,6 +82,7 @@ def _settings(row: Row, cluster: Cluster, degrees: Degrees) -> dict[str, Any] | 
         "expert_parallel_degree": row.count("ep") or 1,
         "hybrid_shard_degree": 0 if everywhere else group,
         "offload_activations": "activation" in offload,
+        "sm_activation_offloading": "offload_wrapper" not in offload,
     }
 
 

@@ -1,9 +1,9 @@
-"""Fit of the constants with an effect of every site: one vote per publication, however many rows it has.
+"""Fit of the constants with an effect of every site.
 
 The error of run i at site s is r_i = e_i + J_i m = b_s + n_i with constants moved by m, a site effect b_s of standard
 deviation `between`, and noise n_i with the site's own scatter. Both have heavy tails (Student's t), by weights that are
-iterated. Marginalized over b_s, the rows of a site fix differences between its plans with their full number, but the
-level of all constants with no more than one row without noise.
+iterated. Marginalized over b_s, the rows of a site fix differences between its plans, and the level of all constants
+with few votes however many rows there are.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ _PRIOR_ROWS = 3.0
 """Rows by which the pooled scatter of all sites counts in that of one."""
 _ALIKE = 0.5
 """Rows of a site are variations of few plans: n of them count as n to the power of one minus this."""
-_UNMODELED = 1.5
+_UNMODELED = 1.75
 """Factor of a row's noise in the fit: deviations of similar plans have the same cause and are not independent."""
+_VOTES = 0.5
+"""A site with n rows has n to this power votes on the level of all constants: 0 for one vote, 1 for one per row."""
+_LEAST_BETWEEN = 0.04
 _TURNS = 12
 _KNOWN_ROWS = 8
 """Rows that are drawn for every row as the known one of its site."""
@@ -72,50 +75,52 @@ class Linear:
         # Users' code has code of its own, whose effect is another figure than the pace of hardware.
         self.fitted = ~rows.users_code
 
-    def solve(self, used: NDArray[np.bool_], *, damping: float = 0.0) -> SiteFit:
+    def solve(self, used: NDArray[np.bool_]) -> SiteFit:
         """Fit to the rows `used`."""
         members = [np.flatnonzero((self.rows.sites == name) & used) for name in np.unique(self.rows.sites[used])]
         noise = np.full(len(self.errors), 0.06)
         row_weights, site_weights = np.ones(len(self.errors)), np.ones(len(members))
-        counts = np.ones(len(self.errors))
-        for rows in members:
-            counts[rows] = _UNMODELED**2 * len(rows) ** _ALIKE
-        between, moves = 0.12, np.zeros(len(self.values))
-        matrix = np.diag(self._precision)
+        votes = np.array([len(rows) ** _VOTES for rows in members])
+        between, moves, effects = 0.12, np.zeros(len(self.values)), np.zeros(len(members))
         for _ in range(_TURNS):
-            matrix, right = np.diag(self._precision), -self._precision * self._deviation
-            for weight, rows in zip(site_weights, members, strict=True):
-                precise = row_weights[rows] / (noise[rows] ** 2 * counts[rows])
-                j, e = self.jacobian[rows], self.errors[rows]
-                shrink = 1 / (weight / between**2 + precise.sum())
-                level_j, level_e = precise @ j, precise @ e
-                matrix = matrix + j.T @ (precise[:, None] * j) - shrink * np.outer(level_j, level_j)
-                right = right - j.T @ (precise * e) + shrink * level_j * level_e
-            damped = matrix + damping * np.diag(np.diag(matrix))
-            moves = np.linalg.solve(damped, right)
+            matrix, right = self._normal(members, row_weights / noise**2, site_weights * votes / between**2)
+            moves = np.linalg.solve(matrix, right)
             residuals = self.errors + self.jacobian @ moves
-            effects = np.zeros(len(members))
-            uncertainty = np.zeros(len(members))
-            scatter, degrees = [], []
+            uncertainty, scatter = np.zeros(len(members)), np.zeros(len(members))
             for number, rows in enumerate(members):
                 precise = row_weights[rows] / noise[rows] ** 2
-                total = site_weights[number] / between**2 + precise.sum()
-                effects[number] = precise @ residuals[rows] / total
-                uncertainty[number] = 1 / total
+                uncertainty[number] = 1 / (site_weights[number] / between**2 + precise.sum())
+                effects[number] = precise @ residuals[rows] * uncertainty[number]
                 away = residuals[rows] - effects[number]
-                scatter.append(float((row_weights[rows] * away**2).sum() + len(rows) / total))
-                degrees.append(float(len(rows)))
-            pooled = sum(scatter) / max(sum(degrees), 1.0)
+                scatter[number] = (row_weights[rows] * away**2).sum() + len(rows) * uncertainty[number]
+            counts = np.array([len(rows) for rows in members], dtype=np.float64)
+            pooled = scatter.sum() / max(counts.sum(), 1.0)
+            deviations = np.sqrt((scatter + _PRIOR_ROWS * pooled) / (counts + _PRIOR_ROWS))
             for number, rows in enumerate(members):
-                variance = (scatter[number] + _PRIOR_ROWS * pooled) / (degrees[number] + _PRIOR_ROWS)
-                noise[rows] = max(math.sqrt(variance), _LEAST_NOISE)
+                noise[rows] = max(float(deviations[number]), _LEAST_NOISE)
                 away = (residuals[rows] - effects[number]) / noise[rows]
                 row_weights[rows] = (_FREEDOM + 1) / (_FREEDOM + away**2)
             if members:
-                between = max(math.sqrt(float(np.mean(site_weights * effects**2 + uncertainty))), 0.04)
+                between = max(math.sqrt(float(np.mean(site_weights * effects**2 + uncertainty))), _LEAST_BETWEEN)
                 site_weights = (_FREEDOM + 1) / (_FREEDOM + (effects / between) ** 2)
+        # The votes choose the values. How well these are known follows from the effects of the sites alone.
+        matrix, _ = self._normal(members, row_weights / noise**2, site_weights / between**2)
         names = [str(self.rows.sites[rows[0]]) for rows in members]
         return SiteFit(moves, np.linalg.inv(matrix), between, noise, dict(zip(names, map(float, effects), strict=True)))
+
+    def _normal(
+        self, members: list[NDArray[np.intp]], row_precision: Floats, site_precision: Floats
+    ) -> tuple[Floats, Floats]:
+        """Matrix and right side of the normal equations, marginalized over the effects of the sites."""
+        matrix, right = np.diag(self._precision), -self._precision * self._deviation
+        for rows, of_site in zip(members, site_precision, strict=True):
+            precise = row_precision[rows] / (_UNMODELED**2 * len(rows) ** _ALIKE)
+            j, e = self.jacobian[rows], self.errors[rows]
+            shrink = 1 / (of_site + precise.sum())
+            level_j, level_e = precise @ j, precise @ e
+            matrix = matrix + j.T @ (precise[:, None] * j) - shrink * np.outer(level_j, level_j)
+            right = right - j.T @ (precise * e) + shrink * level_j * level_e
+        return matrix, right
 
     def left_out(self, groups: NDArray[np.str_]) -> Floats:
         """Error of every row with constants fitted without any row of its group, shape (rows,)."""

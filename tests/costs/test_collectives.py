@@ -112,8 +112,9 @@ def test_two_levels_spare_small_gathers_most_hops(size: float, nodes: int, name:
     if size < 1e7 and nodes >= 16:
         assert two < 0.7 * ring
     # A node receives what the other nodes have. A ring also carries its own shards around it.
+    # Its edge is crossed by one ring of all GPUs, or by a group of each GPU, which share the network less evenly.
     if size > 5e9 and nodes >= 16:
-        assert together == pytest.approx(ring, rel=0.2)
+        assert 0.8 * ring < together < 1.2 * ring / constant("communication.shared_network_share")
 
 
 def test_gathers_within_a_node_have_one_level() -> None:
