@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from smp_advisor.advice import Advice
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
@@ -68,7 +66,6 @@ def make_advice(plan: Plan = TEN_BILLION, *, nodes: int = 16, name: str = "test 
                 source_url="javascript:alert(1)",
             ),
         ),
-        request=partial(make_advice, plan, nodes=nodes, name=name),
         pitfalls=(Pitfall(id="SMP103", severity="warning", text="Wrap the model once."),),
         reference=Reference(
             name="10 B",
