@@ -23,6 +23,8 @@ _SECTIONS = (
     "smp_v1_tensorflow",
     "smp_v2",
     "fsdp",
+    "data_parallel",
+    "frameworks",
     "training_compiler",
     "estimators",
 )

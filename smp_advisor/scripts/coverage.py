@@ -77,9 +77,9 @@ def _models(context: Context) -> Iterator[Call]:
     if not wrappers:
         for call in context.trace.methods("parameters"):
             for origin in origins(call.receiver) if is_plain_model(call.receiver or Constant(None)) else ():
-                made = getattr(origin, "call", None)
-                if made is not None:
-                    yield made
+                maker = getattr(origin, "call", None)
+                if maker is not None:
+                    yield maker
 
 
 def _optimizers(context: Context) -> Iterator[Call]:

@@ -18,6 +18,8 @@ def is_optimizer(path: str) -> bool:
     head, _, last = path.rpartition(".")
     if not last[:1].isupper() or head.startswith(("tensorflow", "keras")):
         return False
+    if last in ("LocalSGD", "PostLocalSGDOptimizer"):
+        return False
     if head == "torch.optim":
         return last != "Optimizer"
     return _OPTIMIZER_CLASS.fullmatch(last) is not None

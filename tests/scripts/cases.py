@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from smp_advisor.findings.catalog import Check, catalog
 from tests.scripts import samples
 
 
@@ -677,3 +678,15 @@ CASES = [
         "STC414", '"ml.p3.16xlarge",\n    instance_count=1', '"ml.p3.2xlarge",\n    instance_count=8', "ml.p3.2xlarge"
     ),
 ]
+
+
+def _of_examples(check: Check) -> list[Case]:
+    """The examples of the catalog, which show each check of scripts for PyTorch's own libraries."""
+    return [
+        Case(check.id, example.good, example.plan, example.good, example.bad, "", name=example.variant)
+        for example in check.examples
+    ]
+
+
+CASES += [case for check in catalog().values() if check.id.startswith(("DDP", "TRN")) for case in _of_examples(check)]
+CASES += [case for number in range(310, 315) for case in _of_examples(catalog()[f"SMP{number}"])]

@@ -435,6 +435,7 @@ def main():
     optimizer = syncfree.Adam(model.parameters())
     scaler = GradScaler()
     for batch in make_loader():
+        optimizer.zero_grad()
         loss = model(batch)
         scaler.scale(loss).backward()
         gradients = xm._fetch_gradients(optimizer)

@@ -15,6 +15,7 @@ import torch
 model = torch.nn.Linear(8, 8).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 for batch in batches:
+    optimizer.zero_grad()
     model(batch).mean().backward()
     optimizer.step()
 torch.save(model.state_dict(), "model.pt")

@@ -102,7 +102,8 @@ def test_a_chain_of_calls_is_followed_or_listed():
 def test_an_optimizer_that_is_chosen_by_name_is_one(optimizer):
     text = written(imports="import hydra\nimport importlib", call="main()").replace(
         "    for batch in batches:\n        step(model, batch)",
-        f"    optimizer = {optimizer}\n    for batch in batches:\n        step(model, batch)\n        optimizer.step()",
+        f"    optimizer = {optimizer}\n    for batch in batches:\n        optimizer.zero_grad()\n"
+        "        step(model, batch)\n        optimizer.step()",
     )
     assert "SMP103" in {finding.id for finding in check_script(text)}
 

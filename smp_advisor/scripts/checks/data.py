@@ -111,7 +111,7 @@ def _outside_steps(context: Context, loader: Call) -> bool:
     fed = [
         iteration
         for iteration in context.trace.iterations
-        if any(_comes_from(option, loader) for option in options(iteration.over))
+        if any(comes_from(option, loader) for option in options(iteration.over))
     ]
     handed_on = (ast.Yield, ast.YieldFrom)  # values go to the caller of the generator
     if not fed or any(isinstance(part, handed_on) for iteration in fed for part in ast.walk(iteration.node)):
@@ -124,13 +124,14 @@ def _outside_steps(context: Context, loader: Call) -> bool:
     )
 
 
-def _comes_from(value: Value, loader: Call, depth: int = 0) -> bool:
+def comes_from(value: Value, loader: Call, depth: int = 0) -> bool:
+    """Whether `value` is the loader, or is made from it: ``enumerate(loader)``."""
     if not isinstance(value, Result) or depth > 4:
         return False
     if value.call.node is loader.node:
         return True
     return any(
-        _comes_from(option, loader, depth + 1) for argument in value.call.arguments for option in options(argument)
+        comes_from(option, loader, depth + 1) for argument in value.call.arguments for option in options(argument)
     )
 
 
@@ -179,14 +180,14 @@ def _distributed_sampler(context: Context) -> Iterator[Hit]:
         if call.unpacks or any(value is not None and constant(value) is not None for value in samplers):
             continue
         sampled = [value for value in samplers if value is not None and not isinstance(value, Constant)]
-        if sampled or _outside_steps(context, call) or _is_sharded(call.argument("dataset", 0)):
+        if sampled or _outside_steps(context, call) or is_sharded(call.argument("dataset", 0)):
             continue
         if any(exclusive(call, loader) and loader.argument("sampler", 3) is not None for loader in loaders(context)):
             continue  # the ranks that read get a sampler, the others a placeholder
         yield Hit(call.module, call.node)
 
 
-def _is_sharded(dataset: Value | None) -> bool:
+def is_sharded(dataset: Value | None) -> bool:
     """Whether the dataset is, or may be, divided before the loader."""
     for origin in origins(dataset):
         if isinstance(origin, Result):

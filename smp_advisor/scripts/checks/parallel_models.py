@@ -1,0 +1,177 @@
+"""Models under DDP and FSDP: the device of each process, the model that is trained, and its gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.reading.edits import replace
+from smp_advisor.reading.trace import exclusive
+from smp_advisor.reading.values import Operation, Result, Value, options
+from smp_advisor.scripts.checks.replicas import (
+    ACCELERATORS,
+    forwards,
+    parallel_wraps,
+    without_gradients,
+    wrapped_by,
+)
+from smp_advisor.scripts.checks.sharding import in_place, inside, same
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.queries import constant, is_optimizer_call, is_plain_model, mentions, origins, ranks, updates
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterator
+
+    from smp_advisor.reading.trace import Call
+
+_SETS_DEVICE = (
+    "torch.cuda.set_device",
+    "torch.cuda.device",
+    "torch.set_default_device",
+    "torch.accelerator.set_device_index",
+    "torch.accelerator.set_device_idx",
+    "torch.distributed.device_mesh.init_device_mesh",
+    "torch.distributed.init_device_mesh",
+)
+
+
+@check("DDP601")
+def _device_of_process(context: Context) -> Iterator[Hit]:
+    wraps = parallel_wraps(context)
+    if not wraps or context.trace.named(*_SETS_DEVICE) or _chooses_devices(context):
+        return
+    starts = context.trace.named("torch.distributed.init_process_group")
+    if not starts or any(_for_host(start) or start.gives("device_id") for start in starts):
+        return
+    if any(wrap.gives("device_id", 8) or wrap.gives("device_mesh") or wrap.gives("mesh") for wrap in wraps):
+        return
+    moves = [call for call in context.trace.methods("cuda", "to") if call.reached and _to_cuda(call)]
+    if moves:
+        yield Hit(wraps[0].module, wraps[0].node)
+
+
+def _for_host(start: Call) -> bool:
+    """Whether the processes may communicate by another backend than NCCL."""
+    backend = start.argument("backend", 0)
+    return backend is not None and any(constant(option) != "nccl" for option in options(backend))
+
+
+def _to_cuda(call: Call) -> bool:
+    """``cuda()`` and ``to("cuda")``: the current device, which is GPU 0 of each process."""
+    if call.method == "cuda":
+        return not call.arguments and not call.keywords and not call.name
+    return any(_is_current(option) for value in call.arguments[:1] for option in options(value))
+
+
+def _is_current(value: Value) -> bool:
+    if isinstance(value, Result) and value.call.name == "torch.device":
+        arguments = value.call.arguments
+        return len(arguments) == 1 and any(constant(option) == "cuda" for option in options(arguments[0]))
+    return bool(constant(value) == "cuda")
+
+
+def _chooses_devices(context: Context) -> bool:
+    """Whether a process is limited to one GPU, or any tensor is moved to the GPU of a rank."""
+    visible = any(mentions(module.tree, "cuda_visible_devices") for module in context.trace.modules)
+    moved = (call for call in context.trace.methods("cuda", "to") if call.arguments or call.keywords)
+    return visible or any(
+        ranks(part) or isinstance(part, Operation) or mentions(call.node, "rank")
+        for call in moved
+        for value in (*call.arguments, *call.keywords.values())
+        for part in options(value)
+    )
+
+
+@check("DDP602")
+def _wrapped_model_used(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in parallel_wraps(context) if not in_place(wrap)]
+    if context.libraries.smp_v2 or not wraps:
+        return
+    reported: set[ast.AST] = set()
+    for call in forwards(context):
+        receiver = call.receiver
+        if receiver is None or call.node in reported or any(wrapped_by(value, wraps) for value in call.candidates):
+            continue
+        for wrap in wraps:
+            originals = origins(wrap.argument("module", 0))
+            called = inside(receiver)
+            inner = called and all(any(same(model, original) for original in originals) for model in called)
+            if inner and wrap.order < call.order and not exclusive(wrap, call) and _is_model(called):
+                reported.add(call.node)
+                yield Hit(call.module, call.node, {"wrapper": wrap.name.rpartition(".")[2]})
+
+
+def _is_model(values: list[Value]) -> bool:
+    """Whether the values are models, not losses, which are plain modules too."""
+    return not any(
+        isinstance(value, Result) and value.call.name.endswith(("Loss", "Criterion")) for value in values
+    ) and all(is_plain_model(value) for value in values)
+
+
+@check("DDP605")
+def _gradients_reset(context: Context) -> Iterator[Hit]:
+    libraries = context.libraries
+    parallel = libraries.smp_torch or libraries.xla or libraries.smp_v2 or parallel_wraps(context)
+    if not (parallel or context.trace.named(*ACCELERATORS)) or context.trainer:
+        return
+    for module in context.trace.modules:
+        if any(word in module.source.text for word in ("zero_grad", ".grad = None", "set_to_none", "clear_gradients")):
+            return
+    for step, optimizer in updates(context.trace):
+        backward = any(
+            call.loops and call.loops[-1:] == step.loops[-1:] for call in context.trace.methods("backward")
+        ) or any(call.step is not None and call.reached for call in context.trace.calls)
+        own = is_optimizer_call(optimizer) or any(
+            isinstance(origin, Result) and origin.call.name == "smp.DistributedOptimizer"
+            for origin in origins(optimizer)
+        )
+        if step.reached and step.loops and backward and own:
+            yield Hit(step.module, step.node)
+            return
+
+
+@check("DDP608")
+def _no_inner_forward(context: Context) -> Iterator[Hit]:
+    wraps = parallel_wraps(context)
+    innermost = {call.loops[-1] for call in context.trace.methods("backward") if call.reached and call.loops}
+    for call in context.trace.methods("module") if wraps else ():
+        if not call.reached or call.loops[-1:] == () or call.loops[-1] not in innermost or without_gradients(call):
+            continue
+        wrap = wrapped_by(call.receiver, wraps)
+        if wrap is not None:
+            func = call.node.func
+            inner_text = call.module.text(func)
+            edits = [replace(call.module, func, inner_text.removesuffix(".module"))]
+            values: dict[str, object] = {"call": inner_text, "wrapper": wrap.name.rpartition(".")[2]}
+            yield Hit(call.module, call.node, values, edits if inner_text.endswith(".module") else [])
+
+
+@check("SMP310")
+def _sharded_before_optimizer(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in parallel_wraps(context) if "fsdp" in wrap.name.lower() or in_place(wrap)]
+    if context.libraries.smp_v2 or not wraps:
+        return
+    for call in context.trace.calls:
+        if not call.reached or call.order > wraps[0].order or exclusive(call, wraps[0]):
+            continue
+        if is_optimizer_call(Result(call)) and _of_model(call, wraps):
+            yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]})
+
+
+def _of_model(optimizer: Call, wraps: list[Call]) -> bool:
+    """Whether the optimizer has parameters of a model that is sharded later, in a way that replaces them."""
+    parameters = [option for value in optimizer.arguments[:1] for option in options(value)]
+    owners = [
+        owner
+        for value in parameters
+        if isinstance(value, Result) and value.call.method in ("parameters", "named_parameters")
+        for owner in origins(value.call.receiver)
+    ]
+    for wrap in wraps:
+        keeps = wrap.argument("use_orig_params", 9)
+        if not in_place(wrap) and keeps is not None and constant(keeps) is not False:
+            continue
+        sharded = origins(wrap.argument("module", 0))
+        if any(same(owner, model) or owner is model for owner in owners for model in sharded):
+            return True
+    return False

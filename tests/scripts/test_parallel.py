@@ -1,0 +1,132 @@
+"""DDP, FSDP, Accelerate, Trainer and Lightning: correct scripts in other words, which must have no finding."""
+
+from __future__ import annotations
+
+import pytest
+
+from smp_advisor.findings.catalog import catalog
+from smp_advisor.scripts import check_script
+
+HEAD = """\
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("nccl")
+"""
+DEVICE = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n'
+MODEL = "model = torch.nn.Linear(8, 8).cuda()\n"
+
+
+def found(text: str, plan=None) -> set[str]:
+    return {finding.id for finding in check_script(text, plan)}
+
+
+def good(identifier: str, variant: str = "") -> str:
+    return next(example.good for example in catalog()[identifier].examples if example.variant == variant)
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        DEVICE,
+        'os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]\n',
+        'mesh = torch.distributed.device_mesh.init_device_mesh("cuda", (8,))\n',
+        'local_rank = int(os.environ["LOCAL_RANK"])\nbatch = batch.to(local_rank)\n',
+    ],
+)
+def test_other_ways_to_a_device_per_process(device):
+    assert "DDP601" in found(HEAD + MODEL + "model = DDP(model)\n")
+    assert "DDP601" not in found(HEAD + device + MODEL + "model = DDP(model)\n")
+
+
+def test_processes_on_the_host_need_no_device():
+    assert not found(HEAD.replace("nccl", "gloo") + MODEL + "model = DDP(model)\n")
+
+
+def test_a_model_that_only_some_jobs_wrap_is_left_alone():
+    loop = "for batch in batches:\n    model(batch).mean().backward()\n"
+    assert not found(HEAD + DEVICE + MODEL + "if dist.get_world_size() > 1:\n    model = DDP(model)\n" + loop)
+
+
+def test_the_inner_model_in_an_evaluation_is_left_alone():
+    evaluation = "with torch.no_grad():\n    for batch in batches:\n        model.module(batch)\n"
+    assert not found(good("DDP608") + evaluation)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["dist.get_rank() == 0", "is_main_process()", "args.local_rank in (-1, 0)", "gpu_id == 0", "not dist.get_rank()"],
+)
+def test_one_rank_that_saves(condition):
+    save = f'if {condition}:\n    torch.save(model.state_dict(), "model.pt")\n'
+    assert not found(HEAD + DEVICE + MODEL + "model = DDP(model)\n" + save)
+
+
+def test_a_path_for_each_rank():
+    text = good("DDP607").replace("if dist.get_rank() == 0:\n    ", "")
+    assert "DDP607" in found(text)
+    for path in ('f"model_{dist.get_rank()}.pt"', 'os.path.join("out", str(rank))', "path_of(dist.get_rank())"):
+        assert "DDP607" not in found(text.replace('"/opt/ml/model/model.pt"', path)), path
+
+
+def test_ranks_that_wait_for_the_first_one_meet_it():
+    text = """\
+if dist.get_rank() != 0:
+    dist.barrier()
+load()
+if dist.get_rank() == 0:
+    dist.barrier()
+"""
+    assert not found(HEAD + DEVICE + text)
+    assert found(HEAD + DEVICE + "if dist.get_rank() == 0:\n    dist.barrier()\n") == {"DDP606"}
+
+
+def test_a_broadcast_with_both_sides():
+    text = "if dist.get_rank() == 0:\n    dist.broadcast(x, 0)\nelse:\n    dist.broadcast(y, 0)\n"
+    assert not found(HEAD + DEVICE + text)
+
+
+def test_work_of_accelerate_under_the_main_process():
+    text = "from accelerate import Accelerator\n\naccelerator = Accelerator()\n"
+    under = "if accelerator.is_main_process:\n    accelerator.wait_for_everyone()\n"
+    assert found(text + under) == {"DDP606"}
+    assert not found(text + "accelerator.wait_for_everyone()\nif accelerator.is_main_process:\n    print()\n")
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        ", sampler=DistributedSampler(dataset)",
+        ", batch_sampler=mine(dataset)",
+        ", **options",
+        ", sampler=make(dataset)",
+    ],
+)
+def test_loaders_that_may_divide_their_data(sampler):
+    text = good("DDP603", "same").replace(", sampler=DistributedSampler(dataset)", sampler)
+    assert not found(text)
+
+
+def test_a_dataset_that_is_divided_before():
+    text = good("DDP603", "same").replace(", sampler=DistributedSampler(dataset)", "")
+    divided = text.replace("loader = ", "dataset = split_by_rank(dataset, dist.get_rank())\nloader = ")
+    assert "DDP603" in found(text)
+    assert "DDP603" not in found(divided)
+
+
+def test_fixes_call_the_wrapped_model_and_its_own_clipping():
+    clipped = next(finding for finding in check_script(catalog()["SMP311"].examples[0].bad) if finding.fix)
+    assert "model.clip_grad_norm_(1.0)" in clipped.fix.source
+    inner = next(finding for finding in check_script(catalog()["DDP608"].examples[0].bad) if finding.fix)
+    assert "    model(batch).mean().backward()" in inner.fix.source
+
+
+def test_manual_optimization_of_lightning():
+    text = (
+        catalog()["TRN706"]
+        .examples[0]
+        .bad.replace("    def training_step", "    automatic_optimization = False\n\n    def training_step")
+    )
+    assert not found(text)
