@@ -17,6 +17,7 @@ from smp_advisor.libraries.registry import DEFAULT_LIBRARY, LIBRARIES
 from smp_advisor.notebook.arguments import amount, model_named, parsed, read, training_options, whole_number, with_help
 from smp_advisor.notebook.cells import KINDS
 from smp_advisor.workload.optimizer import OPTIMIZERS
+from smp_advisor.workload.stack import AUTO
 from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ class AdvisorMagics(Magics):
         """Find lines of a training script that fail, hang, train incorrectly or waste money on the cluster.
 
         ``%smp_check train.py`` reads a file and ``%%smp_check`` its cell; neither runs the code. Cells with an
-        estimator or ModelTrainer, requests and recipes have checks of their own: ``%smp_check recipe.yaml``.
+        estimator or ModelTrainer, requests and recipes have checks of their own: ``%smp_check recipe.yaml``. With
+        ``--plan``, the advisor's estimate is that of the script's kind of code.
         """
         from smp_advisor.notebook.estimator_cell import check_if_estimator
         from smp_advisor.scripts import check_script
@@ -182,9 +184,24 @@ class AdvisorMagics(Magics):
         advice = self.last.advice if arguments.plan and self.last else None
         try:
             report = check_if_estimator(source, self.shell.user_ns, advice, forced=arguments.estimator)
-            return report if report is not None else check_script(source, plan)
+            if report is not None:
+                return report
+            report = check_script(source, plan)
+            if arguments.plan and self.last:
+                _pass_on_code(source, self.last)
         except AdvisorError as error:
             raise UsageError(str(error)) from None
+        return report
+
+
+def _pass_on_code(source: str | Path, advisor: Advisor) -> None:
+    """Set the advisor's control of the kind of code to that of a script, and print what was read."""
+    from smp_advisor.scripts import read_stack
+
+    code = read_stack(source)
+    if code.stack not in {AUTO, advisor.state["settings"]["stack"]}:
+        advisor.move(stack=code.stack)
+        print(f"{code.summary} The advisor's control Code shows it.")  # noqa: T201
 
 
 def displayed_last(shell: InteractiveShell) -> Advisor | None:

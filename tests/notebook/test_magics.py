@@ -197,6 +197,17 @@ def test_a_script_is_checked_by_its_path(shell, tmp_path):
     assert {finding.path for finding in report} == {str(path)}
 
 
+def test_a_check_against_the_plan_passes_the_kind_of_code_on(shell, asked, tmp_path, capsys):
+    path = tmp_path / "train.py"
+    path.write_text("import torch\n\nmodel = torch.compile(torch.nn.Linear(2, 2))\n")
+    advisor = shell.run_line_magic("smp_advise", ADVISE)
+    before = advisor.estimate.step_seconds
+    shell.run_line_magic("smp_check", f"--plan {path}")
+    assert advisor.state["settings"]["stack"] == "torch-compile"
+    assert advisor.estimate.step_seconds < before
+    assert "line 3 compiles the model" in capsys.readouterr().out
+
+
 def test_a_cell_is_checked_and_not_run(shell):
     report = shell.run_cell_magic("smp_check", "", SCRIPT)
     assert "SMP101" in [finding.id for finding in report]
