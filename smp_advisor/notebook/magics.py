@@ -183,9 +183,9 @@ class AdvisorMagics(Magics):
         source: str | Path = Path(arguments.script) if cell is None else f"%%smp_check\n{cell}"
         advice = self.last.advice if arguments.plan and self.last else None
         try:
-            report = check_if_estimator(source, self.shell.user_ns, advice, forced=arguments.estimator)
-            if report is not None:
-                return report
+            of_estimator = check_if_estimator(source, self.shell.user_ns, advice, forced=arguments.estimator)
+            if of_estimator is not None:
+                return of_estimator
             report = check_script(source, plan)
             if arguments.plan and self.last:
                 _pass_on_code(source, self.last)
