@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from smp_advisor.calibration import Summary
+    from smp_advisor.calibration import Probe, Summary
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.step import Pitfall, Reference, Step
@@ -129,6 +129,7 @@ class Advice:
         peak_gib: float | None = None,
         peak_kind: str | None = None,
         out_of_memory: bool = False,
+        probe: bool = False,
         plan: Plan | None = None,
         cluster: Cluster | None = None,
         job: Job | None = None,
@@ -148,6 +149,8 @@ class Advice:
             Measured peak per GPU in GiB, and its kind: ``allocated``, ``reserved`` or ``total`` (nvidia-smi).
         out_of_memory
             Whether the run ran out of GPU memory.
+        probe
+            Whether the run is that of `probe` instead of the plan's.
         plan, cluster, job
             Those of the run; the advice's own if None.
 
@@ -158,11 +161,13 @@ class Advice:
         """
         from smp_advisor.calibration import measure
 
+        model, ran = self.model, (cluster or self.cluster, job or self.job, plan or self.plan)
+        if probe:
+            chosen = self.probe(plan)
+            model, ran = chosen.model, (chosen.cluster, chosen.job, chosen.plan)
         calibration = measure(
-            self.model,
-            cluster or self.cluster,
-            job or self.job,
-            plan or self.plan,
+            model,
+            *ran,
             run=run,
             job_name=job_name,
             step_seconds=step_seconds,
@@ -172,6 +177,47 @@ class Advice:
             earlier=self.job.calibration,
         )
         return replace(self, job=replace(self.job, calibration=calibration)).again()
+
+    def probe(self, plan: Plan | None = None) -> Probe:
+        """The cheapest short job on one or two nodes that teaches the most about the plan's step time.
+
+        Raises
+        ------
+        CalibrationError
+            No short job with the plan's shape per GPU fits on two nodes.
+        """
+        from smp_advisor.calibration import best_probe
+
+        return best_probe(
+            self.model,
+            self.cluster,
+            self.job,
+            plan or self.plan,
+            scalable=self.script is None,
+            min_fit_probability=self.min_fit_probability,
+        )
+
+    @completes(JobOptionSettings)
+    def probe_cell(self, sdk: str = "auto", plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
+        """The cell that starts the job of `probe`, with its price and its expected effect as comments.
+
+        `probe_script_cell` writes its training script. ``advice.calibrate(log, probe=True)`` reads its log.
+        """
+        from smp_advisor.export import estimator_cell
+
+        probe = self.probe(plan)
+        settings: dict[str, Any] = {"job_name": "probe", "max_run_seconds": 3600} | self._options(options)
+        extra: dict[str, Any] = {"max_steps": probe.steps} | ({} if settings["script"] else {"log_every": 1})
+        settings["extra_hyperparameters"] = extra | dict(settings.get("extra_hyperparameters") or {})
+        cell = estimator_cell(probe.model, probe.cluster, probe.job, probe.plan, sdk=sdk, **settings)
+        return f"{probe.comment}\n{cell}"
+
+    def probe_script_cell(self, plan: Plan | None = None) -> str:
+        """The ``%%writefile`` cell with the training script of `probe`; empty for the user's own script."""
+        from smp_advisor.export import script_cell
+
+        probe = self.probe(plan)
+        return "" if self.script else script_cell(probe.model, probe.cluster, probe.job, probe.plan)
 
     def again(self) -> Advice:
         """The advice for the same request, with the present `job`."""

@@ -41,6 +41,7 @@ class CalibrationMagics(Magics):
     @argument("--peak-gib", help="Measured peak of GPU memory in GiB, instead of a log.")
     @argument("--peak-kind", choices=("allocated", "reserved", "total"), help="Kind of the peak; default allocated.")
     @argument("--out-of-memory", action="store_true", help="The run ran out of GPU memory.")
+    @argument("--probe", action="store_true", help="The run is that of %%smp_export probe instead of the plan's.")
     @argument("--load", help="Path of a saved calibration to start from.")
     @argument("--save", help="Path for the calibration with the run, for later advice.")
     @line_magic
@@ -80,7 +81,7 @@ class CalibrationMagics(Magics):
         run = self._run(arguments.log)
         has_run = run is not None or any(value for name, value in figures.items() if name != "peak_kind")
         if has_run or not arguments.load:
-            advice = advice.calibrate(run, plan=advisor.plan, **figures)
+            advice = advice.calibrate(run, plan=advisor.plan, probe=arguments.probe, **figures)
         else:
             advice = advice.again()
         calibration = advice.job.calibration

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "cells"]
 
-KINDS = ("job", "script", "local", "monitoring", "permissions", "quota")
-"""Kinds of cells: the job with its training script, the script alone, and cells for preparing and watching jobs."""
+KINDS = ("job", "script", "local", "monitoring", "permissions", "quota", "probe")
+"""Kinds of cells: the job with its training script, the script alone, cells for preparing and watching jobs, and the
+short job that measures the plan's shape on one or two nodes."""
 
 
 def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **options: Any) -> list[str]:
@@ -44,6 +45,9 @@ def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **op
         sources = [advice.permissions_cell(plan, **options)]
     elif what == "quota":
         sources = [advice.quota_cell(**options)]
+    elif what == "probe":
+        estimator = advice.probe_cell(sdk, plan, **options)
+        sources = ["" if options.get("script") else advice.probe_script_cell(plan), estimator]
     else:
         raise ExportError(f"There is no cell {what!r} to export: choose one of {', '.join(KINDS)}.")
     return [source for source in sources if source.strip()]

@@ -1,0 +1,239 @@
+"""The cheapest job that teaches the most about a plan before its cluster is paid for."""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from dataclasses import dataclass, replace
+from html import escape
+from typing import TYPE_CHECKING
+
+from smp_advisor.calibration.texts import step_time
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs.observation import observed
+from smp_advisor.errors import AdvisorError, CalibrationError
+from smp_advisor.libraries.check import mismatches
+from smp_advisor.libraries.layouts import layout_of_plan
+from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.workload.calibration import Calibration
+from smp_advisor.workload.family import families
+from smp_advisor.workload.model import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.job import Job
+
+__all__ = ["MEASURED_STEPS", "WARM_UP_STEPS", "Probe", "best_probe", "candidates"]
+
+MEASURED_STEPS = 20
+WARM_UP_STEPS = 5
+_MOST_NODES = 2
+_WIDTH = 88
+"""Characters of a line of a cell."""
+_ENOUGH = 0.8
+"""A probe that narrows the interval by this share of the best probe's narrowing is good enough: of these, the one with
+the most narrowing per dollar is chosen."""
+_SHARDING_DEGREES = ("sharded_data_parallel_degree", "hybrid_shard_degree")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A short job with the per-GPU shape of a plan on one or two nodes."""
+
+    model: Model
+    """The model, with fewer layers if the full one does not fit."""
+    cluster: Cluster
+    job: Job
+    plan: Plan
+    estimate: Estimate
+    target: Estimate
+    """Estimate of the plan before the probe."""
+    width: float
+    """Expected width of the plan's interval of the step time after the probe, relative to the present one."""
+    interval: tuple[float, float]
+    """Expected 95 % interval of the plan's step time after the probe, if the probe takes the predicted time."""
+    layers: tuple[int, int]
+    """Layers of the probe and of the full model."""
+
+    @property
+    def seconds(self) -> float:
+        """Billed seconds: start of the job, warm-up and measured steps."""
+        return self.estimate.effective.startup_seconds + (MEASURED_STEPS + WARM_UP_STEPS) * self.estimate.step_seconds
+
+    @property
+    def usd(self) -> float | None:
+        """Price; None if the on-demand price is unknown."""
+        rate = self.cluster.usd_per_hour
+        return None if rate is None else rate * self.seconds / 3600
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the job."""
+        return WARM_UP_STEPS + MEASURED_STEPS
+
+    @property
+    def comment(self) -> str:
+        """`lines` as Python comments."""
+        text = [*self.lines, "Afterwards: advice.calibrate(log, probe=True), with the path of the log."]
+        if self.layers[0] != self.layers[1]:
+            text.append("The probe has a script of its own: write that of the plan again before its job.")
+        return "\n".join(line for part in text for line in _comment(part))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Size, price and expected effect, one sentence each."""
+        probe, full = self.layers
+        shape = f"{probe} of {full} layers" if probe != full else f"all {full} layers"
+        low, high = self.interval
+        price = "price unknown" if self.usd is None else f"about {self.usd:,.2f} USD"
+        hourly = self.target.usd_per_hour
+        compared = "" if hourly is None else f" The cluster of the plan costs {hourly:,.2f} USD per hour."
+        size = (
+            f"Probe: {WARM_UP_STEPS} + {MEASURED_STEPS} steps with {shape} on {self.cluster.nodes} x "
+            f"{self.cluster.instance.name}, {self.estimate.step_seconds:.3g} s per step, "
+            f"{self.seconds / 60:,.0f} minutes with its start, {price}.{compared}"
+        )
+        effect = (
+            f"Expected effect on the plan's step time: {step_time(self.target)} -> {low:.3g} to {high:.3g} if the "
+            f"probe takes the predicted time ({100 * (1 - self.width):.0f} % narrower)."
+        )
+        return size, effect
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<div>{escape(line)}</div>" for line in self.lines)
+
+
+def best_probe(
+    model: Model, cluster: Cluster, job: Job, plan: Plan, *, scalable: bool = True, min_fit_probability: float = 0.95
+) -> Probe:
+    """The probe with the most narrowing per dollar among those that narrow the interval nearly as much as any.
+
+    Parameters
+    ----------
+    scalable
+        Whether the model of the probe may have fewer layers (the generated script builds it).
+
+    Raises
+    ------
+    CalibrationError
+        No short job with the plan's shape fits on one or two nodes.
+    """
+    probes = list(candidates(model, cluster, job, plan, scalable=scalable, min_fit_probability=min_fit_probability))
+    if not probes:
+        raise CalibrationError(
+            f"No job with the plan's shape per GPU fits on {_MOST_NODES} nodes of {cluster.instance.name}: measure the "
+            "first steps of the full job, and calibrate with its log."
+        )
+    least = min(probe.width for probe in probes)
+    useful = [probe for probe in probes if 1 - probe.width >= _ENOUGH * (1 - least)]
+    return max(useful, key=lambda probe: (1 - probe.width) / (probe.usd or probe.cluster.nodes * probe.seconds))
+
+
+def candidates(
+    model: Model, cluster: Cluster, job: Job, plan: Plan, *, scalable: bool = True, min_fit_probability: float = 0.95
+) -> Iterator[Probe]:
+    """Probes on one and two nodes, with all layers and with fewer, that fit with the probability."""
+    target = estimate(model, cluster, job, plan)
+    short = replace(job, global_batch_size=None, tokens=None)
+    for nodes in range(1, min(_MOST_NODES, cluster.nodes) + 1):
+        small = Cluster(cluster.instance, nodes)
+        smaller = _smaller_plan(plan, small, short)
+        if smaller is None:
+            continue
+        for reduced in _models(model, smaller, plan, scalable=scalable):
+            if any(mismatches(smaller, small, reduced, short)):
+                continue
+            try:
+                figures = estimate(reduced, small, short, smaller)
+            except AdvisorError:
+                continue
+            if figures.host_memory_fits and figures.fit_probability >= min_fit_probability:
+                after = _after(model, cluster, job, plan, (reduced, small, short, smaller, figures))
+                yield Probe(
+                    model=reduced,
+                    cluster=small,
+                    job=short,
+                    plan=smaller,
+                    estimate=figures,
+                    target=target,
+                    width=_log_width(after) / _log_width(target),
+                    interval=after.step_seconds_range,
+                    layers=(reduced.layer_count, model.layer_count),
+                )
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+
+
+def _log_width(of: Estimate) -> float:
+    low, high = of.step_factors
+    return math.log(high / low)
+
+
+def _after(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    plan: Plan,
+    probe: tuple[Model, Cluster, Job, Plan, Estimate],
+) -> Estimate:
+    """Estimate of the plan after a probe that takes the predicted time."""
+    reduced, small, short, smaller, figures = probe
+    layout = layout_of_plan(smaller, short, small)
+    run = observed(reduced, small, short, layout, step_seconds=figures.step_seconds)
+    calibration = Calibration(runs=(run,)) if job.calibration is None else job.calibration.with_runs([run])
+    return estimate(model, cluster, replace(job, calibration=calibration), plan)
+
+
+def _smaller_plan(plan: Plan, cluster: Cluster, job: Job) -> Plan | None:
+    """The plan on fewer GPUs: with a shorter pipeline and smaller sharding groups, if necessary; None if impossible."""
+    fields = plan_fields(plan.library)
+    pipeline = plan.pipeline_parallel_degree
+    while True:
+        for smaller in _smaller_groups(plan, fields):
+            changed = smaller
+            if pipeline != plan.pipeline_parallel_degree:
+                changed = replace(smaller, pipeline_parallel_degree=pipeline)
+            if not any(mismatches(changed, cluster, None, job)):
+                return changed
+        if pipeline == 1 or "pipeline_parallel_degree" not in fields:
+            return None
+        pipeline //= 2
+
+
+def _smaller_groups(plan: Plan, fields: frozenset[str]) -> Iterator[Plan]:
+    """The plan, then the plan with halved sharding degrees."""
+    yield plan
+    for name in _SHARDING_DEGREES:
+        degree = getattr(plan, name) if name in fields else None
+        while isinstance(degree, int) and degree > 1:
+            degree //= 2
+            try:
+                yield replace(plan, **{name: degree})
+            except AdvisorError:  # a degree that the library does not accept
+                continue
+
+
+def _models(model: Model, smaller: Plan, plan: Plan, *, scalable: bool) -> Iterator[Model]:
+    """The model with as many layers per stage, and with fewer."""
+    full = model.layer_count * smaller.pipeline_parallel_degree // plan.pipeline_parallel_degree
+    if full == model.layer_count:
+        yield model
+    config = json.loads(model.config_json)
+    family = families().get(model.family)
+    key = None if family is None else family.shape_keys.get("layers")
+    if not scalable or key is None or config.get(key) != model.layer_count:
+        return
+    layers = full if full < model.layer_count else full // 2
+    while layers >= max(2, smaller.pipeline_parallel_degree):
+        yield Model.from_config({**config, key: layers})
+        layers //= 2

@@ -1,0 +1,74 @@
+"""The probe: a short job that teaches about a plan before its cluster is paid for."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+import smp_advisor as smpa
+from smp_advisor.calibration.probe import candidates
+from smp_advisor.errors import CalibrationError
+from tests.calibration.logs import exported
+
+
+@pytest.fixture(scope="module")
+def large() -> smpa.Advice:
+    """A plan for 128 GPUs."""
+    return smpa.advise("7B", "ml.p4d.24xlarge", instance_count=16, library="fsdp", global_batch_size=512)
+
+
+def test_the_chosen_probe_is_small_fits_and_teaches_nearly_as_much_as_any(large: smpa.Advice) -> None:
+    probes = list(candidates(large.model, large.cluster, large.job, large.plan))
+    chosen = large.probe()
+    assert chosen in probes
+    assert {probe.cluster.nodes for probe in probes} == {1, 2}
+    most = max(1 - probe.width for probe in probes)
+    for probe in probes:
+        assert probe.estimate.fit_probability >= 0.95
+        assert 0 < probe.width < 1
+        assert probe.usd is not None
+        assert probe.plan.batch_size == large.plan.batch_size
+        if 1 - probe.width >= 0.8 * most:
+            assert (1 - chosen.width) / chosen.usd >= (1 - probe.width) / probe.usd  # type: ignore[operator]
+    assert chosen.usd is not None
+    assert large.estimate.usd_per_hour is not None
+    assert chosen.usd < large.estimate.usd_per_hour / 10
+
+
+def test_the_expected_interval_is_that_of_a_probe_as_predicted(large: smpa.Advice) -> None:
+    probe = large.probe()
+    log = exported([9.0] + [probe.estimate.step_seconds] * 20)
+    calibrated = large.calibrate(log, probe=True)
+    job = calibrated.job
+    after = smpa.estimate(large.model, large.cluster, job, large.plan)
+    low, high = after.step_seconds_range
+    assert (low, high) == pytest.approx(probe.interval, rel=0.02)
+
+
+def test_fewer_layers_only_if_the_script_is_generated(large: smpa.Advice) -> None:
+    own = list(candidates(large.model, large.cluster, large.job, large.plan, scalable=False))
+    assert all(probe.layers[0] == probe.layers[1] for probe in own)
+    assert any(
+        probe.layers[0] < probe.layers[1] for probe in candidates(large.model, large.cluster, large.job, large.plan)
+    )
+
+
+@pytest.mark.parametrize("sdk", ["v2", "v3"])
+def test_the_cell_states_its_price_and_runs_the_probe(large: smpa.Advice, sdk: str) -> None:
+    probe, cell = large.probe(), large.probe_cell(sdk)
+    ast.parse(cell)
+    assert cell.startswith("# Probe: 5 + 20 steps")
+    for text in (f"{probe.usd:,.2f} USD", "Expected effect", '"max_steps": 25', '"log_every": 1'):
+        assert text in cell.replace("\n# ", " ")
+    assert all(len(line) <= 88 for line in probe.comment.splitlines())
+    assert cell.startswith(probe.comment)
+    script = large.probe_script_cell()
+    assert script.startswith("%%writefile")
+    ast.parse(script.split("\n", 1)[1])
+
+
+def test_a_plan_that_fits_on_no_two_nodes_is_refused_with_a_remedy() -> None:
+    own = smpa.advise("70B", "ml.p4d.24xlarge", instance_count=32, library="fsdp", script="train.py", precision="bf16")
+    with pytest.raises(CalibrationError, match="measure the first steps"):
+        own.probe()
