@@ -112,7 +112,7 @@ def _why_not(hit: Hit, changes: list[Edit | None]) -> str:
     """Reason why a finding has no automatic fix."""
     edits = complete(changes)
     if not edits:
-        return "the place of the change is not known"
+        return hit.unfixed or "the place of the change is not known"
     if hit.module.source.cells and cell_changes(hit.module.source, edits) is None:
         return "the line is IPython syntax"
     return "the change would not result in valid Python"

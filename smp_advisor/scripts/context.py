@@ -34,6 +34,8 @@ class Hit:
     """Which message of the check."""
     needed: str = ""
     """Options that the job must pass to reach the defect: "with --fp16"; empty if every job reaches it."""
+    unfixed: str = ""
+    """Reason why there is no automatic fix, if it is not the place."""
     reported_by: frozenset[str] = frozenset()
     """Other checks that together report the same."""
 

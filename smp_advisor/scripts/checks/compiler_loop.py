@@ -60,8 +60,12 @@ def _static_padding(context: Context) -> Iterator[Hit]:
         constants = [constant(option) for option in options(padding)]
         dynamic = next((value for value in constants if value is True or value == "longest"), None)
         if dynamic is not None and _tokenizes(call):
-            edits = [add_keyword(call.module, call.node, "padding", '"max_length"')] if len(constants) == 1 else []
-            yield Hit(call.module, call.node, {"padding": repr(dynamic)}, edits)
+            # Without max_length, every text gets the length of the longest one that the model supports.
+            long = not call.gives("max_length")
+            changes = len(constants) == 1 and not long
+            edits = [add_keyword(call.module, call.node, "padding", '"max_length"')] if changes else []
+            why = "the call has no max_length, which you must choose" if long else ""
+            yield Hit(call.module, call.node, {"padding": repr(dynamic)}, edits, unfixed=why)
 
 
 def _tokenizes(call: Call) -> bool:

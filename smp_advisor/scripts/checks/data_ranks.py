@@ -6,9 +6,10 @@ import ast
 from typing import TYPE_CHECKING
 
 from smp_advisor.reading.edits import Edit, replace, wrap
-from smp_advisor.reading.values import Operation, Result, Value
+from smp_advisor.reading.values import Operation, Result, Value, options
+from smp_advisor.scripts.checks.data import loaders
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import argument_node, is_known, origins, ranks
+from smp_advisor.scripts.queries import argument_node, constant, is_known, origins, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -232,3 +233,15 @@ def _weights_by_rank(context: Context) -> Iterator[Hit]:
         )
         edits = [first, second]
     yield Hit(final.module, final.node, {"call": final.module.text(final.node)}, edits)
+
+
+@check("SMP136", "smp_torch")
+def _one_order_per_pipeline(context: Context) -> Iterator[Hit]:
+    seeded = any(call.name in _SEEDS or call.method == "manual_seed" for call in context.trace.calls)
+    if not context.settings.pipelined or seeded:
+        return
+    for call in loaders(context):
+        sampled = any(call.gives(name, position) for name, position in (("sampler", 3), ("batch_sampler", 4)))
+        shuffles = any(constant(option) is True for option in options(call.argument("shuffle", 2)))
+        if shuffles and not sampled and not call.gives("generator"):
+            yield Hit(call.module, call.node)

@@ -143,10 +143,27 @@ def _clipping_under_sharding(context: Context) -> Iterator[Hit]:
 def _accumulation_under_sharding(context: Context) -> Iterator[Hit]:
     if not _accumulates(context):
         return
+    batches = _batches_per_update(context)
     for call in context.wrappings:
         passes = call.argument("backward_passes_per_step", 4)
-        if (passes is None and not call.unpacks) or (isinstance(passes, Constant) and constant(passes) == 1):
-            yield Hit(call.module, call.node, {})
+        number = constant(passes)
+        if (passes is None and not call.unpacks) or (isinstance(passes, Constant) and number == 1):
+            yield Hit(call.module, call.node, variant="missing")
+        elif isinstance(number, int) and len(batches) == 1 and batches != {number}:
+            yield Hit(call.module, call.node, {"passes": number, "batches": min(batches)}, variant="other number")
+
+
+def _batches_per_update(context: Context) -> set[int]:
+    """Literal numbers of batches after which the optimizer steps: ``if step % 4 == 0``."""
+    parts = (
+        part
+        for call, optimizer in updates(context.trace)
+        if is_wrapped_optimizer(optimizer)
+        for guard in call.guards
+        for part in ast.walk(guard.test)
+    )
+    divisors = (part.right for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod))
+    return {node.value for node in divisors if isinstance(node, ast.Constant) and isinstance(node.value, int)}
 
 
 def _accumulates(context: Context) -> bool:

@@ -26,6 +26,7 @@ from smp_advisor.scripts.queries import (
     is_wrapped_model,
     mentions,
     origins,
+    rank_conditions,
     ranks,
 )
 
@@ -38,6 +39,7 @@ _BEFORE_INIT = frozenset({"smp.init", "smp.step", "smptf.step", "smptf.init"})
 _KERAS_MODELS = frozenset(
     {"tensorflow.keras.Model", "keras.Model", "tensorflow.keras.models.Model", "tensorflow.Module"}
 )
+_OF_NODE = frozenset({"smp.local_rank", "smptf.local_rank", "os.environ.LOCAL_RANK", "xm.get_local_ordinal"})
 _DOWNLOADS = (
     "urllib.request.urlretrieve",
     "wget.download",
@@ -170,6 +172,8 @@ def _device_set(context: Context) -> Iterator[Hit]:
             continue
         if device is not None and (wrong or isinstance(device, Constant)):
             edits = [replace(call.module, call.node.args[0], "smp.local_rank()")] if call.node.args else []
+            decides = _decides_elsewhere(call)
+            edits = [] if decides else edits
             smp = call.module.scope.find("smp")
             yield Hit(
                 call.module,
@@ -177,7 +181,21 @@ def _device_set(context: Context) -> Iterator[Hit]:
                 {},
                 edits if isinstance(smp, External) and smp.path == "smp" else [],
                 variant="other",
+                unfixed=f"{decides} also decides the device elsewhere" if decides else "",
             )
+
+
+def _decides_elsewhere(call: Call) -> str:
+    """The name in ``set_device(args.gpu)``, if other lines use it: they would still choose another device."""
+    node = call.node.args[0] if call.node.args else None
+    if not isinstance(node, (ast.Name, ast.Attribute)):
+        return ""
+    text = call.module.text(node)
+    uses = sum(
+        isinstance(part, type(node)) and isinstance(part.ctx, ast.Load) and ast.unparse(part) == text
+        for part in ast.walk(call.module.tree)
+    )
+    return text if uses > 1 else ""
 
 
 def _by_node(device: Value | None) -> bool:
@@ -245,6 +263,8 @@ def _downloads(context: Context) -> Iterator[Hit]:
         if not any(mentions(guard.test, *words) for guard in call.guards):
             yield Hit(call.module, call.node, {"name": name}, variant="every process")
             continue
+        if rank_conditions(call) and not rank_conditions(call) & _OF_NODE and not mentions(call.node, "local"):
+            yield Hit(call.module, call.node, {"name": name}, variant="first node")
         for reader in context.trace.named(call.name):
             if (
                 reader.reached
