@@ -38,7 +38,8 @@ def constant_draws() -> NDArray[np.float64]:
 
     The draws come from the Hessian of the last Gauss-Newton step of the fit, in which every source has an effect of its
     own, and from the priors. Constants that the runs determine only together, such as the rates of products and of
-    memory, are correlated. A share never exceeds 1. The draws are the same at every call.
+    memory, are correlated. A share, committed below 1, never exceeds 1; a factor, committed at 1, lies on both sides.
+    The draws are the same at every call.
 
     Examples
     --------
@@ -48,7 +49,7 @@ def constant_draws() -> NDArray[np.float64]:
     names, logarithms = _logarithms()
     table = constants()
     committed = np.array([table[name].value for name in names])
-    most = np.where(committed <= 1, np.maximum(1.0, committed), np.inf)
+    most = np.where(committed < 1, 1.0, np.inf)
     draws: NDArray[np.float64] = np.minimum(committed * np.exp(logarithms), most)
     return draws
 

@@ -21,7 +21,7 @@ def test_draws_are_around_the_committed_constants_and_the_same_at_every_call():
     # Draws come in pairs around the values; only shares stop at 1.
     middle = np.median(np.log(draws / committed), axis=0)
     assert np.abs(middle).max() < 0.35
-    assert (draws[:, committed <= 1] <= 1).all()
+    assert (draws[:, committed < 1] <= 1).all()
     assert all(constants()[name].prior is not None for name in names)
 
 
@@ -51,3 +51,10 @@ def test_users_code_has_an_interval_no_narrower_than_tuned_stacks():
         return high / low
 
     assert width("hf-eager") >= width("megatron")
+
+
+def test_doubt_about_unmeasured_collectives_goes_both_ways() -> None:
+    """A factor that is 1 is no share: unmeasured collectives may take longer than the law."""
+    factor = constant_draws()[:, constant_names().index("communication.efa_unmeasured_factor")]
+    assert 0.2 < np.mean(factor > 1) < 0.8
+    assert factor.max() > 1.2
