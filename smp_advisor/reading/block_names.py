@@ -31,14 +31,14 @@ class BlockNames:
         return frozenset(self.read) & frozenset(self.bound)
 
 
-def names_of_block(code: str | Sequence[ast.stmt], *, known: Iterable[str] = ()) -> BlockNames:
+def names_of_block(code: str | Sequence[ast.stmt], *, defined: Iterable[str] = ()) -> BlockNames:
     """Names of a block of statements.
 
     Parameters
     ----------
     code
         Python source, or its statements.
-    known
+    defined
         Names that are bound before the block, such as the variables of the loop around it; they do not count as read.
 
     Examples
@@ -48,7 +48,7 @@ def names_of_block(code: str | Sequence[ast.stmt], *, known: Iterable[str] = ())
     (('model', 'input', 'hidden'), ['hidden'])
     """
     statements = ast.parse(code).body if isinstance(code, str) else code
-    flow = _Flow(set(known))
+    flow = _Flow(set(defined))
     flow.block(statements)
     return BlockNames(
         read=tuple(flow.read), bound=tuple(flow.bound), stored=tuple(flow.stored), leaving=tuple(flow.leaving)

@@ -42,7 +42,7 @@ def test_values_that_a_block_receives_and_replaces():
 
 
 def test_names_bound_before_the_block_do_not_count_as_read():
-    assert names_of_block("y = x + 1", known=["x"]).read == ()
+    assert names_of_block("y = x + 1", defined=["x"]).read == ()
 
 
 def test_changed_objects():

@@ -17,6 +17,7 @@ from smp_advisor.scripts.adapt.obstacles import obstacle_to_adapting
 from smp_advisor.scripts.adapt.target import Target
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from smp_advisor.libraries.plan import Plan
@@ -24,10 +25,18 @@ if TYPE_CHECKING:
 __all__ = ["adapt_script"]
 
 
-def adapt_script(path_or_source: str | Path, plan: Plan | None = None, *, library: str | None = None) -> Adaptation:
+def adapt_script(
+    path_or_source: str | Path,
+    plan: Plan | None = None,
+    *,
+    library: str | None = None,
+    prove: bool = False,
+    arguments: Sequence[str] = (),
+) -> Adaptation:
     """Adapt a plain PyTorch training loop to SMP v1, SMP v2, FSDP or DDP, following their documentation.
 
-    No code is run and no file is changed. Each change that would require a guess is listed in `Adaptation.todo`.
+    No file is changed, and no code is run unless `prove` is True. Each change that would require a guess is listed in
+    `Adaptation.todo`.
 
     Parameters
     ----------
@@ -38,11 +47,18 @@ def adapt_script(path_or_source: str | Path, plan: Plan | None = None, *, librar
         None stands for the defaults of the library.
     library
         ``smp-v1``, ``smp-v2``, ``ddp``, ``fsdp`` or ``fsdp2``; overrides the library of the plan.
+    prove
+        Run the script before and after in child processes, for a few steps on small data, and list what differs.
+        See `smp_advisor.proving.prove`.
+    arguments
+        Command line of the script for the proof.
 
     Raises
     ------
     AdaptError
         The source is not valid Python 3, the file cannot be read, or the library has no documented steps.
+    ProfileError
+        The child processes of the proof cannot be started.
 
     Examples
     --------
@@ -82,12 +98,22 @@ def adapt_script(path_or_source: str | Path, plan: Plan | None = None, *, librar
             )
     adapted = draft.module.code
     _report_remaining_errors(draft, plan, target)
+    proof = None
+    if prove and adapted != source:
+        from smp_advisor.proving import prove as run_both
+
+        proof = run_both(source, adapted, library=target.library, script=script.file, arguments=arguments)
+        for difference in proof.differences:
+            draft.add_todo(str(difference))
+        if proof.failure:
+            draft.add_todo(f"The result is not proven. {proof.failure}")
     return Adaptation(
         path=path,
         source=adapted,
         diff=unified_diff(source, adapted, path),
         hunks=tuple(hunks),
         todo=tuple(draft.todo),
+        proof=proof,
     )
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from smp_advisor.errors import AdvisorError
+
+if TYPE_CHECKING:
+    from smp_advisor.proving.proof import Proof
 
 __all__ = ["AdaptError", "Adaptation", "Hunk"]
 
@@ -40,6 +44,8 @@ class Adaptation:
     """The steps in order: their diffs, applied one after the other, give `source`."""
     todo: tuple[str, ...]
     """Changes that must be made by hand, one sentence or more each."""
+    proof: Proof | None = None
+    """Comparison of both scripts; None if it was not requested or nothing changed."""
 
     def __str__(self) -> str:
         lines = [f"{self.path}: {len(self.hunks)} changes, {len(self.todo)} manual to-dos"]
@@ -47,4 +53,6 @@ class Adaptation:
             lines += ["", f"{hunk.title}. {hunk.explanation}", f"  {hunk.url}", hunk.diff.rstrip()]
         if self.todo:
             lines += ["", "To do by hand:", *(f"- {sentence}" for sentence in self.todo)]
+        if self.proof is not None:
+            lines += ["", "Proof:", str(self.proof)]
         return "\n".join(lines)

@@ -51,7 +51,7 @@ def find_constructions(draft: Draft) -> list[Construction]:
             draft.add_todo(
                 f"The statement that creates `{optimizer.model[1]}` was not found: wrap the model after that statement."
             )
-        elif construction.statement not in [other.statement for other in constructions]:
+        elif construction.statement not in [earlier.statement for earlier in constructions]:
             constructions.append(construction)
     if not visited:
         draft.add_todo(

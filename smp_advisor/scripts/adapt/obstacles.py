@@ -75,7 +75,10 @@ def _already(survey: Survey, target: Target) -> str:
     called = {survey.callee(call) for call in survey.calls}
     sharded = called & SHARDING or any(name.endswith("fsdp.fully_shard") for name in called)
     if target.kind in ("ddp", "fsdp", "fsdp2") and sharded:
-        return "The script already shards its model with FSDP, so it is unchanged: run check_script to find what is missing."
+        return (
+            "The script already shards its model with FSDP, so it is unchanged: run check_script to find what is"
+            " missing."
+        )
     if target.kind == "ddp" and any(name in REPLICATING and "Distributed" in name for name in called):
         return (
             "The script already uses DistributedDataParallel, so it is unchanged: run check_script to find what is"

@@ -37,7 +37,7 @@ class Use:
     runs_layers: bool
     """Whether it is called and computes with the parameters of the model."""
     trains: bool
-    """Whether it is in a loop with a backward pass."""
+    """Whether it is in the innermost loop around a backward pass."""
 
 
 def uses_of_model(draft: Draft, construction: Construction) -> list[Use]:
@@ -46,7 +46,7 @@ def uses_of_model(draft: Draft, construction: Construction) -> list[Use]:
     places = aliases_of(survey, (construction.function, construction.name))
     start = construction.use or construction.last
     classes = _classes(survey, construction)
-    training = {loop for call in backward_calls(survey) for loop in survey.loops(call)}
+    training = {survey.loops(call)[0] for call in backward_calls(survey) if survey.loops(call)}
     uses = []
     for node in survey.nodes:
         if not isinstance(node, cst.Attribute) or node.attr.value in _MODULE:

@@ -78,7 +78,7 @@ def shard_models(draft: Draft) -> None:  # noqa: C901 - a list of cases
         if strategy not in ("", "full_shard"):
             arguments.append(f"sharding_strategy=ShardingStrategy.{strategy.upper()}")
         arguments += [
-            "device_id=torch.cuda.current_device() if torch.cuda.is_available() else None",
+            'device_id=torch.cuda.current_device() if torch.cuda.is_available() else torch.device("cpu")',
             "use_orig_params=True",
         ]
         return f"{construction.name} = " + call_text("FSDP", arguments) + "\n"

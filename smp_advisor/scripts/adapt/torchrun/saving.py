@@ -113,8 +113,8 @@ def save_on_first_rank_of_others(draft: Draft) -> None:
 def _gather(draft: Draft, saved: Saved, suffix: str) -> None:
     survey, edits = draft.survey, Edits()
     above = guards(survey, saved.statement)
-    named = dotted(saved.value) in (saved.model, f"{saved.model}.module")
-    plain = saved.plain and not saved.pretrained and not named
+    entire = dotted(saved.value) in (saved.model, f"{saved.model}.module")
+    plain = saved.plain and not saved.pretrained and not entire
     if not plain or above is None or not isinstance(saved.statement, cst.SimpleStatementLine | cst.With):
         draft.add_todo(
             f"`{draft.excerpt(saved.call)}`: gather the state on every rank with get_model_state_dict of"

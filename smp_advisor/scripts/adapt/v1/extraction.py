@@ -28,10 +28,10 @@ NEAREST = "Adapt it with library='ddp', 'fsdp' or 'fsdp2', which leave the train
 """The nearest adaptation that works if a loop cannot be moved."""
 
 
-def block_names(statements: Iterable[cst.CSTNode], known: Iterable[str] = ()) -> BlockNames:
+def block_names(statements: Iterable[cst.CSTNode], defined: Iterable[str] = ()) -> BlockNames:
     """Names of statements in the order of execution."""
     body = [node for node in statements if isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement)]
-    return names_of_block(ast.parse(cst.Module(body=body).code).body, known=known)
+    return names_of_block(ast.parse(cst.Module(body=body).code).body, defined=defined)
 
 
 def changed_objects(node: cst.CSTNode) -> set[str]:
@@ -61,7 +61,7 @@ def state_between_batches(survey: Survey, statements: list[Statement]) -> set[st
     carried: set[str] = set()
     for loop in survey.loops(statements[0]):
         target = {n.value for n in walk(loop.target) if isinstance(n, cst.Name)} if isinstance(loop, cst.For) else set()
-        body = block_names(loop.body.body, known=target)
+        body = block_names(loop.body.body, defined=target)
         carried |= own.updated & set(body.read)
     return carried
 

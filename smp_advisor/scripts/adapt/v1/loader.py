@@ -44,7 +44,7 @@ def shard_data(draft: Draft) -> None:
     shard_loaders(draft, Shards(size=target.data_size, rank=target.data_rank, drop_all=target.microbatches > 1))
 
 
-def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912 - a list of cases
+def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912, PLR0915 - a list of cases
     """Give every data loader its shard, for both versions of the library."""
     _fix_samplers(draft, shards)
     survey, edits = draft.survey, Edits()
@@ -53,9 +53,17 @@ def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912 
         name = assigned_name(survey, call)
         held_out = is_held_out(survey, call)
         new = _Arguments(call)
+        if held_out and not shards.drop_all:
+            continue
+        if held_out and new.mapping and not _mentions_sampler(survey, call):
+            own = [text_of(a.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip() for a in call.args if not a.star]
+            texts = [*own, f'**{{**{new.mapping}, "drop_last": True}}']
+            edits.replace(call, expression(call_text(text_of(call.func), texts, width=88)))
+            _count_full_batches(draft, edits, call)
+            continue
         if held_out and not new.starred and not new.value("batch_sampler"):
             # Every replica evaluates all data: the counts of a shard would need a reduction over the replicas.
-            if shards.drop_all and new.value("drop_last") in (None, "False"):
+            if new.value("drop_last") in (None, "False"):
                 new.set("drop_last", "True")
                 edits.replace(call, new.call(survey, draft.module))
                 _count_full_batches(draft, edits, call)

@@ -123,9 +123,9 @@ def _move(draft: Draft, region: Region) -> None:
     after = [*region.deferred, *read_after(survey, region.moved[-1], region.function), *_before_in_loops(survey, first)]
     model = next(iter(inputs.arguments))
     name = survey.free_name("train_step", "training_step", "forward_backward")
-    kept, moved = _kept_values(survey, region)
+    preserved, moved = _kept_values(survey, region)
     body = renamed_text(moved, inputs.renamed, lambda node: node.visit(_Backward(model)))
-    returned, lines = _results(draft, region, loss, inside, after, edits, kept)
+    returned, lines = _results(draft, region, loss, inside, after, edits, preserved)
     function = StepFunction(
         name=name,
         parameters=tuple(inputs.arguments),
@@ -143,7 +143,7 @@ def _move(draft: Draft, region: Region) -> None:
         if statement is not start:
             edits.remove(statement)
     placed = [*region.hoisted, *new, *region.deferred]
-    fresh = {statement: {name: unscaled} for statement, name, unscaled in kept}
+    fresh = {statement: {name: unscaled} for statement, name, unscaled in preserved}
     edits.change(start, lambda _: cst.FlattenSentinel(_apply(edits, placed, fresh)))
     insert_function(draft, edits, region.backward, step_text(function))
     draft.apply(edits)
@@ -151,14 +151,14 @@ def _move(draft: Draft, region: Region) -> None:
 
 def _kept_values(survey: Survey, region: Region) -> tuple[list[tuple[Statement, str, str]], list[Statement]]:
     """Names for values that are replaced before a deferred statement reads them, and the body that keeps them."""
-    moved, kept = list(region.moved), list[tuple[Statement, str, str]]()
+    moved, preserved = list(region.moved), list[tuple[Statement, str, str]]()
     for statement, name, later in replaced_values(region.moved, region.deferred, region.part):
-        fresh = next((new for _, old, new in kept if old == name), None)
+        fresh = next((new for _, old, new in preserved if old == name), None)
         if fresh is None:
             fresh = survey.free_name(f"unscaled_{name}", f"{name}_before")
             moved[moved.index(later) : moved.index(later)] = statements(f"{fresh} = {name}\n")
-        kept.append((statement, name, fresh))
-    return kept, moved
+        preserved.append((statement, name, fresh))
+    return preserved, moved
 
 
 def _apply(edits: Edits, placed: list[Statement], renamed: dict[Statement, dict[str, str]]) -> list[cst.CSTNode]:
@@ -211,7 +211,7 @@ def _results(  # noqa: C901 - a list of cases
     inside: set[str],
     after: list[cst.CSTNode],
     edits: Edits,
-    kept: list[tuple[Statement, str, str]],
+    preserved: list[tuple[Statement, str, str]],
 ) -> tuple[list[str], list[str]]:
     """Expressions returned by the function, and the lines that call it and combine the microbatches."""
     survey = draft.survey
@@ -230,7 +230,7 @@ def _results(  # noqa: C901 - a list of cases
     else:
         loss_text = target = loss
     returned, targets = [loss_text], [(target, True)]
-    for fresh in dict.fromkeys(fresh for _, _, fresh in kept):
+    for fresh in dict.fromkeys(fresh for _, _, fresh in preserved):
         returned.append(fresh)
         targets.append((fresh, is_loss(survey, fresh, None)))
     base = names_in(region.backward.func.value) if isinstance(region.backward.func, cst.Attribute) else []

@@ -1,0 +1,170 @@
+"""Program of the child process: runs a script several times, each in a fork of its own, and records its behavior.
+
+usage: python -m smp_advisor.proving.program REQUEST.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import io
+import json
+import os
+import resource
+import runpy
+import shutil
+import socket
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+__all__: list[str] = []
+
+_NEW_USER_AND_NETWORK = 0x10000000 | 0x40000000
+_SHOWN_CHARACTERS = 3000
+_PRINTED_CHARACTERS = 200_000
+
+
+def _without_network() -> bool:
+    """Give this process a network of its own, with the loopback device only; whether that was possible."""
+    if ctypes.CDLL(None, use_errno=True).unshare(_NEW_USER_AND_NETWORK):
+        return False
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
+        up = struct.pack("16sh", b"lo", 0x1 | 0x40)  # IFF_UP, IFF_RUNNING
+        fcntl.ioctl(device.fileno(), 0x8914, up)  # SIOCSIFFLAGS
+    return True
+
+
+def _refuse_connections() -> None:
+    """Refuse connections to other machines, where namespaces are not allowed."""
+    connect = socket.socket.connect
+
+    def local(self: socket.socket, address: Any) -> None:
+        if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "localhost", "::1"):
+            raise OSError("The proof runs without a network.")
+        connect(self, address)
+
+    socket.socket.connect = local  # type: ignore[method-assign, assignment]
+
+
+def _run(request: dict[str, Any], run: dict[str, Any], rank: int, port: int, record: Path) -> None:
+    """Run the script as one process of a run; never returns."""
+    from smp_advisor.proving.devices import install_tsm, use_cpu
+    from smp_advisor.proving.observer import Observer
+    from smp_advisor.proving.small_data import make_deterministic, make_small
+    from smp_advisor.proving.smp_simulator import install_smp
+    from smp_advisor.proving.stand_ins import install_stand_ins
+
+    folder = Path(tempfile.mkdtemp(dir=record.parent))
+    code = folder / "code"
+    shutil.copytree(request["folder"], code)
+    script = code / request["script"]
+    script.write_text(run["source"], encoding="utf-8")
+    resource.setrlimit(resource.RLIMIT_CPU, (request["cpu_seconds"], request["cpu_seconds"]))
+    world = run["processes"]
+    if world:
+        os.environ |= {
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
+        }  # fmt: skip
+    os.environ |= {"HOME": str(folder), "TMPDIR": str(folder)}
+    observer = Observer(script, request["steps"])
+    use_cpu()
+    make_deterministic()
+    make_small(observer, divide=run["divide"])
+    install_stand_ins(observer)
+    if run["library"] == "smp-v1":
+        install_smp(observer, run["microbatches"])
+    elif run["library"] == "smp-v2":
+        install_tsm()
+    observer.install()
+    os.chdir(script.parent)
+    sys.path.insert(0, str(script.parent))
+    sys.argv = [str(script), *request["arguments"]]
+    printed = io.StringIO()
+    error = ""
+    with contextlib.redirect_stdout(printed):
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except SystemExit as end:
+            error = "" if end.code in (None, 0) else f"SystemExit: {end.code}"
+        except BaseException as failure:  # noqa: BLE001 - every exception of the script is reported
+            lines = [f.lineno for f in traceback.extract_tb(failure.__traceback__) if f.filename == str(script)]
+            text = " ".join(str(failure).split())
+            error = f"{type(failure).__name__}: {text}"[:_SHOWN_CHARACTERS] + (f" (line {lines[-1]})" if lines else "")
+    observer.write(record, error)
+    record.with_suffix(".txt").write_text(printed.getvalue()[:_PRINTED_CHARACTERS], encoding="utf-8")
+    os._exit(0)
+
+
+def _wait(children: dict[int, Path], seconds: float) -> None:
+    """Wait for the processes of a run, and end those that hang; one that crashes leaves a record of that."""
+    until = time.monotonic() + seconds
+    left = dict(children)
+    while left:
+        for child, record in list(left.items()):
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if not ended:
+                continue
+            del left[child]
+            if not record.exists():
+                cause = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {status >> 8}"
+                empty = {"losses": [], "modes": [], "saves": [], "notes": [], "stopped": False}
+                record.write_text(json.dumps({**empty, "error": f"its process ended with {cause}"}), encoding="utf-8")
+                record.with_suffix(".txt").touch()
+        if left and time.monotonic() > until:
+            for child in left:
+                os.kill(child, 9)
+                os.waitpid(child, 0)
+            return
+        time.sleep(0.02)
+
+
+def main(path: str) -> None:
+    """Make all runs of a request; each process writes ``<run>-<rank>.json``."""
+    request = json.loads(Path(path).read_text(encoding="utf-8"))
+    base = Path(path).parent
+    isolated = _without_network()
+    if not isolated:
+        _refuse_connections()
+    import torch
+    import torch.distributed.fsdp
+    import torch.nn.parallel
+
+    if request["transformers"]:
+        with contextlib.suppress(ImportError):
+            import transformers  # noqa: F401 - before the stand-ins, for which it would look
+
+    torch.set_num_threads(1)
+    for number, run in enumerate(request["runs"]):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        children = {}
+        for rank in range(max(1, run["processes"])):
+            record = base / f"{run['name']}-{rank}.json"
+            child = os.fork()
+            if not child:
+                try:
+                    _run(request, run, rank, port, record)
+                finally:
+                    traceback.print_exc()
+                    os._exit(1)
+            children[child] = record
+        _wait(children, request["seconds"])
+        if number == 0 and not _succeeded(base / f"{run['name']}-0.json"):
+            break
+    (base / "end.json").write_text(json.dumps({"isolated": isolated}), encoding="utf-8")
+
+
+def _succeeded(record: Path) -> bool:
+    return record.exists() and not json.loads(record.read_text(encoding="utf-8"))["error"]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,257 @@
+"""Run an original script and its adaptation in child processes, and compare what they do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.sandbox import Limits, run_program
+from smp_advisor.proving.comparison import (
+    Difference,
+    Record,
+    compare_losses,
+    compare_modes,
+    compare_prints,
+    compare_saves,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Proof", "prove"]
+
+_STEPS = 24
+_SECONDS = 60.0
+"""Longest time of one run, in seconds."""
+_CPU_SECONDS = 90
+_ENDLESS = "it did not end in time, which indicates a process that waits for the others"
+_MOST_FILES = 2000
+_MOST_BYTES = 50 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proof:
+    """Result of a comparison."""
+
+    proven: bool
+    """Whether both scripts ran and nothing differs."""
+    differences: tuple[Difference, ...]
+    failure: str
+    """Why the scripts could not be compared; empty if they could."""
+    compared: tuple[str, ...]
+    """Compared behavior, each with its number."""
+    not_compared: tuple[str, ...]
+    """Behavior that the runs do not show."""
+    stand_ins: tuple[str, ...]
+    """Libraries and downloads that were replaced in the child processes."""
+
+    def __str__(self) -> str:
+        lines = ["proven" if self.proven else f"not proven{': ' + self.failure if self.failure else ''}"]
+        lines += [f"- {difference}" for difference in self.differences]
+        for title, entries in (
+            ("compared", self.compared), ("not compared", self.not_compared), ("stand-ins", self.stand_ins),
+        ):  # fmt: skip
+            if entries:
+                lines.append(f"{title}: {', '.join(entries)}")
+        return "\n".join(lines)
+
+
+def prove(
+    original: str,
+    adapted: str,
+    *,
+    library: str,
+    script: Path | None = None,
+    root: Path | None = None,
+    arguments: Sequence[str] = (),
+    seconds: float = _SECONDS,
+) -> Proof:
+    """Run both sources for a few steps on small data, and compare them.
+
+    The code of the user runs in child processes with limits on time, memory and processes, in a temporary folder and
+    without a network. Data is cut to four batches per loader; shuffling and dropout are off in both runs.
+
+    Parameters
+    ----------
+    original, adapted
+        Sources of the script before and after its adaptation.
+    library
+        Target of the adaptation: ``smp-v1`` runs against a simulator with one and two microbatches, all others in two
+        processes with gloo.
+    script
+        Path of the script; the files next to it are copied.
+    root
+        Folder to copy instead of the folder of the script, such as the root of its package.
+    arguments
+        Command line of the script.
+    seconds
+        Longest time of one run.
+
+    Raises
+    ------
+    ProfileError
+        The child processes cannot be started.
+    """
+    with tempfile.TemporaryDirectory(prefix="smp-proof-") as name:
+        base = Path(name)
+        folder, relative = _copy(script, root, base)
+        runs = _runs(original, adapted, library)
+        request = {
+            "folder": str(folder),
+            "script": relative,
+            "arguments": list(arguments),
+            "steps": _STEPS,
+            "seconds": seconds,
+            "cpu_seconds": _CPU_SECONDS,
+            "transformers": "transformers" in original,
+            "runs": runs,
+        }
+        (base / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
+        }
+        end = run_program(
+            [sys.executable, "-m", "smp_advisor.proving.program", str(base / "request.json")],
+            cwd=base,
+            environment=environment,
+            what="the proof",
+            limits=Limits(seconds=60 + seconds * len(runs), processes=96),
+        )
+        if not (base / "end.json").exists():
+            raise end.error or ProfileError("The proof ended before its runs were made.")
+        isolated = bool(json.loads((base / "end.json").read_text(encoding="utf-8"))["isolated"])
+        records = {run["name"]: _records(base, run) for run in runs}
+    return _judge(records, library, isolated=isolated, log=end.log)
+
+
+def _runs(original: str, adapted: str, library: str) -> list[dict[str, Any]]:
+    own_group = "init_process_group" in original
+    plain = {"library": "", "microbatches": 1, "divide": False, "processes": int(own_group), "source": original}
+    runs = [{**plain, "name": "original"}, {**plain, "name": "again"}]
+    new = {**plain, "library": library, "source": adapted}
+    if library == "smp-v1":
+        return [
+            *runs,
+            {**new, "name": "repeated", "processes": 0},
+            {**new, "name": "divided", "processes": 0, "microbatches": 2},
+        ]
+    return [
+        *runs,
+        {**new, "name": "repeated", "processes": 2},
+        {**new, "name": "divided", "processes": 2, "divide": True},
+    ]
+
+
+def _copy(script: Path | None, root: Path | None, base: Path) -> tuple[Path, str]:
+    """Copy the code and the small files next to it; the path of the script in the copy."""
+    folder = base / "original"
+    if script is None:
+        folder.mkdir()
+        return folder, "train.py"
+    source = (root or script.parent).resolve()
+    budget = [_MOST_FILES, _MOST_BYTES]
+
+    def ignored(directory: str, names: list[str]) -> set[str]:
+        left_out = set()
+        for name in names:
+            path = Path(directory) / name
+            if name in (".git", "__pycache__", "node_modules") or path.is_symlink():
+                left_out.add(name)
+            elif path.is_file():
+                budget[0] -= 1
+                budget[1] -= path.stat().st_size
+                if min(budget) < 0:
+                    left_out.add(name)
+        return left_out
+
+    shutil.copytree(source, folder, ignore=ignored)
+    relative = str(script.resolve().relative_to(source))
+    return folder, relative if relative.endswith(".py") else f"{relative}.py"
+
+
+def _records(base: Path, run: dict[str, Any]) -> list[Record]:
+    records = []
+    for rank in range(max(1, run["processes"])):
+        path = base / f"{run['name']}-{rank}.json"
+        if not path.exists():
+            records.append(Record(losses=[], modes=[], saves=[], notes=[], printed=[], error=_ENDLESS))
+            continue
+        content = json.loads(path.read_text(encoding="utf-8"))
+        printed = path.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
+        records.append(
+            Record(
+                losses=[(float(value), int(line)) for value, line in content["losses"]],
+                modes=[(bool(t), bool(g), int(line)) for t, g, line in content["modes"]],
+                saves=content["saves"],
+                notes=content["notes"],
+                printed=printed,
+                error=content["error"],
+                stopped=content["stopped"],
+            )
+        )
+    return records
+
+
+def _judge(records: dict[str, list[Record]], library: str, *, isolated: bool, log: tuple[str, ...]) -> Proof:
+    original = records["original"][0]
+    notes = {note for run in records.values() for record in run for note in record.notes}
+    stand_ins = tuple(sorted(n.removeprefix("stand-in: ") for n in notes if n.startswith("stand-in: ")))
+    if original.error or not original.losses:
+        failure = original.error or "it has no backward pass"
+        if not original.printed and original.error == _ENDLESS and log:
+            failure = log[-1]
+        return Proof(
+            proven=False, differences=(), failure=f"The original script did not run: {failure}.", compared=(),
+            not_compared=(), stand_ins=stand_ins,
+        )  # fmt: skip
+    differences: list[Difference] = []
+    for name, run in (("repeated", records["repeated"]), ("divided", records["divided"])):
+        error = next((record.error for record in run if record.error), "")
+        if error:
+            how = {"repeated": "with all data in each process", "divided": "with divided data"}[name]
+            differences.append(Difference(what=f"The adapted script fails {how}: {error}."))
+    if not differences:
+        differences += _compare(records, library, notes)
+    not_compared = ["speed and memory", "shuffling and dropout, which are off"]
+    if "batch_norm" in notes:
+        not_compared.append("losses of divided batches, because batch normalization depends on the batch of a process")
+    if "undivided" in notes:
+        not_compared.append("losses of divided batches, because the batch size is odd")
+    if library in ("smp-v1", "smp-v2"):
+        not_compared.append("the library itself, which is replaced by a simulator")
+    if not isolated:
+        not_compared.append("connections of compiled code, which were not blocked")
+    compared = (
+        f"{len(original.losses)} losses", f"{len(original.modes)} changes of mode",
+        f"{len(original.saves)} saved files", f"{len(original.printed)} printed lines",
+    )  # fmt: skip
+    return Proof(
+        proven=not differences, differences=tuple(differences), failure="", compared=compared,
+        not_compared=tuple(not_compared), stand_ins=stand_ins,
+    )  # fmt: skip
+
+
+def _compare(records: dict[str, list[Record]], library: str, notes: set[str]) -> list[Difference]:
+    original, again = records["original"][0], records["again"][0]
+    repeated, divided = records["repeated"], records["divided"]
+    results = [compare_losses(original, repeated[:1]), compare_modes(original, repeated[0])]
+    results += compare_saves(original, repeated[0], renamed=library == "smp-v1")
+    if len(repeated) > 1 and any(save for record in repeated[1:] for save in record.saves):
+        line = next(save["line"] for record in repeated[1:] for save in record.saves)
+        results.append(Difference(what="A process other than the first saves files too.", line=line))
+    results += compare_prints(original, again, repeated[0])
+    if "batch_norm" not in notes and "undivided" not in notes:
+        results.append(compare_losses(original, divided))
+    return [difference for difference in results if difference is not None]

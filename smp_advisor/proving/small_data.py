@@ -1,0 +1,146 @@
+"""Small, deterministic data in a child process: few samples per loader, no shuffling, no dropout, one seed."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import data
+
+from smp_advisor.proving.replacing import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.proving.observer import Observer
+
+__all__ = ["SEED", "make_deterministic", "make_small"]
+
+SEED = 1234
+_BATCH = 8
+"""Most samples of a batch; two processes and two microbatches divide it."""
+_BATCHES = 4
+"""Batches of each loader."""
+
+
+class _Small(data.Subset[Any]):
+    """The first samples of a dataset, with its attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["dataset"], name)
+
+
+class _Order(data.Sampler[int]):
+    """All samples in order, or every `step`-th of them from `start`."""
+
+    def __init__(self, count: int, start: int, step: int) -> None:
+        self.count, self.start, self.step = count, start, step
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.start, self.count, self.step))
+
+    def __len__(self) -> int:
+        return len(range(self.start, self.count, self.step))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Accept the epoch: the order is fixed."""
+        self.epoch = epoch
+
+
+def make_small(observer: Observer, *, divide: bool) -> None:
+    """Replace the data loader by one with few, ordered samples.
+
+    Parameters
+    ----------
+    observer
+        Notes whether samplers by rank are used.
+    divide
+        Whether a sampler by rank gives each process its part of every batch. Otherwise all processes get all samples,
+        so that each repeats the original run.
+    """
+    original: Any = data.DataLoader.__init__
+
+    def create(
+        loader: data.DataLoader[Any],
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,  # noqa: FBT001 - the signature of DataLoader
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Any = None,
+        pin_memory: bool = False,  # noqa: FBT001, FBT002
+        drop_last: bool = False,  # noqa: FBT001, FBT002
+        **further: Any,
+    ) -> None:
+        del shuffle, num_workers, pin_memory, drop_last, further
+        options = {"collate_fn": collate_fn}
+        if isinstance(dataset, data.IterableDataset) or batch_sampler is not None or batch_size is None:
+            keywords: dict[str, Any] = (
+                {"batch_sampler": batch_sampler} if batch_sampler is not None else {"batch_size": batch_size}
+            )
+            original(loader, dataset, **keywords, **options)
+            return
+        size = min(batch_size, _BATCH, max(1, len(dataset)))
+        count = min(len(dataset), size * _BATCHES) // size * size
+        small = _Small(dataset, range(count))
+        start, step = 0, 1
+        if isinstance(sampler, data.distributed.DistributedSampler):
+            observer.notes.add(f"shard {sampler.rank} of {sampler.num_replicas}")
+            if divide and size % sampler.num_replicas:
+                observer.notes.add("undivided")
+            elif divide:
+                start, step = sampler.rank, sampler.num_replicas
+                size //= step
+        order = _Order(count, start, step)
+        original(loader, small, batch_size=size, sampler=order, **options)
+
+    replace(data.DataLoader, __init__=create)
+    iterate = data.DataLoader.__iter__
+
+    def limited(loader: data.DataLoader[Any]) -> Any:
+        if isinstance(loader.dataset, _Small):
+            return iterate(loader)
+        return itertools.islice(iterate(loader), _BATCHES)
+
+    replace(data.DataLoader, __iter__=limited)
+
+
+def make_deterministic() -> None:
+    """Seed everything alike, and turn dropout off: parts of a batch would draw other masks."""
+    import random
+
+    import numpy as np
+
+    seed = torch.manual_seed
+
+    def same_seed(number: int) -> torch.Generator:
+        del number
+        return seed(SEED)
+
+    random.seed(SEED)
+    np.random.seed(SEED)  # noqa: NPY002 - the generator that scripts use
+    seed(SEED)
+    replace(torch, manual_seed=same_seed)
+    replace(torch.random, manual_seed=same_seed)
+    functional = torch.nn.functional
+    for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"):
+        setattr(functional, name, lambda input, *_, **__: input)  # noqa: A006 - the name of the parameter
+    attention = functional.scaled_dot_product_attention
+
+    def without_dropout(*arguments: Any, **keywords: Any) -> torch.Tensor:
+        keywords["dropout_p"] = 0.0
+        if len(arguments) > 5:
+            keywords["is_causal"] = arguments[5]
+        return attention(*arguments[:4], **keywords)
+
+    replace(functional, scaled_dot_product_attention=without_dropout)
+    create = torch.nn.RNNBase.__init__
+
+    def create_without_dropout(module: torch.nn.RNNBase, *arguments: Any, **keywords: Any) -> None:
+        create(module, *arguments, **keywords)
+        module.dropout = 0.0
+
+    replace(torch.nn.RNNBase, __init__=create_without_dropout)
