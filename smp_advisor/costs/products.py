@@ -64,6 +64,8 @@ def product_seconds(
         efficiency = gpu_constant("matmul_efficiency", instance.gpu) * _share_of_peak(
             rows, columns, inner, copies, instance.gpu
         )
+        if weights and job.fp8 and instance.fp8_tflops:
+            efficiency = efficiency * gpu_constant("fp8_matmul_share", instance.gpu)
     arithmetic = 2 * rows * columns * inner / (peak_flops(instance, job, products_of_weights=weights) * efficiency)
     traffic = element * (rows * inner + inner * columns + rows * columns)
     return copies * maximum(arithmetic, traffic / memory_bandwidth(instance))
