@@ -91,6 +91,8 @@ class StepTime:
     optimizer_seconds: float
     offload_seconds: float
     """Host transfers that compute does not hide."""
+    allocator_seconds: float = 0.0
+    """Freeing and reserving memory again near full memory."""
 
     @property
     def total_seconds(self) -> float:

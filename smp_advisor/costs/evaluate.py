@@ -18,6 +18,7 @@ from smp_advisor.costs.learned import learned_memory_of, learned_seconds
 from smp_advisor.costs.memory import GIB, host_bytes, memory_error_bytes, needed_bytes, stage_bytes
 from smp_advisor.costs.partition import stage_kinds, stages
 from smp_advisor.costs.pipeline import in_flight
+from smp_advisor.costs.pressure import pressure_factor, pressure_warning
 from smp_advisor.costs.rates import peak_flops
 from smp_advisor.costs.stack import stack_of
 from smp_advisor.costs.state import vocabulary_shards
@@ -139,7 +140,10 @@ def fit_probability(margin: float) -> float:
 
 
 def seconds_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> dict[str, NDArray[np.float64]]:
-    """Step time of n plans by part (the fields of `StepTime`), arrays of shape (n,)."""
+    """Step time of n plans by part (the fields of `StepTime`), arrays of shape (n,).
+
+    Free memory is assumed: `pressure_factor` has the time of the allocator near full memory.
+    """
     model = trained(model, job)
     result = {name: np.zeros(len(layout)) for name in _TIME_PARTS}
     for degree, rows, part in _parts(layout):
@@ -172,6 +176,10 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
         seconds, width = learned_seconds(job.calibration, model, cluster, job, layout, seconds)
         factors = narrowed(kind, code, float(width))
     kinds = _judged(model, cluster, job, layout, world, degree)
+    pressure = pressure_factor(
+        max(float(needed) for *_, needed, _ in kinds), cluster.instance.usable_gpu_memory_gib * GIB
+    )
+    seconds["allocator_seconds"] = (pressure - 1) * sum(seconds.values())
     return _value(
         model,
         cluster,
@@ -251,7 +259,11 @@ def _value(
         effective=effective,
         days=None if steps is None else steps * step / effective.share / 86_400,
         step_factors=factors,
-        assumptions=(*communication_caveats(cluster, layout, world), *assumptions(model, plan, job)),
+        assumptions=(
+            *pressure_warning(max(needed), usable),
+            *communication_caveats(cluster, layout, world),
+            *assumptions(model, plan, job),
+        ),
     )
 
 
@@ -259,16 +271,20 @@ HOST_SHARE = 0.8
 """Maximum share of host memory for offloaded activations. Data loading and the operating system use the remainder."""
 
 
-def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
-    """Assumptions of the plan's figures that no source confirms, one sentence each."""
-    sentences = []
-    if model.origin == "inferred":
-        sentences.append(f"The model's shape is {model.note}.")
+def _code_assumptions(plan: Plan, job: Job) -> Iterator[str]:
     if job.stack == AUTO:
         exported = stack(get_library(plan.library).stack)
-        sentences.append(
-            f"The training code is assumed to be the exported script ({exported.title}); for other code, set stack."
-        )
+        yield f"The training code is assumed to be the exported script ({exported.title}); for other code, set stack."
+    if job.paged_optimizer:
+        yield "Transfers of the paged optimizer state between GPU and host are not counted in the step time."
+
+
+def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
+    """Assumptions of the plan's figures that no source confirms, one sentence each."""
+    sentences: list[str] = []
+    if model.origin == "inferred":
+        sentences.append(f"The model's shape is {model.note}.")
+    sentences += _code_assumptions(plan, job)
     if plan.tensor_parallel_degree > 1 and not supports_tensor_parallelism(model.family, plan.library):
         sentences.append(
             f"The library does not distribute {model.family} layers automatically: tensor parallelism divides them "
@@ -297,6 +313,10 @@ def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
             sentences.append(
                 "The tied embedding is counted on the first and the last stage. The library places it on one of them."
             )
+    if job.paged_optimizer:
+        sentences.append(
+            "Transfers of the paged optimizer state between GPU and host are not counted in the step time."
+        )
     sentences += schema(plan.library).assumptions_of(plan)
     yours = ""
     if job.calibration is not None:

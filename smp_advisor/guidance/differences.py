@@ -36,6 +36,7 @@ _TIME_PARTS = {
     "data_parallel_seconds": "reductions and gathers between replicas",
     "optimizer_seconds": "the optimizer",
     "offload_seconds": "host transfers",
+    "allocator_seconds": "the allocator, near full memory",
 }
 
 

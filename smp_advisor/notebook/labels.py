@@ -68,6 +68,7 @@ TIME_LABELS: Mapping[str, str] = {
     "data_parallel_seconds": "Data parallel communication",
     "optimizer_seconds": "Optimizer",
     "offload_seconds": "Offloading",
+    "allocator_seconds": "Allocator",
 }
 
 

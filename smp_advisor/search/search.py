@@ -10,6 +10,7 @@ import numpy as np
 
 from smp_advisor.costs.evaluate import HOST_SHARE, memory_columns, seconds_columns
 from smp_advisor.costs.memory import GIB
+from smp_advisor.costs.pressure import pressure_factor
 from smp_advisor.costs.world import World
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY
 from smp_advisor.libraries.space import Space, enumerate_plans
@@ -81,6 +82,7 @@ def search(
     rows = np.flatnonzero((memory.margin >= NormalDist().inv_cdf(min_fit_probability)) & host_fits)
     layout = space.layout.take(rows)
     seconds = sum(seconds_columns(model, cluster, job, layout).values(), np.zeros(len(rows)))
+    seconds = seconds * pressure_factor(memory.needed_bytes[rows], usable)
     replicas = np.asarray(World.of(model, cluster, job, layout).replicas, dtype=np.int64)
     tokens = layout.batch_samples * replicas * model.sequence_length(job.sequence_length)
     speed = tokens / seconds

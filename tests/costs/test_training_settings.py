@@ -166,3 +166,24 @@ def test_a_library_trains_with_a_setting_or_refuses_it(library: str, name: str) 
     else:
         with pytest.raises(AdvisorError, match=f"does not train with {name}={value!r}: leave it out"):
             estimate(MODEL, Cluster("ml.p4d.24xlarge", 1), job, Plan(library=library, **settings))
+
+
+def test_a_plan_near_full_memory_is_slow_and_has_a_warning() -> None:
+    plan = Plan(library="fsdp", activation_checkpointing="each")
+
+    def at(share: float) -> Estimate:
+        roomy = Cluster.custom(
+            gpu="NVIDIA A100 80GB", usable_gpu_memory_gib=79.0, peak_tflops=312, gpus_per_node=8, nodes=1,
+            intra_node_gb_per_s=600, inter_node_gbps=400,
+        )  # fmt: skip
+        needed = estimate(MODEL, roomy, JOB, plan).needed_gib
+        instance = replace(roomy.instance, usable_gpu_memory_gib=needed / share)
+        return estimate(MODEL, replace(roomy, instance=instance), JOB, plan)
+
+    roomy, tight, full, over = (at(share) for share in (0.94, 0.975, 1.0, 1.02))
+    seconds = roomy.step_seconds
+    assert roomy.time.allocator_seconds == over.time.allocator_seconds == 0
+    assert tight.step_seconds == pytest.approx(1.3 * seconds)
+    assert full.step_seconds == pytest.approx(1.6 * seconds)
+    assert "Warning: the plan needs 98 % of the GPU's memory." in tight.assumptions[0]
+    assert not any("Near full memory" in sentence for sentence in (*roomy.assumptions, *over.assumptions))
