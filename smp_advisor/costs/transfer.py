@@ -44,7 +44,10 @@ class Rule:
     training: float
     parameters_per_doubling: float
     nodes_per_doubling: float
+    shared_per_doubling: float
+    """Of the learned quantities, for every factor of two between figures of the plans."""
     configuration_per_doubling: float
+    """The same of the remaining error, in addition."""
     common: float
     """Of time: correlation between the learned quantities of one run. Of memory: share of the error's variance that
     runs of the same conditions have in common."""
@@ -119,6 +122,7 @@ class Targets:
         ):
             shared = shared * share ** np.abs(mine[:, np.newaxis] - theirs[np.newaxis, :])
         distance = np.abs(self.configuration[:, np.newaxis, :] - runs.configuration[np.newaxis, :, :]).sum(axis=2)
+        shared = shared * by.shared_per_doubling**distance
         return shared, shared * by.configuration_per_doubling**distance
 
 
