@@ -67,11 +67,15 @@ def _elementwise_seconds(kernels: Kernels, layout: Layout, world: World, instanc
 
 
 def _cast_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> tuple[Floats, Floats]:
-    """Seconds to cast operands of products to fp8, in the forward and in the backward pass.
+    """Seconds to cast operands of products, in the forward and in the backward pass.
 
-    The forward pass casts inputs and weights, the backward pass gradients of outputs. Each is read in 16 bits and
-    written in 8, once more transposed for the other product (Transformer Engine documentation, FP8 primer).
+    Autocast makes a 16-bit copy of every fp32 weight, and an fp32 copy of its gradient. With fp8, the forward pass casts
+    inputs and weights, the backward pass gradients of outputs. Each is read in 16 bits and written in 8, once more
+    transposed for the other product (Transformer Engine documentation, FP8 primer).
     """
+    if layout.state_bytes.cast_bytes > 0 and layout.state_bytes.frozen_bytes is None:
+        weights = 6.0 * block.parameters / layout.tensor_parallel_degree / memory_bandwidth(instance)
+        return weights, weights
     if not (job.fp8 and instance.fp8_tflops):
         return 0.0, 0.0
     tp, tokens = layout.tensor_parallel_degree, world.microbatch_tokens
