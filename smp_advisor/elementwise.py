@@ -44,43 +44,43 @@ __all__ = [
 
 def where(condition: Bools, yes: Floats, no: Floats) -> Floats:
     """`yes` where the condition is true, else `no`."""
-    if isinstance(condition, ndarray):
+    if type(condition) is ndarray:
         return np.where(condition, yes, no)
     return yes if condition else no
 
 
 def maximum(first: Floats, second: Floats) -> Floats:
     """Larger of the two."""
-    if isinstance(first, ndarray) or isinstance(second, ndarray):
+    if type(first) is ndarray or type(second) is ndarray:
         return np.maximum(first, second)
     return max(second, first)
 
 
 def minimum(first: Floats, second: Floats) -> Floats:
     """Smaller of the two."""
-    if isinstance(first, ndarray) or isinstance(second, ndarray):
+    if type(first) is ndarray or type(second) is ndarray:
         return np.minimum(first, second)
     return min(second, first)
 
 
 def ceil(values: Floats) -> Floats:
     """Smallest whole numbers that are not less."""
-    return np.ceil(values) if isinstance(values, ndarray) else float(math.ceil(values))
+    return np.ceil(values) if type(values) is ndarray else float(math.ceil(values))
 
 
 def root(values: Floats) -> Floats:
     """Square roots."""
-    return np.sqrt(values) if isinstance(values, ndarray) else math.sqrt(values)
+    return np.sqrt(values) if type(values) is ndarray else math.sqrt(values)
 
 
 def binary_logarithm(values: Floats) -> Floats:
     """Logarithms to base 2 of positive numbers."""
-    return np.log2(values) if isinstance(values, ndarray) else math.log2(values)
+    return np.log2(values) if type(values) is ndarray else math.log2(values)
 
 
 def quotient(dividend: Floats, divisor: Floats) -> Floats:
     """Quotient of numbers that are not negative; infinity or NaN where the divisor is zero and another term counts."""
-    if isinstance(dividend, ndarray) or isinstance(divisor, ndarray):
+    if type(dividend) is ndarray or type(divisor) is ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.true_divide(dividend, divisor)
     if divisor:
@@ -90,12 +90,12 @@ def quotient(dividend: Floats, divisor: Floats) -> Floats:
 
 def inverted(condition: Bools) -> Bools:
     """True where the condition is false. The operator ``~`` of a Python bool is that of an integer."""
-    return ~condition if isinstance(condition, ndarray) else not condition
+    return ~condition if type(condition) is ndarray else not condition
 
 
 def is_in(values: Floats, codes: Collection[int]) -> Bools:
     """Whether the values are among the codes."""
-    return np.isin(values, [*codes]) if isinstance(values, ndarray) else values in codes
+    return np.isin(values, [*codes]) if type(values) is ndarray else values in codes
 
 
 def anywhere(condition: Bools) -> bool:
@@ -105,14 +105,14 @@ def anywhere(condition: Bools) -> bool:
 
 def common_divisor(first: Floats, second: Floats) -> Floats:
     """Greatest common divisor of the integer parts."""
-    if isinstance(first, ndarray) or isinstance(second, ndarray):
+    if type(first) is ndarray or type(second) is ndarray:
         return np.gcd(np.asarray(first, dtype=np.int64), np.asarray(second, dtype=np.int64))
     return math.gcd(int(first), int(second))
 
 
 def interpolated(values: Floats, points: Sequence[float], heights: Sequence[float]) -> Floats:
     """Linear interpolation between points, constant beyond the first and the last."""
-    if isinstance(values, ndarray):
+    if type(values) is ndarray:
         return np.interp(values, points, heights)
     if values <= points[0]:
         return heights[0]
@@ -124,7 +124,7 @@ def interpolated(values: Floats, points: Sequence[float], heights: Sequence[floa
 
 def largest_index(values: Sequence[Floats]) -> Ints:
     """Position of the largest of several terms, plan by plan; the first of equal ones."""
-    if any(isinstance(value, ndarray) for value in values):
+    if any(type(value) is ndarray for value in values):
         index: NDArray[np.int64] = np.argmax(np.stack(np.broadcast_arrays(*values)), axis=0)
         return index
     return max(range(len(values)), key=values.__getitem__)

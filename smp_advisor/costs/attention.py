@@ -59,13 +59,14 @@ def _seconds(
 ) -> AttentionSeconds:
     if job.attention != "eager" and attention.fusible:
         return _fused(attention, layout, world, instance, job, stack)
-    stored = _stored(attention, layout, world, instance, job, stack.eager)
+    products = _score_products(attention, layout, world, instance, job)
+    stored = _stored(attention, layout, world, instance, stack.eager, products)
     divided = layout.tensor_parallel_degree > 1
     if not anywhere(divided):
         return stored
     # Layers that tensor parallelism divides are the library's own, which have a fused form of every attention.
     own = (
-        _stored(attention, layout, world, instance, job, stack.divided.eager)
+        _stored(attention, layout, world, instance, stack.divided.eager, products)
         if job.attention == "eager"
         else _fused(attention, layout, world, instance, job, stack.divided)
     )
@@ -125,21 +126,27 @@ def _score_passes(attention: Attention, kernels: str) -> float:
     return 2 + 2 + 2 + (6 if attention.scores_in_fp32 else 2) + dropout
 
 
-def _stored(
-    attention: Attention, layout: Layout, world: World, instance: Instance, job: Job, kernels: str
-) -> AttentionSeconds:
-    """Seconds of two products and of the element-wise operations on the scores between them."""
-    heads = attention.heads / layout.tensor_parallel_degree
+def _score_products(attention: Attention, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
+    """Seconds of the product that computes the scores, and of theirs with the values."""
     rows = world.sequence_length / layout.context_parallel_degree
     keys = float(attention.keys_per_query(world.sequence_length))
     width = float(attention.head_dim)
-    copies = heads * world.microbatch_samples
+    copies = attention.heads / layout.tensor_parallel_degree * world.microbatch_samples
+    return product_seconds(rows, keys, width, copies, instance, job, world.bytes_per_element) + product_seconds(
+        rows, width, keys, copies, instance, job, world.bytes_per_element
+    )
+
+
+def _stored(
+    attention: Attention, layout: Layout, world: World, instance: Instance, kernels: str, products: Floats
+) -> AttentionSeconds:
+    """Seconds of two products and of the element-wise operations on the scores between them."""
+    heads = attention.heads / layout.tensor_parallel_degree
+    keys = attention.keys_per_query(world.sequence_length)
     scores = heads * world.microbatch_tokens * keys * world.bytes_per_element
     moved = constant("time.score_passes") * _score_passes(attention, kernels) * scores
     if kernels == "separate":
         # Queries, keys and values of every head are copied for the product, and the heads are joined after it.
         moved = moved + 8 * heads * attention.head_dim * world.microbatch_tokens * world.bytes_per_element
-    seconds: Floats = moved / memory_bandwidth(instance)
-    for columns, inner in ((keys, width), (width, keys)):
-        seconds = seconds + product_seconds(rows, columns, inner, copies, instance, job, world.bytes_per_element)
+    seconds = moved / memory_bandwidth(instance) + products
     return AttentionSeconds(seconds, 2 * seconds, _LAUNCHES[kernels])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -74,17 +75,36 @@ class MemoryColumns:
     host_bytes_per_node: NDArray[np.float64]
 
 
-_ROWS_AT_ONCE = 8192
+_ROWS_AT_ONCE = 16_384
 """Rows of one evaluation. The temporary arrays of larger ones do not stay in the processor's cache."""
 
 
-def _parts(layout: Layout) -> Iterator[tuple[int, NDArray[np.intp], Layout]]:
-    """Rows with one pipeline degree, which share their stages: (degree, rows, layout of the rows)."""
-    degrees = layout.pipeline_parallel_degree
-    for degree in np.unique(degrees):
-        rows = np.flatnonzero(degrees == degree)
-        for part, columns in layout.take(rows).slices(_ROWS_AT_ONCE):
-            yield int(degree), rows[part], columns
+_SHARED = ("pipeline_parallel_degree", "tensor_parallel_degree", "shard_level")
+"""Columns with one value in each part. Stages, and many terms of the formulas, are then the same for all its plans."""
+
+
+def _parts(layout: Layout) -> Iterator[tuple[int, slice | NDArray[np.intp], Layout]]:
+    """Rows that are computed together: (pipeline degree, rows, layout of the rows)."""
+    order = None
+    starts = _changes(layout)
+    if len(starts) > max(64, len(layout) // 64):  # not in the order of a search space
+        order = np.lexsort([getattr(layout, name) for name in _SHARED])
+        layout = layout.take(order)
+        starts = _changes(layout)
+    for start, end in pairwise([*starts, len(layout)]):
+        degree = int(layout.pipeline_parallel_degree[start])
+        for first in range(start, end, _ROWS_AT_ONCE):
+            rows = slice(first, min(first + _ROWS_AT_ONCE, end))
+            yield degree, rows if order is None else order[rows], layout.part(rows)
+
+
+def _changes(layout: Layout) -> list[int]:
+    """Rows with another value of a shared column than the row before, and the first row."""
+    if not len(layout):
+        return []
+    columns = [getattr(layout, name) for name in _SHARED]
+    changed = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return [0, *(np.flatnonzero(changed) + 1).tolist()]
 
 
 def kinds_bytes(

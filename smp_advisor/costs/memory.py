@@ -108,7 +108,9 @@ _DYNAMIC = ("activations", "recomputation", "logits", "optimizer_step")
 
 
 def _sum(by_category: dict[str, Floats], names: Iterable[str]) -> Floats:
-    total: Floats = sum((by_category[name] for name in names), 0.0)
+    total: Floats = 0.0
+    for name in names:
+        total = total + by_category[name]
     return total
 
 

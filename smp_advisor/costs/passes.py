@@ -133,13 +133,11 @@ def stage_passes(
     head = head_seconds(model, layout, world, cluster.instance, job, vocabulary_shards(model, layout))
 
     def of_stage(stage: Stage, local: LocalParameters) -> Passes:
-        sums = {
-            name: sum(
-                (n * getattr(block, name) for n, block in zip(stage.block_counts, blocks, strict=True)),
-                0.0,
-            )
-            for name in _OF_BLOCKS
-        }
+        sums: dict[str, Floats] = dict.fromkeys(_OF_BLOCKS, 0.0)
+        for count, block in zip(stage.block_counts, blocks, strict=True):
+            if count:
+                for name in _OF_BLOCKS:
+                    sums[name] = sums[name] + count * getattr(block, name)
         if stage.first and model.outside_flops:
             outside = outside_seconds(model, world, cluster.instance, job)
             sums["forward"] = sums["forward"] + outside

@@ -21,6 +21,7 @@ __all__ = ["product_seconds", "products_seconds"]
 
 _TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.9), (64, 128, 0.75), (64, 64, 0.6))
 """Output tiles of cuBLAS kernels (rows, columns) and their rate relative to the largest."""
+_HEIGHTS, _WIDTHS = ({tile[side] for tile in _TILES} for side in (0, 1))
 
 
 def _share_of_peak(rows: Floats, columns: Floats, inner: Floats, copies: Floats | float, gpu: str) -> Floats:
@@ -32,13 +33,16 @@ def _share_of_peak(rows: Floats, columns: Floats, inner: Floats, copies: Floats 
     """
     processors = gpu_constant("multiprocessors", gpu)
     smoothing = constant("time.wave_quantization")
+    down = {height: ceil(rows / height) for height in _HEIGHTS}
+    across = {width: ceil(columns / width) for width in _WIDTHS}
+    per_processor = copies / processors
+    useful = rows * columns * per_processor
     best: Floats = 0.0
     for height, width, rate in _TILES:
-        tiles = ceil(rows / height) * ceil(columns / width)
-        waves = tiles * copies / processors
+        waves = down[height] * across[width] * per_processor
         # Concurrent kernels and uneven clocks reduce the effect of the last wave.
-        used = rows * columns / (tiles * height * width) * waves / (waves + smoothing * (ceil(waves) - waves))
-        best = maximum(best, rate * used)
+        slots = (1 - smoothing) * waves + smoothing * ceil(waves)
+        best = maximum(best, rate / (height * width) * useful / slots)
     result: Floats = best * inner / (inner + constant("time.matmul_half_inner"))
     # Tensor cores read 16 bytes (8 elements) at a time. Full lines of 128 bytes are fastest.
     shortest = common_divisor(common_divisor(inner, columns), 64)

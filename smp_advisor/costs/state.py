@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.elementwise import maximum, where
 
@@ -68,10 +69,34 @@ def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParamet
     """
     tp = layout.tensor_parallel_degree
     shards = vocabulary_shards(model, layout)
+    counts = _stage_parameters(model, stage)
+    divided = counts.vocabulary / shards
+    return LocalParameters(
+        split=counts.split / tp + where(shards > 1, divided, 0.0),
+        replicated=counts.replicated + where(shards > 1, 0.0, divided),
+        experts=counts.experts / (tp * layout.expert_parallel_degree),
+        root=counts.outside + divided,
+        adapters=counts.adapters / tp,
+    )
+
+
+class _StageParameters(NamedTuple):
+    """Parameters of a stage, before any division."""
+
+    split: float
+    replicated: float
+    experts: float
+    adapters: float
+    vocabulary: int
+    """Embedding and head, which tensor parallelism may divide."""
+    outside: int
+    """Other parameters outside the blocks, part of `replicated`."""
+
+
+@lru_cache(maxsize=4096)
+def _stage_parameters(model: Model, stage: Stage) -> _StageParameters:
     blocks = [(group.block, count) for group, count in zip(model.groups, stage.block_counts, strict=True)]
-    expert_parameters = float(sum(block.expert_parameters * count for block, count in blocks))
-    split = (sum(block.split_parameters * count for block, count in blocks) - expert_parameters) / tp
-    replicated = float(sum(block.replicated_parameters * count for block, count in blocks))
+    experts = float(sum(block.expert_parameters * count for block, count in blocks))
     vocabulary = outside = 0
     if stage.first:
         vocabulary += model.token_embedding_parameters
@@ -83,13 +108,13 @@ def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParamet
             vocabulary += 0 if stage.first else model.token_embedding_parameters
         else:
             vocabulary += model.head.parameters
-    divided = vocabulary / shards
-    return LocalParameters(
-        split=split + where(shards > 1, divided, 0.0),
-        replicated=replicated + outside + where(shards > 1, 0.0, divided),
-        experts=expert_parameters / (tp * layout.expert_parallel_degree),
-        root=outside + divided,
-        adapters=float(sum(block.adapter_parameters * count for block, count in blocks)) / tp,
+    return _StageParameters(
+        split=sum(block.split_parameters * count for block, count in blocks) - experts,
+        replicated=float(sum(block.replicated_parameters * count for block, count in blocks) + outside),
+        experts=experts,
+        adapters=float(sum(block.adapter_parameters * count for block, count in blocks)),
+        vocabulary=vocabulary,
+        outside=outside,
     )
 
 

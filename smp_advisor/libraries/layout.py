@@ -12,7 +12,7 @@ from smp_advisor.elementwise import where
 from smp_advisor.libraries.schema import default_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -89,7 +89,7 @@ class Layout:
     """Many configurations as columns of equal length, one entry per plan.
 
     Formulas of the cost model also take numbers instead of columns (`smp_advisor.elementwise`): for one plan, and
-    for a column in which all plans have the same value (`slices`).
+    for a column in which all plans have the same value (`part`).
     """
 
     state_bytes: StateBytes
@@ -182,12 +182,9 @@ class Layout:
         columns = {name: getattr(self, name)[rows] for name in COLUMNS}
         return Layout(state_bytes=self.state_bytes, stack=self.stack, **columns)
 
-    def slices(self, rows: int) -> Iterator[tuple[slice, Layout]]:
-        """Consecutive parts of at most `rows` rows. A column with one value in a part is that value, not an array."""
-        for start in range(0, len(self), rows):
-            part = slice(start, start + rows)
-            columns = {name: _number_if_uniform(getattr(self, name)[part]) for name in COLUMNS}
-            yield part, replace(self, **columns)
+    def part(self, rows: slice) -> Layout:
+        """Consecutive rows. A column with one value in all of them is that value, not an array."""
+        return replace(self, **{name: _number_if_uniform(getattr(self, name)[rows]) for name in COLUMNS})
 
     @classmethod
     def concatenate(cls, parts: Sequence[Layout]) -> Layout:

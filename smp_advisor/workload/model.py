@@ -102,6 +102,10 @@ class Model:
     note: str = ""
     """Origin of the shape as text: "inferred from 10 B parameters, GPT-3 family"."""
 
+    def __hash__(self) -> int:
+        # Every look-up in a cache hashes the model: a few fields instead of all blocks.
+        return hash((self.name, self.shape, self.embedding_parameters))
+
     @classmethod
     def from_parameters(
         cls,
