@@ -9,7 +9,7 @@ from smp_advisor.costs.attention_rates import share_of_peak
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.products import product_seconds
 from smp_advisor.costs.rates import memory_bandwidth, peak_flops
-from smp_advisor.elementwise import anywhere, where
+from smp_advisor.elementwise import anywhere, inverted, where
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.instance import Instance
@@ -60,16 +60,18 @@ def _seconds(
     if job.attention != "eager" and attention.fusible:
         return _fused(attention, layout, world, instance, job, stack)
     products = _score_products(attention, layout, world, instance, job)
-    stored = _stored(attention, layout, world, instance, stack.eager, products)
     divided = layout.tensor_parallel_degree > 1
     if not anywhere(divided):
-        return stored
+        return _stored(attention, layout, world, instance, stack.eager, products)
     # Layers that tensor parallelism divides are the library's own, which have a fused form of every attention.
     own = (
         _stored(attention, layout, world, instance, stack.divided.eager, products)
         if job.attention == "eager"
         else _fused(attention, layout, world, instance, job, stack.divided)
     )
+    if not anywhere(inverted(divided)):
+        return own
+    stored = _stored(attention, layout, world, instance, stack.eager, products)
     return AttentionSeconds(
         where(divided, own.forward, stored.forward),
         where(divided, own.backward, stored.backward),
@@ -127,7 +129,7 @@ def _score_passes(attention: Attention, kernels: str) -> float:
 
 
 def _score_products(attention: Attention, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
-    """Seconds of the product that computes the scores, and of theirs with the values."""
+    """Seconds of the products of queries with keys and of scores with values."""
     rows = world.sequence_length / layout.context_parallel_degree
     keys = float(attention.keys_per_query(world.sequence_length))
     width = float(attention.head_dim)

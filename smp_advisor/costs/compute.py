@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.costs.attention import attention_seconds
 from smp_advisor.costs.constants import constant, gpu_constant
-from smp_advisor.costs.host import host_seconds
+from smp_advisor.costs.host import HostSeconds, host_seconds
 from smp_advisor.costs.products import product_seconds, products_seconds
 from smp_advisor.costs.rates import memory_bandwidth, peak_flops
 from smp_advisor.costs.stack import stack_of
-from smp_advisor.elementwise import maximum, where
+from smp_advisor.elementwise import anywhere, maximum, where
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.instance import Instance
@@ -50,11 +50,6 @@ def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floa
     return moved / memory_bandwidth(instance)
 
 
-def _kernels(block: Block, stack: Stack) -> Kernels:
-    """The block's kernels in the form of a stack."""
-    return block.fused if stack.elementwise == "fused" else block.separate
-
-
 def _elementwise_seconds(kernels: Kernels, layout: Layout, world: World, instance: Instance) -> Floats:
     """Seconds of norms, rotations, activation functions and residuals of a forward pass, shape (n,)."""
     tp = layout.tensor_parallel_degree
@@ -66,12 +61,21 @@ def _elementwise_seconds(kernels: Kernels, layout: Layout, world: World, instanc
     return seconds
 
 
+def _of_code(
+    block: Block, attention_launches: Floats, layout: Layout, world: World, instance: Instance, stack: Stack
+) -> tuple[Floats, HostSeconds]:
+    """Element-wise seconds of a forward pass and seconds of the host, for the block in the form of a stack."""
+    kernels = block.fused if stack.elementwise == "fused" else block.separate
+    moved = _elementwise_seconds(kernels, layout, world, instance)
+    return moved, host_seconds(block, kernels, attention_launches, layout, instance, stack)
+
+
 def _cast_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> tuple[Floats, Floats]:
     """Seconds to cast operands of products, in the forward and in the backward pass.
 
-    Autocast makes a 16-bit copy of every fp32 weight, and an fp32 copy of its gradient. With fp8, the forward pass casts
-    inputs and weights, the backward pass gradients of outputs. Each is read in 16 bits and written in 8, once more
-    transposed for the other product (Transformer Engine documentation, FP8 primer).
+    Autocast makes a 16-bit copy of every fp32 weight, and an fp32 copy of its gradient. With fp8, the forward pass
+    casts inputs and weights, the backward pass gradients of outputs. Each is read in 16 bits and written in 8, once
+    more transposed for the other product (Transformer Engine documentation, FP8 primer).
     """
     if layout.state_bytes.cast_bytes > 0 and layout.state_bytes.frozen_bytes is None:
         weights = 6.0 * block.parameters / layout.tensor_parallel_degree / memory_bandwidth(instance)
@@ -97,16 +101,14 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
     stack = stack_of(job, layout)
     attention = attention_seconds(block, layout, world, instance, job, stack)
     products = products_seconds(block.matmuls, layout, world, instance, job, stack)
-    kernels, divided = _kernels(block, stack), _kernels(block, stack.divided)
-    moved = _elementwise_seconds(kernels, layout, world, instance)
-    host = host_seconds(block, kernels, attention.launches, layout, instance, stack)
-    host_forward, host_backward = host.forward, host.backward
-    if divided != kernels:
-        is_divided = layout.tensor_parallel_degree > 1
-        own = host_seconds(block, divided, attention.launches, layout, instance, stack.divided)
-        moved = where(is_divided, _elementwise_seconds(divided, layout, world, instance), moved)
-        host_forward = where(is_divided, own.forward, host_forward)
-        host_backward = where(is_divided, own.backward, host_backward)
+    moved, host = _of_code(block, attention.launches, layout, world, instance, stack)
+    is_divided = layout.tensor_parallel_degree > 1
+    if stack.divided_by and anywhere(is_divided):
+        own_moved, own_host = _of_code(block, attention.launches, layout, world, instance, stack.divided)
+        moved = where(is_divided, own_moved, moved)
+        host = HostSeconds(
+            where(is_divided, own_host.forward, host.forward), where(is_divided, own_host.backward, host.backward)
+        )
     unpacking = _unpacking_seconds(block, layout, instance)
     # A frozen weight has no gradient, so the backward pass has one product instead of two.
     passes = 1.0 if block.adapter_parameters else 2.0
@@ -114,11 +116,11 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
     forward = products + unpacking + attention.forward + moved + casts
     backward = passes * products + unpacking + attention.backward + 2 * moved + gradient_casts
     return BlockSeconds(
-        forward=maximum(forward, host_forward),
-        backward=maximum(backward, host_backward),
+        forward=maximum(forward, host.forward),
+        backward=maximum(backward, host.backward),
         core_attention=attention.forward,
-        idle_forward=maximum(host_forward - forward, 0.0),
-        idle_backward=maximum(host_backward - backward, 0.0),
+        idle_forward=maximum(host.forward - forward, 0.0),
+        idle_backward=maximum(host.backward - backward, 0.0),
     )
 
 
