@@ -31,7 +31,8 @@ def main() -> int:
             f"  {entry.id:18s} {entry.smaller:4d} and {entry.larger:4d} GPUs: published {printed:>10},"
             f" predicted {verdict.factor:.2f} (interval of the ratio {verdict.interval:.2f}): {verdict.word}"
         )
-        print(f"    {entry.source}, {entry.locator}; assumed: {', '.join(entry.assumed)}")
+        fitted = " (the constants are fitted to these runs too)" if entry.in_fit else ""
+        print(f"    {entry.source}, {entry.locator}; assumed: {', '.join(entry.assumed)}{fitted}")
     print("all pairs of degrees that fit, on 512 GPUs: the smaller group is predicted")
     for instance in INSTANCES:
         both = [(kind, every_pair(instance, mics=kind == "MiCS")) for kind in ("MiCS", "FSDP")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -17,7 +17,7 @@ from smp_advisor.costs.evaluate import memory_columns, seconds_columns
 from smp_advisor.costs.intervals import plan_kinds
 from smp_advisor.costs.uncertainty import run_spread
 from smp_advisor.libraries.layout import Layout
-from smp_advisor.libraries.state_bytes import fully_sharded
+from smp_advisor.libraries.state_bytes import fully_sharded, smp_v1
 from smp_advisor.workload import Job, Model
 
 if TYPE_CHECKING:
@@ -52,6 +52,12 @@ class Comparison:
     checkpointing: bool = True
     mics: bool = False
     """Whether the smaller groups are MiCS's."""
+    level: int = 3
+    """Sharding level."""
+    efa: bool = True
+    """False for another network of the same rate."""
+    in_fit: bool = False
+    """Whether the constants are fitted to these runs too."""
     factor: float | None = None
     """Printed throughput of the smaller group over that of the larger; None if only an order is printed."""
     at_most: float | None = None
@@ -96,12 +102,13 @@ def _seconds(
     *,
     checkpointing: bool,
     mics: bool = False,
+    level: int = 3,
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Step times by degree, whether each fits, and the interval of a comparison."""
     layout = Layout.of_columns(
-        fully_sharded(job),
+        fully_sharded(job) if level == 3 else smp_v1(job),
         rows=len(degrees),
-        shard_level=3,
+        shard_level=level,
         shard_degree=np.array(degrees),
         prefetched_units=2,
         batch_samples=micro * steps,
@@ -124,15 +131,19 @@ def verdict_of(comparison: Comparison) -> Verdict:
         attention="eager" if comparison.precision == "fp16" else "fused",
     )
     model = Model.from_shape(**{"max_positions": max(2048, comparison.sequence), **comparison.model})
+    cluster = Cluster(comparison.instance, comparison.nodes)
+    if not comparison.efa:
+        cluster = Cluster(replace(cluster.instance, efa=False), comparison.nodes)
     seconds, _, interval = _seconds(
         model,
-        Cluster(comparison.instance, comparison.nodes),
+        cluster,
         job,
         (comparison.smaller, comparison.larger),
         comparison.micro,
         comparison.steps,
         checkpointing=comparison.checkpointing,
         mics=comparison.mics,
+        level=comparison.level,
     )
     return Verdict(factor=float(seconds[1] / seconds[0]), interval=interval)
 

@@ -91,16 +91,20 @@ def data_parallel_seconds(
     by_level: Floats = 0.0
     # Each level is computed only if some plan has it.
     if anywhere(level == 0):
-        reduced = all_reduce_seconds(cluster, state.reduced_bytes * split, reduction, stride) + all_reduce_seconds(
-            cluster, state.reduced_bytes * trained.replicated, dp, wide
-        )
+        reduced: Floats = all_reduce_seconds(
+            cluster, state.reduced_bytes * split, reduction, stride
+        ) + all_reduce_seconds(cluster, state.reduced_bytes * trained.replicated, dp, wide)
         by_level = _exposed(reduced, last, inside)
     if anywhere((level == 1) | (level == 2)):
-        scattered = _sharded_seconds(reduce_scatter_seconds, cluster, gradient_bytes, world) + all_reduce_seconds(
+        scattered = _sharded_seconds(reduce_scatter_seconds, cluster, gradient_bytes, world)
+        reduced = all_reduce_seconds(
             cluster, gradient_bytes / world.shards, reduction // world.shards, world.shards * stride
         )
+        # Shards within a node: the replicas reduce a bucket over the network while NVLink scatters the next one.
+        sharing = Group.of(cluster, world.shards, stride).inside
+        scattered = where(sharing, maximum(scattered, reduced), scattered + reduced)
         gathered = _sharded_seconds(all_gather_seconds, cluster, state.compute_bytes * trained.total, world)
-        waited = where(layout.gather_after_step, gathered, _exposed(gathered, forward, inside))
+        waited = where(layout.gather_after_step, gathered, _exposed(gathered, forward, sharing))
         by_level = where(level == 0, by_level, _exposed(scattered, last, inside) + waited)
     if not anywhere(level >= 3):
         return by_level
