@@ -31,6 +31,8 @@ class Habits:
     """Whether the scales of a 4-bit base are quantized as well."""
     all_linear: tuple[str, ...] = ()
     """Words in the names of models whose recipes adapt every product; others adapt queries and values."""
+    gathered_units: int = 2
+    """Units of FSDP that are gathered at a time: the running one, and with prefetching the next."""
     root_units: bool = False
     """Whether embedding and head are gathered and freed separately."""
 

@@ -210,7 +210,7 @@ def _keeps_gathered(row: Row, degrees: Degrees) -> bool:
 
 def _gathered_units(row: Row, degrees: Degrees) -> int:
     layers = row.count("layers")
-    return -(-layers // degrees.pipeline) if layers and _keeps_gathered(row, degrees) else PREFETCHED_UNITS
+    return -(-layers // degrees.pipeline) if layers and _keeps_gathered(row, degrees) else habits(row).gathered_units
 
 
 def _columns(row: Row, degrees: Degrees) -> dict[str, int | bool]:

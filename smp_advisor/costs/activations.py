@@ -172,25 +172,41 @@ def activation_bytes(
     }
 
 
+def _products(block: Block) -> list[tuple[float, bool]]:
+    """Elements per token of the output of each matrix product, in order, and whether tensor parallelism divides them.
+
+    Code with gated layers has separate products for gate and values, and for queries, keys and values.
+    """
+    gated, attentions = any(m.gate_outputs for m in block.matmuls), iter(block.attentions)
+    result: list[tuple[float, bool]] = []
+    for product in block.matmuls:
+        widths = [product.outputs]
+        if product.gate_outputs:
+            widths = [product.gate_outputs, product.outputs - product.gate_outputs]
+        elif product.name == "qkv" and gated and (attention := next(attentions, None)):
+            keys = attention.kv_heads * attention.head_dim
+            widths = [product.outputs - 2 * keys, keys, keys]
+        uses = product.weights_per_token * product.rows_per_token
+        result += [(width * uses, product.split == "column") for width in widths]
+    return result
+
+
 def _stored_product_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
     """Outputs that the blocks of a stage store next to their checkpointed inputs, for one microbatch, bytes per GPU.
 
     torchtitan's selective checkpointing (``_save_list`` with every second ``aten.mm``): the outputs of every second
-    matrix product, here half of all, and of fused attention.
+    matrix product, from the first on, and of fused attention.
     """
     if not anywhere(layout.keeps_products):
         return 0.0
     tp = layout.tensor_parallel_degree
     elements: Floats = 0.0
     for group, count in zip(model.groups, stage.block_counts, strict=True):
-        matmuls = group.block.matmuls
-        divided, undivided = (
-            sum(m.outputs * m.weights_per_token * m.rows_per_token for m in matmuls if (m.split == "column") is side)
-            for side in (True, False)
-        )
+        stored = _products(group.block)[::2]
+        divided, replicated = (sum(width for width, split in stored if split is side) for side in (True, False))
         attended = sum(a.heads * a.head_dim for a in group.block.attentions if a.fusible)
-        replicated = undivided / where(layout.sequence_parallel, tp, 1)
-        elements = elements + count * ((divided / tp + replicated) / 2 + attended / tp)
+        alone = replicated / where(layout.sequence_parallel, tp, 1)
+        elements = elements + count * ((divided + attended) / tp + alone)
     return where(layout.keeps_products, world.bytes_per_element * elements * world.microbatch_tokens, 0.0)
 
 
