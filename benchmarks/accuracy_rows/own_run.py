@@ -131,9 +131,9 @@ def _line(title: str, chosen: Sequence[Pair]) -> str:
     inside = 100 * np.mean([pair.within for pair in chosen])
     inside_before = 100 * np.mean([pair.within_before for pair in chosen])
     return (
-        f"{title[:44]:44} {len(chosen):6d}  median {100 * np.median(before):5.1f} -> {100 * np.median(after):5.1f} %  "
+        f"{title[:30]:30} {len(chosen):5d}  median {100 * np.median(before):5.1f} -> {100 * np.median(after):5.1f} %  "
         f"p90 {100 * np.quantile(before, 0.9):5.1f} -> {100 * np.quantile(after, 0.9):5.1f} %  "
-        f"inside {inside_before:3.0f} -> {inside:3.0f} %  width {np.median([pair.width for pair in chosen]):.2f}"
+        f"inside {inside_before:3.0f} -> {inside:3.0f} %"
     )
 
 
@@ -147,7 +147,7 @@ def _once(chosen: Sequence[Pair]) -> str:
     ]
     inside = np.mean([np.mean([pair.within for pair in of[name]]) for name in sources])
     return (
-        f"{'  each source once':44} {len(sources):6d}  median {100 * sides[0]:5.1f} -> {100 * sides[1]:5.1f} %  "
+        f"{'  each source once':30} {len(sources):5d}  median {100 * sides[0]:5.1f} -> {100 * sides[1]:5.1f} %  "
         f"inside {100 * inside:3.0f} %"
     )
 
@@ -157,6 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="+", type=Path, metavar="CSV", help="tables of measured step times")
     parser.add_argument("--sources", action="store_true", help="also print every source")
+    parser.add_argument("--page", type=Path, metavar="MD", help="also write the report into this page")
     chosen = parser.parse_args(arguments)
     try:
         tables = [read_table(path) for path in chosen.tables]
@@ -167,22 +168,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         judge(table for table in tables if not table.users_code), judge(table for table in tables if table.users_code)
     )
     rows = _Rows(timed)
+    lines = [*_report(rows, sources=chosen.sources), *_correlations(rows)]
+    print("\n".join(lines))
+    if chosen.page is not None:
+        write_between(chosen.page, "own-run", f"```text\n{chr(10).join(lines)}\n```")
+    return 0
+
+
+def write_between(path: Path, marker: str, text: str) -> None:
+    """Replace the text of a page between ``<!-- marker -->`` and ``<!-- /marker -->``."""
+    page = path.read_text("utf-8")
+    start, end = f"<!-- {marker} -->\n", f"\n<!-- /{marker} -->"
+    before, _, following = page.partition(start)
+    _, _, after = following.partition(end)
+    path.write_text(f"{before}{start}{text}{end}{after}", "utf-8")
+
+
+def _report(rows: _Rows, *, sources: bool) -> Iterator[str]:
+    """Errors after one run and after three."""
     for runs in (1, 3):
         every = list(pairs(rows, runs))
-        print(f"after {runs} run{'s' if runs > 1 else ''} of the same source (each left out of the fit)")
+        yield f"after {runs} run{'s' if runs > 1 else ''} of the same source (each source left out of the fit)"
         for title, part in (
             ("published, same GPU", [pair for pair in every if not pair.users_code and pair.same_site]),
             ("published, other GPU", [pair for pair in every if not pair.users_code and not pair.same_site]),
             ("users' code on AWS", [pair for pair in every if pair.users_code]),
         ):
             if part:
-                print(_line(title, part))
-                print(_once(part))
-        if chosen.sources and runs == 1:
+                yield _line(title, part)
+                yield _once(part)
+        if sources and runs == 1:
             for name in sorted({pair.source for pair in every}):
-                print(_line(f"  {name}", [pair for pair in every if pair.source == name]))
-    print("\n".join(_correlations(rows)))
-    return 0
+                yield _line(f"  {name}", [pair for pair in every if pair.source == name])
 
 
 def _correlations(rows: _Rows) -> Iterator[str]:

@@ -117,9 +117,8 @@ def measure(
     calibration = Calibration(runs=(measured,)) if earlier is None else earlier.with_runs([measured])
     before = estimate(model, cluster, replace(job, calibration=earlier), plan)
     after = estimate(model, cluster, replace(job, calibration=calibration), plan)
-    change = f"Estimate of the measured plan: {step_time(before)} -> {step_time(after)}."
-    if measured.memory_kind:
-        change += f" Memory needed: {needed(before)} -> {needed(after)}."
+    change = f"Measured plan: step time {step_time(before)} -> {step_time(after)}"
+    change += f"; memory needed {needed(before)} -> {needed(after)}." if measured.memory_kind else "."
     runs = (*calibration.runs[:-1], replace(measured, notes=(*measured.notes, change)))
     return Calibration(runs=runs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.calibration.texts import needed, step_time
 from smp_advisor.costs.evaluate import estimate, trained
@@ -61,6 +61,9 @@ class Summary:
             lines += [f"Run: {source}", *(f"  {note}" for note in notes)]
         return "\n".join(lines)
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
+        printer.text(str(self))
+
     def _repr_html_(self) -> str:
         cell = 'style="text-align:left;padding:2px 14px 2px 0"'
         rows = "".join(
@@ -90,7 +93,7 @@ def summary(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Summary | N
     for run in job.calibration.runs:
         apart = differences(run.conditions, here)
         listed = ", ".join(apart[:_MOST_DIFFERENCES]) + (", and others" if len(apart) > _MOST_DIFFERENCES else "")
-        distance = f"This plan differs in: {listed}." if apart else "This plan is the measured one."
+        distance = f"The plan below differs from it in: {listed}." if apart else "It is the plan below."
         runs.append((run.source, (*run.notes, distance)))
     return Summary(
         runs=tuple(runs),

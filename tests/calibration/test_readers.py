@@ -83,7 +83,7 @@ def test_the_exported_scripts_log_calibrates(advice: smpa.Advice, tmp_path: Path
         "20 of 21 values",
         "Dropped 1: warm-up",
         "taken from the plan, 256 samples",
-        "Estimate of the measured",
+        "Measured plan: step time",
     ):
         assert text in notes
 
