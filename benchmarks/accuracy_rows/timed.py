@@ -99,12 +99,13 @@ class Timed:
         return np.array([f"pp {degree:2d}" for degree in degrees])
 
     def names(self) -> list[str]:
-        """Constants that are fitted: of the step time, with a prior, and of a GPU that a row has."""
+        """Constants that are fitted: of the step time, with a prior, not assumed, and of a GPU that a row has."""
         gpus = {row.row.text("gpu").upper() for row in self.rows}
         return [
             name
             for name, constant in constants().items()
             if constant.prior is not None
+            and not constant.assumed
             and name.split(".")[0] in {"gpu", "time", "communication"}
             and (not name.startswith("gpu.") or any(gpu.startswith(name.split(".")[2].upper()) for gpu in gpus))
         ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smp_advisor.costs.constants import constants
 from smp_advisor.costs.uncertainty import DRAWS
 
 if TYPE_CHECKING:
@@ -41,10 +42,21 @@ def write_constants(values: Mapping[str, float]) -> None:
     path.write_text(text, "utf-8")
 
 
-def write_draws(names: Sequence[str], covariance: NDArray[np.float64]) -> None:
-    """Write joint draws of the logarithms of constants about their values, in pairs of opposite sign."""
+def write_draws(fitted: Sequence[str], covariance: NDArray[np.float64]) -> None:
+    """Write joint draws of the logarithms of constants about their values, in pairs of opposite sign.
+
+    Assumed constants with a spread, which no run determines, are drawn from their priors.
+    """
+    assumed = {
+        name: entry.spread
+        for name, entry in constants().items()
+        if entry.assumed and entry.prior is not None and not name.startswith("gpu.")
+    }
     values, vectors = np.linalg.eigh(covariance)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    names = [*fitted, *assumed]
+    root = np.zeros((len(names), len(names)))
+    root[: len(fitted), : len(fitted)] = vectors * np.sqrt(np.maximum(values, 0.0))
+    root[len(fitted) :, len(fitted) :] = np.diag(list(assumed.values()))
     half = np.random.default_rng(0).standard_normal((DRAWS // 2, len(names))) @ root.T
     lines = [
         "# Joint draws of the fitted constants: logarithms of drawn over committed values, one row per draw.",
