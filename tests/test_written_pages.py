@@ -15,6 +15,7 @@ CONTENT = {
     "docs/checks.md": ["SMP109", "EST501"],
     "docs/glossary.md": ["## microbatch", "## hybrid shard degree", "## MFU"],
     "docs/libraries.md": ["`pipeline_parallel_degree`", '`library="fsdp"`'],
+    "docs/stacks.md": ["`hf-sdpa`", "## Megatron-like", "| Llama | separate | 7 |"],
     "docs/reference_rows.md": ["## 10 B", "## 30 B", "## 60 B", "## SMP v2, 70 B"],
 }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scripts.pages import glossary, libraries, readme, reference_rows
+from scripts.pages import glossary, libraries, readme, reference_rows, stacks
 from smp_advisor.findings.page import checks_page
 
 if TYPE_CHECKING:
@@ -27,5 +27,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/glossary.md": glossary.page,
     "docs/libraries.md": libraries.page,
     "docs/reference_rows.md": reference_rows.page,
+    "docs/stacks.md": stacks.page,
 }
 """Every generated page, with the function that returns its text."""
