@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs.attention import attention_seconds
@@ -157,6 +158,7 @@ def outside_seconds(model: Model, world: World, instance: Instance, job: Job) ->
     return seconds
 
 
+@lru_cache(maxsize=256)
 def model_flops_per_sample(model: Model, sequence_length: int) -> float:
     """Model FLOPs of one training sample: 6 per matrix parameter and token plus 12 a d s per attention and token.
 

@@ -78,13 +78,17 @@ def gpu_constant(name: str, gpu: str) -> float:
 
     A GPU that is not in the table has the value of ``other``.
     """
-    values = _values()
-    return values.get(f"gpu.{name}.{_generation(name, gpu)}", values[f"gpu.{name}.other"])
+    return _values()[_dotted(name, gpu)]
 
 
 def has_gpu_constant(name: str, gpu: str) -> bool:
     """Whether a constant has a value for this GPU, other than that of ``other``."""
     return _generation(name, gpu) != "other"
+
+
+@cache
+def _dotted(name: str, gpu: str) -> str:
+    return f"gpu.{name}.{_generation(name, gpu)}"
 
 
 @cache

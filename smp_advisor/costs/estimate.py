@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from smp_advisor.costs.effective_time import EffectiveTime
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["CATEGORIES", "Estimate", "Memory", "StageMemory", "StepTime"]
+__all__ = ["CATEGORIES", "TIME_PARTS", "Estimate", "Memory", "StageMemory", "StepTime"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,10 +46,11 @@ class StageMemory:
     @property
     def total_gib(self) -> float:
         """Sum of the categories."""
-        return sum(float(getattr(self, name)) for name in CATEGORIES)
+        return float(sum(_categories(self)))
 
 
 CATEGORIES: tuple[str, ...] = tuple(f.name for f in fields(StageMemory) if f.name.endswith("_gib"))
+_categories = attrgetter(*CATEGORIES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +99,11 @@ class StepTime:
     @property
     def total_seconds(self) -> float:
         """Seconds per step."""
-        return sum(float(getattr(self, f.name)) for f in fields(self))
+        return float(sum(_time_parts(self)))
+
+
+TIME_PARTS: tuple[str, ...] = tuple(f.name for f in fields(StepTime))
+_time_parts = attrgetter(*TIME_PARTS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.caveats import communication_caveats
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.effective_time import effective_time
-from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory, StepTime
+from smp_advisor.costs.estimate import CATEGORIES, TIME_PARTS, Estimate, Memory, StageMemory, StepTime
 from smp_advisor.costs.intervals import narrowed, plan_kinds, step_time_factors
 from smp_advisor.costs.learned import learned_memory_of, learned_seconds
 from smp_advisor.costs.memory import GIB, host_bytes, memory_error_bytes, needed_bytes, stage_bytes
@@ -58,8 +58,6 @@ __all__ = [
     "seconds_columns",
     "trained",
 ]
-
-_TIME_PARTS = tuple(StepTime.__dataclass_fields__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +163,7 @@ def seconds_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) ->
     Free memory is assumed: `pressure_factor` has the time of the allocator near full memory.
     """
     model = trained(model, job)
-    result = {name: np.zeros(len(layout)) for name in _TIME_PARTS}
+    result = {name: np.zeros(len(layout)) for name in TIME_PARTS}
     for degree, rows, part in _parts(layout):
         world = World.of(model, cluster, job, part)
         seconds = step_seconds(model, cluster, job, part, world, degree)

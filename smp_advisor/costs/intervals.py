@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smp_advisor.elementwise import where
 from smp_advisor.workload.stack import stacks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
 
 __all__ = ["narrowed", "plan_kinds", "spreads", "stack_group", "step_time_factors"]
@@ -77,19 +79,21 @@ def _entry(kind: str, stack: str) -> _Entry:
     return entries.get(kind) or entries[ANY]
 
 
+_DIVISIONS = ("replicated", "tensor", "sharded", "pipeline", "offloaded")
+
+
 def plan_kinds(layout: Layout, cluster: Cluster) -> NDArray[np.str_]:
     """Kind of each plan, shape (n,): the division of the model, and one or several nodes. Kinds have similar errors."""
-    divided = np.select(
-        [
-            layout.offload_activations,
-            layout.pipeline_parallel_degree > 1,
-            layout.shard_level >= 3,
-            layout.tensor_parallel_degree > 1,
-        ],
-        ["offloaded", "pipeline", "sharded", "tensor"],
-        "replicated",
-    )
-    return np.char.add(divided, ", one node" if cluster.nodes == 1 else ", nodes")
+    division: Floats = where(layout.tensor_parallel_degree > 1, 1, 0)
+    division = where(layout.shard_level >= 3, 2, division)
+    division = where(layout.pipeline_parallel_degree > 1, 3, division)
+    division = where(layout.offload_activations, 4, division)
+    return _kind_names(one_node=cluster.nodes == 1)[np.asarray(division, dtype=np.int64)]
+
+
+@cache
+def _kind_names(*, one_node: bool) -> NDArray[np.str_]:
+    return np.char.add(_DIVISIONS, ", one node" if one_node else ", nodes")
 
 
 def step_time_factors(kind: str, stack: str = "") -> tuple[float, float]:

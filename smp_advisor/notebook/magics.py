@@ -68,6 +68,11 @@ class AdvisorMagics(Magics):
         help="Goal of the recommendation; default throughput.",
     )
     @argument("--tokens", help="Tokens to train on, for the days and the cost of the full run: 300B.")
+    @argument(
+        "--overheads",
+        help="Parts of the run that days and cost count besides training steps: all (default), none, or names such as"
+        " checkpoints,restarts.",
+    )
     @argument("--min-fit-probability", help="Minimum probability that a plan fits; default 0.95.")
     @argument("--script", help="Your own training script, for the exported cell.")
     @argument("--data", help="S3 URI of the training data, for the exported cell.")
@@ -98,6 +103,7 @@ class AdvisorMagics(Magics):
             "min_fit_probability": read(arguments.min_fit_probability, amount),
             "precision": arguments.precision,
             "stack": arguments.stack,
+            "overheads": arguments.overheads,
             "optimizer": arguments.optimizer,
             "activation": arguments.activation,
             **{name: getattr(arguments, name) or None for name in training_settings()},

@@ -26,7 +26,7 @@ class Overheads:
     --------
     >>> Overheads.of("none").parts
     ()
-    >>> Overheads.of(["restarts", "checkpoints"]).parts
+    >>> Overheads.of("restarts, checkpoints").parts
     ('checkpoints', 'restarts')
     """
 
@@ -57,7 +57,7 @@ class Overheads:
 
     @classmethod
     def of(cls, value: object) -> Overheads:
-        """Overheads of ``all``, ``none``, the name of a part, several names, or an `Overheads` itself.
+        """Overheads of ``all``, ``none``, names of parts (``checkpoints,restarts``, or a list), or an `Overheads` itself.
 
         Raises
         ------
@@ -67,7 +67,9 @@ class Overheads:
         if isinstance(value, Overheads):
             return value
         if isinstance(value, str):
-            return cls(parts={"all": OVERHEADS, "none": ()}.get(value, (value,)))
+            return cls(
+                parts={"all": OVERHEADS, "none": ()}.get(value, tuple(part.strip() for part in value.split(",")))
+            )
         return cls(parts=tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else value)  # type: ignore[arg-type]
 
 
