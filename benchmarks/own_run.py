@@ -1,6 +1,6 @@
 """Measure what one run of your own teaches: calibrate with one run of a source, predict the others.
 
-    python benchmarks/own_run.py THROUGHPUT.csv AWS_THROUGHPUT.csv
+    python benchmarks/own_run.py THROUGHPUT.csv MEMORY.csv AWS_THROUGHPUT.csv
 
 Every source with several runs is left out of the fit of the constants. Each of a few of its runs calibrates in turn,
 and the other runs of the source are predicted before and after. The report has the errors, the share of runs within

@@ -19,6 +19,7 @@ from smp_advisor.costs.transfer import Targets, rule
 from smp_advisor.workload import Calibration
 
 from .judge import judge
+from .own_peak import peak_lines
 from .sites import Linear
 from .table import TableError, read_table
 from .timed import Timed
@@ -61,7 +62,7 @@ class _Rows:
         point = Linear(rows, {name: constants()[name].value for name in rows.names()})
         self.rows, self.errors = rows, point.left_out(rows.publications)
         self.runs: list[Run] = [row.run for row in rows.rows if row.run is not None]
-        self.layouts: list[Layout] = [next(run.layout.slices(1))[1] for run in self.runs]
+        self.layouts: list[Layout] = [run.layout.part(slice(0, 1)) for run in self.runs]
         self.seconds = [
             predicted_seconds(run.model, run.cluster, run.job, layout)
             for run, layout in zip(self.runs, self.layouts, strict=True)
@@ -164,11 +165,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TableError as error:
         print(error, file=sys.stderr)
         return 2
-    timed = Timed.of(
-        judge(table for table in tables if not table.users_code), judge(table for table in tables if table.users_code)
-    )
-    rows = _Rows(timed)
-    lines = [*_report(rows, sources=chosen.sources), *_correlations(rows)]
+    judged = judge(table for table in tables if not table.users_code)
+    rows = _Rows(Timed.of(judged, judge(table for table in tables if table.users_code)))
+    lines = [*_report(rows, sources=chosen.sources), *peak_lines(judged), *_correlations(rows)]
     print("\n".join(lines))
     if chosen.page is not None:
         write_between(chosen.page, "own-run", f"```text\n{chr(10).join(lines)}\n```")

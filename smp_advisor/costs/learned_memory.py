@@ -68,8 +68,8 @@ class LearnedMemory:
 
 
 def repeat_gib(gib: float) -> float:
-    """Spread of the peak of two runs of the same job, GiB: a tenth, and a hundredth of the peak."""
-    return math.hypot(0.1, 0.01 * gib)
+    """Spread of the peak of two runs of the same job, GiB: a tenth, and a fiftieth of the peak."""
+    return math.hypot(0.1, 0.02 * gib)
 
 
 def learned_memory(calibration: Calibration, of: Targets) -> LearnedMemory | None:
