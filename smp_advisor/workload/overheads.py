@@ -57,7 +57,7 @@ class Overheads:
 
     @classmethod
     def of(cls, value: object) -> Overheads:
-        """Overheads of ``all``, ``none``, names of parts (``checkpoints,restarts``, or a list), or an `Overheads` itself.
+        """Overheads of ``all``, ``none``, names of parts (``checkpoints,restarts``, a list) or an `Overheads` itself.
 
         Raises
         ------
@@ -67,10 +67,10 @@ class Overheads:
         if isinstance(value, Overheads):
             return value
         if isinstance(value, str):
-            return cls(
-                parts={"all": OVERHEADS, "none": ()}.get(value, tuple(part.strip() for part in value.split(",")))
-            )
-        return cls(parts=tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else value)  # type: ignore[arg-type]
+            names = tuple(part.strip() for part in value.split(","))
+            return cls(parts={"all": OVERHEADS, "none": ()}.get(value, names))
+        # Anything else becomes a name, which is refused in a sentence.
+        return cls(parts=tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else (str(value),))
 
 
 ALL_OVERHEADS = Overheads()
