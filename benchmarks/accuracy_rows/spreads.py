@@ -19,8 +19,12 @@ ANY = "any"
 _LEVEL = 0.95
 _LEAST_ROWS = 3
 """A kind of plan with fewer has the figures of all kinds."""
-_OTHER_KINDS, _OTHER_GROUPS = 10.0, 4.0
-"""Rows by which runs of other kinds of plan, and of other groups of stacks, count in the figures of one kind."""
+_POOLED_ROWS = 8.0
+"""Rows by which the scale of all kinds counts in that of one."""
+_SHARES = (0.5, 0.85)
+"""Limits of the share of the variance that lies between sources: runs of few sources do not determine it."""
+_OFFLOADED = "offloaded"
+"""Kinds of plan whose errors are not those of other kinds."""
 _LEAST_SPREAD = 0.03
 
 
@@ -54,45 +58,70 @@ class Runs:
 
 
 def spread_table(runs: Runs) -> dict[str, dict[str, Spread]]:
-    """Figures by group of stacks and kind of plan."""
-    table: dict[str, dict[str, Spread]] = {}
+    """Figures by group of stacks and kind of plan.
+
+    Every kind has a scale of its own, shrunk to that of its group as far as it has few runs. The shape of the errors,
+    with its skew and its tails, is that of all runs in units of their scales.
+    """
+    scales = _scales(runs)
+    weights = _weights(runs, np.ones(len(runs.errors), dtype=bool))
+    pairs = zip(map(str, runs.groups), map(str, runs.kinds), strict=True)
+    of_row = np.array([scales[group].get(kind, scales[group][ANY]) for group, kind in pairs])
+    shape = [_quantile(-runs.errors / of_row, weights, (1 + side * _LEVEL) / 2) for side in (-1, 1)]
+    return {
+        group: {kind: _spread(runs, group, kind, scale, shape) for kind, scale in kinds.items()}
+        for group, kinds in scales.items()
+    }
+
+
+def _scales(runs: Runs) -> dict[str, dict[str, float]]:
+    """Standard deviation by group and kind."""
+    everything = _scale(runs, ~np.char.startswith(runs.kinds, _OFFLOADED), 0.0)
+    result: dict[str, dict[str, float]] = {}
     for group in map(str, np.unique(runs.groups)):
         of_group = runs.groups == group
-        table[group] = {ANY: _spread(runs, of_group, of_group)}
+        pooled = _scale(runs, of_group & ~np.char.startswith(runs.kinds, _OFFLOADED), everything)
+        result[group] = {ANY: pooled}
         for kind in map(str, np.unique(runs.kinds[of_group])):
             chosen = of_group & (runs.kinds == kind)
             if chosen.sum() >= _LEAST_ROWS:
-                table[group][kind] = _spread(runs, chosen, of_group)
-    return table
+                result[group][kind] = _scale(runs, chosen, pooled)
+    return result
 
 
-def _spread(runs: Runs, chosen: NDArray[np.bool_], of_group: NDArray[np.bool_]) -> Spread:
-    slower, weights = -runs.errors, _weights(runs, chosen, of_group)
-    between, within = _variances(slower, weights, runs)
+def _scale(runs: Runs, chosen: NDArray[np.bool_], pooled: float) -> float:
+    weights = _weights(runs, chosen)
+    own = _deviation(list(np.abs(runs.errors[chosen])), list(weights[chosen]))
+    count = float(weights.sum())
+    shrunk = _POOLED_ROWS if pooled else 0.0
+    if count + shrunk == 0:
+        return _LEAST_SPREAD
+    return max(math.sqrt((count * own**2 + shrunk * pooled**2) / (count + shrunk)), _LEAST_SPREAD)
+
+
+def _spread(runs: Runs, group: str, kind: str, scale: float, shape: list[float]) -> Spread:
+    chosen = (runs.groups == group) & ((runs.kinds == kind) if kind != ANY else True)
+    between, within = _variances(-runs.errors, _weights(runs, chosen), runs)
+    # The spreads keep their proportion and have the shrunk scale in all.
+    total = between + within
+    share = min(max(between / total if total else 0.0, _SHARES[0]), _SHARES[1])
     return Spread(
-        low=min(_quantile(slower, weights, (1 - _LEVEL) / 2), -2 * _LEAST_SPREAD),
-        high=max(_quantile(slower, weights, (1 + _LEVEL) / 2), 2 * _LEAST_SPREAD),
-        source_spread=max(math.sqrt(between), _LEAST_SPREAD),
-        run_spread=max(math.sqrt(within), _LEAST_SPREAD),
+        low=min(scale * shape[0], -2 * _LEAST_SPREAD),
+        high=max(scale * shape[1], 2 * _LEAST_SPREAD),
+        source_spread=max(scale * math.sqrt(share), _LEAST_SPREAD),
+        run_spread=max(scale * math.sqrt(1 - share), _LEAST_SPREAD),
         rows=int(chosen.sum()),
         sources=len(np.unique(runs.sources[chosen])),
-        median_error=float(np.median(np.abs(slower[chosen]))),
+        median_error=float(np.median(np.abs(runs.errors[chosen]))),
     )
 
 
-def _weights(runs: Runs, chosen: NDArray[np.bool_], of_group: NDArray[np.bool_]) -> Floats:
-    """Weight of every row: n rows of a source count as their square root, rows of other classes as a few in all."""
+def _weights(runs: Runs, chosen: NDArray[np.bool_]) -> Floats:
+    """Weight of every row: n chosen rows of a source count as their square root, others nothing."""
     weights = np.zeros(len(chosen))
-    # Errors of offloaded activations are not those of other plans.
-    usual = ~np.char.startswith(runs.kinds, "offloaded")
-    chosen = chosen & usual if (chosen & usual).any() else chosen
-    others = usual & ~chosen
-    for part, most in ((chosen, math.inf), (of_group & others, _OTHER_KINDS), (~of_group & others, _OTHER_GROUPS)):
-        for source in np.unique(runs.sources[part]):
-            rows = part & (runs.sources == source)
-            weights[rows] = 1 / math.sqrt(rows.sum())
-        if part.any():
-            weights[part] *= min(most / weights[part].sum(), 1.0)
+    for source in np.unique(runs.sources[chosen]):
+        rows = chosen & (runs.sources == source)
+        weights[rows] = 1 / math.sqrt(rows.sum())
     return weights
 
 
@@ -109,7 +138,9 @@ def _quantile(values: Floats, weights: Floats, level: float) -> float:
 
 def _variances(slower: Floats, weights: Floats, runs: Runs) -> tuple[float, float]:
     """Variances between sources and within them (runs of one kind of plan of one source)."""
-    cells = np.char.add(np.char.add(runs.sources, "|"), runs.kinds)
+    chosen = weights > 0
+    slower, weights = slower[chosen], weights[chosen]
+    cells = np.char.add(np.char.add(runs.sources[chosen], "|"), runs.kinds[chosen])
     away, away_weights, levels, level_weights, shares = [], [], [], [], []
     for cell in np.unique(cells):
         rows = cells == cell
