@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.notebook.change_summary import describe
-from smp_advisor.notebook.job_controls import STACK, with_stack
+from smp_advisor.notebook.job_controls import with_job
 from smp_advisor.notebook.labels import labels_of, rows_of
 from smp_advisor.notebook.settings import moved_settings, names_of, plan_of, settings_of
 from smp_advisor.notebook.view_state import snapshot
@@ -63,7 +63,7 @@ def move(state: ControlState, name: str, value: Setting) -> ControlState:
 def apply(state: ControlState, settings: Settings, *, moved: str = "") -> ControlState:
     """Set all controls at once."""
     try:
-        advice = with_stack(state.advice, str(settings[STACK]))
+        advice = with_job(state.advice, settings)
         plan = plan_of(advice, settings)
         value = advice.estimate if plan == advice.plan else _estimate(advice, plan)
     except AdvisorError as error:

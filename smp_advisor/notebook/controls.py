@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Literal, cast
 from smp_advisor.libraries.positions import Situation, positions
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
-from smp_advisor.notebook.job_controls import JOB_CONTROLS, STACK, stack_help, stack_text, stacks_for
+from smp_advisor.notebook.job_controls import STACK, job_labels, stack_help, stack_text, stacks_for
 from smp_advisor.notebook.labels import value_text
 from smp_advisor.notebook.settings import label_of, plan_fields_of
+from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,7 +57,8 @@ def controls(advice: Advice, settings: Settings) -> list[Control]:
     )
     library = advice.plan.library
     of_plan = [_control(library, name, values, settings[name]) for name, values in positions(situation).items()]
-    return [*of_plan, _code(advice, str(settings[STACK]))]
+    of_job = [_setting(name) for name in job_labels(library) if name != STACK]
+    return [*of_plan, _code(advice, str(settings[STACK])), *of_job]
 
 
 def _code(advice: Advice, current: str) -> Control:
@@ -65,11 +67,25 @@ def _code(advice: Advice, current: str) -> Control:
     names = list(dict.fromkeys([*stacks_for(advice), current]))
     return Control(
         name=STACK,
-        label=JOB_CONTROLS[STACK],
+        label=job_labels(library)[STACK],
         kind="select",
         values=tuple(names),
         texts=tuple(stack_text(name, library) for name in names),
         help=stack_help(current, library),
+    )
+
+
+def _setting(name: str) -> Control:
+    """A setting of the training script."""
+    setting = training_settings()[name]
+    values: tuple[Setting, ...] = tuple(setting.values) or (False, True)
+    return Control(
+        name=name,
+        label=setting.title,
+        kind="select" if setting.values else "checkbox",
+        values=values,
+        texts=tuple(value_text(name, value) for value in values),
+        help=f"{setting.help} Setting of the job: {name}.",
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from smp_advisor.costs import estimate, estimate_many
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.controls import controls
-from smp_advisor.notebook.job_controls import STACK, with_stack
+from smp_advisor.notebook.job_controls import with_job
 from smp_advisor.notebook.labels import with_labels
 from smp_advisor.notebook.settings import moved_settings, plan_of, settings_of
 from smp_advisor.notebook.view_state import snapshot
@@ -42,7 +42,7 @@ def look_ahead(advice: Advice, base: Settings) -> LookAhead:
             settings = moved_settings(advice, base, control.name, value)
             entries.append({"settings": settings})
             try:
-                moved = with_stack(advice, str(settings[STACK]))
+                moved = with_job(advice, settings)
                 plan = plan_of(moved, settings)
             except AdvisorError as error:
                 entries[-1]["problem"] = with_labels(advice.plan.library, str(error))

@@ -14,7 +14,7 @@ from smp_advisor.libraries.dependent import (
 )
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.schema import schema
-from smp_advisor.notebook.job_controls import JOB_CONTROLS, job_settings
+from smp_advisor.notebook.job_controls import job_labels, job_settings
 from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ _TYPES = {"int": int, "bool": bool, "str": str}
 
 def names_of(library: str) -> tuple[str, ...]:
     """Names of the controls, in the order of the form: those of the plan, then those of the job."""
-    return (*get_library(library).controls, *JOB_CONTROLS)
+    return (*get_library(library).controls, *job_labels(library))
 
 
 def label_of(library: str, name: str) -> str:
     """Label of a control."""
-    if name in JOB_CONTROLS:
-        return JOB_CONTROLS[name]
+    if name in job_labels(library):
+        return job_labels(library)[name]
     codec = get_library(library).control_codec
     described = schema(library).described(codec.described_by(name))
     return codec.label(name) or (described.title if described else name)
@@ -44,16 +44,20 @@ def label_of(library: str, name: str) -> str:
 def settings_of(plan: Plan, job: Job | None = None) -> Settings:
     """Values of the controls for a plan and a job; without a job, its controls have their defaults."""
     record = get_library(plan.library)
-    return {**record.control_codec.settings(record.controls, fields_of(plan)), **job_settings(job or Job())}
+    return {
+        **record.control_codec.settings(record.controls, fields_of(plan)),
+        **job_settings(job or Job(), plan.library),
+    }
 
 
-def _of_plan(settings: Settings) -> Settings:
-    return {name: value for name, value in settings.items() if name not in JOB_CONTROLS}
+def _of_plan(settings: Settings, library: str) -> Settings:
+    return {name: value for name, value in settings.items() if name not in job_labels(library)}
 
 
 def plan_fields_of(advice: Advice, settings: Settings) -> dict[str, Any]:
     """Fields of the plan of these settings. Fields without a control keep the recommended values."""
-    fields = fields_of(advice.plan) | get_library(advice.plan.library).control_codec.fields(_of_plan(settings))
+    library = advice.plan.library
+    fields = fields_of(advice.plan) | get_library(library).control_codec.fields(_of_plan(settings, library))
     return with_prescaled_batch(advice.plan, fields, advice.model, advice.job)
 
 
@@ -73,7 +77,7 @@ def plan_of(advice: Advice, settings: Settings) -> Plan:
 
 def moved_settings(advice: Advice, before: Settings, name: str, value: Setting) -> Settings:
     """Settings after one control moves to `value`. Others change only if they depend on it."""
-    if name in JOB_CONTROLS:
+    if name in job_labels(advice.plan.library):
         return {**before, name: value}
     record = get_library(advice.plan.library)
     changes = record.control_codec.fields({name: value})
@@ -86,7 +90,7 @@ def moved_settings(advice: Advice, before: Settings, name: str, value: Setting) 
         cluster=advice.cluster,
         global_batch_size=advice.job.global_batch_size,
     )
-    jobs = {control: before[control] for control in JOB_CONTROLS}
+    jobs = {control: before[control] for control in job_labels(advice.plan.library)}
     return {**record.control_codec.settings(record.controls, after.settings), **jobs, name: value}
 
 
@@ -102,8 +106,8 @@ def require_settings(value: object, library: str = DEFAULT_LIBRARY) -> Settings:
     if not isinstance(value, dict) or set(value) != set(names):
         raise PlanError(f"The advisor's settings must contain each of {', '.join(names)} exactly once.")
     for name, setting in value.items():
-        described = schema(library).described(name)
-        kind = _TYPES[described.type if described else "str"]
+        described = None if name in job_labels(library) else schema(library).described(name)
+        kind = _TYPES[described.type] if described else type(job_settings(Job(), library).get(name, ""))
         if type(setting) is not kind:
             raise PlanError(f"The advisor's setting {name} must be of type {kind.__name__}, not {setting!r}.")
     return value

@@ -38,6 +38,7 @@ from smp_advisor.libraries.registry import unregister
 from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.libraries.version import default_version
 from smp_advisor.notebook import Advisor
+from smp_advisor.notebook.job_controls import job_labels
 from smp_advisor.workload import Adapter, Job, Model
 from tests.libraries.toy import LIBRARY as TOY
 
@@ -156,8 +157,11 @@ def test_the_widget_shows_its_controls_with_figures_of_every_move(record: Librar
     advisor = Advisor(advice)
     controls, ahead = advisor.state["controls"], advisor._ahead
     shown = [control["name"] for control in controls]
-    assert shown == [name for name in record.controls if name in shown]
-    assert all(control["label"] and "Parameter" in control["help"] for control in controls)
+    of_job = job_labels(record.name)
+    assert shown == [*(name for name in record.controls if name in shown), *of_job]
+    for control in controls:
+        assert control["label"]
+        assert ("Setting of the job: " if control["name"] in of_job else "Parameter") in control["help"]
     assert ahead["base"] == advisor.state["settings"]
     for control in controls:
         entries = ahead["by"][control["name"]]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
+from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.notebook import control_state
 from smp_advisor.notebook.change_summary import describe
@@ -165,7 +166,20 @@ def test_any_walk_over_the_controls_ends_in_an_estimate_of_its_plan_or_a_reason(
         value = data.draw(st.sampled_from(control.values))
         state = control_state.move(state, control.name, value)
         assert state.settings[control.name] == value
-    expected = estimate(pipeline_advice.model, pipeline_advice.cluster, pipeline_advice.job, state.plan)
+    # Controls of the job change its settings along with the plan.
+    expected = estimate(pipeline_advice.model, pipeline_advice.cluster, state.advice.job, state.plan)
     assert state.estimate.needed_gib == pytest.approx(expected.needed_gib)
     if not state.problem:
-        assert plan_of(pipeline_advice, state.settings) == state.plan
+        assert plan_of(state.advice, state.settings) == state.plan
+
+
+def test_settings_of_the_training_script_are_controls_of_the_libraries_that_have_them():
+    state = control_state.recommended(make_advice(Plan(library="fsdp"), precision="bf16", attention="fused"))
+    by_name = {control.name: control for control in controls(state.advice, state.settings)}
+    assert by_name["loss"].values == ("plain", "chunked", "fused")
+    assert by_name["paged_optimizer"].kind == "checkbox"
+    assert "12 bytes per logit" in by_name["loss"].help
+    moved = control_state.move(state, "state_precision", "16-bit")
+    assert moved.problem == ""
+    assert moved.estimate.memory.peak.optimizer_state_gib < state.estimate.memory.peak.optimizer_state_gib
+    assert "unsharded_accumulation" not in control_state.recommended(make_advice()).settings
