@@ -69,11 +69,7 @@ class Advice:
         """The best plan of each combination of techniques, best first, with the reason why it is not recommended."""
         from smp_advisor.search.alternatives import alternatives
 
-        return alternatives(
-            self.result,
-            sequence_length=self.model.sequence_length(self.job.sequence_length),
-            min_fit_probability=self.min_fit_probability,
-        )
+        return alternatives(self.result, self.model, self.job, min_fit_probability=self.min_fit_probability)
 
     @completes(JobOptionSettings)
     def cell(self, sdk: str = "auto", plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:

@@ -95,7 +95,7 @@ class Probe:
         compared = "" if hourly is None else f" The cluster of the plan costs {hourly:,.2f} USD per hour."
         size = (
             f"Probe: {WARM_UP_STEPS} + {MEASURED_STEPS} steps with {shape} on {self.cluster.nodes} x "
-            f"{self.cluster.instance.name}, {self.estimate.step_seconds:.3g} s per step, "
+            f"{self.cluster.instance.name}, {step_time(self.estimate)} per step, "
             f"{self.seconds / 60:,.0f} minutes with its start, {price}.{compared}"
         )
         effect = (

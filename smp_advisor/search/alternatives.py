@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smp_advisor.costs.evaluate import fit_probability
+from smp_advisor.costs.evaluate import estimate, fit_probability
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.search.rank import NEAR_BEST, Scores, techniques
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.search import SearchResult
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
 
 __all__ = ["alternatives", "representatives"]
 
@@ -84,30 +87,28 @@ def representatives(result: SearchResult) -> SearchResult:
     )
 
 
-def alternatives(result: SearchResult, *, sequence_length: int, min_fit_probability: float) -> pd.DataFrame:
+def alternatives(result: SearchResult, model: Model, job: Job, *, min_fit_probability: float) -> pd.DataFrame:
     """The best plan of each combination of techniques, one row per combination, best first.
 
     Combinations without a plan that fits follow, nearest to fitting first. Columns: the plan's settings, figures with
-    their units in the names, ``fit_probability``, and ``why`` the plan is not the recommended one.
+    their units in the names and the ends of their 95 % prediction intervals (``_low``, ``_high``),
+    ``fit_probability``, and ``why`` the plan is not the recommended one.
     """
     import pandas as pd
 
     fitting, too_large = _representatives(result)
     best = result.ranked[fitting]
-    speeds = dict(zip(best.tolist(), result.scores.tokens_per_second[fitting].tolist(), strict=True))
+    fits = set(best.tolist())
     counts = techniques(result.space.layout)
     usable = result.cluster.instance.usable_gpu_memory_gib
     rows: list[dict[str, Any]] = []
     for row in [*best.tolist(), *too_large.tolist()]:
-        speed = speeds.get(row)
         plan = result.space.plan(row)
-        batch = global_batch_size(plan, result.cluster)
         rows.append(
             {
                 **{name: _value(plan, name) for name in get_library(plan.library).alternatives},
-                "global_batch_size": batch,
-                "tokens_per_second": speed,
-                "step_seconds": None if speed is None else batch * sequence_length / speed,
+                "global_batch_size": global_batch_size(plan, result.cluster),
+                **_speed(estimate(model, result.cluster, job, plan) if row in fits else None),
                 "peak_gib": float(result.peak_gib[row]),
                 "needed_gib": float(result.needed_gib[row]),
                 "headroom_gib": usable - float(result.needed_gib[row]),
@@ -117,6 +118,15 @@ def alternatives(result: SearchResult, *, sequence_length: int, min_fit_probabil
         )
         rows[-1]["why"] = _why(rows[-1], rows[0], min_fit_probability)
     return pd.DataFrame(rows)
+
+
+def _speed(value: Estimate | None) -> dict[str, float | None]:
+    """Throughput and step time with their intervals; None for plans that do not fit."""
+    columns: dict[str, float | None] = {}
+    for name in ("tokens_per_second", "step_seconds"):
+        low, high = (None, None) if value is None else getattr(value, f"{name}_range")
+        columns |= {name: None if value is None else getattr(value, name), f"{name}_low": low, f"{name}_high": high}
+    return columns
 
 
 def _why(row: dict[str, Any], leader: dict[str, Any], min_fit_probability: float) -> str:

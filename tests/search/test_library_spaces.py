@@ -79,7 +79,7 @@ def test_the_search_and_a_single_estimate_say_the_same(library, model, precision
     assert value.step_seconds == pytest.approx(float(result.step_seconds[0]))
     assert value.memory.peak.total_gib == pytest.approx(float(result.peak_gib[result.ranked[0]]))
     assert value.needed_gib == pytest.approx(float(result.needed_gib[result.ranked[0]]))
-    table = alternatives(result, sequence_length=256, min_fit_probability=0.95)
+    table = alternatives(result, model, job, min_fit_probability=0.95)
     assert table.loc[0, "why"] == "Recommended."
     assert table.loc[0, "global_batch_size"] == global_batch_size(best, NODES)
 

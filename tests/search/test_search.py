@@ -99,7 +99,7 @@ def test_a_global_batch_is_kept_by_every_plan(model: Model) -> None:
 
 def test_alternatives_name_each_combination_once_and_say_why_it_lost(model: Model) -> None:
     result = search(model, CLUSTER, JOB)
-    table = alternatives(result, sequence_length=512, min_fit_probability=0.95)
+    table = alternatives(result, model, JOB, min_fit_probability=0.95)
     assert table["why"].iloc[0] == "Recommended."
     assert (table["why"] == "Recommended.").sum() == 1
     degrees = ("tensor", "pipeline", "sharded_data")
@@ -110,6 +110,9 @@ def test_alternatives_name_each_combination_once_and_say_why_it_lost(model: Mode
     assert table["why"].str.endswith(".").all()
     fits = table["tokens_per_second"].notna()
     assert (table.loc[fits, "fit_probability"] >= 0.95).all()
+    for name in ("tokens_per_second", "step_seconds"):
+        assert (table.loc[fits, f"{name}_low"] < table.loc[fits, name]).all()
+        assert (table.loc[fits, name] < table.loc[fits, f"{name}_high"]).all()
     slower = table[table["why"].str.fullmatch(r"\d+ % slower\.")]
     assert (slower["tokens_per_second"] < 0.97 * table["tokens_per_second"].iloc[0]).all()
     usable = CLUSTER.instance.usable_gpu_memory_gib
