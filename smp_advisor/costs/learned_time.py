@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.costs.communication import bus_bytes_per_second
+from smp_advisor.costs.constants import constant
 from smp_advisor.costs.posterior import Posterior, update
 from smp_advisor.costs.transfer import Targets, rule, table, targets
 from smp_advisor.costs.uncertainty import run_spread, source_spread
@@ -36,9 +37,12 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["LearnedTime", "Pace", "learned_time", "paces", "seconds_by_quantity"]
+__all__ = ["LearnedTime", "Overlap", "Pace", "learned_time", "paces", "seconds_by_quantity"]
 
 _COMPUTE, _IN_NODE, _ACROSS, _HOST = range(len(TIME_QUANTITIES))
+_REDUCTION = "data_parallel_seconds"
+_GATHERS_PARAMETERS = 3
+"""Sharding level from which parameters are gathered in the forward pass, too."""
 _OF_PART = {"optimizer_seconds": _HOST, "offload_seconds": _HOST}
 _REPEAT = 0.02
 """Spread of two runs of the same job."""
@@ -59,14 +63,52 @@ class LearnedTime:
     width: Floats
     """Width of the interval of the logarithm of the step time, relative to its width without runs, shape (n,)."""
     quantity_of_part: dict[str, NDArray[np.intp]]
+    overlap: Overlap
 
     def applied(self, seconds: Mapping[str, Numbers]) -> dict[str, Floats]:
         """Corrected seconds by part."""
         rows = np.arange(len(self.remaining))
-        return {
-            name: values * self.pace[rows, self.quantity_of_part[name]] * self.remaining
-            for name, values in seconds.items()
-        }
+        paces = {name: self.pace[rows, quantity] for name, quantity in self.quantity_of_part.items()}
+        result = {name: values * paces[name] * self.remaining for name, values in seconds.items()}
+        exposed = self.overlap.exposed(paces[_REDUCTION], self.pace[:, _COMPUTE])
+        return result | {_REDUCTION: exposed * self.remaining}
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Data-parallel communication next to compute, arrays of shape (n,) or (1,).
+
+    The part of the shorter one that is not hidden is the `share` (`data_parallel.py`).
+    """
+
+    communication: Floats
+    compute: Floats
+    share: Floats
+
+    @classmethod
+    def of(cls, layout: Layout, seconds: Mapping[str, Numbers], quantity: NDArray[np.intp]) -> Overlap:
+        """The seconds of both, from the exposed seconds."""
+        forward, backward, recomputed, exposed = (
+            np.atleast_1d(np.asarray(seconds[name], dtype=np.float64))
+            for name in ("forward_seconds", "backward_seconds", "recomputation_seconds", _REDUCTION)
+        )
+        gathers = np.atleast_1d(layout.shard_level) >= _GATHERS_PARAMETERS
+        compute = backward + recomputed + np.where(gathers, forward, 0.0)
+        inside, across = constant("time.contention_in_node"), constant("time.contention_across_nodes")
+        share = np.where(quantity == _IN_NODE, inside, across)
+        longer = exposed > share * compute
+        return cls(np.where(longer, exposed + (1 - share) * compute, exposed / share), compute, share)
+
+    def exposed(self, communication_pace: Floats, compute_pace: Floats) -> Floats:
+        """Exposed seconds of communication at other paces."""
+        moved, computed = self.communication * communication_pace, self.compute * compute_pace
+        result: Floats = np.maximum(moved - computed, 0.0) + self.share * np.minimum(moved, computed)
+        return result
+
+    @property
+    def hidden(self) -> Floats:
+        """Seconds of compute that only hide communication: if it were slower, the step would not be."""
+        return np.where(self.communication > self.compute, (1 - self.share) * self.compute, 0.0)
 
 
 @dataclass(frozen=True)
@@ -105,7 +147,8 @@ def learned_time(
     mix = _mix()
     logs = scales * ((shared * solved.means.weights) @ (solved.loads @ mix))
     remaining = (close * spreads[:, np.newaxis] * solved.spreads) @ solved.means.weights
-    predicted = _sums(seconds, quantities)
+    overlap = Overlap.of(layout, seconds, quantities[_REDUCTION])
+    predicted = _sums(seconds, quantities, overlap)
     loads = scales * predicted / predicted.sum(axis=1, keepdims=True)
     cross = shared * (loads @ mix @ solved.prior_loads.T) + close * spreads[:, np.newaxis] * solved.spreads
     before = np.einsum("ij,jk,ik->i", loads, mix, loads) + spreads**2
@@ -116,6 +159,7 @@ def learned_time(
         remaining=np.broadcast_to(np.exp(np.clip(remaining, -_LARGEST, _LARGEST)), n),
         width=np.sqrt((after + _REPEAT**2) / (before + _REPEAT**2)),
         quantity_of_part=quantities,
+        overlap=overlap,
     )
 
 
@@ -167,8 +211,9 @@ def _interval(log: float, spread: float) -> tuple[float, float]:
 def seconds_by_quantity(
     model: Model, cluster: Cluster, job: Job, layout: Layout, seconds: Mapping[str, Numbers]
 ) -> Floats:
-    """Seconds of n plans by `TIME_QUANTITIES`, shape (n, quantities)."""
-    return _sums(seconds, _quantities(cluster, World.of(model, cluster, job, layout), seconds))
+    """Seconds of n plans by `TIME_QUANTITIES`, shape (n, quantities): derivatives of the step time by their paces."""
+    quantities = _quantities(cluster, World.of(model, cluster, job, layout), seconds)
+    return _sums(seconds, quantities, Overlap.of(layout, seconds, quantities[_REDUCTION]))
 
 
 def _quantities(cluster: Cluster, world: World, seconds: Mapping[str, Numbers]) -> dict[str, NDArray[np.intp]]:
@@ -178,17 +223,19 @@ def _quantities(cluster: Cluster, world: World, seconds: Mapping[str, Numbers]) 
     data_inside = np.atleast_1d(bus_bytes_per_second(cluster, world.reduction_degree, world.data_stride)[1])
     special = {
         "tensor_parallel_seconds": np.where(tensor_inside, _IN_NODE, _ACROSS),
-        "data_parallel_seconds": np.where(data_inside, _IN_NODE, _ACROSS),
+        _REDUCTION: np.where(data_inside, _IN_NODE, _ACROSS),
     }
     return {name: special[name] if name in special else np.array([_OF_PART.get(name, _COMPUTE)]) for name in seconds}
 
 
-def _sums(seconds: Mapping[str, Numbers], quantities: Mapping[str, NDArray[np.intp]]) -> Floats:
+def _sums(seconds: Mapping[str, Numbers], quantities: Mapping[str, NDArray[np.intp]], overlap: Overlap) -> Floats:
     columns = np.broadcast_arrays(*(np.atleast_1d(values) for values in seconds.values()))
     sums = np.zeros((len(columns[0]), len(TIME_QUANTITIES)))
     rows = np.arange(len(sums))
     for name, values in zip(seconds, columns, strict=True):
         sums[rows, quantities[name]] += values
+    sums[:, _COMPUTE] = np.maximum(sums[:, _COMPUTE] - overlap.hidden, 0.0)
+    sums[rows, quantities[_REDUCTION]] += overlap.hidden
     return sums
 
 
