@@ -19,7 +19,7 @@ from smp_advisor.costs.world import World
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import Layout
 from smp_advisor.libraries.state_bytes import fully_sharded
-from smp_advisor.workload import Job, Model, stacks
+from smp_advisor.workload import Adapter, Job, Model, stacks
 
 P4D, P5 = "ml.p4d.24xlarge", "ml.p5.48xlarge"
 LLAMA = Model.from_shape(layers=8, hidden=2048, heads=16, vocab=32_000, family="llama")
@@ -174,3 +174,11 @@ def test_products_in_fp8_save_less_than_half_of_their_time() -> None:
     )
     # Twice the peak, less the casts of the operands.
     assert 0.5 * half < eighth < half
+
+
+def test_an_adapter_launches_kernels_of_its_own() -> None:
+    adapted = Adapter(rank=8, targets="all-linear").applied_to(LLAMA).groups[0].block
+    plain = LLAMA.groups[0].block
+    # Seven products, each with a cast, a dropout, two products, a scale and a sum.
+    assert adapted.separate.launches == plain.separate.launches + 7 * 6
+    assert adapted.separate.split_elements > plain.separate.split_elements
