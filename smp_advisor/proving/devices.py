@@ -57,6 +57,15 @@ def use_cpu() -> None:
         start("gloo", *arguments, **options)
 
     replace(torch.distributed, init_process_group=init_process_group)
+    replace(torch.cuda, device_count=lambda: 1)
+    wrap: Any = torch.nn.parallel.DistributedDataParallel.__init__
+
+    def wrap_on_cpu(self: Any, module: Any, *arguments: Any, **options: Any) -> None:
+        del arguments
+        wrap(self, module, **{k: v for k, v in options.items() if k not in ("device_ids", "output_device")})
+
+    replace(torch.nn.parallel.DistributedDataParallel, __init__=wrap_on_cpu)
+    replace(torch.multiprocessing, spawn=lambda function, args=(), **_: function(0, *args))
     keep_states_on_cpu()
 
 

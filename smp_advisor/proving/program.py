@@ -56,7 +56,7 @@ def _run(request: dict[str, Any], run: dict[str, Any], rank: int, port: int, rec
     """Run the script as one process of a run; never returns."""
     from smp_advisor.proving.devices import install_tsm, use_cpu
     from smp_advisor.proving.observer import Observer
-    from smp_advisor.proving.small_data import make_deterministic, make_small
+    from smp_advisor.proving.small_data import make_deterministic, make_small, stand_in_for_files
     from smp_advisor.proving.smp_simulator import install_smp
     from smp_advisor.proving.stand_ins import install_stand_ins
 
@@ -76,8 +76,9 @@ def _run(request: dict[str, Any], run: dict[str, Any], rank: int, port: int, rec
     observer = Observer(script, request["steps"])
     use_cpu()
     make_deterministic()
-    make_small(observer, divide=run["divide"])
+    make_small(observer, divide=run["divide"], parts=run.get("parts", 1))
     install_stand_ins(observer)
+    stand_in_for_files(observer)
     if run["library"] == "smp-v1":
         install_smp(observer, run["microbatches"])
     elif run["library"] == "smp-v2":
@@ -142,24 +143,33 @@ def main(path: str) -> None:
 
     torch.set_num_threads(1)
     for number, run in enumerate(request["runs"]):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        children = {}
-        for rank in range(max(1, run["processes"])):
-            record = base / f"{run['name']}-{rank}.json"
-            child = os.fork()
-            if not child:
-                try:
-                    _run(request, run, rank, port, record)
-                finally:
-                    traceback.print_exc()
-                    os._exit(1)
-            children[child] = record
-        _wait(children, request["seconds"])
+        _start(request, run, base)
         if number == 0 and not _succeeded(base / f"{run['name']}-0.json"):
             break
+        if run["divide"] and run["processes"] and not _succeeded(base / f"{run['name']}-0.json"):
+            # A script that depends on its batch size fails with smaller batches before it is adapted too.
+            half = {**request["runs"][0], "name": f"{run['name']} half", "parts": run["processes"]}
+            _start(request, half, base)
     (base / "end.json").write_text(json.dumps({"isolated": isolated}), encoding="utf-8")
+
+
+def _start(request: dict[str, Any], run: dict[str, Any], base: Path) -> None:
+    """Fork the processes of a run, and wait for them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    children = {}
+    for rank in range(max(1, run["processes"])):
+        record = base / f"{run['name']}-{rank}.json"
+        child = os.fork()
+        if not child:
+            try:
+                _run(request, run, rank, port, record)
+            finally:
+                traceback.print_exc()
+                os._exit(1)
+        children[child] = record
+    _wait(children, request["seconds"])
 
 
 def _succeeded(record: Path) -> bool:

@@ -23,9 +23,9 @@ from smp_advisor.proving.comparison import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["Proof", "prove"]
+__all__ = ["Proof", "prove", "prove_all"]
 
 _STEPS = 24
 _SECONDS = 60.0
@@ -73,18 +73,32 @@ def prove(
     arguments: Sequence[str] = (),
     seconds: float = _SECONDS,
 ) -> Proof:
-    """Run both sources for a few steps on small data, and compare them.
+    """Run a script and its adaptation for a few steps on small data, and compare them; see `prove_all`."""
+    proofs = prove_all(original, {library: adapted}, script=script, root=root, arguments=arguments, seconds=seconds)
+    return proofs[library]
+
+
+def prove_all(
+    original: str,
+    adapted: Mapping[str, str],
+    *,
+    script: Path | None = None,
+    root: Path | None = None,
+    arguments: Sequence[str] = (),
+    seconds: float = _SECONDS,
+) -> dict[str, Proof]:
+    """Run a script and its adaptations for a few steps on small data, and compare them.
 
     The code of the user runs in child processes with limits on time, memory and processes, in a temporary folder and
     without a network. Data is cut to four batches per loader; shuffling and dropout are off in both runs.
 
     Parameters
     ----------
-    original, adapted
-        Sources of the script before and after its adaptation.
-    library
-        Target of the adaptation: ``smp-v1`` runs against a simulator with one and two microbatches, all others in two
-        processes with gloo.
+    original
+        Source of the script before its adaptation.
+    adapted
+        Its adaptations by library: ``smp-v1`` runs against a simulator with one and two microbatches, all others in
+        two processes with gloo.
     script
         Path of the script; the files next to it are copied.
     root
@@ -102,7 +116,7 @@ def prove(
     with tempfile.TemporaryDirectory(prefix="smp-proof-") as name:
         base = Path(name)
         folder, relative = _copy(script, root, base)
-        runs = _runs(original, adapted, library)
+        runs = _runs(original, adapted)
         request = {
             "folder": str(folder),
             "script": relative,
@@ -132,26 +146,21 @@ def prove(
         if not (base / "end.json").exists():
             raise end.error or ProfileError("The proof ended before its runs were made.")
         isolated = bool(json.loads((base / "end.json").read_text(encoding="utf-8"))["isolated"])
-        records = {run["name"]: _records(base, run) for run in runs}
-    return _judge(records, library, isolated=isolated, log=end.log)
+        halves = [{**runs[0], "name": f"{run['name']} half"} for run in runs]
+        records = {run["name"]: _records(base, run) for run in (*runs, *halves)}
+    return {library: _judge(records, library, isolated=isolated, log=end.log) for library in adapted}
 
 
-def _runs(original: str, adapted: str, library: str) -> list[dict[str, Any]]:
+def _runs(original: str, adapted: Mapping[str, str]) -> list[dict[str, Any]]:
     own_group = "init_process_group" in original
     plain = {"library": "", "microbatches": 1, "divide": False, "processes": int(own_group), "source": original}
     runs = [{**plain, "name": "original"}, {**plain, "name": "again"}]
-    new = {**plain, "library": library, "source": adapted}
-    if library == "smp-v1":
-        return [
-            *runs,
-            {**new, "name": "repeated", "processes": 0},
-            {**new, "name": "divided", "processes": 0, "microbatches": 2},
-        ]
-    return [
-        *runs,
-        {**new, "name": "repeated", "processes": 2},
-        {**new, "name": "divided", "processes": 2, "divide": True},
-    ]
+    for library, source in adapted.items():
+        steps = library == "smp-v1"
+        new = {**plain, "library": library, "source": source, "processes": 0 if steps else 2}
+        runs.append({**new, "name": f"{library} repeated"})
+        runs.append({**new, "name": f"{library} divided", "divide": True, "microbatches": 2 if steps else 1})
+    return runs
 
 
 def _copy(script: Path | None, root: Path | None, base: Path) -> tuple[Path, str]:
@@ -206,7 +215,12 @@ def _records(base: Path, run: dict[str, Any]) -> list[Record]:
 
 def _judge(records: dict[str, list[Record]], library: str, *, isolated: bool, log: tuple[str, ...]) -> Proof:
     original = records["original"][0]
-    notes = {note for run in records.values() for record in run for note in record.notes}
+    repeated, divided = records[f"{library} repeated"], records[f"{library} divided"]
+    notes = {note for record in (original, *repeated, *divided) for note in record.notes}
+    half = records[f"{library} divided half"][0]
+    if half.error and half.error != _ENDLESS:
+        notes.add("undivided")
+        divided = repeated
     stand_ins = tuple(sorted(n.removeprefix("stand-in: ") for n in notes if n.startswith("stand-in: ")))
     if original.error or not original.losses:
         failure = original.error or "it has no backward pass"
@@ -217,22 +231,14 @@ def _judge(records: dict[str, list[Record]], library: str, *, isolated: bool, lo
             not_compared=(), stand_ins=stand_ins,
         )  # fmt: skip
     differences: list[Difference] = []
-    for name, run in (("repeated", records["repeated"]), ("divided", records["divided"])):
+    for name, run in (("repeated", repeated), ("divided", divided)):
         error = next((record.error for record in run if record.error), "")
         if error:
             how = {"repeated": "with all data in each process", "divided": "with divided data"}[name]
             differences.append(Difference(what=f"The adapted script fails {how}: {error}."))
     if not differences:
         differences += _compare(records, library, notes)
-    not_compared = ["speed and memory", "shuffling and dropout, which are off"]
-    if "batch_norm" in notes:
-        not_compared.append("losses of divided batches, because batch normalization depends on the batch of a process")
-    if "undivided" in notes:
-        not_compared.append("losses of divided batches, because the batch size is odd")
-    if library in ("smp-v1", "smp-v2"):
-        not_compared.append("the library itself, which is replaced by a simulator")
-    if not isolated:
-        not_compared.append("connections of compiled code, which were not blocked")
+    not_compared = _not_compared(notes, library, isolated=isolated)
     compared = (
         f"{len(original.losses)} losses", f"{len(original.modes)} changes of mode",
         f"{len(original.saves)} saved files", f"{len(original.printed)} printed lines",
@@ -243,9 +249,22 @@ def _judge(records: dict[str, list[Record]], library: str, *, isolated: bool, lo
     )  # fmt: skip
 
 
+def _not_compared(notes: set[str], library: str, *, isolated: bool) -> list[str]:
+    not_compared = ["speed and memory", "shuffling and dropout, which are off", "small eps of Adam"]
+    if "batch_norm" in notes:
+        not_compared.append("losses of divided batches, because batch normalization depends on the batch of a process")
+    if "undivided" in notes:
+        not_compared.append("losses of divided batches, because the script does not run with a smaller batch size")
+    if library in ("smp-v1", "smp-v2"):
+        not_compared.append("the library itself, which is replaced by a simulator")
+    if not isolated:
+        not_compared.append("connections of compiled code, which were not blocked")
+    return not_compared
+
+
 def _compare(records: dict[str, list[Record]], library: str, notes: set[str]) -> list[Difference]:
     original, again = records["original"][0], records["again"][0]
-    repeated, divided = records["repeated"], records["divided"]
+    repeated, divided = records[f"{library} repeated"], records[f"{library} divided"]
     results = [compare_losses(original, repeated[:1]), compare_modes(original, repeated[0])]
     results += compare_saves(original, repeated[0], renamed=library == "smp-v1")
     if len(repeated) > 1 and any(save for record in repeated[1:] for save in record.saves):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.proving.observer import Observer
 
-__all__ = ["SEED", "make_deterministic", "make_small"]
+__all__ = ["SEED", "make_deterministic", "make_small", "stand_in_for_files"]
 
 SEED = 1234
 _BATCH = 8
@@ -49,7 +50,7 @@ class _Order(data.Sampler[int]):
         self.epoch = epoch
 
 
-def make_small(observer: Observer, *, divide: bool) -> None:
+def make_small(observer: Observer, *, divide: bool, parts: int = 1) -> None:
     """Replace the data loader by one with few, ordered samples.
 
     Parameters
@@ -59,6 +60,8 @@ def make_small(observer: Observer, *, divide: bool) -> None:
     divide
         Whether a sampler by rank gives each process its part of every batch. Otherwise all processes get all samples,
         so that each repeats the original run.
+    parts
+        Number by which all batch sizes are divided.
     """
     original: Any = data.DataLoader.__init__
 
@@ -83,7 +86,7 @@ def make_small(observer: Observer, *, divide: bool) -> None:
             )
             original(loader, dataset, **keywords, **options)
             return
-        size = min(batch_size, _BATCH, max(1, len(dataset)))
+        size = max(1, min(batch_size, _BATCH, max(1, len(dataset))) // parts)
         count = min(len(dataset), size * _BATCHES) // size * size
         small = _Small(dataset, range(count))
         start, step = 0, 1
@@ -106,6 +109,21 @@ def make_small(observer: Observer, *, divide: bool) -> None:
         return itertools.islice(iterate(loader), _BATCHES)
 
     replace(data.DataLoader, __iter__=limited)
+
+
+def stand_in_for_files(observer: Observer) -> None:
+    """Random tokens instead of a memory-mapped data file that is not there."""
+    import numpy as np
+
+    original: Any = np.memmap
+
+    def memmap(path: Any, dtype: Any = np.uint8, mode: str = "r+", **options: Any) -> Any:
+        if mode == "r" and isinstance(path, str | Path) and not Path(path).exists():
+            observer.notes.add(f"stand-in: data file {Path(path).name}")
+            return np.random.default_rng(SEED).integers(0, 64, 4096).astype(dtype)
+        return original(path, dtype=dtype, mode=mode, **options)
+
+    replace(np, memmap=memmap)
 
 
 def make_deterministic() -> None:
@@ -137,6 +155,8 @@ def make_deterministic() -> None:
         return attention(*arguments[:4], **keywords)
 
     replace(functional, scaled_dot_product_attention=without_dropout)
+    for optimizer in (torch.optim.Adam, torch.optim.AdamW):
+        _raise_eps(optimizer)
     create = torch.nn.RNNBase.__init__
 
     def create_without_dropout(module: torch.nn.RNNBase, *arguments: Any, **keywords: Any) -> None:
@@ -144,3 +164,15 @@ def make_deterministic() -> None:
         module.dropout = 0.0
 
     replace(torch.nn.RNNBase, __init__=create_without_dropout)
+
+
+def _raise_eps(optimizer: type[torch.optim.Optimizer]) -> None:
+    """Raise Adam's eps: with a small one, the rounding of gradients near zero decides the direction of an update."""
+    create: Any = optimizer.__init__
+
+    def with_large_eps(self: Any, params: Any, *arguments: Any, **keywords: Any) -> None:
+        if len(arguments) > 3:
+            keywords["weight_decay"] = arguments[3]
+        create(self, params, *arguments[:2], **{**keywords, "eps": 0.01})
+
+    replace(optimizer, __init__=with_large_eps)

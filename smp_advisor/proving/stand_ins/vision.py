@@ -14,6 +14,11 @@ __all__ = ["modules"]
 
 _SHAPES = {"MNIST": (1, 28, 28, 10), "CIFAR100": (3, 32, 32, 100), "CIFAR": (3, 32, 32, 10), "SVHN": (3, 32, 32, 10)}
 _SAMPLES = 64
+_MODELS = (
+    "alexnet", "densenet121", "efficientnet_b0", "mobilenet_v2", "resnet18", "resnet34", "resnet50", "resnet101",
+    "squeezenet1_0", "vgg11", "vgg16", "vgg19", "vit_b_16",
+)  # fmt: skip
+"""Names that scripts look up in the module's dictionary; all others are found as attributes."""
 
 
 class _Images(torch.utils.data.Dataset[Any]):
@@ -28,18 +33,22 @@ class _Images(torch.utils.data.Dataset[Any]):
         self.transform = transform or (callables[0] if callables else None)
         self.target_transform = target_transform
         generator = torch.Generator().manual_seed(1 + int(bool(options.get("train", True))))
-        shape = (_SAMPLES, self.channels, self.height, self.width)
-        self.data = torch.rand(shape, generator=generator)
-        self.targets = torch.randint(0, self.labels, (_SAMPLES,), generator=generator).tolist()
+        gray = self.channels == 1
+        shape = (_SAMPLES, self.height, self.width) if gray else (_SAMPLES, self.channels, self.height, self.width)
+        self.data = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        labels = torch.randint(0, self.labels, (_SAMPLES,), generator=generator)
+        # torchvision keeps the labels of MNIST as a tensor, and those of CIFAR as a list.
+        self.targets = labels if gray else labels.tolist()
         self.classes = [str(number) for number in range(self.labels)]
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
-        self.imgs = self.samples = [(f"{n}.png", label) for n, label in enumerate(self.targets)]
+        self.imgs = self.samples = [(f"{n}.png", label) for n, label in enumerate(labels.tolist())]
 
     def __len__(self) -> int:
         return _SAMPLES
 
     def __getitem__(self, index: int) -> Any:
-        image, label = self.data[index], self.targets[index]
+        image, label = self.data[index].float() / 255, int(self.targets[index])
+        image = image[None] if self.channels == 1 else image
         if self.transform is not None:
             image = self.transform(image)
         return image, label if self.target_transform is None else self.target_transform(label)
@@ -143,7 +152,7 @@ def modules() -> dict[str, types.ModuleType]:
         "torchvision.datasets": _lazy("torchvision.datasets", _dataset),
         "torchvision.transforms": _lazy("torchvision.transforms", lambda name: _TRANSFORMS.get(name, _Identity)),
         "torchvision.transforms.v2": _lazy("torchvision.transforms.v2", lambda name: _TRANSFORMS.get(name, _Identity)),
-        "torchvision.models": _lazy("torchvision.models", lambda _: _network),
+        "torchvision.models": _lazy("torchvision.models", lambda _: _network, **dict.fromkeys(_MODELS, _network)),
         "torchvision.utils": _lazy("torchvision.utils", lambda _: lambda *a, **__: a[0] if a else None, **functions),
     }
     root: Any = types.ModuleType("torchvision")

@@ -56,6 +56,19 @@ class Edits:
         """Insert statements after another, and after those inserted there earlier."""
         self._after.setdefault(statement, []).extend(new)
 
+    def inserted_names(self) -> set[str]:
+        """Names that the inserted statements assign."""
+        return {
+            target.target.value
+            for new in (*self._before.values(), *self._after.values())
+            for statement in new
+            if isinstance(statement, cst.SimpleStatementLine)
+            for small in statement.body
+            if isinstance(small, cst.Assign)
+            for target in small.targets
+            if isinstance(target.target, cst.Name)
+        }
+
     def apply(self, module: cst.Module) -> cst.Module:
         """The module with all edits applied."""
         return module.visit(_Transformer(self)) if self else module

@@ -26,7 +26,7 @@ __all__ = ["replicate_models", "shard_models", "shard_models_by_tensor"]
 def replicate_models(draft: Draft) -> None:
     """Wrap each model with ``DistributedDataParallel``, and reach its own attributes through ``.module``."""
     unwrap(draft, REPLICATING, attribute=True)
-    constructions = find_constructions(draft)
+    constructions = _constructions(draft)
     uses = [use for construction in constructions for use in uses_of_model(draft, construction)]
     bypassing = next((use for use in uses if use.runs_layers and use.trains), None)
     if bypassing is not None:
@@ -50,7 +50,7 @@ def replicate_models(draft: Draft) -> None:
 def shard_models(draft: Draft) -> None:  # noqa: C901 - a list of cases
     """Wrap each model with ``FullyShardedDataParallel``."""
     unwrap(draft, REPLICATING, attribute=True)
-    constructions = find_constructions(draft)
+    constructions = _constructions(draft)
     for construction in constructions:
         use = next((use for use in uses_of_model(draft, construction) if use.runs_layers), None)
         if use is not None:
@@ -95,7 +95,7 @@ def shard_models(draft: Draft) -> None:  # noqa: C901 - a list of cases
 def shard_models_by_tensor(draft: Draft) -> None:
     """Shard each model with ``fully_shard``, its repeated layers first."""
     unwrap(draft, REPLICATING, attribute=True)
-    constructions = find_constructions(draft)
+    constructions = _constructions(draft)
     uses = {c.statement: [use for use in uses_of_model(draft, c) if use.runs_layers] for c in constructions}
     for use in (use for many in uses.values() for use in many):
         if not use.is_method:
@@ -123,6 +123,18 @@ def shard_models_by_tensor(draft: Draft) -> None:
     if constructions:
         names = ["fully_shard", *(["register_fsdp_forward_method"] if registered else [])]
         add_names(draft, "torch.distributed.fsdp", names)
+
+
+def _constructions(draft: Draft) -> list[Construction]:
+    """Constructions of the models; the script is left unchanged if one is in another file."""
+    before = len(draft.todo)
+    constructions = find_constructions(draft)
+    if len(draft.todo) > before:
+        draft.abandon(
+            f"{draft.todo[before]} If it is in another file, adapt the loop in the file that creates the model: the"
+            " processes have to start before the model is created."
+        )
+    return constructions
 
 
 def _wrap(draft: Draft, edits: Edits, constructions: list[Construction], text: Callable[[Construction], str]) -> None:

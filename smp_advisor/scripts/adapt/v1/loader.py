@@ -163,6 +163,10 @@ class _Arguments:
         else:
             self._args[index] = self._args[index].with_changes(value=expression(text))
 
+    def without_mapping(self) -> list[str]:
+        """Source of the arguments without the ``**`` argument."""
+        return [text_of(a.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip() for a in self._args if not a.star]
+
     def call(self, survey: Survey, module: cst.Module) -> cst.Call:
         if len(self._args) == len(self._call.args) and all(
             isinstance(arg.comma, cst.Comma) or number == len(self._args) - 1 for number, arg in enumerate(self._args)
@@ -213,6 +217,7 @@ def _add_sampler(
         fresh = survey.free_name(
             stem.replace("loader", "dataset") if "loader" in stem else "dataset", "sampled_dataset"
         )
+        fresh = _unused(edits, fresh)
         lines.append(f"{fresh} = {text}")
         text = fresh
         new.set("dataset", fresh)
@@ -227,7 +232,7 @@ def _add_sampler(
         new.set("sampler", call_text("DistributedSampler", arguments, width=88))
         return
     preferred = stem.replace("dataloader", "sampler").replace("loader", "sampler") if "loader" in stem else "sampler"
-    sampler = survey.free_name(preferred, f"{preferred}_by_rank")
+    sampler = _unused(edits, survey.free_name(preferred, f"{preferred}_by_rank"))
     lines.append(f"{sampler} = " + call_text("DistributedSampler", arguments, width=88, before=f"{sampler} = "))
     edits.insert_before(statement, statements("\n".join(lines)))
     new.set("sampler", sampler)
@@ -268,25 +273,47 @@ def _add_mapped_sampler(
     name = new.mapping
     dataset = keyword(call, "dataset") or positional(call, 0)
     statement = draft.survey.statement(call)
-    if dataset is None or dotted(dataset.value) is None or statement is None:
+    if dataset is None or statement is None:
         draft.add_todo(
             f"`{draft.excerpt(call)}`: pass drop_last=True and a DistributedSampler for shard {shards.rank} of"
             f" {shards.size}."
         )
         return
+    text = text_of(dataset.value)
+    if dotted(dataset.value) is None:
+        if not isinstance(statement, cst.SimpleStatementLine) or not _runs_once(draft.survey, call, statement):
+            draft.add_todo(
+                f"`{draft.excerpt(call)}`: create the dataset before the loader, and pass drop_last=True and a"
+                f" DistributedSampler for shard {shards.rank} of {shards.size}."
+            )
+            return
+        fresh = draft.survey.free_name("dataset", "sampled_dataset")
+        fresh = _unused(edits, fresh)
+        edits.insert_before(statement, statements(f"{fresh} = {text}"))
+        new.set("dataset", fresh)
+        text = fresh
     drop = shards.drop_all or not held_out
+    shuffle = new.remove("shuffle")
     sampler = [
-        text_of(dataset.value),
+        text,
         f"num_replicas={shards.size}",
         f"rank={shards.rank}",
-        f'shuffle={name}.get("shuffle", False)',
+        f"shuffle={shuffle}" if shuffle is not None else f'shuffle={name}.get("shuffle", False)',
         *(["drop_last=True"] if drop else []),
     ]
-    own = [text_of(a.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip() for a in call.args if not a.star]
-    last = '"drop_last": True' if drop else ""
-    changed = ", ".join(['"shuffle": False', *([last] if last else [])])
-    texts = [*own, f"sampler={call_text('DistributedSampler', sampler, width=84)}", f"**{{**{name}, {changed}}}"]
+    changed = [*(['"shuffle": False'] if shuffle is None else []), *(['"drop_last": True'] if drop else [])]
+    mapping = f"**{{**{name}, {', '.join(changed)}}}" if changed else f"**{name}"
+    texts = [*new.without_mapping(), f"sampler={call_text('DistributedSampler', sampler, width=84)}", mapping]
     edits.replace(call, expression(call_text(text_of(call.func), texts, width=88)))
+
+
+def _unused(edits: Edits, name: str) -> str:
+    """A name that no inserted statement assigns."""
+    taken = edits.inserted_names()
+    number = 2
+    while f"{name}_{number}" in taken:
+        number += 1
+    return f"{name}_{number}" if name in taken else name
 
 
 def _is_streamed(survey: Survey, call: cst.Call, new: _Arguments) -> bool:
