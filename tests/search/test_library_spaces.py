@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.costs.evaluate import estimate_many
+from smp_advisor.costs.evaluate import estimate, estimate_many, memory_columns, seconds_columns
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.groups import global_batch_size
@@ -60,6 +60,22 @@ def test_every_plan_is_valid_and_its_columns_are_its_own(library, model, precisi
         if name == "shard_degree":  # 0 stands for the whole group
             continue
         np.testing.assert_array_equal(getattr(rows, name), getattr(back, name), err_msg=name)
+
+
+@pytest.mark.parametrize(("library", "model", "precision"), CASES)
+def test_numbers_and_columns_have_the_same_costs(library, model, precision) -> None:
+    """One formula computes one plan from numbers and all plans from columns, in any order of the plans."""
+    job = Job(sequence_length=256, precision=precision, max_tokens_per_step=100_000)
+    space = enumerate_plans(model, NODES, job, library=library)
+    rows = np.random.default_rng(0).permutation(len(space))[:200]
+    layout = space.layout.take(rows)
+    memory, seconds = memory_columns(model, NODES, job, layout), seconds_columns(model, NODES, job, layout)
+    for position in range(0, len(rows), 5):
+        value = estimate(model, NODES, job, space.plan(int(rows[position])))
+        assert value.needed_gib * 2**30 == pytest.approx(float(memory.needed_bytes[position]), rel=1e-12)
+        assert value.memory.peak.total_gib * 2**30 == pytest.approx(float(memory.peak_bytes[position]), rel=1e-12)
+        for name, column in seconds.items():
+            assert getattr(value.time, name) == pytest.approx(float(column[position]), rel=1e-9, abs=1e-12), name
 
 
 @pytest.mark.parametrize(("library", "model", "precision"), CASES)
