@@ -14,12 +14,13 @@ from smp_advisor.calibration.log import Log, MemoryClass, Sample, Unit
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["formats_table", "read_text"]
+__all__ = ["ENTIRE_RUN", "formats_table", "read_text"]
 
-_MAX_LINE = 4000
+_MAX_LINE = 1500
 """Characters of a line that are read. Lines of measured steps are far shorter."""
 _MAX_SAMPLES = 200_000
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
+ENTIRE_RUN = "The step time is that of the entire run, including start-up, data loading, saves and evaluation."
 _LEAST_ELAPSED = 10
 """Fewest seconds between two readings of a progress bar, which shows full seconds."""
 
@@ -84,12 +85,12 @@ def _read(entry: _Format, lines: list[str]) -> Log:
         if match is None:
             continue
         groups = {name: value for name, value in match.groupdict().items() if value}
-        step = int(groups.pop("step"))
+        step = int(groups.pop("step")) if "step" in groups else None
         if entry.batch is not None and (batch := entry.batch.search(line)):
             groups["batch"] = batch["batch"]
         if "batch" in groups:
             batches.add(int(groups.pop("batch")))
-        if "elapsed" in groups:
+        if "elapsed" in groups and step is not None:
             elapsed.append((step, _clock(groups["elapsed"])))
         elif groups:
             name, value = next(iter(groups.items()))
@@ -97,7 +98,8 @@ def _read(entry: _Format, lines: list[str]) -> Log:
             if number is None:
                 continue
             unit = _unit(name)
-            samples.append(Sample(step, number / 1000 if name == "milliseconds" else number))
+            scale = {"milliseconds": number / 1000, "run_steps_per_second": 1 / number}
+            samples.append(Sample(step, scale.get(name, number)))
         if len(samples) >= _MAX_SAMPLES:
             break
     if elapsed:
@@ -108,11 +110,16 @@ def _read(entry: _Format, lines: list[str]) -> Log:
         samples=tuple(samples),
         peak_gib=_peaks(entry, lines) if samples else {},
         global_batch_size=batches.pop() if len(batches) == 1 else None,
-        notes=("The global batch changes during the run.",) if len(batches) > 1 else (),
+        notes=(
+            *(("The global batch changes during the run.",) if len(batches) > 1 else ()),
+            *((ENTIRE_RUN,) if unit == "run_seconds" else ()),
+        ),
     )
 
 
 def _unit(name: str) -> Unit:
+    if name == "run_steps_per_second":
+        return "run_seconds"
     return next((unit for unit in get_args(Unit) if unit == name), "seconds")
 
 

@@ -66,7 +66,12 @@ _TRAINER = """\
 Total Peak Memory consumed during the train (max): 20480
 """
 
+_TRAINER_END = (
+    "{'train_runtime': 2457.0749, 'train_samples_per_second': 1.058, 'train_steps_per_second': 0.125, 'epoch': 2.0}"
+)
+
 LOGS = (
+    Excerpt("Hugging Face Trainer, last line", _TRAINER_END, "run_seconds", [8.0], {}),
     Excerpt("exported script", exported([9.0, 1.5]), "seconds", [9.0, 1.5], {"allocated": 21.5, "reserved": 24.0}),
     Excerpt(
         "exported script of an earlier version",
