@@ -14,7 +14,7 @@ from smp_advisor.costs.constants import constants
 from .judge import judge
 from .quick import quick_lines
 from .sites import Linear, fit
-from .spreads import spread_table
+from .spreads import kind_correlation, spread_table
 from .table import TableError, read_table
 from .timed import Timed
 from .write import write_constants, write_draws, write_intervals
@@ -61,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not chosen.keep:
             write_constants(point.values)
         write_draws(list(point.values), point.solve(point.fitted).covariance)
-        write_intervals(spread_table(point.runs_left_out()))
+        runs = point.runs_left_out()
+        fitted = runs.take(point.fitted)
+        write_intervals(spread_table(runs), kind_correlation(fitted, rows.sites[point.fitted]))
     return 0
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["ANY", "Runs", "Spread", "coverage", "spread_table"]
+__all__ = ["ANY", "Runs", "Spread", "coverage", "kind_correlation", "spread_table"]
 
 ANY = "any"
 _LEVEL = 0.95
@@ -23,6 +23,7 @@ _POOLED_ROWS = 8.0
 """Rows by which the scale of all kinds counts in that of one."""
 _SHARES = (0.5, 0.85)
 """Limits of the share of the variance that lies between sources: runs of few sources do not determine it."""
+_FAR_OUT = 0.3
 _OFFLOADED = "offloaded"
 """Kinds of plan whose errors are not those of other kinds."""
 _LEAST_SPREAD = 0.03
@@ -166,6 +167,20 @@ def _deviation(absolute: list[float], weights: list[float]) -> float:
     order = np.argsort(values)
     share = (np.cumsum(shares[order]) - shares[order] / 2) / shares.sum()
     return float(np.interp(0.8, share, values[order])) / 1.2816
+
+
+def kind_correlation(runs: Runs, sites: NDArray[np.str_]) -> float:
+    """Correlation of the mean errors of two kinds of plan at one site, without means that are far out."""
+    products = squares = 0.0
+    for site in np.unique(sites):
+        kinds = np.unique(runs.kinds[sites == site])
+        means = [float(runs.errors[(sites == site) & (runs.kinds == kind)].mean()) for kind in kinds]
+        usual = [mean for mean in means if abs(mean) <= _FAR_OUT]
+        for index, first in enumerate(usual):
+            for second in usual[:index]:
+                products += first * second
+                squares += (first**2 + second**2) / 2
+    return min(max(products / squares if squares else 0.0, 0.0), 1.0)
 
 
 def coverage(runs: Runs) -> NDArray[np.bool_]:

@@ -67,13 +67,14 @@ def write_draws(fitted: Sequence[str], covariance: NDArray[np.float64]) -> None:
     _path("draws.csv").write_text("\n".join(lines) + "\n", "utf-8")
 
 
-def write_intervals(groups: Mapping[str, Mapping[str, Spread]]) -> None:
+def write_intervals(groups: Mapping[str, Mapping[str, Spread]], correlation: float) -> None:
     """Write the intervals of the step time by group of stacks and kind of plan."""
     lines = [
         "# Logarithms of measured over predicted step time of published runs whose entire source was left out of the",
         "# fit: 2.5 % and 97.5 % quantiles, and one standard deviation between sources and between runs of a source.",
         "# `tuned` are stacks whose element-wise operations share kernels. Written by benchmarks/calibrate.py.",
         f'date = "{datetime.now(UTC).date().isoformat()}"',
+        f"kind_correlation = {correlation:.2f} # of a source's errors of plans of two kinds",
         "",
     ]
     for group, kinds in groups.items():

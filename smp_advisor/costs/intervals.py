@@ -7,7 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,14 +46,22 @@ class _Entry:
 
 
 @cache
+def _data() -> dict[str, Any]:
+    return tomllib.loads(resources.files("smp_advisor.costs").joinpath("data/intervals.toml").read_text("utf-8"))
+
+
+def kind_correlation() -> float:
+    """Correlation of a source's errors of plans of two kinds. Errors of one kind are nearly equal."""
+    return float(_data()["kind_correlation"])
+
+
+@cache
 def _table() -> dict[str, dict[str, _Entry]]:
     """Entries by group of stacks and kind of plan."""
-    text = resources.files("smp_advisor.costs").joinpath("data/intervals.toml").read_text("utf-8")
-    table = tomllib.loads(text)
     names = tuple(_Entry.__dataclass_fields__)
     return {
         group: {kind: _Entry(**{name: float(entry[name]) for name in names}) for kind, entry in kinds.items()}
-        for group, kinds in table.items()
+        for group, kinds in _data().items()
         if isinstance(kinds, dict)
     }
 

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from smp_advisor import Cluster, Job, Model, Plan
+from smp_advisor.costs import step_time_draws
 from smp_advisor.costs.constants import constants, overriding
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.intervals import step_time_factors
@@ -43,6 +45,30 @@ def test_spreads_and_intervals_belong_together(kind, stack):
     assert total > 0.02
     # The interval is not narrower than what the spreads of a normal error reach on either side together.
     assert np.log(high / low) > 2 * total
+
+
+def test_errors_of_plans_of_one_kind_are_correlated_and_those_of_a_plan_are_its_interval():
+    model, cluster, job = Model.from_parameters(1e9), Cluster("ml.p4d.24xlarge", 2), Job(precision="bf16")
+    plans = [
+        *(Plan(library="fsdp", batch_size=batch) for batch in (2, 4)),
+        *(Plan(library="ddp", batch_size=batch) for batch in (2, 4)),
+    ]
+    draws = step_time_draws(model, cluster, job, plans)
+    assert draws.shape == (64, 4)
+    assert (draws == step_time_draws(model, cluster, job, plans)).all()
+    logarithms = np.log(draws)
+    same, other = np.corrcoef(logarithms.T)[0, 1], np.corrcoef(logarithms.T)[0, 2]
+    assert same > other
+    assert same > 0.5
+    for column, plan in enumerate(plans):
+        low, high = estimate(model, cluster, job, plan).step_seconds_range
+        assert low < np.median(draws[:, column]) < high
+        assert np.mean((draws[:, column] > low) & (draws[:, column] < high)) > 0.75
+
+
+def test_draws_are_of_a_bounded_number_of_plans():
+    with pytest.raises(ValueError, match="at most 10,000 plans"):
+        step_time_draws(*row_30b()[:3], [row_30b()[3]] * 10_001)
 
 
 def test_users_code_has_an_interval_no_narrower_than_tuned_stacks():
