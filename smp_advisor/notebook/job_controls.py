@@ -38,8 +38,8 @@ def stacks_for(advice: Advice) -> list[str]:
     """Kinds of code that the library's framework can run, the exported script first."""
     of_framework = get_library(advice.plan.library).stack
     tensorflow = of_framework == "tensorflow"
-    others = [name for name in stacks() if (name == "tensorflow") == tensorflow]
-    return [AUTO, *others]
+    names = [name for name in stacks() if (name == "tensorflow") == tensorflow]
+    return [AUTO, *names]
 
 
 def stack_text(name: str, library: str) -> str:
