@@ -219,10 +219,12 @@ def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan
     return [estimate(model, cluster, job, plan) for plan in plans]
 
 
+_CATEGORY_BYTES = tuple((category, category.removesuffix("_gib")) for category in CATEGORIES)
+
+
 def _memory(model: Model, degree: int, kinds: list[tuple[Stage, dict[str, Floats]]]) -> Memory:
     by_kind = {
-        stage.kind: {category: float(by[category.removesuffix("_gib")]) / GIB for category in CATEGORIES}
-        for stage, by in kinds
+        stage.kind: {category: float(by[name]) / GIB for category, name in _CATEGORY_BYTES} for stage, by in kinds
     }
     return Memory(
         stages=tuple(

@@ -212,15 +212,15 @@ class Layout:
         unknown = sorted(set(columns) - set(COLUMNS))
         if unknown:
             raise ValueError(f"a layout has no column {unknown[0]!r}")
-        values: dict[str, Any] = _defaults() | columns
         if rows is None:
-            values = {name: bool(value) if name in _BOOLEAN else int(value) for name, value in values.items()}
-        else:
-            values = {
-                name: np.broadcast_to(np.asarray(value, dtype=np.bool_ if name in _BOOLEAN else np.int64), rows)
-                for name, value in values.items()
-            }
-        return cls(state_bytes=state_bytes, stack=stack, **values)
+            numbers: dict[str, Any] = dict(columns)
+            numbers = {name: bool(value) if name in _BOOLEAN else int(value) for name, value in numbers.items()}
+            return cls(state_bytes=state_bytes, stack=stack, **(_defaults() | numbers))
+        arrays: dict[str, Any] = {
+            name: np.broadcast_to(np.asarray(value, dtype=np.bool_ if name in _BOOLEAN else np.int64), rows)
+            for name, value in (_defaults() | columns).items()
+        }
+        return cls(state_bytes=state_bytes, stack=stack, **arrays)
 
 
 def _number_if_uniform(column: NDArray[Any]) -> Any:
@@ -254,4 +254,4 @@ def _defaults() -> dict[str, int | bool]:
         "max_live_parameters": default_of("sdp_max_live_parameters"),
         "reduce_bucket_elements": default_of("sdp_reduce_bucket_size"),
     }
-    return {name: special.get(name, int(name in ones)) for name in COLUMNS}
+    return {name: False if name in _BOOLEAN else special.get(name, int(name in ones)) for name in COLUMNS}
