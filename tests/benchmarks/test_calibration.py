@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.accuracy_rows import calibration
 from benchmarks.accuracy_rows.judge import judge
 from benchmarks.accuracy_rows.sites import Linear, fit
-from benchmarks.accuracy_rows.spreads import Runs, spread_table
+from benchmarks.accuracy_rows.spreads import Runs, kind_correlation, spread_table
 from benchmarks.accuracy_rows.table import Table
 from benchmarks.accuracy_rows.timed import Timed
 from smp_advisor.costs.constants import constants, overriding
@@ -115,6 +115,15 @@ def test_a_source_with_one_error_for_all_runs_has_its_spread_between_sources():
     entry = table_of(errors, sources)["any"]
     assert entry.run_spread < 0.5 * entry.source_spread
     assert entry.source_spread > 0.15
+
+
+def test_kinds_of_plan_with_the_same_error_at_every_source_are_correlated():
+    sites, kinds = np.repeat(["a", "b", "c", "d"], 4), np.tile(["x", "x", "y", "y"], 4)
+    shared = np.repeat([-0.2, 0.1, 0.2, -0.1], 4)
+    opposite = shared * np.where(kinds == "x", 1, -1)
+    same = np.full(16, "tuned")
+    assert kind_correlation(Runs(shared, same, kinds, sites), sites) == pytest.approx(1)
+    assert kind_correlation(Runs(opposite, same, kinds, sites), sites) == 0
 
 
 def test_keeping_the_constants_writes_none(tmp_path, capsys):
