@@ -1,10 +1,12 @@
 """Break working scripts, one documented rule at a time, and count the defects that the checker finds.
 
-    python benchmarks/mutations.py [FOLDER_OR_FILES...] [--json FILE] [--details]
+    python benchmarks/mutations.py [FOLDER_OR_FILES...] [--styles] [--combined] [--json FILE] [--details]
 
 Without arguments it mutates the scripts in `benchmarks/scripts`. All files of a folder are read, including modules that
-a script imports from it, and all are mutated. A mutation is caught if the checker has more findings of some id than
-before. The exit status is 1 if fewer than 95 % are caught.
+a script imports from it, and all are mutated. A mutation is caught if the checker has more findings than before of the
+check for this rule, which `mutation_operators/expected.toml` names. `--styles` writes each script in twelve ways,
+before and after the mutation. `--combined` breaks two rules at once and requires a report of both. The exit status is 1 if fewer
+than 97 % are caught.
 """
 
 from __future__ import annotations
@@ -16,17 +18,41 @@ import json
 import shutil
 import sys
 import tempfile
+import tomllib
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from mutation_operators import OPERATORS, Operator, Script  # noqa: E402
+from mutation_styles import STYLES, plain  # noqa: E402
 
 from smp_advisor.errors import AdvisorError  # noqa: E402
 from smp_advisor.scripts import check_script  # noqa: E402
 
-SHARE = 0.95
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SHARE = 0.97
+_REPLACING = (
+    "no_step_decorator",
+    "deepspeed",
+    "names_of_version_1",
+    "replicated_instead",
+    "not_sharded",
+    "no_sampler",
+)
+"""Operators that remove the library's call itself, so that other rules no longer apply."""
+_PREREQUISITES = {"SMP101", "SMP102", "SMP103", "SMP105", "SMP108", "SMP301", "SMP303"}
+"""Checks of missing calls. SMP002 lists all missing calls, where one of them hides the place of another."""
+_TABLES = tomllib.loads((Path(__file__).parent / "mutation_operators" / "expected.toml").read_text("utf-8"))
+EXPECTED = {
+    f"{library}.{name}": {ids} if isinstance(ids, str) else set(ids)
+    for library, table in _TABLES.items()
+    for name, ids in table.items()
+}
+"""Ids of the checks for each operator; one of them must report the mutation."""
 SITES = 4
 """Maximum number of places per operator and file."""
 
@@ -35,6 +61,9 @@ _LIBRARIES = {
     "tensorflow": "smdistributed.modelparallel.tensorflow",
     "v2": "torch.sagemaker",
     "compiler": "torch_xla",
+    "fsdp": "torch.distributed.fsdp",
+    "ddp": "torch.nn.parallel",
+    "accelerate": "accelerate",
 }
 _CHECKED_AS = {"torch": "smp-v1", "tensorflow": "smp-v1", "v2": "smp-v2", "compiler": "training-compiler"}
 
@@ -62,7 +91,7 @@ def different(paths: list[Path]) -> list[Path]:
 
 def findings(path: Path, operator: Operator | None, kind: str) -> Counter[str]:
     plan = dict(operator.plan) if operator is not None and operator.plan else None
-    report = check_script(path, plan, library=_CHECKED_AS[kind])
+    report = check_script(path, plan, library=_CHECKED_AS.get(kind))
     return Counter(finding.id for finding in report if finding.severity in ("error", "warning"))
 
 
@@ -90,7 +119,9 @@ def _imports(text: str) -> set[str]:
     return names
 
 
-def run(path: Path, operators: list[Operator]) -> list[dict[str, object]]:
+def run(
+    path: Path, operators: list[Operator], style: Callable[[str], str] = plain, *, combined: bool = False
+) -> list[dict[str, object]]:
     """Every mutation of one file, with the checker's new findings."""
     text = path.read_text()
     kind = kind_of(text)
@@ -107,35 +138,58 @@ def run(path: Path, operators: list[Operator]) -> list[dict[str, object]]:
             work / root.name for root in roots(siblings, kind) if _uses(siblings, root, path)
         }
         checked.add(work / path.name)
-        for operator in operators:
-            if operator.library != kind or operator.needs not in text:
-                continue
-            for number, mutated in enumerate(operator.apply(Script(text))):
-                if number == SITES:
-                    break
-                if not _parses(mutated):
-                    continue  # the operator does not fit this script's layout
-                new = Counter[str]()
-                for root in checked:
-                    before = unchanged.get((root, str(operator.plan)))
-                    if before is None:
-                        before = unchanged[root, str(operator.plan)] = findings(root, operator, kind)
-                    (work / path.name).write_text(mutated)
-                    new += findings(root, operator, kind) - before
-                    (work / path.name).write_text(text)
-                results.append(
-                    {
-                        "operator": operator.name,
-                        "rule": operator.rule,
-                        "page": operator.page,
-                        "script": str(path),
-                        "site": number,
-                        "caught": bool(new),
-                        "new": sorted(new),
-                        "changed": _changed(text, mutated),
-                    }
-                )
+        (work / path.name).write_text(style(text))
+        for operator, number, mutated, expected in _mutations(text, kind, operators, combined=combined):
+            new = Counter[str]()
+            for root in checked:
+                before = unchanged.get((root, str(operator.plan)))
+                if before is None:
+                    before = unchanged[root, str(operator.plan)] = findings(root, operator, kind)
+                (work / path.name).write_text(style(mutated))
+                new += findings(root, operator, kind) - before
+                (work / path.name).write_text(style(text))
+            results.append(
+                {
+                    "operator": operator.name,
+                    "rule": operator.rule,
+                    "page": operator.page,
+                    "script": str(path),
+                    "style": style.__name__,
+                    "site": number,
+                    "caught": all(ids & set(new) for ids in expected),
+                    "expected": [sorted(ids) for ids in expected],
+                    "new": sorted(new),
+                    "changed": _changed(text, mutated),
+                }
+            )
     return results
+
+
+def _mutations(
+    text: str, kind: str, operators: list[Operator], *, combined: bool
+) -> Iterator[tuple[Operator, int, str, list[set[str]]]]:
+    """Every mutated text, with the ids to report; with `combined`, each operator's first place with the next one's."""
+    mine = [operator for operator in operators if operator.library == kind and operator.needs in text]
+    for position, operator in enumerate(mine):
+        for number, mutated in enumerate(operator.apply(Script(text))):
+            if number == (1 if combined else SITES):
+                break
+            if not _parses(mutated):
+                continue  # the operator does not fit this script's layout
+            if not combined:
+                yield operator, number, mutated, [EXPECTED[operator.name]]
+                continue
+            for second in mine[position + 1 :]:
+                both = next(iter(second.apply(Script(mutated))), None) if second.plan == operator.plan else None
+                first = EXPECTED[operator.name]
+                apart = not first & EXPECTED[second.name] and not second.name.endswith(_REPLACING)
+                if both is not None and _parses(both) and apart and not operator.name.endswith(_REPLACING):
+                    yield operator, number, both, [_or_listed(first), _or_listed(EXPECTED[second.name])]
+                    break
+
+
+def _or_listed(ids: set[str]) -> set[str]:
+    return ids | {"SMP002"} if ids & _PREREQUISITES else ids
 
 
 def _parses(text: str) -> bool:
@@ -173,7 +227,7 @@ def unmutated(paths: list[Path]) -> list[dict[str, object]]:
         if kind is None:
             continue
         try:
-            report = check_script(path, library=_CHECKED_AS[kind])
+            report = check_script(path, library=_CHECKED_AS.get(kind))
         except AdvisorError as error:
             errors.append({"script": str(path), "id": "unreadable", "line": 0, "text": "", "message": str(error)})
             continue
@@ -184,21 +238,8 @@ def unmutated(paths: list[Path]) -> list[dict[str, object]]:
     return errors
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("paths", nargs="*", type=Path, default=[Path(__file__).parent / "scripts"])
-    parser.add_argument("--json", type=Path, help="write every mutation and finding to this file")
-    parser.add_argument("--details", action="store_true", help="list missed mutations")
-    args = parser.parse_args()
-
-    paths = different(scripts_in(args.paths))
-    results = []
-    for path in paths:
-        results += run(path, OPERATORS)
-        if args.details:
-            print(f"{len(results):6} mutations up to {path}", file=sys.stderr, flush=True)
-    errors = unmutated(paths)
-
+def _print_shares(results: list[dict[str, object]], files: int, *, details: bool) -> float:
+    """Print the share of each operator, and return that of all."""
     applied: dict[str, list[bool]] = defaultdict(list)
     for result in results:
         applied[str(result["operator"])].append(bool(result["caught"]))
@@ -210,11 +251,34 @@ def main() -> int:
         print(f"{operator.name:{width}}  {result_text}")
     caught, total = sum(bool(r["caught"]) for r in results), len(results)
     share = caught / total if total else 0.0
-    print(f"\n{caught} of {total} mutations caught ({share:.1%}), {len(paths)} files")
-    if args.details:
+    print(f"\n{caught} of {total} mutations caught ({share:.1%}), {files} files")
+    if details:
         for result in results:
             if not result["caught"]:
-                print(f"missed {result['operator']}: {result['script']}: {result['changed']}")
+                place = f"{result['script']}: {result['style']}: {result['changed']}"
+                print(f"missed {result['operator']}: {place}: {result['new']} instead of {result['expected']}")
+    return share
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("paths", nargs="*", type=Path, default=[Path(__file__).parent / "scripts"])
+    parser.add_argument("--json", type=Path, help="write every mutation and finding to this file")
+    parser.add_argument("--styles", action="store_true", help="write each script in twelve ways")
+    parser.add_argument("--combined", action="store_true", help="break two rules at once")
+    parser.add_argument("--details", action="store_true", help="list missed mutations")
+    args = parser.parse_args()
+
+    paths = different(scripts_in(args.paths))
+    results = []
+    for path in paths:
+        for style in STYLES if args.styles else STYLES[:1]:
+            results += run(path, OPERATORS, style, combined=args.combined)
+        if args.details:
+            print(f"{len(results):6} mutations up to {path}", file=sys.stderr, flush=True)
+    errors = unmutated(paths)
+
+    share = _print_shares(results, len(paths), details=args.details)
     print(f"{len(errors)} errors in unchanged scripts")
     for error in errors:
         print(f"  {error['script']}:{error['line']} {error['id']} {error['message']}")

@@ -2,6 +2,7 @@
 
 from mutation_operators import (  # noqa: F401 - they register themselves
     compiler,
+    data_parallel,
     pytorch,
     pytorch_model,
     pytorch_rewritten,

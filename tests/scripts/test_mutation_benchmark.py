@@ -1,4 +1,4 @@
-"""The mutation benchmark over its own scripts: nothing wrong with them as they are, 95 % of what is broken found."""
+"""The mutation benchmark over its own scripts: no finding as they are, 97 % of the defects found by the right check."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def test_own_scripts_are_clean_and_their_mutations_found(tmp_path):
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["unmutated_errors"] == []
     missed = [f"{m['operator']} {m['changed']}" for m in results["mutations"] if not m["caught"]]
-    assert results["share"] >= 0.95, missed
+    assert results["share"] >= 0.97, missed
     assert result.returncode == 0
-    assert len(results["mutations"]) > 150
+    assert len(results["mutations"]) > 600
 
 
 def test_a_corpus_without_mutations_fails_the_benchmark(tmp_path):
@@ -38,3 +38,15 @@ def test_a_corpus_without_mutations_fails_the_benchmark(tmp_path):
     )
     assert result.returncode == 1
     assert "0 of 0 mutations caught" in result.stdout
+
+
+def test_two_defects_at_once_are_both_found_in_twelve_styles():
+    script = BENCHMARK.parent / "scripts" / "ddp_images.py"
+    result = subprocess.run(
+        [sys.executable, str(BENCHMARK), str(script), "--combined", "--styles"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stdout

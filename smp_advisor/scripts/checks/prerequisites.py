@@ -80,7 +80,8 @@ def _has_what_it_needs(context: Context) -> Iterator[Hit]:
         return
     for library, name in (("smp-v1", "smp_torch"), ("smp-v2", "smp_v2")):
         imports = context.trace.imported(*BACK_ENDS[name].packages)
-        if not getattr(context.libraries, name) or name in context.libraries.optional or not imports:
+        optional = name in context.libraries.optional or context.trace.requires("torch_xla")
+        if not getattr(context.libraries, name) or optional or not imports:
             continue
         missing = [need for need in _needs(library) if not _there(context, need)]
         if missing:
