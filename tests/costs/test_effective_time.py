@@ -69,6 +69,11 @@ def test_shares_add_up_and_every_part_can_be_left_out(nodes: int, parts: list[st
     assert everything.share <= value.share + 1e-12
 
 
+def test_names_in_one_text_are_those_of_a_list() -> None:
+    assert job("restarts, checkpoints").overheads == job(["checkpoints", "restarts"]).overheads
+    assert job("all").overheads == job(OVERHEADS).overheads
+
+
 def test_without_parts_days_and_dollars_are_those_of_the_steps() -> None:
     value = estimate(MODEL, Cluster(P4D, 2), job("none"), PLAN)
     assert value.effective.share == 1

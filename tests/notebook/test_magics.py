@@ -54,7 +54,7 @@ def test_every_option_reaches_the_python_api(shell, asked, capsys):
     line = (
         f"{ADVISE} --sequence-length 1_024 --vocab 32k --precision bf16 --global-batch 512 --objective cost "
         "--tokens 300B --min-fit-probability 0.9 --script train.py --data s3://bucket/data --library auto "
-        "--framework pytorch-1.13"
+        "--framework pytorch-1.13 --overheads checkpoints,restarts"
     )
     assert isinstance(shell.run_line_magic("smp_advise", line), Advisor)
     assert asked == [
@@ -74,6 +74,7 @@ def test_every_option_reaches_the_python_api(shell, asked, capsys):
                 "data": "s3://bucket/data",
                 "library": "auto",
                 "framework": "pytorch-1.13",
+                "overheads": "checkpoints,restarts",
             },
         )
     ]
