@@ -126,7 +126,7 @@ def _job(row: Row, job: Job, column: OptimizerColumn, *, sharded: bool) -> Job:
         changes["state_precision"] = "16-bit"
     if loss := known.get("loss"):
         changes["loss"] = loss
-    if row.count("num_microbatches") != 1:
+    if sharded and row.count("num_microbatches") != 1:
         changes["unsharded_accumulation"] = bool(known.get("unsharded_accumulation"))
     if job.adapter is None and leaves_optimizer_open(row):
         changes |= {name: known[name] for name in ("optimizer", "paged_optimizer", "optimizer_step") if name in known}

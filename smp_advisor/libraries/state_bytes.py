@@ -21,6 +21,10 @@ __all__ = [
 ]
 
 
+CAST_LOGIT_BYTES = 12.0
+"""With PyTorch's loss over an fp32 copy of 16-bit logits: the copy and two gradients of it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateBytes:
     """Bytes per trained parameter, by purpose, before any sharding.
@@ -59,7 +63,7 @@ class StateBytes:
     """16-bit casts of the weights, cached by autocast during forward and backward pass."""
     step_bytes: float = 0.0
     """Temporary memory of the optimizer step per updated parameter (a full copy for a ``foreach`` optimizer)."""
-    logit_bytes: float = 12.0
+    logit_bytes: float = CAST_LOGIT_BYTES
     """A logit and its loss at the start of the backward pass: 12 with PyTorch's loss on 16-bit logits, for a stored
     fp32 copy (4) and two gradients of it (4 + 4)."""
     fused_kernels: bool = False
@@ -118,6 +122,7 @@ def trained(state_bytes: StateBytes, job: Job) -> StateBytes:
             reduced_bytes=2,
             gradients_persist=False,
             step_bytes=state.step_bytes / 2,
+            logit_bytes=min(state.logit_bytes, CAST_LOGIT_BYTES),  # without autocast's own copies
         )
     if job.optimizer_step != "auto":
         foreach = job.optimizer_step == "foreach" and job.optimizer == "adam"
