@@ -94,8 +94,8 @@ def corrected(by_category: Mapping[str, Numbers], shifts: Floats) -> dict[str, F
 
 def _correlations(of: Targets, runs: Targets) -> Floats:
     by = rule("memory")
-    shared, close = of.correlations(runs, by)
-    return by.common * shared + (1 - by.common) * close
+    with_runs = of.correlations(runs, by)
+    return by.common * with_runs.shared + (1 - by.common) * with_runs.close
 
 
 @lru_cache(maxsize=32)

@@ -143,10 +143,10 @@ def learned_time(
     by, quantities = rule("time"), _quantities(cluster, World.of(model, cluster, job, layout), seconds)
     mine = targets(model, cluster, job, layout)
     scales, spreads = _spreads(mine)
-    shared, close = mine.correlations(solved.runs, by)
+    shared, close, expected = mine.correlations(solved.runs, by)
     mix = _mix()
-    logs = scales * ((shared * solved.means.weights) @ (solved.loads @ mix))
-    remaining = (close * spreads[:, np.newaxis] * solved.spreads) @ solved.means.weights
+    logs = scales * ((expected * solved.means.weights) @ (solved.loads @ mix))
+    remaining = (expected * spreads[:, np.newaxis] * solved.spreads) @ solved.means.weights
     overlap = Overlap.of(layout, seconds, quantities[_REDUCTION])
     predicted = _sums(seconds, quantities, overlap)
     loads = scales * predicted / predicted.sum(axis=1, keepdims=True)
@@ -187,9 +187,10 @@ def paces(
         return ()
     mine = targets(model, cluster, job, layout)
     scales = _spreads(mine)[0][0]
-    shared = mine.correlations(solved.runs, rule("time"))[0][0]
+    correlations = mine.correlations(solved.runs, rule("time"))
+    shared, expected = correlations.shared[0], correlations.expected[0]
     mix, used = _mix(), seconds_by_quantity(model, cluster, job, layout, seconds)[0]
-    logs = scales * ((shared * solved.means.weights) @ (solved.loads @ mix))
+    logs = scales * ((expected * solved.means.weights) @ (solved.loads @ mix))
     cross = shared * (scales[:, np.newaxis] * (mix @ solved.prior_loads.T))
     after = np.sqrt(np.maximum(scales**2 - solved.variances.reduction(cross), 0.0))
     return tuple(
@@ -270,21 +271,22 @@ def _solved(calibration: Calibration) -> _Solved | None:
     predicted = np.array([run.predicted_seconds for run in measured])
     errors = np.log(np.array([run.step_seconds for run in measured], dtype=np.float64) / predicted.sum(axis=1))
     variance = np.array([run.step_noise for run in measured]) ** 2
-    shared, close = runs.correlations(runs, rule("time"))
-    own = close * np.outer(spreads, spreads)
+    shared, close, expected = runs.correlations(runs, rule("time"))
+    products = np.outer(spreads, spreads)
     mix, exact = _mix(), np.zeros(len(measured), dtype=bool)
 
-    def solve(loads: Floats, of: Floats) -> Posterior:
-        return update(shared * (loads @ mix @ loads.T) + own, of, variance, exact)
+    def solve(loads: Floats, of: Floats, quantities: Floats, remaining: Floats) -> Posterior:
+        return update(quantities * (loads @ mix @ loads.T) + remaining * products, of, variance, exact)
 
     shares = predicted / predicted.sum(axis=1, keepdims=True)
     prior_loads = loads = scales * shares
-    variances = means = solve(loads, errors)
+    variances = solve(loads, errors, shared, close)
+    means = solve(loads, errors, expected, expected)
     for _ in range(_ROUNDS):
-        logs = np.clip(scales * ((shared * means.weights) @ (loads @ mix)), -_LARGEST, _LARGEST)
+        logs = np.clip(scales * ((expected * means.weights) @ (loads @ mix)), -_LARGEST, _LARGEST)
         scaled = shares * np.exp(logs)
         total = scaled.sum(axis=1)
         slopes = scaled / total[:, np.newaxis]
         loads = scales * slopes
-        means = solve(loads, errors - np.log(total) + (slopes * logs).sum(axis=1))
+        means = solve(loads, errors - np.log(total) + (slopes * logs).sum(axis=1), expected, expected)
     return _Solved(runs, scales, spreads, loads, means, prior_loads, variances)

@@ -7,7 +7,7 @@ import tomllib
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Rule", "Targets", "differences", "rule", "table", "targets"]
+__all__ = ["Correlations", "Rule", "Targets", "differences", "rule", "table", "targets"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,10 @@ class Rule:
     """Of the learned quantities, for every factor of two between figures of the plans."""
     configuration_per_doubling: float
     """The same of the remaining error, in addition."""
+    expected_kind: float
+    expected_per_doubling: float
+    """`kind` and `shared_per_doubling` for means instead of variances. They are close to 1, so that the search does not
+    prefer a plan because nobody has measured it."""
     common: float
     """Of time: correlation between the learned quantities of one run. Of memory: share of the error's variance that
     runs of the same conditions have in common."""
@@ -80,6 +84,17 @@ def rule(of: str) -> Rule:
     return Rule(**{f.name: float(entry[f.name]) for f in fields(Rule)})
 
 
+class Correlations(NamedTuple):
+    """Correlations of n plans with measured runs, arrays of shape (n or 1, runs)."""
+
+    shared: Floats
+    """Of the learned quantities."""
+    close: Floats
+    """Of the remaining error."""
+    expected: Floats
+    """Of both, for their means."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Targets:
     """Conditions of n runs or plans: arrays of shape (n,), or (1,) if all are equal; `configuration` (n, features)."""
@@ -110,20 +125,26 @@ class Targets:
             configuration=tuple(float(f"{2**value:.9g}") for value in self.configuration[0]),
         )
 
-    def correlations(self, runs: Targets, by: Rule) -> tuple[Floats, Floats]:
-        """Correlations with measured runs, shape (n, runs): of the learned quantities, and of the remaining error."""
+    def correlations(self, runs: Targets, by: Rule) -> Correlations:
+        """Correlations with measured runs."""
         shared = np.ones((1, len(runs.parameters)))
         for name in _CATEGORIES:
-            differs = self.texts[name][:, np.newaxis] != runs.texts[name][np.newaxis, :]
-            shared = shared * np.where(differs, getattr(by, name), 1.0)
+            if name != "kind":
+                shared = shared * np.where(self._differs(runs, name), getattr(by, name), 1.0)
         for mine, theirs, share in (
             (self.parameters, runs.parameters, by.parameters_per_doubling),
             (self.nodes, runs.nodes, by.nodes_per_doubling),
         ):
             shared = shared * share ** np.abs(mine[:, np.newaxis] - theirs[np.newaxis, :])
         distance = np.abs(self.configuration[:, np.newaxis, :] - runs.configuration[np.newaxis, :, :]).sum(axis=2)
-        shared = shared * by.shared_per_doubling**distance
-        return shared, shared * by.configuration_per_doubling**distance
+        kinds = self._differs(runs, "kind")
+        expected = shared * np.where(kinds, by.expected_kind, 1.0) * by.expected_per_doubling**distance
+        shared = shared * np.where(kinds, by.kind, 1.0) * by.shared_per_doubling**distance
+        return Correlations(shared, shared * by.configuration_per_doubling**distance, expected)
+
+    def _differs(self, runs: Targets, name: str) -> NDArray[np.bool_]:
+        result: NDArray[np.bool_] = self.texts[name][:, np.newaxis] != runs.texts[name][np.newaxis, :]
+        return result
 
 
 def targets(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Targets:
@@ -136,7 +157,8 @@ def targets(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Targets
         "sharding_level": 1 + layout.shard_level,
         "sharding_groups": where(layout.shard_level > 0, world.reduction_degree / world.shards, 1),
         "microbatch_samples": world.microbatch_samples,
-        "microbatches": layout.microbatches,
+        # Without a pipeline, accumulated microbatches repeat the same work.
+        "microbatches": where(layout.pipeline_parallel_degree > 1, layout.microbatches, 1),
         "sequence_length": world.sequence_length,
         "checkpointed": 1 + (layout.checkpoint_layers != 0),
         "offloaded": 1 + (layout.offload_activations | layout.offload_state),

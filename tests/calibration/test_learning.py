@@ -106,6 +106,18 @@ def test_distance_widens_the_interval_again(advice: smpa.Advice) -> None:
     assert widths[-1] < 1
 
 
+def test_a_plan_is_not_preferred_because_nobody_measured_it(advice: smpa.Advice) -> None:
+    job = replace(advice.job, calibration=_calibration(advice, 1.5), global_batch_size=None)
+    plain = replace(job, calibration=None)
+    plans = [replace(advice.plan, batch_size=2 * advice.plan.batch_size), advice.plan]
+    other, measured = (
+        smpa.estimate(advice.model, advice.cluster, job, plan).step_seconds
+        / smpa.estimate(advice.model, advice.cluster, plain, plan).step_seconds
+        for plan in plans
+    )
+    assert other == pytest.approx(measured, rel=0.05)
+
+
 def test_infinite_noise_changes_nothing(advice: smpa.Advice) -> None:
     (run,) = _calibration(advice, 2.0).runs
     noisy = smpa.Calibration(runs=(replace(run, step_noise=math.inf),))
