@@ -13,6 +13,7 @@ from smp_advisor.guidance.wording import gib, gives_back, probability, spare
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
+from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.step import Reference
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.libraries.schema import Parameter
+    from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
 __all__ = ["report"]
@@ -33,7 +35,7 @@ def report(advice: Advice) -> str:
     """The full recommendation: plan, figures, memory, explanation, reference, requirements for the script."""
     sections = (
         ("Recommendation", _header(advice)),
-        ("Configuration", _plan(advice.model, advice.plan, advice.estimate)),
+        ("Configuration", _plan(advice.model, advice.job, advice.plan, advice.estimate)),
         ("Figures", _figures(advice.model, advice.estimate)),
         ("Calibration with your runs", _learned(advice)),
         ("Memory per GPU", _memory(advice.estimate)),
@@ -70,8 +72,10 @@ def _header(advice: Advice) -> Iterator[str]:
     yield advice.because
 
 
-def _plan(model: Model, plan: Plan, estimate: Estimate) -> Iterator[str]:
+def _plan(model: Model, job: Job, plan: Plan, estimate: Estimate) -> Iterator[str]:
     rows = _settings(plan)
+    for name, value in job.training_settings().items():
+        rows.append((training_settings()[name].title.lower(), "on" if value is True else value))
     rows.append(("global batch", global_batch(model, estimate)))
     width = max(30, *(len(name) + 2 for name, _ in rows))
     yield from (f"  {name:<{width}}{value}" for name, value in rows)

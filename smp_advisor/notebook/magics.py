@@ -60,6 +60,10 @@ class AdvisorMagics(Magics):
     )
     @argument("--optimizer", choices=tuple(OPTIMIZERS), help="Optimizer; default adam.")
     @training_options
+    @argument(
+        "--activation-checkpointing",
+        help="Fix the strategy of activation checkpointing: none, each, operators, every_2, ...; default: any.",
+    )
     @argument("--activation", help="Activation function of a model as a parameter count; default: that of its family.")
     @argument("--global-batch", help="Samples per step over the full cluster; not fixed by default.")
     @argument(
@@ -106,6 +110,7 @@ class AdvisorMagics(Magics):
             "overheads": arguments.overheads,
             "optimizer": arguments.optimizer,
             "activation": arguments.activation,
+            "activation_checkpointing": _strategy(arguments.activation_checkpointing),
             **{name: getattr(arguments, name) or None for name in training_settings()},
             "library": arguments.library,
             "framework": arguments.framework,
@@ -222,6 +227,10 @@ def set_displayed(shell: InteractiveShell, advisor: Advisor) -> None:
     if magics is not None:
         magics.last = advisor
     advisor.show_now()
+
+
+def _strategy(text: str | None) -> str | bool | None:
+    return False if text == "none" else text
 
 
 def _job_options(arguments: Namespace) -> dict[str, Any]:

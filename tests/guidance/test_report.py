@@ -35,3 +35,16 @@ def test_lines_fit_a_terminal_and_numbers_keep_their_units(advice: smpa.Advice) 
     assert max(map(len, lines)) <= 100
     assert not any(re.match(r"\s*(%|GiB)", line) for line in lines)
     assert "\xa0" not in str(advice)
+
+
+def test_settings_of_the_training_script_are_part_of_the_configuration() -> None:
+    text = str(
+        smpa.advise(
+            "350M", "ml.p4d.24xlarge", library="fsdp", global_batch_size=64, loss="chunked", paged_optimizer=True
+        )
+    )
+    rows = [line.split() for line in text.splitlines()]
+    assert ["loss", "chunked"] in rows
+    assert ["paged", "optimizer", "on"] in rows
+    assert ["loss", "plain"] not in rows
+    assert "mixed-precision states" in " ".join(text.split())

@@ -268,10 +268,11 @@ print(json.dumps([name for name in heavy if name in sys.modules]))
 
 def test_settings_of_the_training_script_are_options(shell, asked):
     options = "--loss chunked --state-precision 16-bit --optimizer-step fused --paged-optimizer --activation gelu"
+    options += " --activation-checkpointing every_2"
     shell.run_line_magic("smp_advise", f"{ADVISE} --library fsdp {options}")
     ((_, _, settings),) = asked
-    names = ("loss", "state_precision", "optimizer_step", "paged_optimizer", "activation")
-    assert [settings[name] for name in names] == ["chunked", "16-bit", "fused", True, "gelu"]
+    names = ("loss", "state_precision", "optimizer_step", "paged_optimizer", "activation", "activation_checkpointing")
+    assert [settings[name] for name in names] == ["chunked", "16-bit", "fused", True, "gelu", "every_2"]
     assert "unsharded_accumulation" not in settings
     with pytest.raises(UsageError, match="--loss: invalid choice: 'tiled'"):
         shell.run_line_magic("smp_advise", f"{ADVISE} --loss tiled")
