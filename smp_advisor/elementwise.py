@@ -53,19 +53,19 @@ def maximum(first: Floats, second: Floats) -> Floats:
     """Larger of the two."""
     if type(first) is ndarray or type(second) is ndarray:
         return np.maximum(first, second)
-    return max(second, first)
+    return first if first > second else second  # noqa: FURB136  (a call of max takes three times as long)
 
 
 def minimum(first: Floats, second: Floats) -> Floats:
     """Smaller of the two."""
     if type(first) is ndarray or type(second) is ndarray:
         return np.minimum(first, second)
-    return min(second, first)
+    return first if first < second else second  # noqa: FURB136
 
 
 def ceil(values: Floats) -> Floats:
     """Smallest whole numbers that are not less."""
-    return np.ceil(values) if type(values) is ndarray else float(math.ceil(values))
+    return np.ceil(values) if type(values) is ndarray else -(-values // 1)
 
 
 def root(values: Floats) -> Floats:
