@@ -5,8 +5,8 @@
 Without arguments it mutates the scripts in `benchmarks/scripts`. All files of a folder are read, including modules that
 a script imports from it, and all are mutated. A mutation is caught if the checker has more findings than before of the
 check for this rule, which `mutation_operators/expected.toml` names. `--styles` writes each script in twelve ways,
-before and after the mutation. `--combined` breaks two rules at once and requires a report of both. The exit status is 1 if fewer
-than 97 % are caught.
+before and after the mutation. `--combined` breaks two rules at once and requires a report of both. The exit status is 1
+if fewer than 97 % are caught.
 """
 
 from __future__ import annotations

@@ -48,6 +48,10 @@ class Finding:
     source_url: str
     fix: Fix | None = None
     """The automatic fix, if a change is safe."""
+    end_line: int = 0
+    """Last line of the code; 0 if unknown."""
+    end_column: int = 0
+    """Column after the code, from 1; 0 if unknown."""
     unfixed: str = ""
     """Reason why there is no fix here, if the check has one in general."""
 

@@ -6,14 +6,16 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.findings.report import Report
 from smp_advisor.findings.sarif import as_sarif
 from smp_advisor.scripts.check import check_script
 from smp_advisor.scripts.fixes import plan_fixes, write_fixed
 from smp_advisor.scripts.settings import checked_libraries
+
+if TYPE_CHECKING:
+    from smp_advisor.findings.report import Report
 
 __all__ = ["main"]
 
@@ -58,9 +60,7 @@ def _shown(reports: list[Report], form: str) -> str:
     if form == "json":
         documents = [json.loads(report.to_json()) for report in reports]
         return json.dumps(documents[0] if len(documents) == 1 else documents, indent=2, ensure_ascii=False)
-    log = as_sarif(Report((), (), ""))
-    log["runs"] = [run for report in reports for run in as_sarif(report)["runs"]] or log["runs"]
-    return json.dumps(log, indent=2, ensure_ascii=False)
+    return json.dumps(as_sarif(*reports), indent=2, ensure_ascii=False)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -79,7 +79,7 @@ def _finding(identifier: str, hit: Hit) -> Finding:
     path, line = hit.module.source.locate(hit.node.lineno)
     text = hit.module.source.line(hit.node.lineno)
     before = text.encode()[: hit.node.col_offset].decode(errors="ignore")
-    return catalog()[identifier].finding(
+    finding = catalog()[identifier].finding(
         hit.values,
         variant=hit.variant,
         severity=hit.severity,
@@ -88,6 +88,11 @@ def _finding(identifier: str, hit: Hit) -> Finding:
         column=len(before) + 1,
         text=text,
     )
+    last = getattr(hit.node, "end_lineno", None)
+    if last is None:
+        return finding
+    ending = hit.module.source.line(last).encode()[: hit.node.end_col_offset or 0].decode(errors="ignore")
+    return replace(finding, end_line=hit.module.source.locate(last)[1], end_column=len(ending) + 1)
 
 
 def _silenced(context: Context) -> tuple[set[tuple[int, int, str]], list[Hit]]:

@@ -43,7 +43,7 @@ def test_the_statement_is_in_every_form():
     assert "Rules applied: SMP v1 (PyTorch)." in report._repr_html_()
     assert json.loads(report.to_json())["coverage"]["libraries"] == ["SMP v1 (PyTorch)"]
     (run,) = json.loads(report.to_sarif())["runs"]
-    assert run["properties"]["coverage"]["parts"][0]["role"] == "models"
+    assert run["properties"]["coverage"]["<source>"]["parts"][0]["role"] == "models"
 
 
 @pytest.mark.parametrize(

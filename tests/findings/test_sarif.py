@@ -1,0 +1,64 @@
+"""SARIF for code hosts: one run, relative paths, ends of places, fixes and stable fingerprints."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from smp_advisor.scripts.__main__ import main as command
+from tests.scripts import samples
+
+BROKEN = samples.PIPELINE.replace(", drop_last=True", "")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.json").write_text(json.dumps(samples.PIPELINE_PLAN))
+    (tmp_path / "a").mkdir()
+    for name in ("a/one.py", "two.py"):
+        (tmp_path / name).write_text(BROKEN)
+    return tmp_path
+
+
+def run(capsys, *scripts: object) -> dict[str, Any]:
+    command([*map(str, scripts), "--plan", "plan.json", "--format", "sarif"])
+    (only,) = json.loads(capsys.readouterr().out)["runs"]
+    return only
+
+
+def test_several_files_are_one_run_with_relative_paths(folder, capsys):
+    results = run(capsys, folder / "a" / "one.py", "two.py")["results"]
+    places = [result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results]
+    assert places == ["a/one.py", "two.py"]
+    assert len({json.dumps(result["partialFingerprints"]) for result in results}) == 2
+
+
+def test_a_place_has_an_end(folder, capsys):
+    (result,) = run(capsys, "two.py")["results"]
+    region = result["locations"][0]["physicalLocation"]["region"]
+    line = BROKEN.splitlines()[region["startLine"] - 1]
+    assert region["endLine"] == region["startLine"]
+    assert line[region["startColumn"] - 1 : region["endColumn"] - 1].startswith("DataLoader(")
+    assert line[: region["endColumn"] - 1].endswith(")")
+
+
+def test_the_fix_applies_to_the_file(folder, capsys):
+    (result,) = run(capsys, "two.py")["results"]
+    (change,) = result["fixes"][0]["artifactChanges"]
+    lines = BROKEN.splitlines(keepends=True)
+    for replacement in reversed(change["replacements"]):
+        region = replacement["deletedRegion"]
+        lines[region["startLine"] - 1 : region["endLine"] - 1] = [replacement["insertedContent"]["text"]]
+    assert "drop_last=True" in "".join(lines)
+    compile("".join(lines), "two.py", "exec")
+
+
+def test_a_fingerprint_stays_if_other_lines_change(folder, capsys):
+    (before,) = run(capsys, "two.py")["results"]
+    (folder / "two.py").write_text("# a comment\n" + BROKEN)
+    (after,) = run(capsys, "two.py")["results"]
+    assert before["partialFingerprints"] == after["partialFingerprints"]
+    assert before["locations"] != after["locations"]

@@ -1,0 +1,126 @@
+"""What the checks of DDP state, measured with two processes: gradients that are not reduced, calls that hang."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
+HEAD = """\
+import os
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo", timeout=timedelta(seconds=3))
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = torch.nn.Linear(2, 1)
+batch = torch.full((4, 2), float(rank + 1))
+
+
+def differs(values):
+    both = [torch.zeros_like(values) for _ in range(2)]
+    dist.all_gather(both, values)
+    return not torch.equal(*both)
+
+
+"""
+
+
+def outcome(text: str) -> str:
+    """The line that rank 0 prints; "hangs" if a collective times out."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", HEAD + textwrap.dedent(text)],
+            env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    (first, errors), _ = [child.communicate(timeout=120) for child in children]
+    if children[0].returncode:
+        assert "imed out" in errors or "closed by peer" in errors, errors
+        return "hangs"
+    return first.strip()
+
+
+@pytest.mark.parametrize(
+    ("trained", "differ"),
+    [("replica", "False"), ("model", "True"), ("replica.module", "True")],
+    ids=["DDP", "DDP602", "DDP608"],
+)
+def test_gradients_of_the_model_inside_of_ddp_are_not_reduced(trained, differ):
+    text = f"""
+        replica = DistributedDataParallel(model)
+        {trained}(batch).mean().backward()
+        print(differs(model.weight.grad))
+    """
+    assert outcome(text) == differ
+
+
+@pytest.mark.parametrize(("condition", "result"), [("True", "done"), ("rank == 0", "hangs")], ids=["all", "DDP606"])
+def test_a_collective_of_one_rank_hangs(condition, result):
+    text = f"""
+        if {condition}:
+            dist.barrier()
+        if rank == 1 and not {condition == "True"}:
+            import time
+
+            time.sleep(6)
+        print("done")
+    """
+    assert outcome(text) == result
+
+
+@pytest.mark.parametrize(
+    ("sampler", "differ"),
+    [("DistributedSampler(data, shuffle=False)", "True"), ("None", "False")],
+    ids=["sampler", "DDP603"],
+)
+def test_processes_without_a_sampler_read_the_same_batches(sampler, differ):
+    text = f"""
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        data = torch.arange(8.0)
+        first = next(iter(DataLoader(data, batch_size=4, sampler={sampler})))
+        print(differs(first))
+    """
+    assert outcome(text) == differ
+
+
+def test_a_sampler_without_set_epoch_repeats_its_order():
+    text = """
+        from torch.utils.data import DistributedSampler
+
+        sampler = DistributedSampler(range(64))
+        first, second = list(sampler), list(sampler)
+        sampler.set_epoch(1)
+        print(first == second, first == list(sampler))
+    """
+    assert outcome(text) == "True False"
+
+
+def test_gradients_that_are_not_reset_add_up():
+    text = """
+        replica = DistributedDataParallel(model)
+        replica(batch).mean().backward()
+        once = model.weight.grad.clone()
+        replica(batch).mean().backward()
+        print(torch.equal(model.weight.grad, 2 * once))
+    """
+    assert outcome(text) == "True"
