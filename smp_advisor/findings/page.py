@@ -32,6 +32,11 @@ above a cell, or in CI:
 smp-advisor-check train.py --plan plan.json
 ```
 
+The command takes files, folders, patterns and `-` for the standard input. `--select SMP1,DDP606` and `--ignore` choose
+checks by their ids or the beginnings of ids. `--format` is `text`, `json`, `sarif` (one run for code hosts) or `github`
+(annotations of a workflow), and `--output FILE` writes to a file. For pre-commit, this repository has the hook
+`smp-advisor-check`.
+
 To check the cell that starts a job, use `smp_advisor.check_estimator(cell)` (see [Estimators](#estimators)).
 
 The command imports nothing from the folder that it runs in. `python -P -m smp_advisor.scripts` is the same command;

@@ -107,7 +107,7 @@ def _fingerprint(finding: Finding, repeated: Counter[str]) -> str:
 
 
 def _replacements(diff: str) -> list[dict[str, Any]]:
-    """The hunks of a unified diff as replacements of whole lines."""
+    """The hunks of a unified diff as replacements of full lines."""
     replacements: list[dict[str, Any]] = []
     for hunk in _HUNK.split(diff)[1:]:
         head, _, body = hunk.partition("\n")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.errors import AdvisorError
 from smp_advisor.findings.sarif import as_sarif
 from smp_advisor.scripts.check import check_script
+from smp_advisor.scripts.command_line import as_annotations, scripts_of, selected
 from smp_advisor.scripts.fixes import plan_fixes, write_fixed
 from smp_advisor.scripts.settings import checked_libraries
 
@@ -40,16 +41,35 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     reports: list[Report] = []
     status = 0
-    for path in options.scripts:
+    try:
+        paths = scripts_of(options.scripts)
+    except AdvisorError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 2
+    for path in paths:
         try:
+            if path == "-":
+                text = sys.stdin.read()
+                report = check_script(text + "\n", plan, library=options.library, hyperparameters=passed)
+                reports.append(selected(report, options.select, options.ignore))
+                continue
             if options.fix:
                 for fix in plan_fixes(path, plan=plan, library=options.library):
                     print(write_fixed(fix.path, fix.text, in_place=True), file=sys.stderr)  # noqa: T201
-            reports.append(check_script(Path(path), plan, library=options.library, hyperparameters=passed))
+            report = check_script(Path(path), plan, library=options.library, hyperparameters=passed)
+            reports.append(selected(report, options.select, options.ignore))
         except AdvisorError as error:
             print(error, file=sys.stderr)  # noqa: T201
             status = 2
-    print(_shown(reports, options.format))  # noqa: T201
+    shown = _shown(reports, options.format)
+    if options.output is None:
+        print(shown)  # noqa: T201
+    else:
+        try:
+            options.output.write_text(f"{shown}\n", encoding="utf-8")
+        except OSError as error:
+            print(f"{options.output} cannot be written: {error.strerror or error}.", file=sys.stderr)  # noqa: T201
+            return 2
     wrong = any(report.of("error") or (options.strict and report.of("warning")) for report in reports)
     return status or int(wrong)
 
@@ -57,6 +77,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _shown(reports: list[Report], form: str) -> str:
     if form == "text":
         return "\n\n".join(str(report) for report in reports)
+    if form == "github":
+        return as_annotations(reports)
     if form == "json":
         documents = [json.loads(report.to_json()) for report in reports]
         return json.dumps(documents[0] if len(documents) == 1 else documents, indent=2, ensure_ascii=False)
@@ -69,7 +91,12 @@ def _parser() -> argparse.ArgumentParser:
         description="Check training scripts for SageMaker's model parallel libraries and Training Compiler.",
         epilog="Exit status: 0 no errors, 1 errors, 2 a script could not be checked.",
     )
-    parser.add_argument("scripts", nargs="+", metavar="script", help="a .py file or a notebook")
+    parser.add_argument(
+        "scripts",
+        nargs="+",
+        metavar="script",
+        help="a .py file, a notebook, a folder, a pattern, or - for the standard input",
+    )
     parser.add_argument("--plan", type=Path, help="JSON file with the estimator's parameters (mp_parameters)")
     parser.add_argument(
         "--hyperparameters", type=Path, help="JSON file with the options that the job passes to the script"
@@ -88,7 +115,12 @@ def _parser() -> argparse.ArgumentParser:
             default=None,
             help="replaces the value in the plan",
         )
-    parser.add_argument("--format", choices=("text", "json", "sarif"), default="text")
+    parser.add_argument("--format", choices=("text", "json", "sarif", "github"), default="text")
+    parser.add_argument("--output", type=Path, help="write the report to this file")
+    parser.add_argument(
+        "--select", type=_ids, default=(), help="only these checks, or those that begin so: SMP1,DDP606"
+    )
+    parser.add_argument("--ignore", type=_ids, default=(), help="not these checks, or those that begin so")
     parser.add_argument("--strict", action="store_true", help="exit with 1 on warnings as well")
     parser.add_argument(
         "--fix",
@@ -96,6 +128,10 @@ def _parser() -> argparse.ArgumentParser:
         help="first apply safe fixes, also in imported modules; each file is backed up as .bak",
     )
     return parser
+
+
+def _ids(text: str) -> tuple[str, ...]:
+    return tuple(part.strip().upper() for part in text.split(",") if part.strip())
 
 
 def _plan(options: argparse.Namespace) -> dict[str, Any] | None:
