@@ -34,7 +34,9 @@ smp-advisor-check train.py --plan plan.json
 
 The command takes files, folders, patterns and `-` for the standard input. `--select SMP1,DDP606` and `--ignore` choose
 checks by their ids or the beginnings of ids. `--format` is `text`, `json`, `sarif` (one run for code hosts) or `github`
-(annotations of a workflow), and `--output FILE` writes to a file. For pre-commit, this repository has the hook
+(annotations of a workflow), and `--output FILE` writes to a file. `--diff` shows the changes of `--fix` without
+writing them. `[tool.smp_advisor]` of the nearest pyproject.toml sets `select`, `ignore`, `library`, `plan`,
+`hyperparameters` and `strict`. For pre-commit, this repository has the hook
 `smp-advisor-check`.
 
 To check the cell that starts a job, use `smp_advisor.check_estimator(cell)` (see [Estimators](#estimators)).

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.files import SCRIPT
 from smp_advisor.findings.sarif import as_sarif
 from smp_advisor.scripts.check import check_script
-from smp_advisor.scripts.command_line import as_annotations, scripts_of, selected
+from smp_advisor.scripts.command_line import as_annotations, project_settings, scripts_of, selected, selected_ids
 from smp_advisor.scripts.fixes import plan_fixes, write_fixed
 from smp_advisor.scripts.settings import checked_libraries
 
@@ -32,31 +33,27 @@ _SWITCHES = ("fp16", "bf16", "prescaled_batch", "shard_optimizer_state", "offloa
 
 def main(arguments: list[str] | None = None) -> int:
     """Check the scripts. Exit status: 0 without errors, 1 with errors, 2 if a script cannot be checked."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
     try:
+        parser.set_defaults(**project_settings(Path.cwd()))
+        options = parser.parse_args(arguments)
         plan = _plan(options)
         passed = _object(options.hyperparameters) if options.hyperparameters is not None else None
+        paths = scripts_of(options.scripts)
     except AdvisorError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command line program
         return 2
     reports: list[Report] = []
     status = 0
-    try:
-        paths = scripts_of(options.scripts)
-    except AdvisorError as error:
-        print(error, file=sys.stderr)  # noqa: T201
-        return 2
+    ids = selected_ids(options.select, options.ignore)
     for path in paths:
         try:
-            if path == "-":
-                text = sys.stdin.read()
-                report = check_script(text + "\n", plan, library=options.library, hyperparameters=passed)
-                reports.append(selected(report, options.select, options.ignore))
-                continue
-            if options.fix:
-                for fix in plan_fixes(path, plan=plan, library=options.library):
-                    print(write_fixed(fix.path, fix.text, in_place=True), file=sys.stderr)  # noqa: T201
-            report = check_script(Path(path), plan, library=options.library, hyperparameters=passed)
+            if path != "-" and (options.fix or options.diff):
+                for fix in plan_fixes(path, ids=ids, plan=plan, library=options.library):
+                    written = "" if options.diff else str(write_fixed(fix.path, fix.text, in_place=True))
+                    print(written or fix.diff, file=sys.stderr)  # noqa: T201
+            source = Path(path) if path != "-" else f"{sys.stdin.read(SCRIPT + 1)}\n"
+            report = check_script(source, plan, library=options.library, hyperparameters=passed)
             reports.append(selected(report, options.select, options.ignore))
         except AdvisorError as error:
             print(error, file=sys.stderr)  # noqa: T201
@@ -122,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--ignore", type=_ids, default=(), help="not these checks, or those that begin so")
     parser.add_argument("--strict", action="store_true", help="exit with 1 on warnings as well")
+    parser.add_argument("--diff", action="store_true", help="show the changes of safe fixes, and write none")
     parser.add_argument(
         "--fix",
         action="store_true",

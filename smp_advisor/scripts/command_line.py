@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import glob
+import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.files import CONFIGURATION, read_bytes
+from smp_advisor.findings.catalog import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -15,11 +18,40 @@ if TYPE_CHECKING:
     from smp_advisor.findings.finding import Finding
     from smp_advisor.findings.report import Report
 
-__all__ = ["as_annotations", "scripts_of", "selected"]
+__all__ = ["as_annotations", "project_settings", "scripts_of", "selected", "selected_ids"]
 
 _MOST_FILES = 10_000
 _SUFFIXES = (".py", ".ipynb")
+_LISTS, _PATHS = ("select", "ignore"), ("plan", "hyperparameters")
+_SETTINGS: dict[str, type] = {
+    **dict.fromkeys(_LISTS, list),
+    **dict.fromkeys((*_PATHS, "library"), str),
+    "strict": bool,
+}
 _LEVELS = {"error": "error", "warning": "warning", "info": "notice"}
+
+
+def project_settings(folder: Path) -> dict[str, Any]:
+    """Defaults of the command from ``[tool.smp_advisor]`` in the nearest pyproject.toml.
+
+    Raises
+    ------
+    AdvisorError
+        If the file cannot be read, or has an unknown setting.
+    """
+    path = next((place for parent in (folder, *folder.parents) if (place := parent / "pyproject.toml").is_file()), None)
+    if path is None:
+        return {}
+    try:
+        table = tomllib.loads(read_bytes(path, CONFIGURATION).decode("utf-8")).get("tool", {}).get("smp_advisor", {})
+    except (OSError, ValueError) as error:
+        raise AdvisorError(f"{path} cannot be read: {error}.") from None
+    for name, value in table.items():
+        if name not in _SETTINGS or not isinstance(value, _SETTINGS[name]):
+            raise AdvisorError(f"{path}: [tool.smp_advisor] has no setting {name} = {value!r}.")
+    defaults = {name: tuple(map(str.upper, map(str, value))) for name, value in table.items() if name in _LISTS}
+    paths = {name: path.parent / value for name, value in table.items() if name in _PATHS}
+    return {**table, **defaults, **paths}
 
 
 def scripts_of(arguments: Iterable[str]) -> list[str]:
@@ -56,15 +88,22 @@ def _matches(argument: str) -> Iterator[str]:
         yield argument  # the check reports that it does not exist
 
 
+def selected_ids(select: tuple[str, ...], ignore: tuple[str, ...]) -> list[str] | None:
+    """The ids of the checks that count; None if all do."""
+    if not select and not ignore:
+        return None
+    return [name for name in catalog() if _counts(name, select, ignore)]
+
+
+def _counts(identifier: str, select: tuple[str, ...], ignore: tuple[str, ...]) -> bool:
+    return (not select or identifier.startswith(select)) and not (ignore and identifier.startswith(ignore))
+
+
 def selected(report: Report, select: tuple[str, ...], ignore: tuple[str, ...]) -> Report:
     """The report with the findings whose ids begin with one of `select`, or any, and with none of `ignore`."""
     if not select and not ignore:
         return report
-    findings = tuple(
-        finding
-        for finding in report.findings
-        if (not select or finding.id.startswith(select)) and not (ignore and finding.id.startswith(ignore))
-    )
+    findings = tuple(finding for finding in report.findings if _counts(finding.id, select, ignore))
     return replace(report, findings=findings)
 
 

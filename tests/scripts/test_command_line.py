@@ -76,3 +76,21 @@ def test_a_folder_without_scripts_is_an_error(folder, capsys):
     (folder / "empty").mkdir()
     assert main(["empty"]) == 2
     assert "has no .py file and no notebook" in capsys.readouterr().err
+
+
+def test_settings_of_the_project(folder, capsys):
+    project = '[tool.smp_advisor]\nselect = ["SMP109"]\nplan = "plan.json"\nlibrary = "smp-v1"\n'
+    (folder / "pyproject.toml").write_text(project)
+    main(["other.py", "--format", "json"])
+    assert [finding["id"] for finding in json.loads(capsys.readouterr().out)["findings"]] == ["SMP109"]
+    assert set(checked(capsys, "other.py", "--select", "SMP101")[2]) == {"SMP101"}
+    (folder / "pyproject.toml").write_text("[tool.smp_advisor]\nselected = 1\n")
+    assert main(["other.py"]) == 2
+    assert "has no setting selected = 1" in capsys.readouterr().err
+
+
+def test_changes_are_shown_and_not_written(folder, capsys):
+    main(["other.py", "--plan", "plan.json", "--diff", "--select", "SMP109"])
+    assert "drop_last=True" in (difference := capsys.readouterr().err)
+    assert "+    smp.init()" not in difference
+    assert (folder / "other.py").read_text() == BROKEN
