@@ -1,10 +1,10 @@
 """Measure the plans per second of the cost model on one core, and those of llm-analysis on the same plans.
 
-Run it with ``python benchmarks/cost_speed.py``. It fails if the code exceeds a limit of the project: 500,000 plans per
-second in the array form (memory and time of every plan), 0.5 ms for one `estimate`, one second for the exhaustive search
-of 175 B parameters on 64 nodes and for that of a trillion on 512. llm-analysis is installed from PyPI into a separate
-environment (``.venv-peers`` next to this folder) if it does not exist yet. Without a network the comparison is skipped
-and reported as skipped.
+Run it with ``python benchmarks/cost_speed.py``. It fails if the code exceeds a limit of the project: 500,000 plans
+per second in the array form (memory and time of every plan), 0.5 ms for one `estimate`, one second for the exhaustive
+search of 175 B parameters on 64 nodes and for that of a trillion on 512. llm-analysis is installed from PyPI into a
+separate environment (``.venv-peers`` next to this folder) if it does not exist yet. Without a network the comparison
+is skipped and reported as skipped.
 """
 
 from __future__ import annotations

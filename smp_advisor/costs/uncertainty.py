@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -10,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.costs.constants import constants
-from smp_advisor.costs.intervals import spreads
+from smp_advisor.costs.intervals import kind_correlation, spreads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["DRAWS", "constant_draws", "constant_names", "run_spread", "source_spread"]
+__all__ = ["DRAWS", "comparison_spread", "constant_draws", "constant_names", "run_spread", "source_spread"]
 
 DRAWS = 64
 
@@ -73,3 +74,15 @@ def source_spread(stack: str, kind: str) -> float:
 def run_spread(stack: str, kind: str) -> float:
     """Spread within a source: the same for the runs of one source about their common error."""
     return spreads(kind, stack)[1]
+
+
+def comparison_spread(stack: str, kind: str, to_kind: str) -> float:
+    """Doubt about a comparison: one standard deviation of the logarithm of the quotient of two step times.
+
+    The plans run the same code on one cluster. Errors of plans of one kind are nearly equal and cancel. Those of two
+    kinds are correlated (`kind_correlation`), and the remainder does not cancel.
+    """
+    if kind == to_kind:
+        return 0.0
+    first, second = source_spread(stack, kind), source_spread(stack, to_kind)
+    return math.sqrt(first**2 + second**2 - 2 * kind_correlation() * first * second)

@@ -146,6 +146,8 @@ def _why(row: dict[str, Any], leader: dict[str, Any], min_fit_probability: float
     if ratio < 1 - NEAR_BEST:
         return f"{100 * (1 - ratio):.0f} % slower."
     more = row["techniques"] - leader["techniques"]
+    if more > 0 and ratio > 1 + NEAR_BEST:
+        return f"{100 * (ratio - 1):.0f} % faster, with {more} more technique{'s' if more > 1 else ''}."
     if more > 0:
         return f"As fast within {100 * NEAR_BEST:.0f} %, with {more} more technique{'s' if more > 1 else ''}."
     less = round(leader["headroom_gib"] - row["headroom_gib"], 1)

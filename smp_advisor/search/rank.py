@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from smp_advisor.libraries.layout import Layout
 
     Floats = NDArray[np.float64]
 
-__all__ = ["NEAR_BEST", "OBJECTIVES", "Objective", "Scores", "order", "techniques"]
+__all__ = ["NEAR_BEST", "OBJECTIVES", "TECHNIQUE_GAIN", "Objective", "Scores", "order", "techniques"]
 
 Objective = Literal["throughput", "cost", "headroom", "simplicity"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
@@ -22,6 +24,9 @@ OBJECTIVES: tuple[str, ...] = get_args(Objective)
 NEAR_BEST = 0.03
 """Plans within this share of the best count as equal: among them the fewest techniques win, then the most headroom
 (AWS, model-parallel best practices: if a subset of the techniques is enough, more techniques do not help)."""
+
+TECHNIQUE_GAIN = 0.05
+"""Least gain in speed for which a plan uses one more technique."""
 
 _SLOWEST_SHARE = 0.5
 """`headroom` and `simplicity` look only at plans with at least this share of the best throughput."""
@@ -62,12 +67,20 @@ def techniques(layout: Layout) -> NDArray[np.int64]:
     return total
 
 
-def order(scores: Scores, objective: Objective) -> NDArray[np.intp]:
+def order(scores: Scores, objective: Objective, doubt: Mapping[int, float] | None = None) -> NDArray[np.intp]:
     """Rows from best to worst; deterministic (ties keep the order of enumeration).
 
     ``throughput``: tokens per second. ``cost``: USD per token. ``headroom``: free memory, among plans at least half as
     fast as the fastest. ``simplicity``: fewest techniques, among the same. Plans within 3 % of the best value are
-    equal, and among equals fewer techniques win, then more headroom, then the smaller batch.
+    equal, and among equals fewer techniques win, then more headroom, then the smaller batch. For ``throughput`` and
+    ``cost``, each technique must also gain at least 5 %, and more than the doubt about the comparison: plans with fewer
+    techniques whose best is closer to the fastest come first.
+
+    Parameters
+    ----------
+    doubt
+        Uncertainty of comparing the fastest plan with the fastest plan of each smaller number of techniques, as a
+        share. None: no doubt.
     """
     speed = scores.tokens_per_second
     if objective in ("headroom", "simplicity"):
@@ -79,9 +92,25 @@ def order(scores: Scores, objective: Objective) -> NDArray[np.intp]:
     value = {"throughput": speed, "cost": 1 / scores.usd_per_token, "headroom": scores.headroom}[objective]
     best = value[~slow].max()
     near = ~slow & (value >= best * (1 - NEAR_BEST))
+    if objective != "headroom":
+        near |= _simpler(value, scores.techniques, near, doubt or {})
     # Near the best: fewest techniques, most headroom, value. Below: by value alone.
     fewest = np.where(near, scores.techniques, 0)
     # Rounded, so that values that differ in the last bits only are equal.
     roomiest = np.where(near, -np.round(scores.headroom, 3), 0.0)
     smallest = np.where(near, scores.tokens_per_step, 0)
     return np.lexsort((-speed, -value, smallest, roomiest, fewest, ~near, slow))
+
+
+def _simpler(
+    value: Floats, techniques: NDArray[np.int64], near: NDArray[np.bool_], doubt: Mapping[int, float]
+) -> NDArray[np.bool_]:
+    """Plans with so few techniques that further ones do not gain enough, shape (n,); none if all techniques do."""
+    fewest, best = int(techniques[near].min()), value.max()
+    for count in range(fewest):
+        same = techniques == count
+        top = value[same].max(initial=0.0)
+        if top >= best * min((1 - TECHNIQUE_GAIN) ** (fewest - count), 1 - doubt.get(count, 0.0)):
+            simpler: NDArray[np.bool_] = same & (value >= top * (1 - NEAR_BEST))
+            return simpler
+    return np.zeros(len(value), dtype=np.bool_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smp_advisor.costs.evaluate import HOST_SHARE, memory_columns, seconds_columns
+from smp_advisor.costs.intervals import plan_kinds
 from smp_advisor.costs.memory import GIB
 from smp_advisor.costs.pressure import pressure_factor
+from smp_advisor.costs.stack import stack_of
+from smp_advisor.costs.uncertainty import comparison_spread
 from smp_advisor.costs.world import World
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY
 from smp_advisor.libraries.space import Space, enumerate_plans
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.layout import Layout
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -87,14 +92,19 @@ def search(
     tokens = layout.batch_samples * replicas * model.sequence_length(job.sequence_length)
     speed = tokens / seconds
     price = cluster.instance.usd_per_hour
+    counts = techniques(layout)
     scores = Scores(
         tokens_per_second=speed,
         usd_per_token=np.full(len(rows), np.inf) if price is None else price * cluster.nodes / 3600 / speed,
         headroom=1 - memory.needed_bytes[rows] / usable,
-        techniques=techniques(layout),
+        techniques=counts,
         tokens_per_step=tokens,
     )
-    best_first = order(scores, objective) if len(rows) else np.empty(0, dtype=np.intp)
+    best_first = (
+        order(scores, objective, _doubt(cluster, job, layout, speed, counts))
+        if len(rows)
+        else np.empty(0, dtype=np.intp)
+    )
     return SearchResult(
         cluster=cluster,
         objective=objective,
@@ -112,3 +122,17 @@ def search(
         ),
         step_seconds=seconds[best_first],
     )
+
+
+def _doubt(cluster: Cluster, job: Job, layout: Layout, speed: Floats, counts: NDArray[np.int64]) -> dict[int, float]:
+    """Uncertainty of comparing the fastest plan with the fastest of each smaller number of techniques, as a share."""
+    fastest = int(speed.argmax())
+    simpler = [count for count in np.unique(counts).tolist() if count < counts[fastest]]
+    rows = [int(np.flatnonzero(counts == count)[speed[counts == count].argmax()]) for count in simpler]
+    leaders = layout.take(np.array([fastest, *rows]))
+    kind, *kinds = map(str, plan_kinds(leaders, cluster))
+    code = stack_of(job, leaders).name
+    return {
+        count: -math.expm1(-comparison_spread(code, kind, of_kind))
+        for count, of_kind in zip(simpler, kinds, strict=True)
+    }

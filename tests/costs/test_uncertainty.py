@@ -8,7 +8,13 @@ from smp_advisor.costs import step_time_draws
 from smp_advisor.costs.constants import constants, overriding
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.intervals import step_time_factors
-from smp_advisor.costs.uncertainty import constant_draws, constant_names, run_spread, source_spread
+from smp_advisor.costs.uncertainty import (
+    comparison_spread,
+    constant_draws,
+    constant_names,
+    run_spread,
+    source_spread,
+)
 from tests.costs.shapes import row_30b
 
 KINDS = ["any", "pipeline, nodes", "sharded, nodes", "sharded, one node", "no such kind"]
@@ -84,3 +90,12 @@ def test_doubt_about_unmeasured_collectives_goes_both_ways() -> None:
     factor = constant_draws()[:, constant_names().index("communication.efa_unmeasured_factor")]
     assert 0.2 < np.mean(factor > 1) < 0.8
     assert factor.max() > 1.2
+
+
+def test_comparisons_of_one_kind_of_plan_are_certain_and_those_of_two_less_doubtful_than_their_sum() -> None:
+    kinds = ("sharded, nodes", "replicated, nodes")
+    assert comparison_spread("hf-sdpa", kinds[0], kinds[0]) == 0
+    doubt = comparison_spread("hf-sdpa", *kinds)
+    assert doubt == pytest.approx(comparison_spread("hf-sdpa", *reversed(kinds)))
+    first, second = (source_spread("hf-sdpa", kind) for kind in kinds)
+    assert abs(first - second) < doubt < first + second
