@@ -7,7 +7,15 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Difference", "Record", "compare_losses", "compare_modes", "compare_prints", "compare_saves"]
+__all__ = [
+    "Difference",
+    "Record",
+    "compare_losses",
+    "compare_modes",
+    "compare_prints",
+    "compare_saves",
+    "is_sum_over_batch",
+]
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|\bnan\b|\binf\b)")
 _RELATIVE = 2e-3
@@ -64,6 +72,14 @@ def compare_losses(original: Record, adapted: list[Record]) -> Difference | None
     if series and len(series[0]) > len(original.losses):
         return Difference(what=f"There are {len(series[0])} backward passes, and {len(original.losses)} originally.")
     return None
+
+
+def is_sum_over_batch(original: Record, divided: list[Record]) -> bool:
+    """Whether the first loss of each process is its part of a sum, so that the mean over processes is smaller."""
+    if not original.losses or not all(record.losses for record in divided) or len(divided) < 2:
+        return False
+    parts = sum(record.losses[0][0] for record in divided)
+    return original.losses[0][0] != 0 and _close(parts, original.losses[0][0])
 
 
 def compare_modes(original: Record, adapted: Record) -> Difference | None:

@@ -38,6 +38,7 @@ def use_cpu() -> None:
             return _original(value, *arguments, **{key: _on_cpu(item) for key, item in options.items()})
 
         replace(owner, to=move, cuda=lambda value, *_, **__: value)
+    replace(torch.Tensor, pin_memory=lambda value, *_: value)
     for name in _FACTORIES:
         factory = getattr(torch, name)
         if not isinstance(factory, type):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -35,6 +37,7 @@ class Observer:
         self.notes: set[str] = set()
         """Properties that decide what can be compared, and the stand-ins that the script used."""
         self._depth = 0
+        self._random_state: object = None
 
     def line(self) -> int:
         """Line of the script that is running; 0 if none is."""
@@ -44,7 +47,11 @@ class Observer:
         return 0 if frame is None else frame.f_lineno
 
     def add_loss(self, value: float) -> None:
-        """Record one backward pass."""
+        """Record one backward pass, and whether random numbers were drawn since the last one."""
+        state = (hash(torch.get_rng_state().numpy().tobytes()), hash(str(np.random.get_state())), random.getstate())  # noqa: NPY002 - of scripts
+        if self._random_state not in (None, state):
+            self.notes.add("random")
+        self._random_state = state
         if len(self.losses) < _MOST_LOSSES:
             self.losses.append((value, self.line()))
 

@@ -28,6 +28,7 @@ __all__: list[str] = []
 _NEW_USER_AND_NETWORK = 0x10000000 | 0x40000000
 _SHOWN_CHARACTERS = 3000
 _PRINTED_CHARACTERS = 200_000
+_LARGE_BATCH = 128
 
 
 def _without_network() -> bool:
@@ -76,7 +77,7 @@ def _run(request: dict[str, Any], run: dict[str, Any], rank: int, port: int, rec
     observer = Observer(script, request["steps"])
     use_cpu()
     make_deterministic()
-    make_small(observer, divide=run["divide"], parts=run.get("parts", 1))
+    make_small(observer, divide=run["divide"], parts=run.get("parts", 1), most=request.get("most", 8))
     install_stand_ins(observer)
     stand_in_for_files(observer)
     if run["library"] == "smp-v1":
@@ -145,7 +146,11 @@ def main(path: str) -> None:
     for number, run in enumerate(request["runs"]):
         _start(request, run, base)
         if number == 0 and not _succeeded(base / f"{run['name']}-0.json"):
-            break
+            # The script may have its batch size as a number in its loop.
+            request["most"] = _LARGE_BATCH
+            _start(request, run, base)
+            if not _succeeded(base / f"{run['name']}-0.json"):
+                break
         if run["divide"] and run["processes"] and not _succeeded(base / f"{run['name']}-0.json"):
             # A script that depends on its batch size fails with smaller batches before it is adapted too.
             half = {**request["runs"][0], "name": f"{run['name']} half", "parts": run["processes"]}

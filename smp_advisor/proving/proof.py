@@ -20,6 +20,7 @@ from smp_advisor.proving.comparison import (
     compare_modes,
     compare_prints,
     compare_saves,
+    is_sum_over_batch,
 )
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Proof", "prove", "prove_all"]
 
-_STEPS = 24
+_STEPS = 10
 _SECONDS = 60.0
 """Longest time of one run, in seconds."""
 _CPU_SECONDS = 90
@@ -155,6 +156,9 @@ def _runs(original: str, adapted: Mapping[str, str]) -> list[dict[str, Any]]:
     own_group = "init_process_group" in original
     plain = {"library": "", "microbatches": 1, "divide": False, "processes": int(own_group), "source": original}
     runs = [{**plain, "name": "original"}, {**plain, "name": "again"}]
+    if own_group and set(adapted) != {"smp-v1"}:
+        # A script that divides its work by the number of processes is compared with itself in two processes.
+        runs += [{**plain, "name": "original pair", "processes": 2}, {**plain, "name": "again pair", "processes": 2}]
     for library, source in adapted.items():
         steps = library == "smp-v1"
         new = {**plain, "library": library, "source": source, "processes": 0 if steps else 2}
@@ -214,13 +218,15 @@ def _records(base: Path, run: dict[str, Any]) -> list[Record]:
 
 
 def _judge(records: dict[str, list[Record]], library: str, *, isolated: bool, log: tuple[str, ...]) -> Proof:
-    original = records["original"][0]
+    original, _ = _originals(records, library)
     repeated, divided = records[f"{library} repeated"], records[f"{library} divided"]
     notes = {note for record in (original, *repeated, *divided) for note in record.notes}
     half = records[f"{library} divided half"][0]
     if half.error and half.error != _ENDLESS:
         notes.add("undivided")
         divided = repeated
+    if "batch_norm" not in notes and is_sum_over_batch(original, divided):
+        notes.add("sum")
     stand_ins = tuple(sorted(n.removeprefix("stand-in: ") for n in notes if n.startswith("stand-in: ")))
     if original.error or not original.losses:
         failure = original.error or "it has no backward pass"
@@ -249,12 +255,27 @@ def _judge(records: dict[str, list[Record]], library: str, *, isolated: bool, lo
     )  # fmt: skip
 
 
+def _originals(records: dict[str, list[Record]], library: str) -> tuple[Record, Record]:
+    """Two runs of the original script: in two processes if it has a process group of its own and runs in two."""
+    pair = records.get("original pair")
+    if library != "smp-v1" and pair is not None and not any(record.error for record in pair):
+        return pair[0], records["again pair"][0]
+    return records["original"][0], records["again"][0]
+
+
 def _not_compared(notes: set[str], library: str, *, isolated: bool) -> list[str]:
     not_compared = ["speed and memory", "shuffling and dropout, which are off", "small eps of Adam"]
     if "batch_norm" in notes:
         not_compared.append("losses of divided batches, because batch normalization depends on the batch of a process")
     if "undivided" in notes:
         not_compared.append("losses of divided batches, because the script does not run with a smaller batch size")
+    if "random" in notes:
+        not_compared.append("losses of divided batches, because the loop draws random numbers for a batch")
+    elif "sum" in notes:
+        not_compared.append(
+            "losses of divided batches after the first: the loss is a sum over a batch, whose gradients are averaged"
+            " over the processes"
+        )
     if library in ("smp-v1", "smp-v2"):
         not_compared.append("the library itself, which is replaced by a simulator")
     if not isolated:
@@ -263,7 +284,7 @@ def _not_compared(notes: set[str], library: str, *, isolated: bool) -> list[str]
 
 
 def _compare(records: dict[str, list[Record]], library: str, notes: set[str]) -> list[Difference]:
-    original, again = records["original"][0], records["again"][0]
+    original, again = _originals(records, library)
     repeated, divided = records[f"{library} repeated"], records[f"{library} divided"]
     results = [compare_losses(original, repeated[:1]), compare_modes(original, repeated[0])]
     results += compare_saves(original, repeated[0], renamed=library == "smp-v1")
@@ -271,6 +292,6 @@ def _compare(records: dict[str, list[Record]], library: str, notes: set[str]) ->
         line = next(save["line"] for record in repeated[1:] for save in record.saves)
         results.append(Difference(what="A process other than the first saves files too.", line=line))
     results += compare_prints(original, again, repeated[0])
-    if "batch_norm" not in notes and "undivided" not in notes:
+    if not notes & {"batch_norm", "undivided", "sum", "random"}:
         results.append(compare_losses(original, divided))
     return [difference for difference in results if difference is not None]

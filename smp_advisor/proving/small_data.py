@@ -50,7 +50,7 @@ class _Order(data.Sampler[int]):
         self.epoch = epoch
 
 
-def make_small(observer: Observer, *, divide: bool, parts: int = 1) -> None:
+def make_small(observer: Observer, *, divide: bool, parts: int = 1, most: int = _BATCH) -> None:
     """Replace the data loader by one with few, ordered samples.
 
     Parameters
@@ -62,6 +62,8 @@ def make_small(observer: Observer, *, divide: bool, parts: int = 1) -> None:
         so that each repeats the original run.
     parts
         Number by which all batch sizes are divided.
+    most
+        Most samples of a batch.
     """
     original: Any = data.DataLoader.__init__
 
@@ -86,7 +88,7 @@ def make_small(observer: Observer, *, divide: bool, parts: int = 1) -> None:
             )
             original(loader, dataset, **keywords, **options)
             return
-        size = max(1, min(batch_size, _BATCH, max(1, len(dataset))) // parts)
+        size = max(1, min(batch_size, most, max(1, len(dataset))) // parts)
         count = min(len(dataset), size * _BATCHES) // size * size
         small = _Small(dataset, range(count))
         start, step = 0, 1
@@ -104,9 +106,10 @@ def make_small(observer: Observer, *, divide: bool, parts: int = 1) -> None:
     iterate = data.DataLoader.__iter__
 
     def limited(loader: data.DataLoader[Any]) -> Any:
-        if isinstance(loader.dataset, _Small):
-            return iterate(loader)
-        return itertools.islice(iterate(loader), _BATCHES)
+        state = torch.get_rng_state()
+        batches = iterate(loader)
+        torch.set_rng_state(state)  # the iterator draws a seed for its workers
+        return batches if isinstance(loader.dataset, _Small) else itertools.islice(batches, _BATCHES)
 
     replace(data.DataLoader, __iter__=limited)
 

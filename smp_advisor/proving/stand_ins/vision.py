@@ -13,7 +13,7 @@ from torch import nn
 __all__ = ["modules"]
 
 _SHAPES = {"MNIST": (1, 28, 28, 10), "CIFAR100": (3, 32, 32, 100), "CIFAR": (3, 32, 32, 10), "SVHN": (3, 32, 32, 10)}
-_SAMPLES = 64
+_SAMPLES = 256
 _MODELS = (
     "alexnet", "densenet121", "efficientnet_b0", "mobilenet_v2", "resnet18", "resnet34", "resnet50", "resnet101",
     "squeezenet1_0", "vgg11", "vgg16", "vgg19", "vit_b_16",
@@ -114,13 +114,14 @@ class _Network(nn.Module):
 
     def __init__(self, num_classes: int = 1000, **_: Any) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 4, 3, stride=2)
+        self.conv1 = nn.Conv2d(3, 64, 7, stride=2)
+        self.layer1 = nn.Conv2d(64, 512, 1, stride=4)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc: nn.Module = nn.Linear(4, num_classes)
+        self.fc: nn.Module = nn.Linear(512, num_classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Scores of the labels."""
-        scores: torch.Tensor = self.fc(torch.flatten(self.avgpool(torch.relu(self.conv1(images))), 1))
+        scores: torch.Tensor = self.fc(torch.flatten(self.avgpool(self.layer1(torch.relu(self.conv1(images)))), 1))
         return scores
 
 

@@ -179,15 +179,15 @@ def _from_assignments(
         block = survey.body_of(statement)
         if not block:
             continue
+        if statement is function:
+            break
         containing: list[Statement | None] = [_containing(survey, node, block) for node in assigning]
-        if None not in containing and (len(set(containing)) == 1 or containing[0] is assigning[0]):
+        if None not in containing:
             stop = _containing(survey, before, block)
             limit = block.index(stop) if stop is not None else len(block)
             earlier = [s for s in containing if s is not None and block.index(s) < limit]
             earlier = earlier or [cast("Statement", statement)]
             return Construction(function=function, name=name, statement=earlier[0], last=earlier[-1], use=stop)
-        if statement is function:
-            break
     # The model is constructed in separate branches: only the user knows where to wrap it.
     return None
 

@@ -14,7 +14,7 @@ from smp_advisor.scripts.adapt.survey import targets_of
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.survey import Survey
 
-__all__ = ["assigned_name", "is_held_out", "iterated", "places_of_loader"]
+__all__ = ["assigned_name", "is_held_out", "iterated", "places_of_loader", "reaches"]
 
 _HELD_OUT = ("val", "eval", "test", "dev")
 
@@ -34,7 +34,7 @@ def is_held_out(survey: Survey, call: cst.Call) -> bool:
     loops = _loops_over(survey, call)
     if loops:
         training = set(backward_calls(survey))
-        return not any(_reaches(survey, loop, training, 4) for loop in loops)
+        return not any(reaches(survey, loop, training, 4) for loop in loops)
     return any(word in (assigned_name(survey, call) or "").lower() for word in _HELD_OUT)
 
 
@@ -50,14 +50,14 @@ def _loops_over(survey: Survey, call: cst.Call) -> list[cst.For]:
     return loops
 
 
-def _reaches(survey: Survey, node: cst.CSTNode, calls: set[cst.Call], depth: int) -> bool:
+def reaches(survey: Survey, node: cst.CSTNode, calls: set[cst.Call], depth: int) -> bool:
     """Whether a statement makes one of the calls, also through functions of the script."""
     for inner in walk(node):
         if inner in calls:
             return True
         if depth and isinstance(inner, cst.Call):
             for function, _ in callees(survey, inner):
-                if function is not node and _reaches(survey, function.body, calls, depth - 1):
+                if function is not node and reaches(survey, function.body, calls, depth - 1):
                     return True
     return False
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Saved", "is_rank_guard", "saved_states"]
 
-_RANK_WORDS = ("rank", "is_main_process", "is_master", "master_process")
+_RANK_WORDS = ("rank", "gpu_id", "is_main_process", "is_master", "master_process")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -228,7 +228,7 @@ def test_what_is_not_python_3_is_one_sentence(text):
 def test_a_missing_file_and_an_unknown_library_are_one_sentence(tmp_path):
     with pytest.raises(AdvisorError, match="cannot be read"):
         adapt_script(tmp_path / "nothing.py", PLANS["pipeline"])
-    with pytest.raises(AdvisorError, match="smp-v1 or smp-v2, not to 'horovod'"):
+    with pytest.raises(AdvisorError, match="fsdp2, not to 'horovod'"):
         adapt_script(loop_text("flat"), PLANS["pipeline"], library="horovod")
 
 

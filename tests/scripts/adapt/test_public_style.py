@@ -41,3 +41,49 @@ def test_a_notebook_becomes_a_script(tmp_path):
     source = adapt_script(path, library="fsdp2").source
     assert "fully_shard(model)" in source
     compile(source, "train.py", "exec")
+
+
+GUARDED = """import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("nccl")
+master_process = int(os.environ["RANK"]) == 0
+if master_process:
+    os.makedirs("out", exist_ok=True)
+if os.environ.get("BIG"):
+    model = torch.nn.Linear(2, 2)
+else:
+    model = torch.nn.Linear(2, 2)
+model = DDP(model)
+raw_model = model.module
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(9):
+    if step % 3 == 0 and master_process:
+        with torch.no_grad():
+            print(model(torch.ones(1, 2)))
+        torch.save({"model": raw_model.state_dict()}, "out/ckpt.pt")
+    loss = model(torch.ones(4, 2)).sum()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_all_ranks_take_part_in_forward_passes_and_saves_of_shards():
+    source = adapt_script(GUARDED, library="fsdp2").source
+    assert "    if step % 3 == 0:\n" in source
+    assert "        if dist.get_rank() == 0:\n            torch.save(" in source
+    assert source.index("fully_shard(model)") > source.index("else:\n    model = ")
+    assert 'if master_process:\n    os.makedirs("out", exist_ok=True)' in source
+
+
+def test_a_model_made_in_another_file_is_refused():
+    text = (
+        GUARDED.partition("if os.environ")[0]
+        + "def train(model):\n    optimizer = torch.optim.SGD(model.parameters())\n"
+    )
+    text += "    loss = model(torch.ones(1, 2)).sum()\n    loss.backward()\n    optimizer.step()\n"
+    refused = adapt_script(text, library="fsdp2")
+    assert refused.diff == ""
+    assert "in another file" in refused.todo[0]

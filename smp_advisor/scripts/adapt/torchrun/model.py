@@ -11,8 +11,8 @@ from smp_advisor.scripts.adapt.construction import Construction, find_constructi
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.imports import add_import, add_names
 from smp_advisor.scripts.adapt.layers import repeated_layers
+from smp_advisor.scripts.adapt.model_attributes import uses_of_model
 from smp_advisor.scripts.adapt.plain_model import REPLICATING, unwrap
-from smp_advisor.scripts.adapt.torchrun.attributes import uses_of_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable

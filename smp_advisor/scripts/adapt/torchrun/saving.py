@@ -10,6 +10,7 @@ from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import call_text, dotted, expression, names_in, statements, text_of, walk
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.imports import add_names
+from smp_advisor.scripts.adapt.loader_use import reaches
 from smp_advisor.scripts.adapt.roles import model_places, optimizer_places
 from smp_advisor.scripts.adapt.saved import Saved, is_rank_guard, saved_states
 from smp_advisor.scripts.adapt.torchrun.launch import add_dist
@@ -85,6 +86,7 @@ def on_first_rank(old: Statement) -> cst.If:
 def save_full_state(draft: Draft) -> None:
     """Gather the shards before each save, write on one rank, and distribute states that are loaded."""
     _load_full_state(draft)
+    _run_on_every_rank(draft)
     for number in range(12):
         states = [saved for saved in saved_states(draft.survey) if not _is_listed(draft, saved)]
         if not states:
@@ -92,6 +94,27 @@ def save_full_state(draft: Draft) -> None:
         _gather(draft, states[0], "" if number == 0 else f"_{number + 1}")
     save_on_first_rank_of_others(draft)
     add_dist(draft)
+
+
+def _run_on_every_rank(draft: Draft) -> None:
+    """Remove the rank from conditions around forward passes and saves, in which all ranks take part."""
+    survey, edits = draft.survey, Edits()
+    models = model_places(survey)
+    forward = {call for call in survey.calls if dotted(call.func) in names_of(survey, models, survey.function(call))}
+    collective = forward | {saved.call for saved in saved_states(survey)}
+    for node in survey.nodes:
+        if not isinstance(node, cst.If) or not reaches(survey, node.body, collective, 3):
+            continue
+        test = node.test
+        if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+            remaining = [part for part in (test.left, test.right) if not is_rank_guard(part)]
+            if len(remaining) == 1:
+                edits.replace(test, remaining[0].with_changes(lpar=[], rpar=[]))
+        elif is_rank_guard(test) and reaches(survey, node.body, forward, 3):
+            draft.add_todo(
+                f"`{draft.excerpt(node)}` runs the model on one rank, and FSDP waits for all: remove the condition."
+            )
+    draft.apply(edits)
 
 
 def _is_listed(draft: Draft, saved: Saved) -> bool:
@@ -136,14 +159,36 @@ def _gather(draft: Draft, saved: Saved, suffix: str) -> None:
         places.insert(0, origin)
     edits.insert_before(places[0], statements("\n".join(lines)))
     function = survey.function(saved.call)
-    if function is not None and not above and _is_guarded(survey, function):
-        draft.add_todo(
-            f"`{function.name.value}` runs on one rank only and now gathers the state of all: call it on every rank."
-        )
+    if function is not None and not above:
+        _call_on_every_rank(draft, edits, function)
     if not above:
         edits.change(saved.statement, on_first_rank)
     draft.apply(edits)
     add_names(draft, _STATES, imported)
+
+
+def _call_on_every_rank(draft: Draft, edits: Edits, function: cst.FunctionDef) -> None:
+    """Remove the rank from the conditions around the calls of a function that gathers the state of all ranks."""
+    survey = draft.survey
+    for site in survey.calls:
+        if (dotted(site.func) or "").rpartition(".")[2] != function.name.value:
+            continue
+        for above in survey.ancestors(site):
+            if isinstance(above, cst.FunctionDef):
+                break
+            if not isinstance(above, cst.If) or edits.is_changed(above.test):
+                continue
+            test = above.test
+            if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+                remaining = [part for part in (test.left, test.right) if not is_rank_guard(part)]
+                if len(remaining) == 1:
+                    edits.replace(test, remaining[0].with_changes(lpar=[], rpar=[]))
+            elif is_rank_guard(test):
+                edits.replace(test, cst.Name("True"))
+                draft.add_todo(
+                    f"`{draft.excerpt(above)}` selected a rank, and now all ranks run its statements, because"
+                    f" `{function.name.value}` gathers the state of all."
+                )
 
 
 def _load_full_state(draft: Draft) -> None:

@@ -74,6 +74,8 @@ def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912,
                 f" {shards.size} and to drop the last partial batch."
             )
             continue
+        if new.mapping and new.value("sampler"):
+            continue
         if new.mapping and not _mentions_sampler(survey, call):
             _add_mapped_sampler(draft, edits, call, new, shards, held_out=held_out)
             added = True
@@ -344,7 +346,7 @@ def _fix_samplers(draft: Draft, shards: Shards) -> None:
                 continue
             texts = [text_of(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip() for arg in arguments]
             texts[1:1] = [f"num_replicas={shards.size}", f"rank={shards.rank}"]
-        elif name in _PLAIN and call.args:
+        elif name in _PLAIN and len(call.args) == 1:
             used_plain = True
             texts = [
                 text_of(call.args[0].value),

@@ -9,9 +9,12 @@ import libcst as cst
 from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import call_text, dotted, names_in, text_of, walk
 from smp_advisor.scripts.adapt.construction import Construction, find_construction
+from smp_advisor.scripts.adapt.edits import Edits
+from smp_advisor.scripts.adapt.model_attributes import uses_of_model
 from smp_advisor.scripts.adapt.plain_model import REPLICATING, SHARDING, take_out_wrappers
 from smp_advisor.scripts.adapt.roles import model_places, optimizer_places
 from smp_advisor.scripts.adapt.survey import Survey, assigned_names
+from smp_advisor.scripts.adapt.v1.extraction import NEAREST
 from smp_advisor.scripts.adapt.wrapping import wrap_construction
 
 if TYPE_CHECKING:
@@ -19,10 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = ["wrap_model"]
 
+_OF_LIBRARY = frozenset(
+    {"state_dict", "load_state_dict", "save_pretrained", "backward", "local_parameters", "local_state_dict", "join"}
+)
+"""Attributes of ``smp.DistributedModel``, and calls that the step for checkpoints replaces."""
+
 
 def wrap_model(draft: Draft) -> None:
     """Create the model in ``smp.model_creation`` if required, and wrap it."""
     take_out_wrappers(draft, REPLICATING | SHARDING)
+    construction = find_construction(draft)
+    if construction is None or not _reach_inner_attributes(draft, construction):
+        return
     construction = find_construction(draft)
     if construction is None:
         return
@@ -44,6 +55,23 @@ def wrap_model(draft: Draft) -> None:
         "smp.DistributedModel", arguments, width=96, before=f"{construction.name} = "
     )
     wrap_construction(draft, construction, context=context, wrap=wrap)
+
+
+def _reach_inner_attributes(draft: Draft, construction: Construction) -> bool:
+    """Reach attributes of the model through ``.module``; False if a method other than forward runs layers."""
+    edits = Edits()
+    for use in uses_of_model(draft, construction):
+        if use.attribute in _OF_LIBRARY:
+            continue
+        if use.runs_layers:
+            draft.abandon(
+                f"`{draft.excerpt(use.node)}` runs layers through `{use.name}`, and the library divides only the"
+                f" forward method of the model. {NEAREST}"
+            )
+            return False
+        edits.replace(use.node.value, cst.Attribute(value=use.node.value, attr=cst.Name("module")))
+    draft.apply(edits)
+    return True
 
 
 def _report_lost_weights(draft: Draft, construction: Construction) -> None:

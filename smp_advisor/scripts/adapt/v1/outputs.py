@@ -24,12 +24,17 @@ def is_loss(survey: Survey, name: str, value: cst.CSTNode | None) -> bool:
     if "loss" in last or last in ("nll", "perplexity", "objective"):
         return True
     if isinstance(value, cst.Call):
-        callee = survey.callee(value).rpartition(".")[2].lower()
-        return (
-            callee in ("criterion", "cross_entropy", "mse_loss", "nll_loss", "bce_loss", "mean", "sum")
-            or "loss" in callee
-        )
-    return isinstance(value, cst.BinaryOperation) and is_loss(survey, "", value.left)
+        method = value.func.attr.value if isinstance(value.func, cst.Attribute) else ""
+        callee = (survey.callee(value).rpartition(".")[2] or method).lower()
+        of_module = survey.callee(value).startswith("torch.")
+        if callee in ("sum", "mean"):
+            return len(value.args) == int(of_module)  # a sum over some axes has values for each sample
+        return callee in ("criterion", "cross_entropy", "mse_loss", "nll_loss", "bce_loss") or "loss" in callee
+    if isinstance(value, cst.UnaryOperation):
+        return is_loss(survey, "", value.expression)
+    return isinstance(value, cst.BinaryOperation) and (
+        is_loss(survey, "", value.left) or is_loss(survey, "", value.right)
+    )
 
 
 def reduction(*, loss: bool) -> str:

@@ -73,10 +73,20 @@ def uses_of_model(draft: Draft, construction: Construction) -> list[Use]:
                 name=f"{name}.{node.attr.value}",
                 is_method=bool(methods) or not _is_layer(classes, node.attr.value),
                 runs_layers=called and _runs_layers(methods, classes, node.attr.value),
-                trains=any(loop in training for loop in survey.loops(node)),
+                trains=any(loop in training for loop in survey.loops(node)) and not _is_periodic(survey, node),
             )
         )
     return uses
+
+
+def _is_periodic(survey: Survey, node: cst.CSTNode) -> bool:
+    """Whether a statement runs every n-th iteration only, such as the generation of a sample."""
+    for above in survey.ancestors(node):
+        if isinstance(above, cst.For | cst.While | cst.FunctionDef):
+            return False
+        if isinstance(above, cst.If) and any(isinstance(inner, cst.Modulo) for inner in walk(above.test)):
+            return not any(call in walk(above) for call in backward_calls(survey))
+    return False
 
 
 def _classes(survey: Survey, construction: Construction) -> list[cst.ClassDef]:
