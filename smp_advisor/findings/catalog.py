@@ -101,8 +101,9 @@ class Check:
         line: int,
         column: int,
         text: str,
+        end: tuple[int, int] | None = None,
     ) -> Finding:
-        """The finding at a place, with `values` for the fields of the texts."""
+        """The finding at a place, with `values` for the fields of the texts; `end` is a line and a column."""
         wording = self.wordings[variant]
         title, url = self.source_for.get(library or "", self.source)
         return Finding(
@@ -117,6 +118,8 @@ class Check:
             remedy=wording.remedy.format_map(values),
             source_title=title,
             source_url=url,
+            end_line=end[0] if end else None,
+            end_column=end[1] if end else None,
         )
 
 

@@ -7,9 +7,20 @@ from typing import Any, Literal
 
 from smp_advisor.reading.source import Unresolved
 
-__all__ = ["Finding", "Fix", "Severity", "Unresolved"]
+__all__ = ["Finding", "Fix", "Replacement", "Severity", "Unresolved"]
 
 Severity = Literal["error", "warning", "info"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replacement:
+    """A range of a file that becomes `text`; lines and columns count from 1, and the end is exclusive."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +32,8 @@ class Fix:
     """Unified diff from the checked text."""
     source: str
     """The file's text with the fix applied."""
+    replacements: tuple[Replacement, ...] = ()
+    """The changed ranges; empty in notebooks, whose files are JSON."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,10 +61,10 @@ class Finding:
     source_url: str
     fix: Fix | None = None
     """The automatic fix, if a change is safe."""
-    end_line: int = 0
-    """Last line of the code; 0 if unknown."""
-    end_column: int = 0
-    """Column after the code, from 1; 0 if unknown."""
+    end_line: int | None = None
+    """Line of the end of the place; None if it is not known."""
+    end_column: int | None = None
+    """Column after the last character of the place."""
     unfixed: str = ""
     """Reason why there is no fix here, if the check has one in general."""
 
@@ -59,5 +72,5 @@ class Finding:
         """The finding as plain data; its fix without the full text of the file."""
         data = asdict(self)
         if self.fix is not None:
-            del data["fix"]["source"]
+            del data["fix"]["source"], data["fix"]["replacements"]
         return data

@@ -30,14 +30,8 @@ above a cell, or in CI:
 
 ```
 smp-advisor-check train.py --plan plan.json
+smp-advisor-check . --format github
 ```
-
-The command takes files, folders, patterns and `-` for the standard input. `--select SMP1,DDP606` and `--ignore` choose
-checks by their ids or the beginnings of ids. `--format` is `text`, `json`, `sarif` (one run for code hosts) or `github`
-(annotations of a workflow), and `--output FILE` writes to a file. `--diff` shows the changes of `--fix` without
-writing them. `[tool.smp_advisor]` of the nearest pyproject.toml sets `select`, `ignore`, `library`, `plan`,
-`hyperparameters` and `strict`. For pre-commit, this repository has the hook
-`smp-advisor-check`.
 
 To check the cell that starts a job, use `smp_advisor.check_estimator(cell)` (see [Estimators](#estimators)).
 
@@ -57,8 +51,6 @@ determine which checks apply. A check reports only defects that it can see. Code
 - `# smp: ignore[SMP109] reason` suppresses a finding on its line, or on the next line of code if the comment is on its
   own line. A comment on any line of a statement applies to the statement. A comment without a reason has no effect and
   is reported as SMP100.
-- Exit status of the command: 0 without errors, 1 with errors (with `--strict`, also with warnings), 2 if a script
-  cannot be checked.
 - *Fix* marks checks with an automatic fix (`--fix`, or `smp_advisor.apply_fixes`). Fixes change the script, the cells
   of a notebook and modules next to the script, each file with its own diff and backup. A finding without a safe fix
   gives the reason. `smp_advisor.scripts.plan_fixes` shows the changes without writing them. A file is replaced in one
@@ -66,6 +58,45 @@ determine which checks apply. A check reports only defects that it can see. Code
 - Scripts are read with Python's `ast`. LibCST, which `adapt_script` writes with, needs 2.8 s to parse 9,700 lines; a
   complete check of that length takes about 1 s. Fixes replace characters at the positions that `ast` reports, so
   comments and formatting stay.
+
+## The command
+
+`smp-advisor-check` takes files, folders, patterns (`'src/**/train*.py'`) and the standard input (`-`, with
+`--stdin-filename` for its path). Folders are checked without hidden folders, virtual environments and build outputs.
+
+- A module that a checked script imports is judged where the script calls it, and not alone, unless it has a `__main__`
+  block. Each finding is reported once. Functions of modules that train, and that no checked script calls, are listed.
+- `--select` and `--ignore` take ids and prefixes: `--select SMP1,STC --ignore SMP135`. The longest prefix decides.
+- `--fix` writes all safe fixes; `--diff` prints them and writes nothing.
+- `--format` is `text`, `json`, `sarif` (one run with relative paths, end positions, fixes and fingerprints) or `github`
+  (annotations of a workflow). `--output FILE` writes the report in one step.
+- Exit status: 0 without errors; 1 with errors, with `--strict` also with warnings, with `--diff` if there are changes;
+  2 if a script cannot be checked or an option is not valid.
+
+`[tool.smp_advisor]` of the nearest `pyproject.toml`, up to the top of the repository, sets the defaults of a project.
+Options of the command take precedence, and `--no-config` ignores the table. No key writes a file.
+
+```toml
+[tool.smp_advisor]
+select = ["SMP", "DDP"]
+ignore = ["SMP135"]
+exclude = ["tests"]
+library = "smp-v1"
+strict = true
+plan = {microbatches = 4, pipeline_parallel_degree = 2} # or a JSON file: "plan.json"
+hyperparameters = {fp16 = true} # or a JSON file
+```
+
+For pre-commit:
+
+```yaml
+repos:
+  - repo: ... # the address of this repository
+    rev: ... # a tag
+    hooks:
+      - id: smp-advisor-check
+        files: ^training/
+```
 """
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import hashlib
 from collections import Counter
-from hashlib import sha256
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -13,23 +12,43 @@ from smp_advisor._version import __version__
 from smp_advisor.findings.catalog import catalog
 
 if TYPE_CHECKING:
-    from smp_advisor.findings.finding import Finding
+    from collections.abc import Iterable
+
+    from smp_advisor.findings.finding import Finding, Fix, Replacement
     from smp_advisor.findings.report import Report
 
 __all__ = ["as_sarif"]
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_HUNK = re.compile(r"^@@ ", re.MULTILINE)
-_RANGE = re.compile(r"-(\d+)(?:,(\d+))? ")
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+_ROOT = "%SRCROOT%"
 
 
-def as_sarif(*reports: Report) -> dict[str, Any]:
-    """One run with the rules and results of all reports: code hosts refuse several runs of one tool."""
+def as_sarif(*reports: Report, problems: Iterable[str] = ()) -> dict[str, Any]:
+    """One run with the rules and results of all reports; code hosts refuse several runs of one tool.
+
+    Parameters
+    ----------
+    reports
+        Reports of different files. Relative paths are relative to the root of the repository.
+    problems
+        Sentences on files that could not be checked.
+    """
     findings = [finding for report in reports for finding in report.findings]
     used = sorted({finding.id for finding in findings})
-    statements = {report.path: report.coverage.plain() for report in reports if report.coverage is not None}
-    repeated: Counter[str] = Counter()
+    failures = [{"level": "error", "message": {"text": problem}} for problem in problems]
+    notes = dict.fromkeys(note for report in reports for note in report.unresolved)
+    notifications = [
+        {"level": "note", "message": {"text": note.what}, "locations": [_location(note.path, {"startLine": note.line})]}
+        for note in notes
+    ]
+    coverage = {report.path: report.coverage.plain() for report in reports if report.coverage is not None}
+    same = Counter[str]()
+    results = []
+    for finding in findings:
+        mark = _fingerprint(finding)
+        same[mark] += 1
+        results.append(_result(finding, used.index(finding.id), f"{mark}:{same[mark]}"))
     return {
         "$schema": _SCHEMA,
         "version": "2.1.0",
@@ -39,24 +58,17 @@ def as_sarif(*reports: Report) -> dict[str, Any]:
                     "driver": {
                         "name": "smp_advisor",
                         "version": __version__,
+                        "semanticVersion": __version__,
                         "rules": [_rule(identifier) for identifier in used],
                     }
                 },
-                **({"properties": {"coverage": statements}} if statements else {}),
+                **({"properties": {"coverage": coverage}} if coverage else {}),
                 "columnKind": "unicodeCodePoints",
-                "results": [_result(finding, used.index(finding.id), repeated) for finding in findings],
+                "results": results,
                 "invocations": [
                     {
-                        "executionSuccessful": True,
-                        "toolExecutionNotifications": [
-                            {
-                                "level": "note",
-                                "message": {"text": note.what},
-                                "locations": [_location(note.path, note.line)],
-                            }
-                            for report in reports
-                            for note in report.unresolved
-                        ],
+                        "executionSuccessful": not failures,
+                        "toolExecutionNotifications": [*failures, *notifications],
                     }
                 ],
             }
@@ -77,64 +89,65 @@ def _rule(identifier: str) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, rule: int, repeated: Counter[str]) -> dict[str, Any]:
-    location = _location(finding.path, finding.line, finding)
-    result = {
+def _result(finding: Finding, rule: int, fingerprint: str) -> dict[str, Any]:
+    region: dict[str, Any] = {"startLine": finding.line, "startColumn": finding.column}
+    if finding.end_line is not None and finding.end_column is not None:
+        region |= {"endLine": finding.end_line, "endColumn": finding.end_column}
+    region["snippet"] = {"text": finding.text}
+    return {
         "ruleId": finding.id,
         "ruleIndex": rule,
         "level": _LEVELS[finding.severity],
         "message": {"text": f"{finding.message} {finding.consequence} Instead: {finding.remedy}"},
-        "locations": [location],
-        "partialFingerprints": {"smpAdvisor/v1": _fingerprint(finding, repeated)},
+        "locations": [_location(finding.path, region)],
+        "partialFingerprints": {"primaryLocationLineHash": fingerprint},
+        **({"fixes": [_fix(finding, finding.fix)]} if finding.fix is not None and finding.fix.replacements else {}),
     }
-    changes = _replacements(finding.fix.diff) if finding.fix is not None and "#" not in finding.path else []
-    if finding.fix is not None and changes:
-        artifact = location["physicalLocation"]["artifactLocation"]
-        result["fixes"] = [
+
+
+def _fingerprint(finding: Finding) -> str:
+    """Hash of the check, the file and its line without spaces, which stays the same when the line moves."""
+    file = finding.path.partition("#")[0].replace("\\", "/")
+    text = "\0".join((finding.id, file, "".join(finding.text.split())))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _fix(finding: Finding, fix: Fix) -> dict[str, Any]:
+    return {
+        "description": {"text": fix.description},
+        "artifactChanges": [
             {
-                "description": {"text": finding.fix.description},
-                "artifactChanges": [{"artifactLocation": artifact, "replacements": changes}],
+                "artifactLocation": _artifact(finding.path),
+                "replacements": [_replacement(change) for change in fix.replacements],
             }
-        ]
-    return result
+        ],
+    }
 
 
-def _fingerprint(finding: Finding, repeated: Counter[str]) -> str:
-    """Identity of a finding that stays if other lines of the file change."""
-    identity = f"{finding.id}\0{_uri(finding.path)}\0{finding.text.strip()}"
-    repeated[identity] += 1
-    return sha256(f"{identity}\0{repeated[identity]}".encode()).hexdigest()[:32]
+def _replacement(change: Replacement) -> dict[str, Any]:
+    return {
+        "deletedRegion": {
+            "startLine": change.line,
+            "startColumn": change.column,
+            "endLine": change.end_line,
+            "endColumn": change.end_column,
+        },
+        "insertedContent": {"text": change.text},
+    }
 
 
-def _replacements(diff: str) -> list[dict[str, Any]]:
-    """The hunks of a unified diff as replacements of full lines."""
-    replacements: list[dict[str, Any]] = []
-    for hunk in _HUNK.split(diff)[1:]:
-        head, _, body = hunk.partition("\n")
-        match = _RANGE.match(head)
-        lines = body.splitlines(keepends=True)
-        if match is None or any(line.startswith("\\") for line in lines):
-            return []
-        first, count = int(match[1]), int(match[2] or 1)
-        text = "".join(line[1:] for line in lines if line[:1] in (" ", "+"))
-        region = {"startLine": first, "startColumn": 1, "endLine": first + count, "endColumn": 1}
-        replacements.append({"deletedRegion": region, "insertedContent": {"text": text}})
-    return replacements
+def _location(path: str, region: dict[str, Any]) -> dict[str, Any]:
+    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": _artifact(path), "region": region}}
+    cell = path.partition("#cell-")[2]
+    if cell:  # lines count in the cell
+        location["logicalLocations"] = [{"fullyQualifiedName": f"cell {cell}", "kind": "module"}]
+    return location
 
 
-def _uri(path: str) -> str:
-    """The path relative to the working folder, if it is in it."""
+def _artifact(path: str) -> dict[str, str]:
     file, _, cell = path.partition("#")
-    place = Path(file)
-    if place.is_absolute() and place.is_relative_to(Path.cwd()):
-        file = place.relative_to(Path.cwd()).as_posix()
-    return quote(file.replace("\\", "/"), safe="/:") + (f"#{cell}" if cell else "")
-
-
-def _location(path: str, line: int, finding: Finding | None = None) -> dict[str, Any]:
-    region: dict[str, Any] = {"startLine": line}
-    if finding is not None:
-        region |= {"startColumn": finding.column, "snippet": {"text": finding.text}}
-        if finding.end_line >= line:
-            region |= {"endLine": finding.end_line, "endColumn": finding.end_column}
-    return {"physicalLocation": {"artifactLocation": {"uri": _uri(path)}, "region": region}}
+    if PurePath(file).is_absolute():
+        uri, base = PurePath(file).as_uri(), {}
+    else:
+        uri, base = quote(file.replace("\\", "/"), safe="/"), {"uriBaseId": _ROOT}
+    return {"uri": uri + (f"#{cell}" if cell else ""), **base}

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from smp_advisor.findings.finding import Finding
     from smp_advisor.findings.report import Report
 
-__all__ = ["as_text", "counts", "statement"]
+__all__ = ["as_text", "counts", "plain", "statement"]
 
 _WIDTH = 100
 _LONGEST_LINE = 160
@@ -21,9 +21,9 @@ def as_text(report: Report) -> str:
     parts = ["\n".join(report.introduction)] if report.introduction else []
     parts += [_finding(finding) for finding in report.findings]
     if report.unresolved:
-        notes = [f"  {note.path}:{note.line}: {_plain(note.what)}" for note in report.unresolved]
+        notes = [f"  {note.path}:{note.line}: {plain(note.what)}" for note in report.unresolved]
         parts.append("\n".join(["Not checked, because it could not be followed:", *notes]))
-    parts.append("\n".join([counts(report), *(f"  {_plain(line)}" for line in statement(report))]))
+    parts.append("\n".join([counts(report), *(f"  {plain(line)}" for line in statement(report))]))
     if report.diff:
         parts.append("\n".join([f"Corrected:\n{report.diff}", *report.outcome]))
     return "\n\n".join(parts)
@@ -41,15 +41,15 @@ def statement(report: Report) -> list[str]:
 def counts(report: Report) -> str:
     """The number of findings of each severity, in one line."""
     if not report.findings:
-        return f"{_plain(report.path)}: no findings."
+        return f"{plain(report.path)}: no findings."
     fixable = sum(finding.fix is not None for finding in report.findings)
     tail = f"; {fixable} with an automatic fix" if fixable else ""
-    return f"{_plain(report.path)}: {report.totals}{tail}."
+    return f"{plain(report.path)}: {report.totals}{tail}."
 
 
 def _finding(finding: Finding) -> str:
-    place = f"{_plain(finding.path)}:{finding.line}:{finding.column}"
-    head = f"{place}: {finding.severity} {finding.id}: {_plain(finding.message)}"
+    place = f"{plain(finding.path)}:{finding.line}:{finding.column}"
+    head = f"{place}: {finding.severity} {finding.id}: {plain(finding.message)}"
     line, column = _shown(finding)
     rows = [head, f"    {line}", "    " + " " * column + "^"]
     rows += _wrapped("", finding.consequence)
@@ -64,7 +64,7 @@ def _finding(finding: Finding) -> str:
 
 def _shown(finding: Finding) -> tuple[str, int]:
     """The printed line, and the column of its caret."""
-    line = _plain(finding.text.replace("\t", " "))
+    line = plain(finding.text.replace("\t", " "))
     start = 0
     if len(line) > _LONGEST_LINE:
         start = max(0, finding.column - 1 - _LONGEST_LINE // 2)
@@ -75,9 +75,9 @@ def _shown(finding: Finding) -> tuple[str, int]:
 
 
 def _wrapped(label: str, text: str) -> list[str]:
-    return textwrap.wrap(label + _plain(text), _WIDTH, initial_indent="    ", subsequent_indent="    ")
+    return textwrap.wrap(label + plain(text), _WIDTH, initial_indent="    ", subsequent_indent="    ")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """The text without control characters, which a terminal would execute."""
     return "".join(letter if letter.isprintable() or letter == " " else "�" for letter in text)

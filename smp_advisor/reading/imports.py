@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from smp_advisor.reading.module import Module
     from smp_advisor.reading.run import Run
 
-__all__ = ["bind_import", "load_module"]
+__all__ = ["bind_import", "load_module", "local_files"]
 
 _MOST_MODULES = 60
 
@@ -76,7 +76,8 @@ def _bind_all(run: Run, frame: Frame, node: ast.ImportFrom, local: LocalModule |
 
 
 def _load(run: Run, frame: Frame, dotted: str, node: ast.stmt | ast.expr) -> LocalModule | None:
-    path = _file(frame.module, dotted)
+    candidates = _candidates(frame.module, dotted)
+    path = next((candidate for candidate in candidates if _is_file(run, candidate)), None)
     if path is None:
         return None
     if path in run.modules:
@@ -104,17 +105,38 @@ def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt | ast.expr) -> Lo
     return LocalModule(module)
 
 
-def _file(module: Module, dotted: str) -> Path | None:
-    """The file of a module next to the importing one; None if there is none."""
+def local_files(module: Module) -> set[Path]:
+    """Files next to a module that its imports name, in any branch or function."""
+    names: set[str] = set()
+    for node in module.all(ast.Import):
+        names |= {alias.name for alias in node.names}
+    for outer in module.all(ast.ImportFrom):
+        base = "." * outer.level + (outer.module or "")
+        inner = base + "." * bool(outer.module)
+        names |= {base, *(inner + alias.name for alias in outer.names)}
+    return {path for name in names for path in _candidates(module, name)[:2] if path.is_file()}
+
+
+def _is_file(run: Run, path: Path) -> bool:
+    if path in run.modules:
+        return True
+    if path in run.absent:
+        return False
+    if not path.is_file():
+        run.absent.add(path)
+        return False
+    return True
+
+
+def _candidates(module: Module, dotted: str) -> list[Path]:
+    """Possible files of a module next to the importing one, in the order in which Python looks for them."""
     if module.directory is None or not dotted:
-        return None
+        return []
     folder = module.directory
     name = dotted.lstrip(".")
     for _ in range(len(dotted) - len(name) - 1):
         folder = folder.parent
     parts = name.split(".") if name else []
     target = folder.joinpath(*parts)
-    for candidate in (target.with_suffix(".py") if parts else None, target / "__init__.py"):
-        if candidate is not None and candidate.is_file() and candidate != module.source.file:
-            return candidate
-    return None
+    candidates = [*([target.with_suffix(".py")] if parts else []), target / "__init__.py"]
+    return [candidate for candidate in candidates if candidate != module.source.file]

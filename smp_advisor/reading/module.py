@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import gc
 import warnings
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,9 +16,11 @@ from smp_advisor.reading.scope import Scope
 from smp_advisor.reading.values import Constant
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from smp_advisor.reading.source import Source
 
-__all__ = ["Module", "ScriptError", "parse"]
+__all__ = ["Module", "ScriptError", "parse", "shared_trees"]
 
 
 Node = TypeVar("Node", bound=ast.AST)
@@ -39,6 +44,10 @@ class Module:
     _parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     _by_type: dict[type[ast.AST], list[Any]] = field(default_factory=dict)
 
+    def fresh(self, source: Source, *, entry: bool, directory: Path | None) -> Module:
+        """The same file for another run: its names are new, its tree and the index of the tree are shared."""
+        return Module(source, self.tree, entry, directory, _parents=self._parents, _by_type=self._by_type)
+
     def parent(self, node: ast.AST) -> ast.AST | None:
         """The node around `node`."""
         self._index()
@@ -55,11 +64,15 @@ class Module:
             return
         pending: list[ast.AST] = [self.tree]
         for outer in pending:
-            self._by_type.setdefault(type(outer), []).append(outer)
-            for inner in ast.iter_child_nodes(outer):
-                if not isinstance(inner, ast.expr_context):  # shared by all names of the tree
-                    self._parents[inner] = outer
-                    pending.append(inner)
+            kind = type(outer)
+            self._by_type.setdefault(kind, []).append(outer)
+            for name in kind._fields:
+                value = getattr(outer, name, None)
+                for inner in value if isinstance(value, list) else (value,):
+                    # The context of a name is shared by all names of the tree.
+                    if isinstance(inner, ast.AST) and not isinstance(inner, ast.expr_context):
+                        self._parents[inner] = outer
+                        pending.append(inner)
 
     def statement(self, node: ast.AST) -> ast.stmt | None:
         """The innermost statement around `node`."""
@@ -82,18 +95,74 @@ def parse(source: Source, *, entry: bool = True, directory: Path | None = None) 
     ScriptError
         If the text is not Python 3.
     """
+    trees = _SHARED.get()
+    if trees is not None:
+        return trees.module(source, entry=entry, directory=directory)
+    return _named(Module(source, _tree(source), entry, directory))
+
+
+@contextmanager
+def shared_trees() -> Iterator[None]:
+    """Parse each file once in the block, however many scripts import it. Nothing changes a tree."""
+    token = _SHARED.set(_Trees())
     try:
-        with warnings.catch_warnings():
+        yield
+    finally:
+        _SHARED.reset(token)
+
+
+class _Trees:
+    """Syntax trees by file and text, up to a number of characters."""
+
+    def __init__(self) -> None:
+        self._modules: dict[tuple[Path | None, str], Module] = {}
+        self._characters = 0
+
+    def module(self, source: Source, *, entry: bool, directory: Path | None) -> Module:
+        file = source.file.resolve() if source.file is not None else None
+        parsed = self._modules.get((file, source.text))
+        if parsed is None:
+            parsed = Module(source, _tree(source), entry, directory)
+            self._characters += len(source.text)
+            if self._characters > _MOST_CHARACTERS:
+                self._modules.clear()
+                self._characters = len(source.text)
+            self._modules[file, source.text] = parsed
+        return _named(parsed.fresh(source, entry=entry, directory=directory))
+
+
+_SHARED: ContextVar[_Trees | None] = ContextVar("shared trees", default=None)
+_MOST_CHARACTERS = 4_000_000
+"""Text whose trees are in memory together: a tree needs about 60 times the memory of its text."""
+
+
+def _named(module: Module) -> Module:
+    module.scope.names["__name__"] = Constant("__main__" if module.entry else Path(module.source.path).stem)
+    return module
+
+
+def _tree(source: Source) -> ast.Module:
+    try:
+        with warnings.catch_warnings(), _no_collection():
             warnings.simplefilter("ignore")  # warnings about the script are not reported
-            tree = ast.parse(source.text, filename=source.path)
+            return ast.parse(source.text, filename=source.path)
     except SyntaxError as error:
         raise ScriptError(_explain(source, error)) from None
     except (ValueError, RecursionError, MemoryError) as error:
         reason = "it is nested too deeply" if not isinstance(error, ValueError) else "it holds null bytes"
         raise ScriptError(f"{source.path} cannot be checked: {reason}.") from None
-    module = Module(source, tree, entry, directory)
-    module.scope.names["__name__"] = Constant("__main__" if entry else Path(source.path).stem)
-    return module
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pause the search for reference cycles: a tree has none, and half the time of parsing is spent in it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _explain(source: Source, error: SyntaxError) -> str:

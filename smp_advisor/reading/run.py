@@ -93,6 +93,8 @@ class Run:
     modules: dict[Path, Module] = field(default_factory=dict)
     texts: dict[Path, Source] = field(default_factory=dict)
     """Modules next to the file that are taken from here instead of their files."""
+    absent: set[Path] = field(default_factory=set)
+    """Files that an import looked for and that do not exist."""
 
     def count(self, steps: int = 1) -> None:
         """Count statements, expressions and copies of data."""

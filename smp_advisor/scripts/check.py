@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.findings.catalog import catalog
-from smp_advisor.findings.finding import Fix
+from smp_advisor.findings.finding import Fix, Replacement
 from smp_advisor.findings.report import Report
 from smp_advisor.reading.edits import changed, complete, diff
 from smp_advisor.reading.notebooks import cell_changes
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from smp_advisor.reading.edits import Edit
     from smp_advisor.reading.module import Module
     from smp_advisor.reading.source import Source
-    from smp_advisor.scripts.context import Hit
+    from smp_advisor.scripts.context import Context, Hit
 
-__all__ = ["check_script", "check_source"]
+__all__ = ["check_script", "check_source", "report_of"]
 
 _FIXED_CHARACTERS = 2_000_000
 """Limit of the text that is changed and parsed again for fixes, because each fix is tried on the full file.
@@ -84,7 +85,11 @@ def check_source(
     variables: Mapping[str, Any] | None = None,
 ) -> Report:
     """Like `check_script`, for a source. `variables` are names that it does not assign."""
-    context = follow(source, from_plan(plan, library, hyperparameters), variables=variables)
+    return report_of(follow(source, from_plan(plan, library, hyperparameters), variables=variables))
+
+
+def report_of(context: Context) -> Report:
+    """The findings of a script that was followed, with their fixes."""
     budget = _FIXED_CHARACTERS
     findings = []
     for finding, hit in judge(context):
@@ -98,14 +103,31 @@ def check_source(
             budget -= len(hit.module.source.text) if changes else 0
             fix = _fix(hit.module, description, changes)
             findings.append(replace(finding, fix=fix, unfixed="" if fix else _why_not(hit, changes)))
-    return Report(tuple(findings), tuple(context.unresolved), source.path, coverage=coverage(context))
+    return Report(
+        tuple(findings), tuple(context.unresolved), context.trace.modules[0].source.path, coverage=coverage(context)
+    )
 
 
 def _fix(module: Module, description: str, changes: list[Edit | None]) -> Fix | None:
     """The fix with all `changes`; None if one has no place, or the result does not parse."""
     edits = complete(changes)
     text = changed(module, edits) if edits else None
-    return None if text is None else Fix(description=description, diff=diff(module.source, edits), source=text)
+    if text is None:
+        return None
+    replaced = () if module.source.cells else tuple(_replacement(module.source, edit) for edit in edits)
+    return Fix(description=description, diff=diff(module.source, edits), source=text, replacements=replaced)
+
+
+def _replacement(source: Source, edit: Edit) -> Replacement:
+    starts = source.starts()
+    first, last = (bisect.bisect_right(starts, place) for place in (edit.start, edit.end))
+    return Replacement(
+        line=first,
+        column=edit.start - starts[first - 1] + 1,
+        end_line=last,
+        end_column=edit.end - starts[last - 1] + 1,
+        text=edit.text,
+    )
 
 
 def _why_not(hit: Hit, changes: list[Edit | None]) -> str:

@@ -10,6 +10,8 @@ from smp_advisor.scripts.queries import is_wrapped_model
 
 if TYPE_CHECKING:
     import ast
+    from collections.abc import Set as AbstractSet
+    from pathlib import Path
 
     from smp_advisor.findings.finding import Severity, Unresolved
     from smp_advisor.reading.edits import Edit
@@ -67,6 +69,10 @@ class Context:
     settings: Settings
     libraries: Libraries
     unresolved: list[Unresolved] = field(default_factory=list)
+    followed: AbstractSet[ast.AST] = frozenset()
+    """Functions whose body was followed."""
+    absent: AbstractSet[Path] = frozenset()
+    """Files that imports looked for and that do not exist."""
 
     @property
     def splits(self) -> bool:

@@ -70,13 +70,14 @@ def plan_fixes(
     ids: Iterable[str] | None = None,
     plan: Plan | Mapping[str, Any] | None = None,
     library: str | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
 ) -> list[FileFix]:
     """Every safe fix by file: the script first, then imported modules next to it. Nothing is written.
 
-    Parameters are those of `apply_fixes`.
+    Parameters are those of `apply_fixes`; `hyperparameters` as for `smp_advisor.check_script`.
     """
     selected = None if ids is None else {identifier.upper() for identifier in ids}
-    settings = from_plan(plan, library)
+    settings = from_plan(plan, library, hyperparameters)
     script = Path(path)
     texts: dict[Path, Source] = {}
     entry, fixes = read(script), dict[Path, set[str]]()

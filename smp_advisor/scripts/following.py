@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from smp_advisor.reading.module import Module
     from smp_advisor.reading.run import Run
     from smp_advisor.reading.source import Source
     from smp_advisor.reading.trace import Call, Trace
@@ -36,6 +37,7 @@ _LAUNCHES = re.compile(
 
 _TRAINING = frozenset(["backward", "fit", "training_step", "apply_gradients"])
 """Methods that train."""
+_TRAINS = re.compile(rf"\.\s*(?:{'|'.join(sorted(_TRAINING))})\b")
 _MOST_SIBLINGS = 100
 
 
@@ -54,7 +56,10 @@ def follow(
     """
     run = _followed(source, texts, variables)
     settings = with_script(settings, run.trace)
-    return Context(run.trace, settings, _libraries(run.trace, settings), run.unresolved)
+    libraries = _libraries(run.trace, settings)
+    return Context(
+        run.trace, settings, libraries, run.unresolved, followed=run.followed.keys(), absent=frozenset(run.absent)
+    )
 
 
 def _followed(source: Source, texts: Mapping[Path, Source] | None, variables: Mapping[str, Any] | None) -> Run:
@@ -68,10 +73,16 @@ def _followed(source: Source, texts: Mapping[Path, Source] | None, variables: Ma
 
 def _is_entry(run: Run) -> bool:
     """Whether other code calls functions of the file: it trains only in them, and no file next to it imports it."""
-    trains = any(node.attr in _TRAINING for module in run.trace.modules for node in module.all(ast.Attribute))
-    if not trains or any(_trains(call) for call in run.trace.calls):
+    if any(_trains(call) for call in run.trace.calls) or not any(map(_names_training, run.trace.modules)):
         return False
     return not _imported_nearby(run.trace.modules[0].source)
+
+
+def _names_training(module: Module) -> bool:
+    # Most modules of a project do not contain the words: walking their trees takes longer than reading them.
+    if _TRAINS.search(module.source.text) is None:
+        return False
+    return any(node.attr in _TRAINING for node in module.all(ast.Attribute))
 
 
 def _trains(call: Call) -> bool:

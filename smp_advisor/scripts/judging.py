@@ -79,7 +79,7 @@ def _finding(identifier: str, hit: Hit) -> Finding:
     path, line = hit.module.source.locate(hit.node.lineno)
     text = hit.module.source.line(hit.node.lineno)
     before = text.encode()[: hit.node.col_offset].decode(errors="ignore")
-    finding = catalog()[identifier].finding(
+    return catalog()[identifier].finding(
         hit.values,
         variant=hit.variant,
         severity=hit.severity,
@@ -87,12 +87,19 @@ def _finding(identifier: str, hit: Hit) -> Finding:
         line=line,
         column=len(before) + 1,
         text=text,
+        end=_end(hit),
     )
-    last = getattr(hit.node, "end_lineno", None)
-    if last is None:
-        return finding
-    ending = hit.module.source.line(last).encode()[: hit.node.end_col_offset or 0].decode(errors="ignore")
-    return replace(finding, end_line=hit.module.source.locate(last)[1], end_column=len(ending) + 1)
+
+
+def _end(hit: Hit) -> tuple[int, int] | None:
+    """Line and column after the place; of a statement with a block, the end of its first line."""
+    source, node = hit.module.source, hit.node
+    last, column = node.end_lineno, node.end_col_offset
+    if last is None or column is None:
+        return None
+    if hasattr(node, "body") and isinstance(node, ast.stmt):
+        return source.locate(node.lineno)[1], len(source.line(node.lineno).rstrip()) + 1
+    return source.locate(last)[1], source.column(last, column) + 1
 
 
 def _silenced(context: Context) -> tuple[set[tuple[int, int, str]], list[Hit]]:

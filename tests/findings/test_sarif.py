@@ -51,9 +51,10 @@ def test_the_fix_applies_to_the_file(folder, capsys):
     lines = BROKEN.splitlines(keepends=True)
     for replacement in reversed(change["replacements"]):
         region = replacement["deletedRegion"]
-        lines[region["startLine"] - 1 : region["endLine"] - 1] = [replacement["insertedContent"]["text"]]
-    assert "drop_last=True" in "".join(lines)
-    compile("".join(lines), "two.py", "exec")
+        first, last = lines[region["startLine"] - 1], lines[region["endLine"] - 1]
+        text = first[: region["startColumn"] - 1] + replacement["insertedContent"]["text"]
+        lines[region["startLine"] - 1 : region["endLine"]] = [text + last[region["endColumn"] - 1 :]]
+    assert "".join(lines) == samples.PIPELINE
 
 
 def test_a_fingerprint_stays_if_other_lines_change(folder, capsys):

@@ -1,0 +1,130 @@
+"""Reports of one run of the command as text, JSON, SARIF or annotations, and their file."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.findings.annotations import as_annotations
+from smp_advisor.findings.report import Report
+from smp_advisor.findings.sarif import as_sarif
+from smp_advisor.findings.text import as_text, counts, plain, statement
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from smp_advisor.scripts.command.project import Project
+
+__all__ = ["rendered", "write_output"]
+
+_MOST_NAMES = 8
+"""Files in one line of the text."""
+_MOST_NOTES = 10
+"""Modules with functions that no script calls, in the text."""
+
+
+def rendered(project: Project, form: str, *, single: bool) -> str:
+    """The reports in one format. `single` is whether one file was requested: its JSON is an object, not a list."""
+    if form == "text":
+        return _text(project, single=single)
+    if form == "github":
+        return as_annotations(project.reports, project.problems)
+    if form == "sarif":
+        log = as_sarif(*project.reports, *project.modules, problems=project.problems)
+        return json.dumps(log, indent=2, ensure_ascii=False)
+    documents: list[dict[str, Any]] = [json.loads(report.to_json()) for report in (*project.reports, *project.modules)]
+    return json.dumps(documents[0] if single and len(documents) == 1 else documents, indent=2, ensure_ascii=False)
+
+
+def _text(project: Project, *, single: bool) -> str:
+    if single and not project.modules:
+        return "\n\n".join(map(as_text, project.reports))
+    parts = [as_text(report) for report in project.reports if report.findings]
+    clean = [
+        (report, repeats)
+        for report, repeats in zip(project.reports, project.repeated, strict=True)
+        if not report.findings
+    ]
+    seen = [(report, repeats) for report, repeats in clean if repeats or _concerns(report)]
+    parts += [_short(report, repeats) for report, repeats in seen]
+    idle = [report.path for report in project.reports if not report.findings and not _concerns(report)]
+    if idle:
+        parts.append(
+            f"{_files(len(idle))} without a library, model, optimizer, training loop or saver that a check applies to: "
+            f"{_listed(idle)}."
+        )
+    if project.modules:
+        names = [report.path for report in project.modules]
+        notes = [
+            f"  {plain(note.path)}:{note.line}: {plain(note.what)}"
+            for report in project.modules
+            for note in report.unresolved
+        ]
+        if notes[_MOST_NOTES:]:
+            notes[_MOST_NOTES:] = [
+                f"  {len(notes) - _MOST_NOTES:,} more modules with such functions: see --format json."
+            ]
+        parts.append("\n".join([f"Judged with the scripts that import them: {_listed(names)}.", *notes]))
+    return "\n\n".join([*parts, _summary(project)])
+
+
+def _concerns(report: Report) -> bool:
+    """Whether the script has anything that checks apply to."""
+    coverage = report.coverage
+    return coverage is None or bool(coverage.libraries) or any(part.places for part in coverage.parts)
+
+
+def _short(report: Report, repeats: int) -> str:
+    """A script without findings of its own, in a few lines."""
+    if repeats:
+        return f"{plain(report.path)}: no findings other than the {repeats} above in modules that it shares."
+    lines = [line for line in statement(report) if not line.startswith("Not followed")]
+    places = len(report.unresolved)
+    if places:
+        lines.append(f"Not followed: {places} place{'s' if places > 1 else ''}. Check this file alone to list them.")
+    return "\n".join([counts(report), *(f"  {plain(line)}" for line in lines)])
+
+
+def _summary(project: Project) -> str:
+    totals = Report(tuple(finding for report in project.reports for finding in report.findings), (), "").totals
+    checked = len(project.reports) + len(project.modules)
+    failed = f"; {_files(len(project.problems))} could not be checked" if project.problems else ""
+    return f"{_files(checked)} checked: {totals or 'no findings'}{failed}."
+
+
+def _files(count: int) -> str:
+    return f"{count:,} file{'s' if count != 1 else ''}"
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES:,} more" if names[_MOST_NAMES:] else ""
+    return ", ".join(map(plain, names[:_MOST_NAMES])) + more
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write a report to a file completely or not at all.
+
+    Raises
+    ------
+    AdvisorError
+        If it cannot be written, or is not a regular file.
+    """
+    target = path.resolve()
+    temporary = target.with_name(f".smp_advisor_{token_hex(8)}")
+    try:
+        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+            raise AdvisorError(f"{path} is not a regular file: leave out --output to print the report.")
+        try:
+            with temporary.open("x", encoding="utf-8", newline="\n") as file:
+                file.write(text if text.endswith("\n") else f"{text}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise AdvisorError(f"{path} cannot be written ({error.strerror or error}): it is unchanged.") from None

@@ -1,0 +1,222 @@
+"""The command on folders, patterns and the standard input, with its configuration, formats and exit status."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from smp_advisor.scripts.__main__ import main
+from tests.scripts import samples
+
+BROKEN = samples.PIPELINE.replace(", drop_last=True", "")
+NUMBERS = ["--microbatches", "4", "--pipeline-parallel-degree", "2"]
+TABLE = "[tool.smp_advisor]\nplan = {microbatches = 4, pipeline_parallel_degree = 2}\n"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder with a broken script, a correct one, and files that no check is for."""
+    folder = tmp_path / "project"
+    for name, text in {
+        "train.py": BROKEN,
+        "deeper/other.py": samples.PIPELINE,
+        "setup.py": "print('hello')\n",
+        ".hidden/train.py": "(",
+        "venv/lib/train.py": "(",
+        "__pycache__/train.py": "(",
+        "notes.txt": "(",
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def run(capsys, *arguments):
+    status = main(list(arguments))
+    shown = capsys.readouterr()
+    return status, shown.out, shown.err
+
+
+def ids(text):
+    """Ids in a list of JSON reports."""
+    documents = json.loads(text)
+    return [finding["id"] for document in documents for finding in document["findings"]]
+
+
+def test_a_folder_is_checked_without_what_is_not_of_the_project(project, capsys):
+    status, shown, complaints = run(capsys, ".", *NUMBERS)
+    assert status == 1
+    assert not complaints
+    assert "train.py:63:14: error SMP109" in shown
+    assert "deeper/other.py: no findings.\n  Rules applied: SMP v1 (PyTorch)." in shown
+    assert (
+        "1 file without a library, model, optimizer, training loop or saver that a check applies to: setup.py." in shown
+    )
+    assert shown.rstrip().endswith("3 files checked: 1 error.")
+
+
+@pytest.mark.parametrize("pattern", ["**/train.py", "tr*.py", "train.p[y]"])
+def test_a_pattern_that_the_shell_did_not_expand(project, capsys, pattern):
+    status, shown, _ = run(capsys, pattern, *NUMBERS, "--exclude", "venv", "--exclude", ".hidden", "--format", "json")
+    assert status in (1, 2)
+    assert "SMP109" in shown
+
+
+def test_each_file_is_checked_once(project, capsys):
+    status, shown, _ = run(capsys, "train.py", ".", "./train.py", str(project), *NUMBERS, "--format", "json")
+    assert status == 1
+    assert ids(shown) == ["SMP109"]
+
+
+@pytest.mark.parametrize("path", ["empty", "nothing*.py", "nowhere.py"])
+def test_nothing_to_check_is_no_success(project, capsys, path):
+    (project / "empty").mkdir()
+    status, shown, complaints = run(capsys, path)
+    assert status == 2
+    assert "no findings" not in shown
+    assert complaints.count("\n") == 1
+
+
+def test_the_standard_input(project, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(BROKEN.encode())))
+    status, shown, _ = run(capsys, "-", "--stdin-filename", "src/train.py", *NUMBERS)
+    assert status == 1
+    assert shown.startswith("src/train.py:63:14: error SMP109")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe\x00")))
+    assert run(capsys, "-")[::2] == (
+        2,
+        "The standard input is not text in UTF-8: pass the path of the script instead.\n",
+    )
+
+
+def test_modules_next_to_the_standard_input_are_followed(project, capsys, monkeypatch):
+    (project / "sizes.py").write_text("microbatches = 4\n")
+    text = "import sizes\nimport smdistributed.modelparallel.torch as smp\n"
+    text += "smp.init({'microbatches': sizes.microbatches})\n"
+    text += BROKEN.partition("\n\n")[2].replace("    smp.init()\n", "")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert "SMP109" in run(capsys, "-", "--stdin-filename", "train.py")[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], {"SMP109", "SMP133"}),
+        (["--select", "SMP109"], {"SMP109"}),
+        (["--select", "stc,SMP133"], {"SMP133"}),
+        (["--ignore", "SMP1"], set()),
+        (["--ignore", "SMP1", "--select", "SMP109"], {"SMP109"}),
+        (["--select", "ALL", "--ignore", "SMP133"], {"SMP109"}),
+    ],
+)
+def test_checks_by_id_and_prefix(project, capsys, options, expected):
+    Path("train.py").write_text(BROKEN.replace("args, _ = parser.parse_known_args()", "args = parser.parse_args()"))
+    status, shown, _ = run(capsys, "train.py", *NUMBERS, "--format", "json", *options)
+    assert {finding["id"] for finding in json.loads(shown)["findings"]} == expected
+    assert status == bool(expected)
+
+
+def test_an_unknown_check_is_one_sentence(project, capsys):
+    status, _, complaints = run(capsys, ".", "--select", "SMP19")
+    assert (status, complaints.count("\n")) == (2, 1)
+    assert "'SMP19'" in complaints
+
+
+def test_the_nearest_table_of_the_project_applies(project, capsys):
+    (project / "pyproject.toml").write_text(TABLE + "exclude = ['setup.py']\nignore = ['SMP109']\n")
+    assert run(capsys, "train.py")[0] == 0
+    assert run(capsys, "train.py", "--no-config")[0] == 1
+    (project / "pyproject.toml").write_text(TABLE)
+    assert run(capsys, "train.py")[0] == 1
+    assert run(capsys, "train.py", "--microbatches", "1")[0] == 0
+    (project / "deeper" / "pyproject.toml").write_text("[project]\nname = 'x'\n")  # has no table: the search goes on
+    (project / "deeper" / "other.py").write_text(BROKEN)
+    assert run(capsys, "deeper")[0] == 1
+    (project / "deeper" / ".git").mkdir()
+    (project / "pyproject.toml").write_text(TABLE + "ignore = ['SMP109']\n")
+    assert run(capsys, "deeper")[0] == 1  # the search ends at the top of the repository
+
+
+def test_the_plan_of_a_project_can_be_a_file(project, capsys):
+    (project / "plan.json").write_text('{"enabled": true, "parameters": {"microbatches": 1, "partitions": 2}}')
+    (project / "pyproject.toml").write_text("[tool.smp_advisor]\nplan = 'plan.json'\n")
+    assert run(capsys, ".")[0] == 0
+    (project / "plan.json").write_text("[]")
+    assert run(capsys, ".")[::2] == (
+        2,
+        f"{project / 'plan.json'} must contain a JSON object: names and their values.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ("selct = ['SMP109']", "has the unknown key 'selct': did you mean select?"),
+        ("select = 'SMP109'", "select of [tool.smp_advisor] in"),
+        ("output = 'report.txt'", "has the unknown key 'output': the keys are select,"),
+        ("library = 'horovod'", "must be one of"),
+        ("select = ['X']", "No check has an id that starts with 'X'"),
+        ("=", "cannot be read as TOML"),
+    ],
+)
+def test_a_table_with_a_mistake_is_one_sentence(project, capsys, table, sentence):
+    (project / "pyproject.toml").write_text(f"[tool.smp_advisor]\n{table}\n")
+    status, shown, complaints = run(capsys, ".")
+    assert (status, shown, complaints.count("\n")) == (2, "", 1)
+    assert sentence in complaints
+
+
+def test_diff_shows_the_fixes_and_writes_nothing(project, capsys):
+    status, shown, _ = run(capsys, ".", *NUMBERS, "--diff")
+    assert status == 1
+    assert "+    loader = DataLoader(dataset, batch_size=64, sampler=sampler, drop_last=True)" in shown
+    assert Path("train.py").read_text() == BROKEN
+    assert run(capsys, "deeper", *NUMBERS, "--diff")[:2] == (0, "")
+    assert run(capsys, ".", *NUMBERS, "--diff", "--ignore", "SMP109")[:2] == (0, "")
+
+
+def test_output_is_written_in_one_step(project, capsys, monkeypatch):
+    assert run(capsys, "train.py", *NUMBERS, "--format", "json", "--output", "report.json")[:2] == (1, "")
+    assert json.loads(Path("report.json").read_text())["findings"]
+    before = Path("report.json").read_bytes()
+
+    def full(*_args):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        status, _, complaints = run(capsys, ".", "--output", "report.json")
+    assert (status, complaints) == (2, "report.json cannot be written (No space left on device): it is unchanged.\n")
+    assert Path("report.json").read_bytes() == before
+    assert not list(project.glob(".smp_advisor*"))
+    assert run(capsys, ".", "--output", "deeper")[0] == 2
+
+
+def test_annotations_of_a_workflow_are_escaped(project, capsys):
+    script = Path("a,b:c%.py")
+    script.write_text(BROKEN)
+    status, shown, _ = run(capsys, str(script), *NUMBERS, "--format", "github")
+    assert status == 1
+    head, _, message = shown.rstrip("\n").rpartition("::")
+    assert head == "::error file=a%2Cb%3Ac%25.py,title=SMP109,line=63,col=14,endLine=63,endColumn=64"
+    assert "\n" not in message
+    broken = Path("broken.py")
+    broken.write_text("print 'x'\n")
+    status, shown, _ = run(capsys, str(broken), "--format", "github")
+    assert status == 2
+    assert shown.startswith("::error title=smp_advisor::broken.py, line 1: ")
+
+
+def test_one_file_that_is_not_python_does_not_hide_the_others(project, capsys):
+    Path("broken.py").write_text("(\n")
+    status, shown, complaints = run(capsys, ".", *NUMBERS)
+    assert status == 2
+    assert "SMP109" in shown
+    assert "3 files checked: 1 error; 1 file could not be checked." in shown
+    assert complaints.startswith("broken.py, line 1: ")
