@@ -16,7 +16,7 @@ from smp_advisor.scripts.adapt.survey import targets_of
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.construction import Construction
     from smp_advisor.scripts.adapt.draft import Draft
-    from smp_advisor.scripts.adapt.survey import Survey
+    from smp_advisor.scripts.adapt.survey import Statement, Survey
 
 __all__ = ["Use", "uses_of_model"]
 
@@ -40,11 +40,14 @@ class Use:
     """Whether it is in the innermost loop around a backward pass."""
 
 
-def uses_of_model(draft: Draft, construction: Construction) -> list[Use]:
-    """Uses of attributes that belong to the model and not to ``torch.nn.Module``, after the model is wrapped."""
+def uses_of_model(draft: Draft, construction: Construction, *, start: Statement | None = None) -> list[Use]:
+    """Uses of attributes that belong to the model and not to ``torch.nn.Module``, after the model is wrapped.
+
+    `start` is the last statement before the wrapper; None if the wrapper precedes the first use of the parameters.
+    """
     survey = draft.survey
     places = aliases_of(survey, (construction.function, construction.name))
-    start = construction.use or construction.last
+    start = start or construction.use or construction.last
     classes = _classes(survey, construction)
     training = {survey.loops(call)[0] for call in backward_calls(survey) if survey.loops(call)}
     uses = []

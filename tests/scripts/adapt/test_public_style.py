@@ -87,3 +87,14 @@ def test_a_model_made_in_another_file_is_refused():
     refused = adapt_script(text, library="fsdp2")
     assert refused.diff == ""
     assert "in another file" in refused.todo[0]
+
+
+def test_a_copy_of_a_saved_file_is_made_by_the_rank_that_saves():
+    save = "def save(state, best, path):\n    torch.save(state, path)\n"
+    save += "    if best:\n        shutil.copyfile(path, 'b.pt')\n"
+    text = (
+        "import shutil\nimport torch\n" + save + MAPPED.partition("import torch\n")[2] + "save({}, True, 'last.pt')\n"
+    )
+    for kind in ("ddp", "fsdp2"):
+        source = adapt_script(text, library=kind).source
+        assert "    if dist.get_rank() == 0:\n        torch.save(state, path)\n        if best:\n" in source

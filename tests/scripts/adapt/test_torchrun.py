@@ -147,3 +147,10 @@ def test_lbfgs_works_with_replicas_only():
     lbfgs = {"torch.optim.AdamW": "torch.optim.LBFGS"}
     assert adapted("ddp", **lbfgs).diff
     assert "library='ddp'" in adapted("fsdp", **lbfgs).todo[0]
+
+
+def test_gradients_of_shards_are_cleared_by_the_optimizer():
+    # Between forward and backward pass, the parameters of an FSDP2 model are the gathered ones.
+    source = adapted("fsdp2", **{"optimizer.zero_grad()": "model.zero_grad()"}).source
+    assert "optimizer.zero_grad()" in source
+    assert "model.zero_grad()" not in source

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.code import call_text, dotted, statements, walk
+from smp_advisor.scripts.adapt.aliases import aliases_of, names_of
+from smp_advisor.scripts.adapt.code import call_text, dotted, expression, statements, walk
 from smp_advisor.scripts.adapt.construction import Construction, find_constructions
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.imports import add_import, add_names
 from smp_advisor.scripts.adapt.layers import repeated_layers
 from smp_advisor.scripts.adapt.model_attributes import uses_of_model
 from smp_advisor.scripts.adapt.plain_model import REPLICATING, unwrap
+from smp_advisor.scripts.adapt.roles import optimizers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,6 +97,7 @@ def shard_models(draft: Draft) -> None:  # noqa: C901 - a list of cases
 def shard_models_by_tensor(draft: Draft) -> None:
     """Shard each model with ``fully_shard``, its repeated layers first."""
     unwrap(draft, REPLICATING, attribute=True)
+    _zero_by_optimizer(draft)
     constructions = _constructions(draft)
     uses = {c.statement: [use for use in uses_of_model(draft, c) if use.runs_layers] for c in constructions}
     for use in (use for many in uses.values() for use in many):
@@ -123,6 +126,30 @@ def shard_models_by_tensor(draft: Draft) -> None:
     if constructions:
         names = ["fully_shard", *(["register_fsdp_forward_method"] if registered else [])]
         add_names(draft, "torch.distributed.fsdp", names)
+
+
+def _zero_by_optimizer(draft: Draft) -> None:
+    """Replace ``model.zero_grad()``: between forward and backward pass, it would clear gathered parameters only."""
+    survey, edits = draft.survey, Edits()
+    for call in survey.calls:
+        owner, _, method = (dotted(call.func) or "").rpartition(".")
+        if method != "zero_grad" or not isinstance(call.func, cst.Attribute):
+            continue
+        function = survey.function(call)
+        for optimizer in optimizers(survey):
+            if optimizer.model is None or owner not in names_of(survey, aliases_of(survey, optimizer.model), function):
+                continue
+            places = aliases_of(survey, (optimizer.function, optimizer.name)) if optimizer.name is not None else set()
+            names = sorted(names_of(survey, places, function), key=len)
+            if names:
+                edits.replace(call.func.value, expression(names[0]))
+            else:
+                draft.add_todo(
+                    f"`{draft.excerpt(call)}` after the forward pass would clear no gradients of shards: call zero_grad"
+                    " of the optimizer."
+                )
+            break
+    draft.apply(edits)
 
 
 def _constructions(draft: Draft) -> list[Construction]:

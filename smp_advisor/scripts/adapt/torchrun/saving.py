@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from smp_advisor.scripts.adapt.aliases import names_of
-from smp_advisor.scripts.adapt.code import call_text, dotted, expression, names_in, statements, text_of, walk
+from smp_advisor.scripts.adapt.code import (
+    call_text,
+    dotted,
+    expression,
+    keyword,
+    names_in,
+    positional,
+    statements,
+    text_of,
+    walk,
+)
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.imports import add_names
 from smp_advisor.scripts.adapt.loader_use import reaches
@@ -37,7 +47,7 @@ def save_on_first_rank(draft: Draft) -> None:
         _save_inner_module(survey, edits, call)
         statement = _outer_statement(survey, call)
         if statement is not None and not edits.is_changed(statement):
-            edits.change(statement, on_first_rank)
+            _guard(survey, edits, call, statement)
     draft.apply(edits)
     add_dist(draft)
 
@@ -74,6 +84,25 @@ def _is_guarded(survey: Survey, function: cst.FunctionDef) -> bool:
         any(isinstance(above, cst.If) and is_rank_guard(above.test) for above in survey.ancestors(site))
         for site in sites
     )
+
+
+def _guard(survey: Survey, edits: Edits, call: cst.Call, statement: Statement) -> None:
+    """Guard a save and the statements after it that use its path, such as a copy of the best checkpoint."""
+    path = keyword(call, "f") or positional(call, 1)
+    name = dotted(path.value) if path is not None else None
+    block = survey.body_of(statement)
+    users = []
+    for later in block[block.index(statement) + 1 :] if statement in block else []:
+        if name is None or name not in names_in(later):
+            break
+        users.append(later)
+        edits.remove(later)
+
+    def guard(old: Statement) -> cst.If:
+        first = on_first_rank(old)
+        return first.with_changes(body=first.body.with_changes(body=[*first.body.body, *users]))
+
+    edits.change(statement, guard)
 
 
 def on_first_rank(old: Statement) -> cst.If:
@@ -129,7 +158,7 @@ def save_on_first_rank_of_others(draft: Draft) -> None:
         if survey.callee(call) == "torch.save" and call not in states:
             statement = _outer_statement(survey, call)
             if statement is not None:
-                edits.change(statement, on_first_rank)
+                _guard(survey, edits, call, statement)
     draft.apply(edits)
 
 

@@ -60,7 +60,7 @@ def wrap_model(draft: Draft) -> None:
 def _reach_inner_attributes(draft: Draft, construction: Construction) -> bool:
     """Reach attributes of the model through ``.module``; False if a method other than forward runs layers."""
     edits = Edits()
-    for use in uses_of_model(draft, construction):
+    for use in uses_of_model(draft, construction, start=construction.last):
         if use.attribute in _OF_LIBRARY:
             continue
         if use.runs_layers:
