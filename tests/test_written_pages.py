@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.pages import PAGES
+from smp_advisor.findings.catalog import catalog
 from smp_advisor.notebook.glossary import glossary, term_for
 
 CONTENT = {
@@ -30,12 +31,16 @@ ADVISED = {"README.md", "docs/reference_rows.md"}
 def test_a_page_is_what_its_generator_writes(name: str, root: Path) -> None:
     written = (root / name).read_text("utf-8")
     assert written == PAGES[name](), f"run `make pages` and read what changed in {name}"
-    for text in CONTENT[name]:
+    for text in CONTENT.get(name, [Path(name).stem]):
         assert text in written
 
 
+def test_each_check_has_its_page_and_no_other_has_one(root: Path) -> None:
+    assert {path.name for path in (root / "docs" / "checks").iterdir()} == {f"{name}.md" for name in catalog()}
+
+
 def test_every_anchor_of_a_page_exists(root: Path) -> None:
-    for path in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+    for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
         for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", path.read_text("utf-8")):
             file, _, anchor = target.partition("#")
             linked = path.parent / file if file else path

@@ -8,11 +8,13 @@ Pages that need measured runs or hours of profiling have commands of their own: 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts.pages import glossary, libraries, readme, reference_rows, stacks
-from smp_advisor.findings.page import checks_page
+from smp_advisor.findings.catalog import catalog
+from smp_advisor.findings.page import check_page, checks_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 PAGES: dict[str, Callable[[], str]] = {
     "README.md": readme.page,
     "docs/checks.md": checks_page,
+    **{f"docs/checks/{identifier}.md": partial(check_page, check) for identifier, check in catalog().items()},
     "docs/glossary.md": glossary.page,
     "docs/libraries.md": libraries.page,
     "docs/reference_rows.md": reference_rows.page,

@@ -1,14 +1,9 @@
-"""``docs/checks.md``: every check, generated from the texts that the checkers use.
-
-``python -m smp_advisor.findings.page docs/checks.md`` writes it.
-"""
+"""``docs/checks.md`` and a page for each check in ``docs/checks``, from the texts that the checkers use."""
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.findings.catalog import sections
@@ -18,12 +13,12 @@ if TYPE_CHECKING:
 
     from smp_advisor.findings.catalog import Check, Wording
 
-__all__ = ["checks_page"]
+__all__ = ["check_markdown", "check_page", "checks_page"]
 
 _INTRODUCTION = """\
 # Checks
 
-<!-- Written by `python -m smp_advisor.findings.page docs/checks.md` from smp_advisor/findings/data. -->
+<!-- Written by `make pages` from smp_advisor/findings/data. -->
 
 To check a training script, use `smp_advisor.check_script("train.py", plan)`, `%smp_check train.py`, `%%smp_check`
 above a cell, or in CI:
@@ -49,8 +44,8 @@ determine which checks apply. A check reports only defects that it can see. Code
   passes to the script (`--hyperparameters job.json`), to get an error or nothing instead. Options with the name of a
   parameter of the library have the value in the plan. A defect that this value rules out is not reported.
 - `# smp: ignore[SMP109] reason` suppresses a finding on its line, or on the next line of code if the comment is on its
-  own line. A comment on any line of a statement applies to the statement. A comment without a reason has no effect and
-  is reported as SMP100.
+  own line. A comment on any line of a statement applies to the statement. A comment without a reason has no effect.
+  SMP100 reports such comments, unknown ids, and ids without a finding on the line.
 - *Fix* marks checks with an automatic fix (`--fix`, or `smp_advisor.apply_fixes`). Fixes change the script, the cells
   of a notebook and modules next to the script, each file with its own diff and backup. A finding without a safe fix
   gives the reason. `smp_advisor.scripts.plan_fixes` shows the changes without writing them. A file is replaced in one
@@ -72,6 +67,7 @@ determine which checks apply. A check reports only defects that it can see. Code
   (annotations of a workflow). `--output FILE` writes the report in one step.
 - Exit status: 0 without errors; 1 with errors, with `--strict` also with warnings, with `--diff` if there are changes;
   2 if a script cannot be checked or an option is not valid.
+- `--explain SMP109` prints the page of a check.
 
 `[tool.smp_advisor]` of the nearest `pyproject.toml`, up to the top of the repository, sets the defaults of a project.
 Options of the command take precedence, and `--no-config` ignores the table. No key writes a file.
@@ -101,12 +97,30 @@ repos:
 
 
 def checks_page() -> str:
-    """The page as Markdown."""
+    """The page of all checks as Markdown: the rules of the checker, and a row for each check."""
     parts = [_INTRODUCTION]
     for section in sections():
         parts.append(f"## {section.name}\n\nApplies {section.applies}.\n")
-        parts += [_check(check) for check in section.checks]
+        parts.append("| check | severity | defect | fix |\n| --- | --- | --- | --- |")
+        parts += [_row(check) for check in section.checks]
+        parts.append("")
     return "\n".join([*parts, _published()])
+
+
+def check_page(check: Check) -> str:
+    """The page of one check as Markdown."""
+    marks = "<!-- Written by `make pages` from smp_advisor/findings/data. -->"
+    return f"# {check.id}: {check.title}\n\n{marks}\n\n{_check(check)}\n[All checks](../checks.md)\n"
+
+
+def check_markdown(check: Check) -> str:
+    """Message, consequence, remedy, examples and source of one check, for the reports of code hosts."""
+    return _check(check)
+
+
+def _row(check: Check) -> str:
+    title = check.title.replace("|", "\\|")
+    return f"| [{check.id}](checks/{check.id}.md) | {check.severity} | {title} | {'yes' if check.fix else ''} |"
 
 
 def _check(check: Check) -> str:
@@ -117,7 +131,6 @@ def _check(check: Check) -> str:
     notes += [f"Fix: {check.fix}."] if check.fix else []
     notes.append(f"Source: [{check.source[0]}]({check.source[1]}).")
     rows = [
-        f"### {check.id}: {check.title}\n",
         f"**{check.severity.capitalize()}.**{alone}\n{several}",
         f"{check.consequence} **Instead:** {check.remedy}\n",
         *(_code(title, code) for title, code in _example(check)),
@@ -172,7 +185,3 @@ def _published() -> str:
 
 def _places(entries: Iterable[dict[str, Any]]) -> int:
     return sum(entry["places"] for entry in entries)
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(checks_page(), encoding="utf-8")

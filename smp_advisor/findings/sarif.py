@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from pathlib import PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from smp_advisor._version import __version__
 from smp_advisor.findings.catalog import catalog
+from smp_advisor.findings.page import check_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,7 +84,7 @@ def _rule(identifier: str) -> dict[str, Any]:
         "id": identifier,
         "shortDescription": {"text": text.title},
         "fullDescription": {"text": text.consequence},
-        "help": {"text": f"{text.remedy} {title}: {url}"},
+        "help": {"text": f"{text.remedy} {title}: {url}", "markdown": check_markdown(text)},
         "helpUri": url,
         "defaultConfiguration": {"level": _LEVELS[text.severity]},
     }
@@ -146,8 +147,8 @@ def _location(path: str, region: dict[str, Any]) -> dict[str, Any]:
 
 def _artifact(path: str) -> dict[str, str]:
     file, _, cell = path.partition("#")
-    if PurePath(file).is_absolute():
-        uri, base = PurePath(file).as_uri(), {}
+    if Path(file).is_absolute() or file.startswith(".."):
+        uri, base = Path(file).resolve().as_uri(), {}
     else:
         uri, base = quote(file.replace("\\", "/"), safe="/"), {"uriBaseId": _ROOT}
     return {"uri": uri + (f"#{cell}" if cell else ""), **base}

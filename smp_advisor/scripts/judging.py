@@ -10,9 +10,13 @@ from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.suppression import suppressions
 from smp_advisor.scripts.context import CHECKS, LIBRARY_OF, Context, Hit
 from smp_advisor.scripts.reaching import Reaching
+from smp_advisor.scripts.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from smp_advisor.findings.finding import Finding, Severity
+    from smp_advisor.findings.suppression import Suppression
     from smp_advisor.reading.module import Module
 
 __all__ = ["judge"]
@@ -35,7 +39,8 @@ def judge(context: Context) -> list[tuple[Finding, Hit]]:
                 continue
             finding = _conditional(_finding(identifier, hit), hit.needed or needed or reaching.needed(hit))
             hits.setdefault((identifier, finding.path, finding.line, finding.column), (finding, hit))
-    silenced, comments = _silenced(context)
+    places = {(id(hit.module), hit.node.lineno, finding.id) for finding, hit in hits.values()}
+    silenced, comments = _silenced(context, places)
     pairs = [
         (finding, hit)
         for finding, hit in hits.values()
@@ -102,20 +107,58 @@ def _end(hit: Hit) -> tuple[int, int] | None:
     return source.locate(last)[1], source.column(last, column) + 1
 
 
-def _silenced(context: Context) -> tuple[set[tuple[int, int, str]], list[Hit]]:
-    """(file, line, id) that comments suppress, and the comments without a reason."""
-    silenced: set[tuple[int, int, str]] = set()
-    unexplained: list[Hit] = []
+_Place = tuple[int, int, str]
+"""Module, line and id of a finding."""
+
+
+def _silenced(context: Context, places: set[_Place]) -> tuple[set[_Place], list[Hit]]:
+    """Places that comments suppress, and the comments without an effect."""
+    silenced: set[_Place] = set()
+    idle: list[Hit] = []
     for module in context.trace.modules:
         for comment in suppressions(module.source.text):
             if not comment.reason:
-                text = module.source.line(comment.comment_line)
-                column = len(text[: text.find("#")].encode())
-                unexplained.append(Hit(module, ast.Pass(lineno=comment.comment_line, col_offset=column)))
+                idle.append(_comment(module, comment, "", ()))
                 continue
             lines = _statement_lines(module, comment.line)
-            silenced |= {(id(module), line, identifier) for identifier in comment.ids for line in lines}
-    return silenced, unexplained
+            by_id = {name: {(id(module), line, name) for line in lines} for name in comment.ids}
+            silenced |= set[_Place]().union(*by_id.values())
+            unknown = [name for name in comment.ids if name not in catalog()]
+            unused = [
+                name
+                for name in comment.ids
+                if not by_id[name] & places and _judged(context, module, comment.line, name)
+            ]
+            idle += [_comment(module, comment, "unknown", unknown)] if unknown else []
+            idle += [_comment(module, comment, "unused", unused)] if unused else []
+    return silenced, idle
+
+
+def _comment(module: Module, comment: Suppression, variant: str, ids: Iterable[str]) -> Hit:
+    text = module.source.line(comment.comment_line)
+    first = text.find("#")
+    place = ast.Pass(
+        lineno=comment.comment_line,
+        col_offset=len(text[:first].encode()),
+        end_lineno=comment.comment_line,
+        end_col_offset=len(text.rstrip().encode()),
+    )
+    return Hit(module, place, {"ids": ", ".join(ids)} if variant else {}, variant=variant)
+
+
+def _judged(context: Context, module: Module, line: int, identifier: str) -> bool:
+    """Whether the check judged the line: for its library and settings, in a function that was followed."""
+    if identifier not in CHECKS or (catalog()[identifier].needs and context.settings == Settings()):
+        return False
+    library = LIBRARY_OF.get(identifier)
+    if library is not None and not getattr(context.libraries, library):
+        return False
+    around = [
+        function.node
+        for function in context.trace.functions
+        if function.module is module and function.node.lineno <= line <= (function.node.end_lineno or 0)
+    ]
+    return all(node in context.followed for node in around)
 
 
 def _statement_lines(module: Module, line: int) -> set[int]:

@@ -63,3 +63,49 @@ def test_a_fingerprint_stays_if_other_lines_change(folder, capsys):
     (after,) = run(capsys, "two.py")["results"]
     assert before["partialFingerprints"] == after["partialFingerprints"]
     assert before["locations"] != after["locations"]
+
+
+REQUIRED = {
+    "": ["version", "runs"],
+    "runs": ["tool"],
+    "driver": ["name"],
+    "rules": ["id"],
+    "results": ["message"],
+    "invocations": ["executionSuccessful"],
+    "toolExecutionNotifications": ["message"],
+    "fixes": ["artifactChanges"],
+    "artifactChanges": ["artifactLocation", "replacements"],
+    "replacements": ["deletedRegion"],
+    "message": ["text"],
+    "help": ["text", "markdown"],
+}
+"""Required properties of the objects in the schema of SARIF 2.1.0, and the page of a rule."""
+
+
+def objects(data: object, name: str = "") -> list[tuple[str, dict[str, Any]]]:
+    if isinstance(data, list):
+        return [entry for item in data for entry in objects(item, name)]
+    if not isinstance(data, dict):
+        return []
+    return [(name, data), *(entry for key, value in data.items() for entry in objects(value, key))]
+
+
+def test_required_properties_are_there(folder, capsys):
+    (folder / "broken.py").write_text("(")
+    (folder / "two.py").write_text("from somewhere import *\n" + BROKEN)
+    status = command([".", "--plan", "plan.json", "--format", "sarif"])
+    log = json.loads(capsys.readouterr().out)
+    seen = set()
+    for name, value in objects(log):
+        assert set(REQUIRED.get(name, ())) <= set(value), name
+        seen.add(name)
+    assert set(REQUIRED) <= seen
+    assert status == 2
+    assert not log["runs"][0]["invocations"][0]["executionSuccessful"]
+
+
+def test_an_absolute_path_outside_of_the_folder_is_a_file_uri(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder / "a")
+    command(["../two.py", "--plan", str(folder / "plan.json"), "--format", "sarif"])
+    (result,) = json.loads(capsys.readouterr().out)["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == (folder / "two.py").as_uri()

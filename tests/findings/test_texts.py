@@ -11,7 +11,7 @@ import pytest
 import smp_advisor
 from smp_advisor.findings.catalog import Check, Wording, catalog
 from smp_advisor.findings.finding import Finding
-from smp_advisor.findings.page import checks_page
+from smp_advisor.findings.page import check_page, checks_page
 from smp_advisor.findings.report import Report
 from smp_advisor.findings.sarif import as_sarif
 
@@ -34,13 +34,15 @@ def finding(check: Check, variant: str, wording: Wording) -> Finding:
 
 def test_the_page_is_the_generated_one(root: Path) -> None:
     page = (root / "docs" / "checks.md").read_text("utf-8")
-    assert page == checks_page(), "run: python -m smp_advisor.findings.page docs/checks.md"
+    assert page == checks_page(), "run: make pages"
     for check in CHECKS:
-        assert f"### {check.id}: {check.title}" in page
+        assert f"[{check.id}](checks/{check.id}.md)" in page
+        assert check_page(check).startswith(f"# {check.id}: {check.title}\n")
 
 
 def test_the_page_has_no_placeholder() -> None:
-    assert not re.search(r"[{}…]|\*\.\*", CODE.sub("", checks_page()))
+    for page in (checks_page(), *map(check_page, CHECKS)):
+        assert not re.search(r"[{}…]|\*\.\*", CODE.sub("", page))
 
 
 @pytest.mark.parametrize(("check", "variant", "wording"), WORDINGS, ids=[f"{c.id} {n}" for c, n, _ in WORDINGS])
@@ -68,8 +70,8 @@ def test_sarif_rules_and_results_have_no_placeholder() -> None:
 def test_every_variant_is_used_and_every_one_used_is_in_the_data() -> None:
     """A finding with an unknown variant would fail only when it is reported."""
     used = set()
-    for folder in ("scripts/checks", "estimators/checks"):
-        for path in (Path(smp_advisor.__file__).parent / folder).glob("*.py"):
+    for pattern in ("scripts/checks/*.py", "scripts/judging.py", "estimators/checks/*.py"):
+        for path in Path(smp_advisor.__file__).parent.glob(pattern):
             tree = ast.parse(path.read_text("utf-8"))
             used |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     composed = {f"{name} by option" for name in ("call", "framework")} | {"v1 with the MPI driver on one node"}

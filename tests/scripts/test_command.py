@@ -220,3 +220,36 @@ def test_one_file_that_is_not_python_does_not_hide_the_others(project, capsys):
     assert "SMP109" in shown
     assert "3 files checked: 1 error; 1 file could not be checked." in shown
     assert complaints.startswith("broken.py, line 1: ")
+
+
+def test_a_check_is_explained_without_a_file(capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["--explain", "smp109"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out.startswith("SMP109: The last, partial batch is used\n")
+    with pytest.raises(SystemExit) as left:
+        main(["--explain", "SMP999"])
+    assert left.value.code == 2
+
+
+def test_a_module_is_judged_where_the_script_calls_it(project, capsys):
+    head, _, tail = BROKEN.partition("def main():")
+    Path("train.py").write_text(
+        "from engine import train_step, train, Net\n" + head.partition("class Net")[0] + "def main():" + tail
+    )
+    Path("engine.py").write_text(
+        head.replace("model.backward(loss)", "loss.backward()")
+        + "\n\ndef save(model):\n    torch.save(model.state_dict(), 'x')\n"
+    )
+    status, shown, _ = run(capsys, ".", *NUMBERS)
+    assert status == 1
+    assert shown.count("error SMP106") == 1
+    assert "engine.py:27:5: error SMP106" in shown
+    assert "SMP101" not in shown  # the script initializes the library, the module alone does not
+    assert "Judged with the scripts that import them: engine.py." in shown
+    assert "engine.py:50: No checked script calls save: not judged in this module." in shown
+    Path("evaluate.py").write_text(Path("train.py").read_text())
+    status, shown, _ = run(capsys, ".", *NUMBERS)
+    assert shown.count("error SMP106") == 1
+    Path("engine.py").write_text(Path("engine.py").read_text() + "\nif __name__ == '__main__':\n    save(Net())\n")
+    assert "Judged with" not in run(capsys, ".", *NUMBERS)[1]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.findings.catalog import catalog
+from smp_advisor.findings.page import check_markdown
 from smp_advisor.scripts.command.configuration import Configuration, plan_parameters, read_configuration, read_object
 from smp_advisor.scripts.command.selection import Selection
 from smp_advisor.scripts.settings import checked_libraries
@@ -83,6 +85,23 @@ def parse(arguments: Sequence[str] | None) -> Options:
     )
 
 
+class _Explain(argparse.Action):
+    """Print the page of a check and exit, as ``--help`` does."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,  # noqa: ARG002 - the signature of argparse
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,  # noqa: ARG002
+    ) -> None:
+        check = catalog().get(str(values).upper())
+        if check is None:
+            parser.error(f"no check has the id {values}: docs/checks.md lists all checks")
+        print(f"{check.id}: {check.title}\n\n{check_markdown(check)}")  # noqa: T201 - a command line program
+        parser.exit()
+
+
 def _identifiers(values: list[str]) -> tuple[str, ...]:
     return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
 
@@ -136,6 +155,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="first apply safe fixes, also in imported modules; each file is backed up as .bak",
     )
+    parser.add_argument("--explain", action=_Explain, metavar="ID", help="print the page of a check, and nothing else")
     parser.add_argument("--diff", action="store_true", help="print the changes of --fix and write nothing")
     parser.add_argument("--no-config", action="store_true", help="do not read [tool.smp_advisor] of pyproject.toml")
     parser.add_argument("--no-cache", action="store_true", help="neither use nor store results of earlier runs")
