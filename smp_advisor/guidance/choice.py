@@ -9,7 +9,7 @@ from smp_advisor.guidance import ranges
 from smp_advisor.guidance.amounts import batch_limit, global_batch
 from smp_advisor.guidance.wording import gib, percent, plural
 from smp_advisor.libraries.registry import get_library, libraries
-from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN, search
+from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, search
 from smp_advisor.workload.stack import stack
 from smp_advisor.workload.training_settings import training_settings
 
@@ -54,9 +54,10 @@ def why_this_plan(
         slower = 1 - float(best.scores.tokens_per_second[0]) / top
         if slower > NEAR_BEST:
             return (
-                f"{fit} The fastest uses more techniques and is estimated {percent(1 / (1 - slower) - 1)} faster, which"
-                f" is less than {percent(TECHNIQUE_GAIN)} for each technique or than the uncertainty of the comparison."
-                " Of the plans with fewer techniques, this one leaves the most memory free."
+                f"{fit} The fastest uses more techniques and is estimated {percent(1 / (1 - slower) - 1)} faster. A"
+                f" technique must gain at least {percent(TECHNIQUE_GAIN)}, and be faster with a probability of at least"
+                f" {percent(TECHNIQUE_PROBABILITY)}. Of the plans with fewer techniques, this one leaves the most"
+                " memory free."
             )
         return (
             f"{fit} {plural(near, 'plan is', 'plans are')} within {_NEAR} of the fastest. Of those, this one uses the"

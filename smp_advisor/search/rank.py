@@ -16,7 +16,16 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["NEAR_BEST", "OBJECTIVES", "TECHNIQUE_GAIN", "Objective", "Scores", "order", "techniques"]
+__all__ = [
+    "NEAR_BEST",
+    "OBJECTIVES",
+    "TECHNIQUE_GAIN",
+    "TECHNIQUE_PROBABILITY",
+    "Objective",
+    "Scores",
+    "order",
+    "techniques",
+]
 
 Objective = Literal["throughput", "cost", "headroom", "simplicity"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
@@ -27,6 +36,9 @@ NEAR_BEST = 0.03
 
 TECHNIQUE_GAIN = 0.05
 """Least gain in speed for which a plan uses one more technique."""
+
+TECHNIQUE_PROBABILITY = 0.75
+"""Least probability that plans with more techniques are faster at all."""
 
 _SLOWEST_SHARE = 0.5
 """`headroom` and `simplicity` look only at plans with at least this share of the best throughput."""
@@ -73,14 +85,14 @@ def order(scores: Scores, objective: Objective, doubt: Mapping[int, float] | Non
     ``throughput``: tokens per second. ``cost``: USD per token. ``headroom``: free memory, among plans at least half as
     fast as the fastest. ``simplicity``: fewest techniques, among the same. Plans within 3 % of the best value are
     equal, and among equals fewer techniques win, then more headroom, then the smaller batch. For ``throughput`` and
-    ``cost``, each technique must also gain at least 5 %, and more than the doubt about the comparison: plans with fewer
-    techniques whose best is closer to the fastest come first.
+    ``cost``, each technique must also gain at least 5 %, and be faster with a probability of at least 75 %: plans with
+    fewer techniques whose best is closer to the fastest come first.
 
     Parameters
     ----------
     doubt
-        Uncertainty of comparing the fastest plan with the fastest plan of each smaller number of techniques, as a
-        share. None: no doubt.
+        Share by which the fastest plan must beat the fastest plan of each smaller number of techniques to be faster
+        with this probability. None: no doubt.
     """
     speed = scores.tokens_per_second
     if objective in ("headroom", "simplicity"):

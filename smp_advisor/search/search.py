@@ -18,7 +18,7 @@ from smp_advisor.costs.uncertainty import comparison_spread
 from smp_advisor.costs.world import World
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY
 from smp_advisor.libraries.space import Space, enumerate_plans
-from smp_advisor.search.rank import Objective, Scores, order, techniques
+from smp_advisor.search.rank import TECHNIQUE_PROBABILITY, Objective, Scores, order, techniques
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,14 +125,15 @@ def search(
 
 
 def _doubt(cluster: Cluster, job: Job, layout: Layout, speed: Floats, counts: NDArray[np.int64]) -> dict[int, float]:
-    """Uncertainty of comparing the fastest plan with the fastest of each smaller number of techniques, as a share."""
+    """Share by which the fastest plan must beat the fastest of each smaller number of techniques."""
     fastest = int(speed.argmax())
     simpler = [count for count in np.unique(counts).tolist() if count < counts[fastest]]
     rows = [int(np.flatnonzero(counts == count)[speed[counts == count].argmax()]) for count in simpler]
     leaders = layout.take(np.array([fastest, *rows]))
     kind, *kinds = map(str, plan_kinds(leaders, cluster))
     code = stack_of(job, leaders).name
+    quantile = NormalDist().inv_cdf(TECHNIQUE_PROBABILITY)
     return {
-        count: -math.expm1(-comparison_spread(code, kind, of_kind))
+        count: -math.expm1(-quantile * comparison_spread(code, kind, of_kind))
         for count, of_kind in zip(simpler, kinds, strict=True)
     }

@@ -189,8 +189,8 @@ def test_the_guide_quotes_the_toy_library() -> None:
     assert dict(blocks) == files
 
 
-READERS = {"estimators", "scripts", "findings"}
-"""Rooms that find the names of libraries in the texts that they read."""
+READERS = {"estimators", "scripts", "findings", "proving"}
+"""Rooms that find the names of libraries in the texts that they read, or simulate the libraries for them."""
 
 
 def test_rooms_compare_no_names_of_libraries() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from smp_advisor.reading.values import Constant, Result, Value, options
+from smp_advisor.reading.values import Constant, Operation, Result, Value, options
 from smp_advisor.scripts.checks.data import comes_from, is_sharded, loaders
 from smp_advisor.scripts.checks.replicas import parallel_wraps
 from smp_advisor.scripts.context import Context, Hit, check
@@ -79,6 +79,10 @@ def _in_epochs(context: Context, loader: Call) -> bool:
 def _one_part_per_group(context: Context) -> Iterator[Hit]:
     for call in context.trace.named(_SAMPLER):
         rank = call.argument("rank", 2)
-        world = rank is None or bool(ranks(rank) & {"torch.distributed.get_rank", "os.environ.RANK"})
+        # A quotient of the world rank may be the data parallel rank.
+        direct = [origin for origin in origins(rank) if not isinstance(origin, Operation)]
+        world = rank is None or any(
+            ranks(origin) & {"torch.distributed.get_rank", "os.environ.RANK"} for origin in direct
+        )
         if call.reached and not call.unpacks and world:
             yield Hit(call.module, call.node)
