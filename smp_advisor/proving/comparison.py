@@ -18,6 +18,11 @@ __all__ = [
 ]
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|\bnan\b|\binf\b)")
+_DURATION = re.compile(
+    r"(?i)\b(?:time|elapsed|took)\b[^\d]{0,20}[\d.:]+(?:\s*\(\s*[\d.]+\))?|\bdata\s+[\d.]+\s*\(\s*[\d.]+\)"
+    r"|[\d.]+ ?(?:ms|s|secs?|seconds|it/s|tok/s)\b"
+)
+"""Durations in a printed line; the second form is that of the meters in PyTorch's ImageNet example."""
 _RELATIVE = 2e-3
 """Largest relative difference of equal figures: another order of summation, and the rounding of printed digits."""
 _STATES = ("state", "param_groups")
@@ -160,5 +165,5 @@ def _meaningful(lines: list[str]) -> list[str]:
 
 def _same_line(first: str, second: str) -> bool:
     """Whether two lines have the same numbers; words may differ, because a wrapper changes the print of a model."""
-    before, after = _NUMBER.findall(first), _NUMBER.findall(second)
+    before, after = (_NUMBER.findall(_DURATION.sub("", line)) for line in (first, second))
     return len(before) == len(after) and all(_close(float(a), float(b)) for a, b in zip(before, after, strict=True))
