@@ -32,6 +32,7 @@ def follow(
     texts: Mapping[Path, Source] | None = None,
     concerns: Callable[[Run, Function], bool] = lambda _run, _function: True,
     is_entry: Callable[[Run], bool] = lambda _run: False,
+    can_wait: Callable[[str], bool] = lambda _text: False,
 ) -> Run:
     """Follow the text of a script or cell, and the modules next to its file.
 
@@ -49,6 +50,8 @@ def follow(
         Which functions are followed that running the file does not call.
     is_entry
         Whether other files call the functions of this file that no line of it names.
+    can_wait
+        Whether a module with this text, which a module imports, is followed only when a name of it is read.
 
     Raises
     ------
@@ -60,7 +63,7 @@ def follow(
     directory = source.file.resolve().parent if source.file is not None else None
     module = parse(source, directory=directory)
     module.scope.names |= {name: from_plain(value) for name, value in (variables or {}).items()}
-    run = Run(computes=computes, texts=dict(texts or {}))
+    run = Run(computes=computes, texts=dict(texts or {}), can_wait=can_wait)
     run.evaluate, run.execute = partial(evaluate, run), partial(execute, run)
     run.call, run.enter, run.defaults = partial(call, run), partial(enter, run), partial(defaults, run)
     run.trace.modules.append(module)

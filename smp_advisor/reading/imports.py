@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import AdvisorError
@@ -14,6 +15,7 @@ from smp_advisor.reading.source import read
 from smp_advisor.reading.values import External, LocalModule, Unknown, Value
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from smp_advisor.reading.module import Module
@@ -40,11 +42,14 @@ def bind_import(run: Run, frame: Frame, node: ast.Import | ast.ImportFrom) -> No
                 run.bind(frame, first, plain or External(canonical(first)))
         return
     base = "." * node.level + (node.module or "")
+    for alias in node.names if not node.level else ():
+        path = f"{node.module}.{alias.name}" if node.module else alias.name
+        run.trace.imports.append((frame.module, node, path))
+    if _waits(run, frame, base):
+        frame.scope.deferred.append(_deferred(run, frame, base, node))
+        return
     local = _load(run, frame, base, node)
     for alias in node.names:
-        path = f"{node.module}.{alias.name}" if node.module else alias.name
-        if not node.level:
-            run.trace.imports.append((frame.module, node, path))
         if alias.name == "*":
             _bind_all(run, frame, node, local)
             continue
@@ -65,31 +70,78 @@ def _member(run: Run, frame: Frame, base: str, name: str, local: LocalModule | N
     return inner or (missing if local is not None or base.startswith(".") else outside)
 
 
+def _waits(run: Run, frame: Frame, base: str) -> bool:
+    """Whether an import of a module is followed when a name is read: large packages import all that they have."""
+    if frame.module.entry or frame.scope is not frame.module.scope or run.functions or run.guards or run.doubts:
+        return False
+    path = _path(run, frame.module, base)
+    if path is None or path in run.modules or path in run.texts:
+        return False
+    if path not in run.waiting:
+        try:
+            source = read(path)
+        except AdvisorError:
+            return False
+        if not run.can_wait(source.text):
+            return False
+        run.waiting[path] = source
+    return True
+
+
+def _deferred(run: Run, frame: Frame, base: str, node: ast.ImportFrom) -> Callable[[str], Value | None]:
+    """The value of a name that the import binds."""
+    names = {alias.asname or alias.name: alias.name for alias in node.names}
+    path = _path(run, frame.module, base)
+    text = run.waiting[path].text if path is not None else ""
+    asked: set[str] = set()
+
+    def value_of(name: str) -> Value | None:
+        if name in asked:
+            return None
+        if "*" in names:
+            mentioned = "import *" in text or re.search(rf"\b{re.escape(name)}\b", text) is not None
+            if name.startswith("_") or not mentioned:
+                return None
+        elif name not in names:
+            return None
+        asked.add(name)  # modules can import each other
+        local = _load(run, frame, base, node)
+        if "*" in names:
+            return local.module.scope.find(name) if local is not None else None
+        return _member(run, frame, base, names[name], local, node)
+
+    return value_of
+
+
 def _bind_all(run: Run, frame: Frame, node: ast.ImportFrom, local: LocalModule | None) -> None:
     if local is not None:
         for name, value in local.module.scope.names.items():
             if not name.startswith("_"):
                 run.bind(frame, name, value)
+        if local.module.scope.deferred:
+            frame.scope.deferred.append(lambda name: None if name.startswith("_") else local.module.scope.find(name))
         return
     what = f"from {node.module} import * binds names that are not known here; what they do is not checked."
     run.unresolved.append(frame.module.source.unresolved(node.lineno, what))
 
 
 def _load(run: Run, frame: Frame, dotted: str, node: ast.stmt | ast.expr) -> LocalModule | None:
-    candidates = _candidates(frame.module, dotted)
-    path = next((candidate for candidate in candidates if _is_file(run, candidate)), None)
+    path = _path(run, frame.module, dotted)
     if path is None:
         return None
     if path in run.modules:
         return LocalModule(run.modules[path])
     if len(run.modules) >= _MOST_MODULES:
+        what = f"More than {_MOST_MODULES} modules are imported: {dotted} and later ones are left out."
+        if not any(note.what.startswith(what.partition(":")[0]) for note in run.unresolved):
+            run.unresolved.append(frame.module.source.unresolved(node.lineno, what))
         return None
     return _follow(run, frame, path, node)
 
 
 def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt | ast.expr) -> LocalModule | None:
     try:
-        module = parse(run.texts.get(path) or read(path), entry=False, directory=path.parent)
+        module = parse(run.texts.get(path) or run.waiting.get(path) or read(path), entry=False, directory=path.parent)
     except AdvisorError as error:
         what = f"An imported module is left out: {error}"
         run.unresolved.append(frame.module.source.unresolved(node.lineno, what))
@@ -115,6 +167,11 @@ def local_files(module: Module) -> set[Path]:
         inner = base + "." * bool(outer.module)
         names |= {base, *(inner + alias.name for alias in outer.names)}
     return {path for name in names for path in _candidates(module, name)[:2] if path.is_file()}
+
+
+def _path(run: Run, module: Module, dotted: str) -> Path | None:
+    """The file of a module next to the importing one; None if there is none."""
+    return next((candidate for candidate in _candidates(module, dotted) if _is_file(run, candidate)), None)
 
 
 def _is_file(run: Run, path: Path) -> bool:

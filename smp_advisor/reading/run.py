@@ -93,6 +93,10 @@ class Run:
     modules: dict[Path, Module] = field(default_factory=dict)
     texts: dict[Path, Source] = field(default_factory=dict)
     """Modules next to the file that are taken from here instead of their files."""
+    can_wait: Callable[[str], bool] = lambda _text: False
+    """Whether a module with this text is followed only when a name of it is read."""
+    waiting: dict[Path, Source] = field(default_factory=dict)
+    """Modules that waited, by their files."""
     absent: set[Path] = field(default_factory=set)
     """Files that an import looked for and that do not exist."""
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from smp_advisor.reading.values import External, Unknown
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from smp_advisor.reading.values import Value
 
 __all__ = ["Scope"]
@@ -25,6 +27,8 @@ class Scope:
     is_class: bool = False
     outer: frozenset[str] = frozenset()
     """Names that ``global`` or ``nonlocal`` sends to a scope further out."""
+    deferred: list[Callable[[str], Value | None]] = field(default_factory=list)
+    """Imports that are followed when a name is first read: each has the value of a name, None without one."""
 
     def find(self, name: str) -> Value | None:
         """Value of the name here or further out; None if it is not bound."""
@@ -32,8 +36,19 @@ class Scope:
         while scope is not None:
             if name in scope.names and (scope is self or not scope.is_class):
                 return scope.names[name]
+            if scope.deferred and scope.settle(name):
+                return scope.names[name]
             scope = scope.parent
         return None
+
+    def settle(self, name: str) -> bool:
+        """Bind a name by the last deferred import that has it."""
+        for value_of in reversed(self.deferred):
+            value = value_of(name)
+            if value is not None:
+                self.names[name] = value
+                return True
+        return False
 
     def read(self, name: str) -> Value:
         """Like `find`, with Python's built-in names, and `Unknown` for the rest."""

@@ -39,6 +39,15 @@ _TRAINING = frozenset(["backward", "fit", "training_step", "apply_gradients"])
 """Methods that train."""
 _TRAINS = re.compile(rf"\.\s*(?:{'|'.join(sorted(_TRAINING))})\b")
 _MOST_SIBLINGS = 100
+_CONCERNS = re.compile(
+    r"smdistributed|torch_xla|torch\.sagemaker|\b(?:smp|tsm|xm)\b"  # libraries decide which checks apply
+    r"|^(?:for|while|with|if (?!__name__|TYPE_CHECKING))\b.*:\s*(?:#.*)?$"  # blocks that run at once
+    r"|^[A-Za-z_][\w.\[\]]*(?:, *[\w.]+)* *(?:=|\().*"  # statements that run at once
+    r"(?:[Dd]istributed|DataLoader|Sampler|backward|[Oo]ptim|[Aa]ccelerator|[Ff]sdp|FSDP|[Tt]rain|save|load|seed"
+    r"|set_device|environ|parse|barrier|keras|\bfit\b|main\()",
+    re.MULTILINE,
+)
+"""Text of modules that act when they are imported. Others wait until a script uses a name of them."""
 
 
 def follow(
@@ -68,7 +77,13 @@ def _followed(source: Source, texts: Mapping[Path, Source] | None, variables: Ma
             return read_through(source, computes=True, texts=texts, variables=variables, is_entry=_is_entry)
         except TooLongError:
             pass  # the text also trains: each loop is followed once
-    return read_through(source, texts=texts, variables=variables, is_entry=_is_entry)
+    return read_through(
+        source,
+        texts=texts,
+        variables=variables,
+        is_entry=_is_entry,
+        can_wait=lambda text: _CONCERNS.search(text) is None,
+    )
 
 
 def _is_entry(run: Run) -> bool:
