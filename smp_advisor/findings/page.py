@@ -68,6 +68,9 @@ determine which checks apply. A check reports only defects that it can see. Code
 - Exit status: 0 without errors; 1 with errors, with `--strict` also with warnings, with `--diff` if there are changes;
   2 if a script cannot be checked or an option is not valid.
 - `--explain SMP109` prints the page of a check.
+- Results are kept in the user's cache folder (or in `SMP_ADVISOR_CACHE_DIR`) as JSON, and used again while the version
+  of the checker, the settings and all files that a check read or looked for are the same. `--no-cache` switches this
+  off.
 
 `[tool.smp_advisor]` of the nearest `pyproject.toml`, up to the top of the repository, sets the defaults of a project.
 Options of the command take precedence, and `--no-config` ignores the table. No key writes a file.

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["bind_import", "load_module", "local_files"]
 
 _MOST_MODULES = 60
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+(?P<base>[\w.]+)[ \t]+)?import[ \t]+(?P<names>\([^)]*\)|[\w., \t]+)", re.MULTILINE
+)
 
 
 def bind_import(run: Run, frame: Frame, node: ast.Import | ast.ImportFrom) -> None:
@@ -157,43 +160,35 @@ def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt | ast.expr) -> Lo
     return LocalModule(module)
 
 
-def local_files(module: Module) -> set[Path]:
-    """Files next to a module that its imports name, in any branch or function."""
+def local_files(text: str, folder: Path) -> set[Path]:
+    """Files that the imports of a file in `folder` probably name, without parsing it."""
     names: set[str] = set()
-    for node in module.all(ast.Import):
-        names |= {alias.name for alias in node.names}
-    for outer in module.all(ast.ImportFrom):
-        base = "." * outer.level + (outer.module or "")
-        inner = base + "." * bool(outer.module)
-        names |= {base, *(inner + alias.name for alias in outer.names)}
-    return {path for name in names for path in _candidates(module, name)[:2] if path.is_file()}
+    for match in _IMPORT.finditer(text):
+        base = match["base"]
+        members = re.findall(r"[\w.]+", match["names"])
+        names |= set(members) if base is None else {base, *(f"{base.rstrip('.')}.{name}" for name in members)}
+    return {path for name in names for path in _candidates(folder, name) if path.is_file()}
 
 
 def _path(run: Run, module: Module, dotted: str) -> Path | None:
     """The file of a module next to the importing one; None if there is none."""
-    return next((candidate for candidate in _candidates(module, dotted) if _is_file(run, candidate)), None)
+    if module.directory is None or not dotted:
+        return None
+    candidates = (path for path in _candidates(module.directory, dotted) if path != module.source.file)
+    return next((path for path in candidates if _is_file(run, path)), None)
 
 
 def _is_file(run: Run, path: Path) -> bool:
-    if path in run.modules:
-        return True
-    if path in run.absent:
-        return False
-    if not path.is_file():
-        run.absent.add(path)
-        return False
-    return True
+    if path not in run.present and path not in run.absent:
+        (run.present if path.is_file() else run.absent).add(path)
+    return path in run.present
 
 
-def _candidates(module: Module, dotted: str) -> list[Path]:
-    """Possible files of a module next to the importing one, in the order in which Python looks for them."""
-    if module.directory is None or not dotted:
-        return []
-    folder = module.directory
+def _candidates(folder: Path, dotted: str) -> list[Path]:
+    """Possible files of a module that a file in `folder` imports, in the order in which Python looks for them."""
     name = dotted.lstrip(".")
     for _ in range(len(dotted) - len(name) - 1):
         folder = folder.parent
     parts = name.split(".") if name else []
     target = folder.joinpath(*parts)
-    candidates = [*([target.with_suffix(".py")] if parts else []), target / "__init__.py"]
-    return [candidate for candidate in candidates if candidate != module.source.file]
+    return [*([target.with_suffix(".py")] if parts else []), target / "__init__.py"]

@@ -97,6 +97,8 @@ class Run:
     """Whether a module with this text is followed only when a name of it is read."""
     waiting: dict[Path, Source] = field(default_factory=dict)
     """Modules that waited, by their files."""
+    present: set[Path] = field(default_factory=set)
+    """Files that an import looked for and that exist."""
     absent: set[Path] = field(default_factory=set)
     """Files that an import looked for and that do not exist."""
 

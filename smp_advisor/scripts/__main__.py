@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.errors import AdvisorError
 from smp_advisor.reading.module import shared_trees
 from smp_advisor.reading.source import read
+from smp_advisor.scripts.command.cache import Cache, cache_folder
 from smp_advisor.scripts.command.inputs import files_of, standard_input
 from smp_advisor.scripts.command.options import parse
 from smp_advisor.scripts.command.outcome import Outcome, judged, relative
@@ -58,10 +59,17 @@ def _checked(options: Options) -> Project:
     if options.paths == ("-",):
         return Project(reports=(shown(judged(standard_input(options.stdin_name), settings)).report,), repeated=(0,))
 
+    cache = Cache(cache_folder(), settings) if options.cache and not options.fix else None
+
     def check(path: Path) -> Outcome:
         if options.fix:
             _fix(path, options)
-        return shown(judged(read(path), settings))
+        outcome = cache.read(path) if cache is not None else None
+        if outcome is None:
+            outcome = judged(read(path), settings)
+            if cache is not None:
+                cache.write(path, outcome)
+        return shown(outcome)
 
     project = check_files(files_of(options.paths, options.exclude), check)
     return replace(project, modules=tuple(map(partial(relative, folder=folder), project.modules)))

@@ -73,6 +73,8 @@ class Context:
     """Functions whose body was followed."""
     absent: AbstractSet[Path] = frozenset()
     """Files that imports looked for and that do not exist."""
+    present: AbstractSet[Path] = frozenset()
+    """Those that exist."""
 
     @property
     def splits(self) -> bool:

@@ -67,7 +67,13 @@ def follow(
     settings = with_script(settings, run.trace)
     libraries = _libraries(run.trace, settings)
     return Context(
-        run.trace, settings, libraries, run.unresolved, followed=run.followed.keys(), absent=frozenset(run.absent)
+        run.trace,
+        settings,
+        libraries,
+        run.unresolved,
+        followed=run.followed.keys(),
+        absent=run.absent,
+        present=run.present,
     )
 
 

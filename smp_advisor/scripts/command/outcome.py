@@ -35,6 +35,8 @@ class Outcome:
     """Files that were read with the script, without it."""
     uncalled: frozenset[tuple[Path, int, str]] = frozenset()
     """Functions of these modules that train, and that the script does not reach: file, line and name."""
+    files: frozenset[Path] = frozenset()
+    """Files that the result depends on."""
     absent: frozenset[Path] = frozenset()
     """Files that imports looked for and that do not exist."""
 
@@ -60,6 +62,7 @@ def judged(source: Source, settings: Settings) -> Outcome:
         report=report_of(context),
         modules=tuple(module.source.file.resolve() for module in modules if module.source.file is not None),
         uncalled=frozenset(uncalled),
+        files=frozenset({*([source.file.resolve()] if source.file is not None else []), *context.present}),
         absent=frozenset(context.absent),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from smp_advisor.errors import AdvisorError
 from smp_advisor.findings.report import Report
 from smp_advisor.reading.imports import local_files
-from smp_advisor.reading.module import parse
 from smp_advisor.reading.source import Unresolved, read
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Project", "check_files"]
 
 _RANK = {"error": 0, "warning": 1, "info": 2}
+_MAIN = re.compile(r"^if\s+__name__\s*==\s*[\"']__main__", re.MULTILINE)
 _MOST_NAMES = 6
 """Functions in one sentence."""
 
@@ -80,10 +80,9 @@ def _scripts_first(paths: list[Path]) -> list[Path]:
     imported: set[Path] = set()
     for path in paths:
         try:
-            source = read(path)
-            folder = path.resolve().parent
-            imported |= {file.resolve() for file in local_files(parse(source, directory=folder))} - {path.resolve()}
-        except (AdvisorError, RecursionError):
+            text = read(path).text
+            imported |= {file.resolve() for file in local_files(text, path.resolve().parent)} - {path.resolve()}
+        except AdvisorError:
             continue  # its check reports the reason
     return sorted(paths, key=lambda path: path.resolve() in imported)
 
@@ -91,10 +90,9 @@ def _scripts_first(paths: list[Path]) -> list[Path]:
 def _is_script(path: Path) -> bool:
     """Whether a file has a ``__main__`` block."""
     try:
-        tree = parse(read(path), directory=path.resolve().parent).tree
+        return _MAIN.search(read(path).text) is not None
     except AdvisorError:
         return True
-    return any(isinstance(node, ast.If) and "__main__" in ast.dump(node.test) for node in tree.body)
 
 
 def _without_repeats(reports: list[Report]) -> tuple[tuple[Report, ...], tuple[int, ...]]:
