@@ -153,6 +153,21 @@ _EVALUATED = samples.PIPELINE.replace(
     "    if smp.dp_rank() == 0:\n        smp.save(",
 )
 _HIDDEN = samples.TENSOR.replace("labels=input_ids)", "labels=input_ids, output_hidden_states=False)")
+_TWO_OUTPUTS = (
+    samples.PIPELINE[: samples.PIPELINE.index("@smp.step\ndef test_step")]
+    + samples.PIPELINE[samples.PIPELINE.index("def train(") :]
+).replace("output = model(data)", "out = model(data)")
+_TWO_OUTPUTS = _TWO_OUTPUTS.replace("return self.head(hidden)", "return self.head(hidden), x").replace(
+    "F.cross_entropy(output, target)", "F.cross_entropy(out[0] + out[1], target)"
+)
+_LOADED = (
+    samples.XLA.replace("def _mp_fn(index):\n    train()\n", "train()\n")
+    .replace("        xm.mark_step()\n", "")
+    .replace("num_replicas=xm.xrt_world_size(), rank=xm.get_ordinal()", "num_replicas=size, rank=rank")
+    .replace(", drop_last=True)", ", drop_last=True)\n    loader = pl.MpDeviceLoader(loader, device)")
+    .replace("import torch_xla", "import torch_xla.distributed.parallel_loader as pl\nimport torch_xla")
+)
+"""Data for several workers, without the entry function of a worker."""
 _FULL = samples.TENSOR.replace(
     "    stage = smp.pp_rank()",
     "    if smp.rdp_rank() == 0:\n        weights = model.state_dict()\n    stage = smp.pp_rank()",
@@ -349,6 +364,35 @@ CASES = [
         name="tuple",
     ),
     Case(
+        "SMP113",
+        _TWO_OUTPUTS,
+        samples.PIPELINE_PLAN,
+        "out[0] + out[1]",
+        "out[0]",
+        "out = model(data)",
+        name="tuple with a name",
+    ),
+    Case(
+        "SMP113",
+        _TWO_OUTPUTS.replace("out[0] + out[1]", "output + hidden").replace("out =", "output, hidden ="),
+        samples.PIPELINE_PLAN,
+        "output + hidden",
+        "output",
+        "output, hidden = model(data)",
+        name="unread name",
+    ),
+    Case(
+        "SMP113",
+        _TWO_OUTPUTS.replace("self.head(hidden), x", '{"logits": self.head(hidden), "x": x}').replace(
+            "out[0] + out[1]", 'out["logits"] + out.get("x")'
+        ),
+        samples.PIPELINE_PLAN,
+        'out["logits"] + out.get("x")',
+        'out["logits"]',
+        "out = model(data)",
+        name="dictionary",
+    ),
+    Case(
         "SMP114",
         _PARTITIONED,
         samples.PIPELINE_PLAN,
@@ -499,6 +543,17 @@ CASES = [
     ),
     _pipeline("SMP134", "download=False", "download=True", "dataset = datasets.MNIST"),
     _tensor("SMP135", "GPT2LMHeadModel", "T5ForConditionalGeneration", "T5ForConditionalGeneration(config)"),
+    Case(
+        "SMP135",
+        samples.TENSOR.replace("GPT2LMHeadModel(config)", "AutoModelForCausalLM.from_config(config)").replace(
+            "import GPT2Config, GPT2LMHeadModel", "import AutoModelForCausalLM, GPT2Config, LlamaConfig"
+        ),
+        samples.TENSOR_PLAN,
+        "config = GPT2Config(",
+        "config = LlamaConfig(",
+        "AutoModelForCausalLM.from_config(config)",
+        name="config",
+    ),
     _tensorflow("SMP201", "(256, drop_remainder=True)", "(256)", "tf.data.TFRecordDataset(files)", fixed=True),
     _tensorflow("SMP202", "seed=smp.dp_rank()", "seed=smp.rank()", "tf.data.TFRecordDataset(files)", fixed=True),
     _tensorflow("SMP202", ", seed=smp.dp_rank()", "", "tf.data.TFRecordDataset(files)", fixed=True, name="unseeded"),
@@ -532,14 +587,14 @@ CASES = [
     _v2("SMP302", "model = tsm.transform(model)\n", "", "FSDP(model"),
     _v2(
         "SMP302",
-        "model = tsm.transform(model)\nmodel = FSDP(model, use_orig_params=True)\n",
-        "model = FSDP(model, use_orig_params=True)\nmodel = tsm.transform(model)\n",
+        "model = tsm.transform(model)\nmodel = FSDP(model, use_orig_params=True, auto_wrap_policy=policy)\n",
+        "model = FSDP(model, use_orig_params=True, auto_wrap_policy=policy)\nmodel = tsm.transform(model)\n",
         "tsm.transform(model)",
         name="order",
     ),
     _v2(
         "SMP303",
-        "model = FSDP(model, use_orig_params=True)\napply_activation_checkpointing(model)\n"
+        "model = FSDP(model, use_orig_params=True, auto_wrap_policy=policy)\napply_activation_checkpointing(model)\n"
         "model = offload_wrapper(model)\n",
         "",
         "loss = model(**batch).loss",
@@ -566,6 +621,37 @@ CASES = [
         "model = tsm.transform(model)\nimport deepspeed\nmodel = deepspeed.initialize(model=model)[0]",
         "deepspeed.initialize",
         also=frozenset(),
+    ),
+    _v2(
+        "SMP312",
+        ", auto_wrap_policy=policy",
+        "",
+        "FSDP(model",
+        changes={"hybrid_shard_degree": 4},
+        name="v2",
+    ),
+    Case(
+        "DDP601",
+        samples.V2.replace(
+            "tsm.init()\n",
+            'tsm.init()\ntorch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n',
+        )
+        .replace("use_orig_params=True", "use_orig_params=True, device_id=torch.cuda.current_device()")
+        .replace("import argparse\n", "import argparse\nimport os\n"),
+        samples.V2_PLAN,
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n',
+        "",
+        "FSDP(model",
+        name="v2",
+    ),
+    Case(
+        "DDP606",
+        samples.V2 + 'state = model.state_dict()\nif dist.get_rank() == 0:\n    torch.save(state, "model.pt")\n',
+        samples.V2_PLAN,
+        'state = model.state_dict()\nif dist.get_rank() == 0:\n    torch.save(state, "model.pt")\n',
+        'if dist.get_rank() == 0:\n    torch.save(model.state_dict(), "model.pt")\n',
+        "model.state_dict()",
+        name="v2",
     ),
     _fsdp("SMP308", "with nullcontext():", "with nullcontext() if last else model.no_sync():", "model.no_sync()"),
     _v2(
@@ -633,6 +719,16 @@ CASES = [
     _xla("STC404", "        xm.mark_step()\n", "", "xm.optimizer_step(optimizer)", fixed=True),
     _xla("STC405", "xm.save(", "torch.save(", "torch.save(", fixed=True),
     _xla("STC406", "xm.optimizer_step(optimizer)", "optimizer.step()", "optimizer.step()", fixed=True),
+    Case(
+        "STC406",
+        _LOADED,
+        samples.XLA_PLAN,
+        "xm.optimizer_step(optimizer)",
+        "optimizer.step()",
+        "optimizer.step()",
+        fixed=True,
+        name="without worker function",
+    ),
     Case(
         "STC406",
         samples.SCALER,

@@ -256,20 +256,23 @@ import torch.distributed as dist
 import torch.sagemaker as tsm
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing, offload_wrapper
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from corpus import make_loader
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", default="llama")
 args = parser.parse_known_args()[0]
+policy = ModuleWrapPolicy({LlamaDecoderLayer})
 
 dist.init_process_group(backend="nccl")
 tsm.init()
 config = AutoConfig.from_pretrained(args.model)
 model = AutoModelForCausalLM.from_config(config)
 model = tsm.transform(model)
-model = FSDP(model, use_orig_params=True)
+model = FSDP(model, use_orig_params=True, auto_wrap_policy=policy)
 apply_activation_checkpointing(model)
 model = offload_wrapper(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

@@ -130,3 +130,36 @@ def test_manual_optimization_of_lightning():
         .bad.replace("    def training_step", "    automatic_optimization = False\n\n    def training_step")
     )
     assert not found(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "severity"),
+    [
+        ("", "error"),
+        ('mixed_precision="fp16"', "error"),
+        ('mixed_precision="bf16"', "warning"),
+        ('mixed_precision="bf16", gradient_accumulation_steps=4', "error"),
+    ],
+)
+def test_plain_backward_is_an_error_where_accelerate_scales_the_loss(settings, severity):
+    text = catalog()["TRN701"].examples[0].bad.replace("Accelerator()", f"Accelerator({settings})")
+    assert [finding.severity for finding in check_script(text)] == [severity]
+
+
+def test_one_gpu_needs_no_reduction_after_a_device_loader():
+    text = """\
+import torch
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.parallel_loader as pl
+from torch.utils.data import DataLoader
+
+device = xm.xla_device()
+loader = pl.MpDeviceLoader(DataLoader(dataset, batch_size=8, drop_last=True), device)
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in loader:
+    optimizer.zero_grad()
+    model(batch).mean().backward()
+    optimizer.step()
+"""
+    assert not found(text)
+    assert found(text.replace("device =", "first = xm.is_master_ordinal()\ndevice =", 1)) == {"STC406"}

@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from smp_advisor.reading.trace import Call
 
 _LOADERS = ("pl.MpDeviceLoader", "pl.ParallelLoader")
+_OF_WORKERS = (
+    "xmp.spawn",
+    "xm.get_ordinal",
+    "xm.get_local_ordinal",
+    "xm.is_master_ordinal",
+    "xm.xrt_world_size",
+    "xm.rendezvous",
+    "xm.mesh_reduce",
+)
+"""Functions that a script for one GPU does not need."""
 _SYNCS = ("xm.reduce_gradients", "xm.all_reduce", "xm.optimizer_step")
 _SHOWING = ("print", "float", "xm.master_print", "tqdm.tqdm.write")
 _LOGGING = ("info", "debug", "warning", "error", "add_scalar", "set_postfix", "set_description", "log")
@@ -192,12 +202,14 @@ def _is_state(call: Call) -> bool:
 
 
 def _several_workers(context: Context) -> bool:
+    """Whether the script is for several workers: by its entry, its ranks, or data that it divides."""
     functions = [function.node for function in context.trace.functions]
-    return (
-        any(getattr(node, "name", "") == "_mp_fn" for node in functions)
-        or bool(context.trace.named("xmp.spawn", "xm.get_ordinal"))
-        or bool(context.trace.named("xm.xrt_world_size"))
-    )
+    if any(getattr(node, "name", "") == "_mp_fn" for node in functions) or context.trace.named(*_OF_WORKERS):
+        return True
+    starts = context.trace.named("torch.distributed.init_process_group")
+    by_xla = any(constant(option) == "xla" for start in starts for option in options(start.argument("backend", 0)))
+    divides = context.trace.named("torch.utils.data.DistributedSampler", *_LOADERS)
+    return by_xla or {call.name for call in divides} > {"torch.utils.data.DistributedSampler"}
 
 
 @check("STC406", "xla")

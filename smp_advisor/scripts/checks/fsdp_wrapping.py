@@ -59,9 +59,10 @@ def _own_clipping(call: Call) -> Edit | None:
 @check("SMP312")
 def _several_units(context: Context) -> Iterator[Hit]:
     wraps = _wraps(context)
-    # A part of a script, without an optimizer, may be for a small model. SMP v2 has examples of one unit.
+    # A part of a script, without an optimizer, may be for a small model. Examples of SMP v2 without a plan are, too.
     complete = any(is_optimizer(call.name) and call.reached for call in context.trace.calls)
-    if len({wrap.node for wrap in wraps}) != 1 or context.libraries.smp_v2 or not complete:
+    planned = not context.libraries.smp_v2 or (context.settings.hybrid_shard_degree or 1) > 1
+    if len({wrap.node for wrap in wraps}) != 1 or not planned or not complete:
         return
     if context.trace.named(*_BY_HAND) or adapters(context):
         return  # the units of adapters are SMP309's

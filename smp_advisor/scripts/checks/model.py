@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.reading.edits import Edit, replace
 from smp_advisor.reading.trace import exclusive
-from smp_advisor.reading.values import External
+from smp_advisor.reading.values import External, Result
 from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.queries import origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,7 @@ _UNSUPPORTED = {
     "torch.cuda.amp.grad_scaler.GradScaler": "PyTorch GradScaler",
 }
 _DISTRIBUTED_FAMILIES = ("GPT2", "Bert", "Roberta", "GPTJ", "GPTNeo")
+_FROM_CONFIG = ("from_config", "_from_config")
 _HUGGING_FACE_CLASS = re.compile(r"(?P<family>[A-Z]\w*?)(?:For[A-Z]\w*|LMHeadModel|Model)")
 
 
@@ -111,11 +113,20 @@ def _supported_family(context: Context) -> Iterator[Hit]:
         parts = call.name.split(".")
         if parts[0] != "transformers" or len(parts) < 2:
             continue
-        name = (
-            parts[-2]
-            if parts[-1] in ("from_config", "from_pretrained", "_from_config") and len(parts) > 2
-            else parts[-1]
-        )
+        name = parts[-2] if parts[-1] in (*_FROM_CONFIG, "from_pretrained") and len(parts) > 2 else parts[-1]
+        if name.startswith("Auto") and call.method in _FROM_CONFIG:
+            name = _class_of_config(call)
         match = _HUGGING_FACE_CLASS.fullmatch(name)
         if match and match["family"] not in _DISTRIBUTED_FAMILIES and not name.startswith(("Auto", "PreTrained")):
             yield Hit(call.module, call.node, {"family": match["family"]})
+
+
+def _class_of_config(call: Call) -> str:
+    """The class that ``AutoModel.from_config(LlamaConfig(...))`` creates: ``LlamaModel``; empty if not visible."""
+    names = {
+        origin.call.name.removesuffix(".from_dict").rpartition(".")[2]
+        for origin in origins(call.argument("config", 0))
+        if isinstance(origin, Result) and origin.call.name.startswith("transformers.")
+    }
+    name = names.pop() if len(names) == 1 else ""
+    return f"{name.removesuffix('Config')}Model" if name.endswith("Config") else ""

@@ -43,17 +43,26 @@ def _device_of_process(context: Context) -> Iterator[Hit]:
     starts = context.trace.named("torch.distributed.init_process_group")
     if not starts or any(_for_host(start) or start.gives("device_id") for start in starts):
         return
-    if any(wrap.gives("device_id", 8) or wrap.gives("device_mesh") or wrap.gives("mesh") for wrap in wraps):
+    if any(_has_device(wrap) or wrap.gives("device_mesh") or wrap.gives("mesh") for wrap in wraps):
         return
     moves = [call for call in context.trace.methods("cuda", "to") if call.reached and _to_cuda(call)]
-    if moves:
+    if moves or any(wrap.argument("device_id", 8) is not None for wrap in wraps):
         yield Hit(wraps[0].module, wraps[0].node)
+
+
+def _has_device(wrap: Call) -> bool:
+    """Whether FSDP gets a device, other than the current one, which is GPU 0 unless the script sets it."""
+    device = wrap.argument("device_id", 8)
+    current = device is not None and all(
+        isinstance(option, Result) and option.call.name == "torch.cuda.current_device" for option in options(device)
+    )
+    return wrap.gives("device_id", 8) and not current
 
 
 def _for_host(start: Call) -> bool:
     """Whether the processes may communicate by another backend than NCCL."""
     backend = start.argument("backend", 0)
-    return backend is not None and any(constant(option) != "nccl" for option in options(backend))
+    return backend is not None and any(constant(option) not in ("nccl", "smddp") for option in options(backend))
 
 
 def _to_cuda(call: Call) -> bool:

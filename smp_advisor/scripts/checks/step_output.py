@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.reading.edits import Edit, wrap
 from smp_advisor.reading.values import Constant, Function, Instance, Operation, Result, Value, options
+from smp_advisor.scripts.checks.output_reads import read_keys, returned_keys
 from smp_advisor.scripts.checks.tensor_uses import tensor_uses
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import argument_node, constant, is_wrapped_model, origins
@@ -120,18 +121,43 @@ def _read(context: Context, here: Module, attribute: str) -> bool:
 
 
 def _thrown_away(context: Context) -> Iterator[Hit]:
-    for call in context.models():
-        returned = max((_returned_values(module) for module in _wrapped_modules(call.receiver)), default=0)
-        if returned < 2:
-            continue
+    calls = [(call, keys) for call in context.models() if len(keys := _returned(call)) > 1]
+    for call, keys in calls:
         parent = call.module.parent(call.node)
         if isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Constant):
-            yield Hit(call.module, call.node, {"returned": returned}, variant="one used")
+            yield Hit(call.module, call.node, {"returned": len(keys)}, variant="one used")
         if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple):
             names = [target.id for target in parent.targets[0].elts if isinstance(target, ast.Name)]
             unused = sum(name.startswith("_") for name in names)
             if unused:
-                yield Hit(call.module, call.node, {"returned": returned, "dropped": unused}, variant="dropped")
+                yield Hit(call.module, call.node, {"returned": len(keys), "dropped": unused}, variant="dropped")
+    marked = {function.node for function in context.trace.functions if function.step is not None}
+    if not marked - {call.step.node for call, _ in calls if call.step is not None}:
+        yield from _never_read(calls)
+
+
+def _never_read(calls: list[tuple[Call, tuple[object, ...]]]) -> Iterator[Hit]:
+    """Outputs that no call of the model reads by their key, position or name."""
+    reads = [read_keys(call.module, call.node, keys) for call, keys in calls]
+    by_name = [call for call, _ in calls if isinstance(call.module.parent(call.node), ast.Assign)]
+    if len({keys for _, keys in calls}) != 1 or not by_name or any(read is None for read in reads):
+        return
+    unread = [key for key in calls[0][1] if not any(read is not None and key in read for read in reads)]
+    first = by_name[0]
+    dropped = any(read is not None and len(read) < len(calls[0][1]) for read in reads)
+    targets = getattr(first.module.parent(first.node), "targets", [])
+    marked = isinstance(targets[0], ast.Tuple) and any(
+        isinstance(target, ast.Name) and target.id.startswith("_") for target in targets[0].elts
+    )
+    if unread and dropped and not marked:
+        shown = ", ".join(repr(key) for key in unread)
+        yield Hit(first.module, first.node, {"outputs": shown}, variant="never read")
+
+
+def _returned(call: Call) -> tuple[object, ...]:
+    """Keys or positions of the values that each class of wrapped model returns; empty if they differ."""
+    found = {_keys(module) for module in _wrapped_modules(call.receiver)}
+    return found.pop() if len(found) == 1 else ()
 
 
 def _wrapped_modules(value: Value | None) -> list[Instance]:
@@ -143,10 +169,11 @@ def _wrapped_modules(value: Value | None) -> list[Instance]:
     return modules
 
 
-def _returned_values(instance: Instance) -> int:
+def _keys(instance: Instance) -> tuple[object, ...]:
     forward = instance.cls.find("forward")
     if not isinstance(forward, Function) or isinstance(forward.node, ast.Lambda):
-        return 0
-    returns = [node.value for node in ast.walk(forward.node) if isinstance(node, ast.Return)]
-    sizes = {len(value.elts) if isinstance(value, ast.Tuple) else 1 for value in returns}
-    return sizes.pop() if len(sizes) == 1 else 0
+        return ()
+    alternatives = {
+        returned_keys(forward.node, node.value) for node in ast.walk(forward.node) if isinstance(node, ast.Return)
+    }
+    return alternatives.pop() if len(alternatives) == 1 else ()

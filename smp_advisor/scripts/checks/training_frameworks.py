@@ -12,7 +12,7 @@ from smp_advisor.scripts.checks.sharding import FSDP
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.names import is_optimizer
-from smp_advisor.scripts.queries import argument_node, origins
+from smp_advisor.scripts.queries import argument_node, constant, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,25 +60,40 @@ def _backward_of_accelerate(context: Context) -> Iterator[Hit]:
     for call in context.trace.methods("backward"):
         if call in own or not call.reached or not call.loops or call.arguments or call.name:
             continue
-        if any(peer.loops[-1:] == call.loops[-1:] for peer in own) or not _of_prepared(context, call, accelerators):
+        preparing = _preparing(context, call, accelerators)
+        if any(peer.loops[-1:] == call.loops[-1:] for peer in own) or not preparing:
             continue
         name = _local_name(accelerators[0])
         func = call.node.func
         loss = call.module.text(func.value) if hasattr(func, "value") else ""
         usable = name and loss and not call.keywords and call.module is accelerators[0].module
         edits = [replace(call.module, call.node, f"{name}.backward({loss})")] if usable else []
-        yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, edits if not call.functions else [])
+        yield Hit(
+            call.module,
+            call.node,
+            {"call": call.module.text(call.node)},
+            edits if not call.functions else [],
+            severity="warning" if all(map(_needs_no_scaling, preparing)) else None,
+        )
 
 
-def _of_prepared(context: Context, backward: Call, accelerators: list[Call]) -> bool:
-    """Whether the loss is certainly that of a prepared model."""
-    prepared = [
-        Result(call)
-        for call in context.trace.methods("prepare", "prepare_model")
-        if _is_accelerator(call.receiver, accelerators)
-    ]
+def _needs_no_scaling(accelerator: Call) -> bool:
+    """Whether only DeepSpeed, which the launcher may choose, needs Accelerate's own backward."""
+    precision = options(accelerator.argument("mixed_precision", 2))
+    unscaled = bool(precision) and all(constant(option) in ("no", "bf16", "fp8") for option in precision)
+    more = ("gradient_accumulation_steps", "gradient_accumulation_plugin", "deepspeed_plugin", "deepspeed_plugins")
+    return unscaled and not accelerator.unpacks and not any(accelerator.gives(name) for name in more)
+
+
+def _preparing(context: Context, backward: Call, accelerators: list[Call]) -> list[Call]:
+    """The accelerators of the model that the loss certainly comes from."""
     loss = backward.receiver
-    return loss is not None and any(_comes_of(loss, result.call) for result in prepared)
+    return [
+        accelerator
+        for accelerator in accelerators
+        for call in context.trace.methods("prepare", "prepare_model")
+        if loss is not None and _is_accelerator(call.receiver, [accelerator]) and _comes_of(loss, call)
+    ]
 
 
 def _comes_of(value: Value, made_by: Call, depth: int = 0) -> bool:
