@@ -102,8 +102,7 @@ def _deferred(run: Run, frame: Frame, base: str, node: ast.ImportFrom) -> Callab
         if name in asked:
             return None
         if "*" in names:
-            mentioned = "import *" in text or re.search(rf"\b{re.escape(name)}\b", text) is not None
-            if name.startswith("_") or not mentioned:
+            if name.startswith("_") or not ("import *" in text or name in text):
                 return None
         elif name not in names:
             return None

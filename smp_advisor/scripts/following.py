@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import AdvisorError
@@ -88,8 +89,13 @@ def _followed(source: Source, texts: Mapping[Path, Source] | None, variables: Ma
         texts=texts,
         variables=variables,
         is_entry=_is_entry,
-        can_wait=lambda text: _CONCERNS.search(text) is None,
+        can_wait=_can_wait,
     )
+
+
+@lru_cache(maxsize=256)  # scripts of a project import the same modules
+def _can_wait(text: str) -> bool:
+    return _CONCERNS.search(text) is None
 
 
 def _is_entry(run: Run) -> bool:
