@@ -786,4 +786,4 @@ def _of_examples(check: Check) -> list[Case]:
 
 CASES += [case for check in catalog().values() if check.id.startswith(("DDP", "TRN")) for case in _of_examples(check)]
 CASES += _of_examples(catalog()["SMP136"])
-CASES += [case for number in range(310, 315) for case in _of_examples(catalog()[f"SMP{number}"])]
+CASES += [case for number in range(310, 317) for case in _of_examples(catalog()[f"SMP{number}"])]

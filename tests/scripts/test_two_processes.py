@@ -124,3 +124,57 @@ def test_gradients_that_are_not_reset_add_up():
         print(torch.equal(model.weight.grad, 2 * once))
     """
     assert outcome(text) == "True"
+
+
+def test_a_reentrant_checkpoint_around_a_unit_gathers_it_once_more():
+    text = """
+        import functools
+
+        from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+            CheckpointImpl,
+            apply_activation_checkpointing,
+            checkpoint_wrapper,
+        )
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+        count = 0
+        gather = dist.all_gather
+
+
+        def counted(*args, **options):
+            global count
+            count += 1
+            return gather(*args, **options)
+
+
+        class Block(torch.nn.Linear):
+            pass
+
+
+        def shard(model):
+            return FullyShardedDataParallel(
+                model, auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=torch.device("cpu")
+            )
+
+
+        def checkpoint(model):
+            wrapper = functools.partial(checkpoint_wrapper, checkpoint_impl=CheckpointImpl.REENTRANT)
+            apply_activation_checkpointing(
+                model, checkpoint_wrapper_fn=wrapper, check_fn=lambda module: isinstance(module, Block)
+            )
+            return model
+
+
+        def gathers(first, second):
+            global count
+            count = 0
+            model = torch.nn.Sequential(*[Block(2, 2) for _ in range(4)])
+            second(first(model))(batch.requires_grad_()).mean().backward()
+            return count
+
+
+        dist.all_gather = counted
+        print(gathers(shard, checkpoint), gathers(checkpoint, shard))
+    """
+    assert outcome(text) == "8 12"

@@ -8,6 +8,7 @@ from smp_advisor.scripts.checks import (  # noqa: F401 - the import registers th
     data_ranks,
     fsdp_accumulation,
     fsdp_adapters,
+    fsdp_order,
     fsdp_wrapping,
     memory,
     model,

@@ -156,8 +156,8 @@ def _never_read(calls: list[tuple[Call, tuple[object, ...]]]) -> Iterator[Hit]:
 
 def _returned(call: Call) -> tuple[object, ...]:
     """Keys or positions of the values that each class of wrapped model returns; empty if they differ."""
-    found = {_keys(module) for module in _wrapped_modules(call.receiver)}
-    return found.pop() if len(found) == 1 else ()
+    alternatives = {_keys(module) for module in _wrapped_modules(call.receiver)}
+    return alternatives.pop() if len(alternatives) == 1 else ()
 
 
 def _wrapped_modules(value: Value | None) -> list[Instance]:

@@ -12,7 +12,7 @@ from smp_advisor.scripts.checks.sharding import FSDP
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.names import is_optimizer
-from smp_advisor.scripts.queries import argument_node, constant, origins
+from smp_advisor.scripts.queries import argument_node, constant, origins, updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ def _unpacks_into_prepare(context: Context, accelerators: list[Call]) -> bool:
 @check("TRN701")
 def _backward_of_accelerate(context: Context) -> Iterator[Hit]:
     accelerators = _accelerators(context)
-    if not accelerators or _unpacks_into_prepare(context, accelerators):
+    if not accelerators or _unpacks_into_prepare(context, accelerators) or not updates(context.trace):
         return
     own = [call for call in context.trace.methods("backward") if _is_accelerator(call.receiver, accelerators)]
     for call in context.trace.methods("backward"):
