@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
     from smp_advisor.reading.module import Module
     from smp_advisor.reading.run import Run
+    from smp_advisor.reading.scope import Scope
 
 __all__ = ["bind_import", "load_module", "local_files"]
 
 _MOST_MODULES = 60
+_DEFINITION = re.compile(r"^(?:(?:async )?def|class)\s+(\w+)|^(\w+)\s*[:=]", re.MULTILINE)
+_PUBLIC = re.compile(r"^__all__\s*=\s*[\[(]([^\])]*)", re.MULTILINE)
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(?P<base>[\w.]+)[ \t]+)?import[ \t]+(?P<names>\([^)]*\)|[\w., \t]+)", re.MULTILINE
 )
@@ -48,7 +51,7 @@ def bind_import(run: Run, frame: Frame, node: ast.Import | ast.ImportFrom) -> No
     for alias in node.names if not node.level else ():
         path = f"{node.module}.{alias.name}" if node.module else alias.name
         run.trace.imports.append((frame.module, node, path))
-    if _waits(run, frame, base):
+    if _waits(run, frame, base, node):
         frame.scope.deferred.append(_deferred(run, frame, base, node))
         return
     local = _load(run, frame, base, node)
@@ -73,7 +76,7 @@ def _member(run: Run, frame: Frame, base: str, name: str, local: LocalModule | N
     return inner or (missing if local is not None or base.startswith(".") else outside)
 
 
-def _waits(run: Run, frame: Frame, base: str) -> bool:
+def _waits(run: Run, frame: Frame, base: str, node: ast.ImportFrom) -> bool:
     """Whether an import of a module is followed when a name is read: large packages import all that they have."""
     if frame.module.entry or frame.scope is not frame.module.scope or run.functions or run.guards or run.doubts:
         return False
@@ -88,7 +91,19 @@ def _waits(run: Run, frame: Frame, base: str) -> bool:
         if not run.can_wait(source.text):
             return False
         run.waiting[path] = source
-    return True
+    return not _replaces(frame.scope, node, run.waiting[path].text)
+
+
+def _replaces(scope: Scope, node: ast.ImportFrom, text: str) -> bool:
+    """Whether the import binds names that have a value already, which are read without the import."""
+    names = {alias.asname or alias.name for alias in node.names}
+    if "*" in names:
+        public = _PUBLIC.search(text)
+        if public is not None:
+            names = set(re.findall(r"\w+", public[1]))
+        else:
+            names = {name for pair in _DEFINITION.findall(text) for name in pair if name[:1] not in ("", "_")}
+    return not names.isdisjoint(scope.names)
 
 
 def _deferred(run: Run, frame: Frame, base: str, node: ast.ImportFrom) -> Callable[[str], Value | None]:

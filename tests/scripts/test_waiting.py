@@ -64,6 +64,15 @@ def test_names_have_the_values_of_python_s_order(package, text, value):
     assert getattr(module.scope.find("SIZE"), "value", None) == value
 
 
+@pytest.mark.parametrize(
+    "later", ["from .second import SIZE", "from .second import *", "from .second import DEPTH as SIZE"]
+)
+def test_an_import_replaces_an_earlier_value(package, later):
+    (package / "zoo" / "__init__.py").write_text(f"SIZE = 3\n{later}\n")
+    module, _ = read_files(package, "from zoo import SIZE\n")
+    assert module.scope.find("SIZE").value == (2 if "DEPTH" in later else 8)
+
+
 def test_modules_that_import_each_other_end(package):
     (package / "zoo" / "first.py").write_text("from .third import *\n")
     module, _ = read_files(package, "from zoo import nothing, SIZE\n")
