@@ -75,12 +75,12 @@ def adapt_script(
         line = getattr(error, "raw_line", None) or getattr(error, "lineno", None)
         where = f", line {line}" if line else ""
         raise AdaptError(f"{path} is not Python 3 source{where}: fix the syntax error first.") from None
-    draft = Draft(module, target)
+    draft = Draft(module, target, script.file)
     obstacle = obstacle_to_adapting(draft.survey, target)
     if obstacle:
         return Adaptation(path=path, source=source, diff="", hunks=(), todo=(obstacle,))
     hunks = []
-    for name, step in steps.steps_for(target):
+    for name, step in steps.steps_for(draft.survey, target):
         before = draft.module.code
         step(draft)
         if draft.abandoned:

@@ -199,7 +199,9 @@ def source_of(survey: Survey, value: cst.BaseExpression) -> str | None:
             value = value.args[0].value
         else:
             return None
-    return dotted(value)
+    name = dotted(value)
+    # Two attributes that are both None at first are not the same object.
+    return None if name in ("None", "True", "False") else name
 
 
 def _returned(survey: Survey, function: cst.FunctionDef) -> list[cst.BaseExpression]:

@@ -11,6 +11,8 @@ import libcst as cst
 from smp_advisor.scripts.adapt.survey import Survey
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from smp_advisor.scripts.adapt.edits import Edits
     from smp_advisor.scripts.adapt.target import Target
 
@@ -20,9 +22,11 @@ __all__ = ["Draft", "Step", "unified_diff"]
 class Draft:
     """State passed from step to step. Each step reads `survey`, collects edits, and applies them."""
 
-    def __init__(self, module: cst.Module, target: Target) -> None:
+    def __init__(self, module: cst.Module, target: Target, file: Path | None = None) -> None:
         self.module = module
         self.target = target
+        self.file = file
+        """The script; None if it was passed as text."""
         self.todo: list[str] = []
         self.abandoned = False
         """Whether the script cannot be adapted at all."""

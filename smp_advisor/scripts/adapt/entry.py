@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import libcst as cst
 
+from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import dotted, text_of, walk
 from smp_advisor.scripts.adapt.imports import is_docstring
 from smp_advisor.scripts.adapt.known_names import known_names
-from smp_advisor.scripts.adapt.survey import Statement, Survey
+from smp_advisor.scripts.adapt.roles import model_places
+from smp_advisor.scripts.adapt.survey import Statement, Survey, targets_of
 
 __all__ = ["entry", "is_main_guard"]
 
@@ -55,7 +57,18 @@ def _works(survey: Survey, statement: Statement) -> bool:
         return False
     if is_main_guard(statement):
         return True
-    return any(isinstance(node, cst.Call) and _is_work(survey, node) for node in walk(statement))
+    return any(
+        (isinstance(node, cst.Call) and _is_work(survey, node)) or _creates_model(survey, node)
+        for node in walk(statement)
+    )
+
+
+def _creates_model(survey: Survey, node: cst.CSTNode) -> bool:
+    """Whether a node assigns the result of a call to a trained model, for example of a function of another module."""
+    if not isinstance(node, cst.Assign) or not isinstance(node.value, cst.Call):
+        return False
+    names = names_of(survey, model_places(survey), survey.function(node))
+    return any(dotted(target) in names for target in targets_of(node))
 
 
 def _is_work(survey: Survey, call: cst.Call) -> bool:

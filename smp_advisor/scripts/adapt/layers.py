@@ -13,7 +13,7 @@ from smp_advisor.scripts.adapt.survey import Survey, targets_of
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.construction import Construction
 
-__all__ = ["Layers", "repeated_layers"]
+__all__ = ["Layers", "repeated_in", "repeated_layers"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +38,13 @@ def repeated_layers(survey: Survey, construction: Construction) -> Layers | None
     candidates = [layers for definition in classes for layers in _of_class(survey, definition, "", set())]
     candidates = [layers for layers in candidates if layers.layer_class] or candidates
     return candidates[0] if len(candidates) == 1 else None
+
+
+def repeated_in(survey: Survey, classes: list[cst.ClassDef]) -> str:
+    """Class of the repeated layers in these classes; empty if there is none or more than one."""
+    names = {layers.layer_class for definition in classes for layers in _of_class(survey, definition, "", set())}
+    names.discard("")
+    return names.pop() if len(names) == 1 else ""
 
 
 def _of_class(survey: Survey, definition: cst.ClassDef, prefix: str, visited: set[str]) -> list[Layers]:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from smp_advisor.scripts.adapt.code import dotted, walk
+from smp_advisor.scripts.adapt.driven.driver import driver_of
+from smp_advisor.scripts.adapt.driven.refusal import driven_refusal
 from smp_advisor.scripts.adapt.plain_model import REPLICATING, SHARDING
 from smp_advisor.scripts.adapt.roles import backward_calls, optimizers
+from smp_advisor.scripts.adapt.survey import targets_of
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.survey import Survey
@@ -39,35 +42,10 @@ def obstacle_to_adapting(survey: Survey, target: Target) -> str:
             "LBFGS computes inner products over all parameters, and calls the loss several times per update: on a"
             " divided model it would use only the parameters of one process. Use library='ddp', or another optimizer."
         )
-    return _driven(survey, target) or _already(survey, target) or _no_loop(survey)
-
-
-def _driven(survey: Survey, target: Target) -> str:
-    """Loops that another library runs, which adapts them by an argument."""
-    fsdp = target.kind in ("fsdp", "fsdp2")
-    names = {survey.callee(call).rpartition(".")[2]: survey.callee(call) for call in survey.calls}
-    roots = {origin.split(".")[0] for origin in survey.imported.values()}
-    if "Accelerator" in names and "accelerate" in roots:
-        how = (
-            f"Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version={1 + (target.kind == 'fsdp2')}))"
-            if fsdp
-            else "`accelerate launch --multi_gpu train.py`, without a change"
-        )
-        return f"Accelerate runs this loop: its own way to {_goal(target)} is {how}."
-    strategy = f'strategy="{"fsdp" if fsdp else "ddp"}", devices=8'
-    if any(name.endswith("Fabric") for name in names):
-        return f"Lightning Fabric runs this loop: its own way to {_goal(target)} is Fabric({strategy})."
-    if roots & {"lightning", "pytorch_lightning"} and "Trainer" in names:
-        return f"The Trainer of Lightning runs this loop: its own way to {_goal(target)} is Trainer({strategy})."
-    if "transformers" in roots and any(name.endswith("Trainer") for name in names) and not backward_calls(survey):
-        how = 'TrainingArguments(fsdp="full_shard auto_wrap")' if fsdp else "`torchrun train.py`, without a change"
-        return f"The Trainer of transformers runs this loop: its own way to {_goal(target)} is {how}."
-    return ""
-
-
-def _goal(target: Target) -> str:
-    goals = {"ddp": "replicate the model", "fsdp": "shard the model", "fsdp2": "shard the model with FSDP2"}
-    return goals.get(target.kind, "train in parallel without SMP")
+    refusal = driven_refusal(survey, target)
+    if refusal or driver_of(survey) is not None:
+        return refusal
+    return _already(survey, target) or _no_loop(survey)
 
 
 def _already(survey: Survey, target: Target) -> str:
@@ -91,6 +69,8 @@ def _no_loop(survey: Survey) -> str:
     if optimizers(survey) and backward_calls(survey):
         return ""
     updates = backward_calls(survey)
+    if updates and (factory := _optimizer_factory(survey)):
+        return _built_elsewhere(survey, factory)
     if updates:
         return (
             "No optimizer built from a model's parameters was found in this file, which calls"
@@ -106,3 +86,31 @@ def _no_loop(survey: Survey) -> str:
         "No PyTorch training loop was found: this file has no optimizer built from a model's parameters, or no"
         " backward pass. Adapt the file that contains the training loop."
     )
+
+
+def _optimizer_factory(survey: Survey) -> str:
+    """Function of another module that builds the optimizer, such as ``timm.optim.create_optimizer_v2``; or empty."""
+    for call in survey.calls:
+        name, parent = survey.callee(call), survey.parent(call)
+        imported = name.split(".")[0] not in ("", "self", "torch") and survey.qualified(call.func) != dotted(call.func)
+        if imported and "optim" in name.rpartition(".")[2].lower() and isinstance(parent, cst.Assign):
+            names = [dotted(target) or "" for target in targets_of(parent)]
+            if any("optim" in target.rpartition(".")[2] for target in names):
+                return name
+    return ""
+
+
+def _built_elsewhere(survey: Survey, factory: str) -> str:
+    """Reason for a script whose optimizer a function of another module builds."""
+    module, _, function = factory.rpartition(".")
+    starts = next(
+        (name for call in survey.calls if "init_distributed" in (name := survey.callee(call)).rpartition(".")[2]), ""
+    )
+    reason = f"`{function}` of {module} builds the optimizer, so that its parameters cannot be followed in this file."
+    if starts:
+        return (
+            f"{reason} `{starts.rpartition('.')[2]}` of {starts.rpartition('.')[0]} starts its processes: run it under"
+            " torchrun as it is to replicate the model. To shard the model, create it, the optimizer and the processes"
+            " in this file, then adapt it."
+        )
+    return f"{reason} Create the optimizer in this file with a class of torch.optim, then adapt it."

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.scripts.adapt.driven.arguments import set_arguments
+from smp_advisor.scripts.adapt.driven.driver import driver_of
 from smp_advisor.scripts.adapt.options import accept_unknown_options
 from smp_advisor.scripts.adapt.precision import remove_mixed_precision
 from smp_advisor.scripts.adapt.torchrun import clipping as torchrun_clipping
@@ -35,13 +37,17 @@ from smp_advisor.scripts.adapt.v2 import saving as v2_saving
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.draft import Step
+    from smp_advisor.scripts.adapt.survey import Survey
     from smp_advisor.scripts.adapt.target import Target
 
 __all__ = ["steps_for"]
 
 
-def steps_for(target: Target) -> list[tuple[str, Step]]:
+def steps_for(survey: Survey, target: Target) -> list[tuple[str, Step]]:
     """Steps in order, each with its key in ``steps.toml``; each step reads the result of the previous one."""
+    driver = driver_of(survey)
+    if driver is not None:
+        return [(f"{driver.runner}.arguments", set_arguments)]
     if target.kind == "smp_fsdp":
         return _v2()
     if target.kind != "smp_step":

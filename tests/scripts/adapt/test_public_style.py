@@ -98,3 +98,14 @@ def test_a_copy_of_a_saved_file_is_made_by_the_rank_that_saves():
     for kind in ("ddp", "fsdp2"):
         source = adapt_script(text, library=kind).source
         assert "    if dist.get_rank() == 0:\n        torch.save(state, path)\n        if best:\n" in source
+
+
+def test_the_library_starts_before_a_function_of_another_module_creates_the_model():
+    text = (
+        "import torch\nfrom models import get_network\nargs = None\nnet = get_network(args)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for x, y in []:\n    optimizer.zero_grad()\n    loss = torch.nn.functional.mse_loss(net(x), y)\n"
+        "    loss.backward()\n    optimizer.step()\n"
+    )
+    source = adapt_script(text, library="smp-v1").source
+    assert source.index("smp.init()") < source.index("get_network(args)") < source.index("smp.DistributedModel")

@@ -125,14 +125,6 @@ def test_a_method_that_runs_layers_is_registered_or_refused():
 @pytest.mark.parametrize(
     ("text", "kind", "reason"),
     [
-        (
-            "from accelerate import Accelerator\naccelerator = Accelerator()\n",
-            "fsdp2",
-            "FullyShardedDataParallelPlugin",
-        ),
-        ("import lightning as L\nfabric = L.Fabric()\n", "fsdp", 'strategy="fsdp"'),
-        ("import lightning as L\ntrainer = L.Trainer()\n", "ddp", 'strategy="ddp"'),
-        ("from transformers import Trainer\nTrainer(model=None)\n", "fsdp", "full_shard"),
         ("import deepspeed\n", "ddp", "deepspeed"),
         ("import torch\nmodel = torch.nn.Linear(1, 1)\nloss = model(x)\nloss.backward()\n", "ddp", "optimizer"),
     ],
@@ -154,3 +146,52 @@ def test_gradients_of_shards_are_cleared_by_the_optimizer():
     source = adapted("fsdp2", **{"optimizer.zero_grad()": "model.zero_grad()"}).source
     assert "optimizer.zero_grad()" in source
     assert "model.zero_grad()" not in source
+
+
+def test_the_callers_that_create_the_model_are_named(tmp_path):
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "package").mkdir()
+    trainer = tmp_path / "package" / "trainer.py"
+    trainer.write_text(
+        "class Trainer:\n    def __init__(self, model):\n        self.model = model\n"
+        "    def run(self):\n        model, epochs = self.model, 1\n        optimizer = model.configure_optimizers()\n"
+        "        model(1).backward()\n        optimizer.step()\n"
+    )
+    (tmp_path / "chat.py").write_text("from package.trainer import Trainer\nTrainer(Net()).run()\n")
+    (tmp_path / "eval.py").write_text("from package.trainer import Trainer\n")
+    refused = adapt_script(trainer, library="ddp")
+    assert refused.diff == ""
+    assert "(chat.py)" in refused.todo[0]
+
+
+def test_the_gradients_of_a_model_kept_by_a_class_are_cleared_by_its_optimizer():
+    text = """import torch
+
+class Trainer:
+    def __init__(self, model):
+        self.optimizer = None
+        self.callback = None
+        self.model = model
+
+    def run(self):
+        model = self.model
+        self.optimizer = model.configure_optimizers()
+        loss = model(torch.ones(2, 2)).sum()
+        model.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+model = torch.nn.Linear(2, 2)
+Trainer(model).run()
+"""
+    assert "        self.optimizer.zero_grad()" in adapt_script(text, library="fsdp2").source
+
+
+def test_an_optimizer_of_another_module_is_the_reason():
+    text = (
+        "from timm import utils\nfrom timm.optim import create_optimizer_v2\n"
+        "device = utils.init_distributed_device(None)\noptimizer = create_optimizer_v2(model)\nloss.backward()\n"
+    )
+    refused = adapt_script(text, library="ddp").todo[0]
+    assert "`create_optimizer_v2` of timm.optim builds the optimizer" in refused
+    assert "`init_distributed_device` of timm.utils starts its processes" in refused

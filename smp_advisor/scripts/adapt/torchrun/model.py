@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from smp_advisor.scripts.adapt.aliases import aliases_of, names_of
+from smp_advisor.scripts.adapt.callers import files_that_call
 from smp_advisor.scripts.adapt.code import call_text, dotted, expression, statements, walk
 from smp_advisor.scripts.adapt.construction import Construction, find_constructions
 from smp_advisor.scripts.adapt.edits import Edits
@@ -118,6 +119,11 @@ def shard_models_by_tensor(draft: Draft) -> None:
                 f"for module in {name}.modules():\n    if isinstance(module, {layers.layer_class}):\n"
                 f"        fully_shard(module)\n{text}"
             )
+        else:
+            draft.add_todo(
+                "The class of the repeated layers was not found, and FSDP gathers a model without it at once: call"
+                f" fully_shard for each layer before `fully_shard({name})`."
+            )
         for method in dict.fromkeys(use.attribute for use in uses[construction.statement]):
             text += f'register_fsdp_forward_method({name}, "{method}")\n'
             registered = True
@@ -157,11 +163,24 @@ def _constructions(draft: Draft) -> list[Construction]:
     before = len(draft.todo)
     constructions = find_constructions(draft)
     if len(draft.todo) > before:
-        draft.abandon(
-            f"{draft.todo[before]} If it is in another file, adapt the loop in the file that creates the model: the"
-            " processes have to start before the model is created."
-        )
+        draft.abandon(_created_elsewhere(draft, draft.todo[before]))
     return constructions
+
+
+def _created_elsewhere(draft: Draft, sentence: str) -> str:
+    """Reason for a script whose model is created in another file, with the files if they can be found."""
+    owners = {draft.survey.class_of(o.model[0]) for o in optimizers(draft.survey) if o.model is not None}
+    owner = next((owner.name.value for owner in owners if owner is not None), "")
+    callers = files_that_call(draft.file, owner) if owner and draft.file is not None else []
+    if not callers:
+        return (
+            f"{sentence} If it is in another file, adapt the loop in the file that creates the model: the processes"
+            " have to start before the model is created."
+        )
+    return (
+        f"The model of `{owner}` is created by its callers ({', '.join(callers)}), where the processes have to start"
+        f" before it: put `{owner}` and one of these scripts into one file, and adapt that file."
+    )
 
 
 def _wrap(draft: Draft, edits: Edits, constructions: list[Construction], text: Callable[[Construction], str]) -> None:

@@ -1,0 +1,198 @@
+"""Loops that Accelerate, the Trainer of transformers, or Lightning runs: an argument shards the model."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from importlib.util import find_spec
+
+import pytest
+
+from smp_advisor import Plan
+from smp_advisor.scripts.adapt import adapt_script
+
+ACCELERATE = """import torch
+from accelerate import Accelerator
+from transformers import AutoModelForCausalLM, set_seed
+
+
+def main(args):
+    accelerator = Accelerator({arguments})
+    set_seed(1)
+    model = AutoModelForCausalLM.from_pretrained("gpt2"{loaded})
+    optimizer = torch.optim.AdamW(model.parameters())
+    model, optimizer = accelerator.prepare(model, optimizer)
+    accelerator.backward(model(torch.ones(1, 2)).loss)
+    optimizer.step()
+
+
+main(None)
+"""
+TRAINER = """from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained("gpt2"{loaded})
+args = TrainingArguments({arguments})
+Trainer(model=model, args=args, train_dataset=[]).train()
+"""
+LIGHTNING = """import lightning as L
+from torch import nn
+
+
+class Block(nn.Module):
+    pass
+
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block() for _ in range(4)])
+
+
+trainer = L.Trainer({arguments})
+trainer.fit(Net())
+"""
+FABRIC = """import lightning as L
+from corpus import Net
+
+fabric = L.Fabric({arguments})
+fabric.seed_everything(1)
+model = fabric.setup(Net())
+fabric.backward(model(1))
+"""
+SCRIPTS = {"accelerate": ACCELERATE, "trainer": TRAINER, "lightning": LIGHTNING, "fabric": FABRIC}
+PARSED = """from transformers import HfArgumentParser, Trainer, TrainingArguments
+
+(args,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()
+Trainer(model=None, args=args).train()
+"""
+
+
+def adapted(runner, arguments="", *, kind="fsdp", loaded="", plan=None):
+    text = SCRIPTS[runner].replace("{arguments}", arguments).replace("{loaded}", loaded)
+    result = adapt_script(text, plan, library=kind)
+    compile(result.source, "train.py", "exec")
+    return result
+
+
+@pytest.mark.parametrize(
+    ("runner", "kind", "lines"),
+    [
+        ("accelerate", "fsdp", ["fsdp_version=1", "use_orig_params=True", "Accelerator(fsdp_plugin=fsdp_plugin)"]),
+        ("accelerate", "fsdp2", ["fsdp_version=2", 'auto_wrap_policy="transformer_based_wrap"']),
+        ("trainer", "fsdp", ['fsdp="full_shard auto_wrap", fsdp_config={"version": 1}']),
+        ("trainer", "fsdp2", ['fsdp_config={"version": 2, "reshard_after_forward": True}']),
+        ("lightning", "fsdp", ["strategy=FSDPStrategy(auto_wrap_policy={Block})", "num_nodes=", "import os"]),
+        ("fabric", "fsdp", ['L.Fabric(strategy="fsdp", num_nodes=']),
+    ],
+)
+def test_an_argument_shards_the_model_and_the_rest_of_the_script_is_unchanged(runner, kind, lines):
+    result = adapted(runner, kind=kind)
+    assert all(line in result.source for line in lines)
+    (hunk,) = result.hunks
+    assert hunk.url.startswith("https://")
+    # Only the call and the imports change.
+    assert sum(line.startswith("-") for line in result.diff.splitlines()) <= 3
+    again = adapt_script(result.source, library=kind)
+    assert again.diff == ""
+    assert "already" in again.todo[0]
+
+
+def test_a_call_on_several_lines_gets_one_more_line():
+    source = adapted("trainer", '\n    output_dir="out",\n    bf16=True,\n').source
+    assert '    bf16=True,\n    fsdp="full_shard auto_wrap",\n    fsdp_config={"version": 1},\n)\n' in source
+    source = adapted("fabric", 'devices=1, strategy="auto"').source
+    assert 'L.Fabric(devices="auto", strategy="fsdp", num_nodes=' in source
+
+
+def test_the_strategy_of_the_plan_is_used():
+    plan = Plan(library="fsdp", sharding_strategy="shard_grad_op")
+    assert 'fsdp="shard_grad_op auto_wrap"' in adapted("trainer", plan=plan).source
+    assert 'reshard_after_forward="SHARD_GRAD_OP"' in adapted("accelerate", plan=plan).source
+    assert "reshard_after_forward=False" in adapted("accelerate", kind="fsdp2", plan=plan).source
+    assert 'sharding_strategy="SHARD_GRAD_OP"' in adapted("fabric", plan=plan).source
+
+
+@pytest.mark.parametrize("runner", SCRIPTS)
+def test_replicas_need_no_change(runner):
+    result = adapted(runner, kind="ddp")
+    assert result.diff == ""
+    assert "nothing has to change" in result.todo[0]
+
+
+@pytest.mark.parametrize(
+    ("runner", "arguments", "reason"),
+    [
+        ("fabric", "devices=1", "`devices=1` is one GPU"),
+        ("fabric", 'strategy="fsdp"', "remove the argument"),
+        ("accelerate", "deepspeed_plugin=plugin", "deepspeed_plugin=plugin"),
+        ("trainer", "**options", "unless the variable"),
+    ],
+)
+def test_what_keeps_a_library_from_replicating_is_named(runner, arguments, reason):
+    assert reason in adapted(runner, arguments, kind="ddp").todo[0]
+
+
+@pytest.mark.parametrize(
+    ("runner", "arguments", "kind", "reason"),
+    [
+        ("accelerate", "**options", "fsdp2", "accelerate launch --use_fsdp --fsdp_version 2"),
+        ("accelerate", "deepspeed_plugin=plugin", "fsdp", "remove it"),
+        ("accelerate", "cpu=True", "fsdp", "selects the CPU"),
+        ("accelerate", "fsdp_plugin=plugin", "fsdp", "already shards its model through fsdp_plugin"),
+        ("trainer", "**options", "fsdp", 'fsdp="full_shard auto_wrap"'),
+        ("trainer", 'fsdp_config="fsdp.json"', "fsdp", "fsdp_config without fsdp"),
+        ("trainer", 'fsdp="full_shard"', "fsdp", "already"),
+        ("lightning", "strategy=args.strategy", "fsdp", "strategy=args.strategy"),
+        ("lightning", "", "fsdp2", "ModelParallelStrategy"),
+        ("fabric", "", "smp-v1", "library='fsdp'"),
+    ],
+)
+def test_an_argument_that_cannot_be_set_is_a_refusal_with_what_to_pass(runner, arguments, kind, reason):
+    result = adapted(runner, arguments, kind=kind)
+    assert result.diff == ""
+    assert reason in result.todo[0]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_arguments_from_the_command_line_are_passed_there(version):
+    result = adapt_script(PARSED, library="fsdp2" if version == 2 else "fsdp")
+    assert result.diff == ""
+    words = shlex.split(result.todo[0].partition("Start it with: ")[2])
+    assert words[words.index("--fsdp") + 1] == "full_shard auto_wrap"
+    assert json.loads(words[words.index("--fsdp_config") + 1])["version"] == version
+    cli = adapt_script("from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n", library="fsdp")
+    assert "--trainer.strategy fsdp" in cli.todo[0]
+
+
+def test_a_model_divided_by_layers_is_refused():
+    for kind in ("ddp", "fsdp"):
+        assert 'device_map="auto"' in adapted("trainer", kind=kind, loaded=', device_map="auto"').todo[0]
+    assert adapted("trainer", loaded=", device_map=None").diff
+
+
+def test_what_the_argument_does_not_change_is_a_todo():
+    more = (
+        "import torch\n"
+        'unwrapped = accelerator.unwrap_model(model)\ntorch.save(unwrapped_model.state_dict(), "a.pt")\n'
+        'accelerator.unwrap_model(model).save_pretrained("out")\n'
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+        'torch.save(accelerator.get_state_dict(model), "b.pt")\n'
+    )
+    todo = "\n".join(adapt_script(ACCELERATE.format(arguments="", loaded="") + more, library="fsdp2").todo)
+    assert todo.count("would save the shards of one rank") == 2
+    assert "accelerator.clip_grad_norm_" in todo
+    assert "activation_checkpointing" in "\n".join(adapted("trainer", "gradient_checkpointing=True").todo)
+    assert "auto_wrap_policy" in "\n".join(adapted("fabric").todo)  # the model is in another file
+
+
+def test_the_arguments_are_those_of_the_installed_trainer():
+    arguments = pytest.importorskip("transformers").TrainingArguments
+    fields = arguments.__dataclass_fields__
+    assert {"fsdp", "fsdp_config"} <= set(fields)
+
+
+@pytest.mark.skipif(find_spec("accelerate") is not None, reason="the script runs")
+def test_what_cannot_run_here_is_not_proven():
+    result = adapt_script(ACCELERATE.format(arguments="", loaded=""), library="fsdp2", prove=True)
+    assert not result.proof.proven
+    assert "No module named 'accelerate'" in result.todo[-1]
