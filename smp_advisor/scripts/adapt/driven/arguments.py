@@ -70,8 +70,8 @@ def _arguments(draft: Draft, driver: Driver, call: cst.Call, layer: str) -> dict
         settings += [f'"transformer_layer_cls_to_wrap": ["{layer.rpartition(".")[2]}"]'] if layer else []
         # Transformers 4 reshards with FSDP2 only if it is requested.
         settings += [f'"reshard_after_forward": {strategy != "shard_grad_op"}'] if version == 2 else []
-        whole = strategy if version == 1 or strategy == "shard_grad_op" else "full_shard"
-        return {"fsdp": f'"{whole} auto_wrap"', "fsdp_config": f"{{{', '.join(settings)}}}"}
+        option = strategy if version == 1 or strategy == "shard_grad_op" else "full_shard"
+        return {"fsdp": f'"{option} auto_wrap"', "fsdp_config": f"{{{', '.join(settings)}}}"}
     options = [f"auto_wrap_policy={{{layer}}}"] if layer else []
     options += [f'sharding_strategy="{strategy.upper()}"'] if strategy != "full_shard" else []
     arguments = {"strategy": f"FSDPStrategy({', '.join(options)})" if options else '"fsdp"'}

@@ -66,7 +66,7 @@ def _replicates(driver: Driver) -> str:
     """Sentence for replicas, which these libraries use unless their arguments choose otherwise."""
     for call in driver.calls:
         function, name = dotted(call.func) or "", _ARGUMENT[driver.runner]
-        for competing in (keyword(call, other_name) for other_name in (name, *_COMPETING)):
+        for competing in (keyword(call, rival) for rival in (name, *_COMPETING)):
             if competing is None or text_of(competing.value) in _OFF or _replicating(driver, competing):
                 continue
             return (
