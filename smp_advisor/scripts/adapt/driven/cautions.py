@@ -82,12 +82,13 @@ def _caution_about(draft: Draft, driver: Driver, call: cst.Call) -> None:
                 f"`{draft.excerpt(call)}` quantizes the model: FSDP shards only weights that are stored as"
                 " floating-point numbers (bnb_4bit_quant_storage), and not those of 8 bits."
             )
-    checkpointing = keyword(call, "gradient_checkpointing") if call in driver.calls else None
-    if checkpointing is not None and text_of(checkpointing.value) == "True":
-        draft.add_todo(
-            "gradient_checkpointing=True gathers the parameters of each layer once more in the backward pass: replace"
-            ' it by "activation_checkpointing": True in fsdp_config.'
-        )
+    for name in ("gradient_checkpointing", "activation_checkpointing") if call in driver.calls else ():
+        checkpointing = keyword(call, name)
+        if checkpointing is not None and text_of(checkpointing.value) == "True" and driver.runner == "trainer":
+            draft.add_todo(
+                f"{name}=True gathers the parameters of each layer once more in the backward pass: replace it by"
+                ' "activation_checkpointing": True in fsdp_config.'
+            )
 
 
 def _is_state(text: str) -> bool:
