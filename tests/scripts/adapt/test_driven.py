@@ -145,6 +145,7 @@ def test_what_keeps_a_library_from_replicating_is_named(runner, arguments, reaso
         ("lightning", "strategy=args.strategy", "fsdp", "strategy=args.strategy"),
         ("lightning", "", "fsdp2", "ModelParallelStrategy"),
         ("fabric", "", "smp-v1", "library='fsdp'"),
+        ("trainer", "", "smp-v1", "transformers 4.29"),
     ],
 )
 def test_an_argument_that_cannot_be_set_is_a_refusal_with_what_to_pass(runner, arguments, kind, reason):

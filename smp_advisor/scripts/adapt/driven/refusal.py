@@ -36,6 +36,12 @@ def driven_refusal(survey: Survey, target: Target) -> str:
         )
     if target.kind == "ddp":
         return _replicates(driver)
+    if target.kind == "smp_step" and driver.runner == "trainer":
+        # https://github.com/huggingface/transformers/issues/23390
+        return (
+            "The Trainer of transformers has its own steps for SMP v1, which fail in transformers 4.29 and later:"
+            " adapt the script with library='fsdp' to shard the model, or run it as it is with an older release."
+        )
     if target.kind not in ("fsdp", "fsdp2"):
         return (
             f"{driver.title} runs this loop, and the library has no steps for it: adapt it with library='fsdp' to"
