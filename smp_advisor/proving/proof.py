@@ -227,6 +227,8 @@ def _judge(records: dict[str, list[Record]], library: str, *, isolated: bool, lo
         divided = repeated
     if "batch_norm" not in notes and is_sum_over_batch(original, divided):
         notes.add("sum")
+    if original.stopped:
+        notes.add("stopped")
     stand_ins = tuple(sorted(n.removeprefix("stand-in: ") for n in notes if n.startswith("stand-in: ")))
     if original.error or not original.losses:
         failure = original.error or "it has no backward pass"
@@ -276,6 +278,8 @@ def _not_compared(notes: set[str], library: str, *, isolated: bool) -> list[str]
             "losses of divided batches after the first: the loss is a sum over a batch, whose gradients are averaged"
             " over the processes"
         )
+    if "stopped" in notes:
+        not_compared.append(f"what the script does after {_STEPS} updates")
     if library in ("smp-v1", "smp-v2"):
         not_compared.append("the library itself, which is replaced by a simulator")
     if not isolated:

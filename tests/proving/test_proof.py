@@ -40,13 +40,22 @@ main()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("library", ["fsdp", "fsdp2", "smp-v1"])
+@pytest.mark.parametrize("library", ["fsdp2", "smp-v1"])
 def test_a_correct_adaptation_is_proven(library):
     adapted = adapt_script(SCRIPT, library=library, prove=True)
     proof = adapted.proof
     assert proof.proven, str(proof)
     assert proof.compared == ("8 losses", "4 changes of mode", "1 saved files", "2 printed lines")
     assert "speed and memory" in proof.not_compared
+    assert "what the script does after 10 updates" not in proof.not_compared
+
+
+@pytest.mark.slow
+def test_a_long_script_is_proven_for_its_first_updates():
+    proof = adapt_script(SCRIPT.replace("range(2)", "range(3)"), library="fsdp", prove=True).proof
+    assert proof.proven, str(proof)
+    assert proof.compared == ("10 losses", "5 changes of mode", "0 saved files", "2 printed lines")
+    assert "what the script does after 10 updates" in proof.not_compared
 
 
 BROKEN = {
