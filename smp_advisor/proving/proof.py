@@ -279,7 +279,7 @@ def _not_compared(notes: set[str], library: str, *, isolated: bool) -> list[str]
             " over the processes"
         )
     if "stopped" in notes:
-        not_compared.append(f"what the script does after {_STEPS} updates")
+        not_compared.append(f"updates after the first {_STEPS}")
     if library in ("smp-v1", "smp-v2"):
         not_compared.append("the library itself, which is replaced by a simulator")
     if not isolated:
