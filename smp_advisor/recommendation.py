@@ -22,7 +22,6 @@ from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library, libraries
 from smp_advisor.libraries.support import require_supported_instance
-from smp_advisor.scripts.stack import ScriptStack, read_stack
 from smp_advisor.search import OBJECTIVES, Objective, search
 from smp_advisor.search.alternatives import representatives
 from smp_advisor.search.fleet import search_cheapest
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from smp_advisor.cluster.instance import Instance
+    from smp_advisor.scripts.stack import ScriptStack
 
 __all__ = ["advise", "read_model"]
 
@@ -170,8 +170,9 @@ def advise(
     _require_probability(min_fit_probability)
     _require_library(library, framework)
     job_settings, shape, pins = _sort_settings(settings)
-    code = _code_of(script) if job is None else ScriptStack()
-    job_settings = {**_job_settings_of(code, job_settings), **job_settings}
+    code = _code_of(script) if job is None else None
+    if code is not None:
+        job_settings = {**_job_settings_of(code, job_settings), **job_settings}
     user_settings = _JOB_FIELDS if job is not None else frozenset(job_settings)
     job = _job(job, job_settings)
     at_default = set(job.defaulted())
@@ -228,7 +229,7 @@ def advise(
         why_this_plan(workload, best, plan_estimate, searched, cluster, min_fit_probability),
         batch_note(workload, job, plan_estimate),
         low_utilisation(plan_estimate),
-        code.summary,
+        "" if code is None else code.summary,
     )
     return Advice(
         model=workload,
@@ -296,14 +297,16 @@ def _require_text(name: str, value: object) -> None:
         raise AdvisorError(f"{name} must be text, for example a path or an S3 URI, not {value!r}.")
 
 
-def _code_of(script: str | None) -> ScriptStack:
-    """Kind of code of a training script on this machine; nothing if the file is elsewhere or cannot be read."""
+def _code_of(script: str | None) -> ScriptStack | None:
+    """Kind of code of a training script on this machine; None if the file is elsewhere or cannot be read."""
     if script is None or not Path(script).is_file():
-        return ScriptStack()
+        return None
+    from smp_advisor.scripts.stack import read_stack  # the checker is not needed otherwise
+
     try:
         return read_stack(Path(script))
     except AdvisorError:
-        return ScriptStack()
+        return None
 
 
 def _job_settings_of(code: ScriptStack, job_settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,8 +76,8 @@ def _ring_seconds(cluster: Cluster, bytes_: Floats, group: Group, rounds: int) -
 def _tree_seconds(cluster: Cluster, bytes_: Floats, group: Group) -> Floats:
     """Seconds of an all-reduce along a tree of nodes, which is a pair of them for two.
 
-    Between two nodes every byte crosses the network once in each direction. In larger trees a node forwards the bytes
-    of others.
+    Between two nodes, every byte crosses the network once in each direction. In larger trees, a node also forwards the
+    bytes of other nodes.
     """
     if cluster.instance.efa:
         small, large = (constant(f"communication.efa_tree_hop_{size}_seconds") for size in ("small", "large"))

@@ -333,10 +333,6 @@ def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
             sentences.append(
                 "The tied embedding is counted on the first and the last stage. The library places it on one of them."
             )
-    if job.paged_optimizer:
-        sentences.append(
-            "Transfers of the paged optimizer state between GPU and host are not counted in the step time."
-        )
     sentences += schema(plan.library).assumptions_of(plan)
     yours = ""
     if job.calibration is not None:

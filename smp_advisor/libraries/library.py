@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job, Precision
     from smp_advisor.workload.model import Model
 
-__all__ = ["Library", "table"]
+__all__ = ["REPLICATED_SETTINGS", "SHARDED_SETTINGS", "Library", "table"]
+
+REPLICATED_SETTINGS = frozenset({"loss", "state_precision", "optimizer_step", "paged_optimizer"})
+"""Training settings of PyTorch code with a replica on each GPU."""
+SHARDED_SETTINGS = REPLICATED_SETTINGS | {"unsharded_accumulation", "separate_embeddings"}
+"""Those of PyTorch code that shards parameters."""
 
 
 @cache

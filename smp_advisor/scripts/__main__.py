@@ -22,6 +22,7 @@ from smp_advisor.scripts.settings import from_plan
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.command.options import Options
+    from smp_advisor.scripts.fixes import FileFix
 
 __all__ = ["main"]
 
@@ -75,15 +76,18 @@ def _checked(options: Options) -> Project:
     return replace(project, modules=tuple(map(partial(relative, folder=folder), project.modules)))
 
 
-def _fix(path: Path, options: Options) -> None:
-    fixes = plan_fixes(
+def _fixes(path: Path, options: Options) -> list[FileFix]:
+    return plan_fixes(
         path,
         ids=options.selection.ids,
         plan=options.plan,
         library=options.library,
         hyperparameters=options.hyperparameters,
     )
-    for fix in fixes:
+
+
+def _fix(path: Path, options: Options) -> None:
+    for fix in _fixes(path, options):
         _complain(write_fixed(fix.path, fix.text, in_place=True))
 
 
@@ -92,13 +96,7 @@ def _diff(options: Options) -> int:
     status, shown = 0, dict[Path, None]()
     for path in files_of(options.paths, options.exclude):
         try:
-            fixes = plan_fixes(
-                path,
-                ids=options.selection.ids,
-                plan=options.plan,
-                library=options.library,
-                hyperparameters=options.hyperparameters,
-            )
+            fixes = _fixes(path, options)
         except AdvisorError as error:
             _complain(error)
             status = 2

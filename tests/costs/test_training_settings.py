@@ -50,6 +50,8 @@ def test_a_paged_optimizer_moves_its_state_to_the_host() -> None:
     paged = run(paged_optimizer=True)
     assert paged.memory.peak.optimizer_state_gib == 0
     assert paged.host_memory_gib_per_node == pytest.approx(8 * MODEL.parameter_count / GIB)
+    assert sum("paged optimizer" in sentence for sentence in paged.assumptions) == 1
+    assert len(set(paged.assumptions)) == len(paged.assumptions)
 
 
 def test_an_update_in_the_backward_pass_stores_no_gradients() -> None:

@@ -21,6 +21,8 @@ InteractiveShell.instance().run_line_magic("load_ext", "smp_advisor")
     [
         pytest.param("import smp_advisor", (*HEAVY, "pandas", "ipywidgets"), id="import"),
         pytest.param(LOAD, HEAVY, id="load_ext"),
+        # Only a script of the user's has its kind of code read, by the checker.
+        pytest.param("from smp_advisor import advise", ("smp_advisor.reading", "smp_advisor.scripts"), id="advise"),
     ],
 )
 def test_heavy_packages_are_not_imported(root, action, absent):

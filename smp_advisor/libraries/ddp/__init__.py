@@ -4,7 +4,7 @@ from functools import partial
 
 from smp_advisor.libraries.ddp.layout import layout
 from smp_advisor.libraries.ddp.plan import DdpPlan
-from smp_advisor.libraries.library import Library
+from smp_advisor.libraries.library import REPLICATED_SETTINGS, Library
 from smp_advisor.libraries.replica_space import replica_space
 
 __all__ = ["LIBRARY"]
@@ -17,7 +17,7 @@ LIBRARY = Library(
     layout=layout,
     space=partial(replica_space, "ddp"),
     adapters=True,
-    training_settings=frozenset({"loss", "state_precision", "optimizer_step", "paged_optimizer"}),
+    training_settings=REPLICATED_SETTINGS,
     divides_model=False,
     controls=("activation_checkpointing", "batch_size", "gradient_accumulation_steps"),
     alternatives=("activation_checkpointing", "gradient_accumulation_steps"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.libraries.columns import SHARDING_STRATEGIES
 from smp_advisor.libraries.fsdp.layout import layout
 from smp_advisor.libraries.fsdp.plan import FsdpPlan
-from smp_advisor.libraries.library import Library
+from smp_advisor.libraries.library import SHARDED_SETTINGS, Library
 from smp_advisor.libraries.replica_space import replica_space
 
 if TYPE_CHECKING:
@@ -34,16 +34,7 @@ LIBRARY = Library(
     layout=layout,
     space=_space,
     adapters=True,
-    training_settings=frozenset(
-        {
-            "loss",
-            "state_precision",
-            "optimizer_step",
-            "paged_optimizer",
-            "unsharded_accumulation",
-            "separate_embeddings",
-        }
-    ),
+    training_settings=SHARDED_SETTINGS,
     controls=("sharding_strategy", "activation_checkpointing", "batch_size", "gradient_accumulation_steps"),
     alternatives=("sharding_strategy", "activation_checkpointing", "gradient_accumulation_steps"),
 )

@@ -1,6 +1,6 @@
 """SMP v2, which is based on PyTorch FSDP."""
 
-from smp_advisor.libraries.library import Library
+from smp_advisor.libraries.library import SHARDED_SETTINGS, Library
 from smp_advisor.libraries.smp_v2.follow_ups import follow_ups
 from smp_advisor.libraries.smp_v2.layout import layout
 from smp_advisor.libraries.smp_v2.mismatches import cluster_mismatches, model_mismatches
@@ -31,16 +31,7 @@ LIBRARY = Library(
     model_mismatches=model_mismatches,
     smdistributed=True,
     adapters=True,
-    training_settings=frozenset(
-        {
-            "loss",
-            "state_precision",
-            "optimizer_step",
-            "paged_optimizer",
-            "unsharded_accumulation",
-            "separate_embeddings",
-        }
-    ),
+    training_settings=SHARDED_SETTINGS,
     inferred_family="llama",
     restricts_families=True,
     shard_field="hybrid_shard_degree",

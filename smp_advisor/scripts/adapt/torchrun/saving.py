@@ -134,16 +134,22 @@ def _run_on_every_rank(draft: Draft) -> None:
     for node in survey.nodes:
         if not isinstance(node, cst.If) or not reaches(survey, node.body, collective, 3):
             continue
-        test = node.test
-        if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
-            remaining = [part for part in (test.left, test.right) if not is_rank_guard(part)]
-            if len(remaining) == 1:
-                edits.replace(test, remaining[0].with_changes(lpar=[], rpar=[]))
-        elif is_rank_guard(test) and reaches(survey, node.body, forward, 3):
+        _drop_rank(node, edits)
+        if is_rank_guard(node.test) and reaches(survey, node.body, forward, 3):
             draft.add_todo(
                 f"`{draft.excerpt(node)}` runs the model on one rank, and FSDP waits for all: remove the condition."
             )
     draft.apply(edits)
+
+
+def _drop_rank(node: cst.If, edits: Edits) -> None:
+    """Leave the other condition of ``rank == 0 and ...``."""
+    test = node.test
+    if not (isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And)):
+        return
+    remaining = [part for part in (test.left, test.right) if not is_rank_guard(part)]
+    if len(remaining) == 1:
+        edits.replace(test, remaining[0].with_changes(lpar=[], rpar=[]))
 
 
 def _is_listed(draft: Draft, saved: Saved) -> bool:
@@ -207,13 +213,9 @@ def _call_on_every_rank(draft: Draft, edits: Edits, function: cst.FunctionDef) -
                 break
             if not isinstance(above, cst.If) or edits.is_changed(above.test):
                 continue
-            test = above.test
-            if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
-                remaining = [part for part in (test.left, test.right) if not is_rank_guard(part)]
-                if len(remaining) == 1:
-                    edits.replace(test, remaining[0].with_changes(lpar=[], rpar=[]))
-            elif is_rank_guard(test):
-                edits.replace(test, cst.Name("True"))
+            _drop_rank(above, edits)
+            if is_rank_guard(above.test):
+                edits.replace(above.test, cst.Name("True"))
                 draft.add_todo(
                     f"`{draft.excerpt(above)}` selected a rank, and now all ranks run its statements, because"
                     f" `{function.name.value}` gathers the state of all."

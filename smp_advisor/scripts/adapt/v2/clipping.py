@@ -14,11 +14,25 @@ from smp_advisor.scripts.adapt.v1.clipping import CLIP
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.draft import Draft
 
-__all__ = ["clip_over_shards", "owner_of_parameters"]
+__all__ = ["clip_over_shards", "owner_of_parameters", "replace_clipping"]
 
 
 def clip_over_shards(draft: Draft) -> None:
     """Replace ``clip_grad_norm_`` by the function of the library."""
+    if replace_clipping(draft, "clip_grad_norm_({model}, {limit})", "torch.sagemaker.grad_norm.clip_grad_norm_"):
+        add_import(draft, "from torch.sagemaker.grad_norm import clip_grad_norm_", local="clip_grad_norm_")
+
+
+def replace_clipping(draft: Draft, form: str, function: str) -> bool:
+    """Replace torch's ``clip_grad_norm_``, and return whether a call was replaced.
+
+    Parameters
+    ----------
+    form
+        The new call, with the fields ``model`` and ``limit``.
+    function
+        What to call, for the to-do where the model or the limit is not visible.
+    """
     survey, edits = draft.survey, Edits()
     for call in survey.calls:
         if survey.callee(call) not in CLIP:
@@ -26,17 +40,14 @@ def clip_over_shards(draft: Draft) -> None:
         parameters, limit = positional(call, 0), keyword(call, "max_norm") or positional(call, 1)
         model = owner_of_parameters(parameters.value) if parameters is not None else None
         if model is None or limit is None:
-            draft.add_todo(
-                f"`{draft.excerpt(call)}` uses only the shards on this rank: clip with"
-                " torch.sagemaker.grad_norm.clip_grad_norm_."
-            )
+            draft.add_todo(f"`{draft.excerpt(call)}` uses only the shards of this process: clip with {function}.")
             continue
-        edits.replace(call, expression(f"clip_grad_norm_({model}, {text_of(limit.value)})"))
+        edits.replace(call, expression(form.format(model=model, limit=text_of(limit.value))))
     if not edits:
-        return
+        return False
     draft.apply(edits)
     drop_unused_imports(draft, set(CLIP))
-    add_import(draft, "from torch.sagemaker.grad_norm import clip_grad_norm_", local="clip_grad_norm_")
+    return True
 
 
 def owner_of_parameters(node: cst.CSTNode) -> str | None:
