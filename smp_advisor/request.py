@@ -1,0 +1,181 @@
+"""Input of `advise`: settings sorted by their place, checked, and completed from the model and the cluster."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.errors import AdvisorError, JobError
+from smp_advisor.libraries.check import unsupported_settings
+from smp_advisor.libraries.plan import Plan
+from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.libraries.registry import get_library, libraries
+from smp_advisor.search import OBJECTIVES, Objective
+from smp_advisor.workload.calibration_file import load_calibration
+from smp_advisor.workload.job import MAX_SAMPLES_PER_STEP, Job
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.workload.model import Model
+
+__all__ = [
+    "JOB_FIELDS",
+    "checked_objective",
+    "cluster_of",
+    "job_of",
+    "listed",
+    "pinned_plan",
+    "require_fields",
+    "require_library",
+    "require_probability",
+    "require_text",
+    "require_trainable",
+    "sort_settings",
+    "within_positions",
+    "within_usual_batch",
+]
+
+JOB_FIELDS = frozenset(f.name for f in fields(Job))
+_SHAPE_FIELDS = frozenset({"family", "layers", "hidden", "heads", "vocab", "activation"})
+
+
+def _all_plan_fields() -> frozenset[str]:
+    return frozenset[str]().union(*(plan_fields(record.name) for record in libraries())) - {"library"}
+
+
+def listed(names: Mapping[str, Any]) -> str:
+    """Names in alphabetical order, as text."""
+    return ", ".join(sorted(names))
+
+
+def checked_objective(objective: str) -> Objective:
+    """The objective, if it is one."""
+    if objective not in OBJECTIVES:
+        raise AdvisorError(f"objective must be one of {', '.join(OBJECTIVES)}, not {objective!r}.")
+    return cast("Objective", objective)
+
+
+def require_text(name: str, value: object) -> None:
+    """Refuse a value that is neither text nor None."""
+    if value is not None and not isinstance(value, str):
+        raise AdvisorError(f"{name} must be text, for example a path or an S3 URI, not {value!r}.")
+
+
+def require_probability(value: object) -> None:
+    """Refuse a value that is not between 0 and 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise AdvisorError(f"min_fit_probability must lie between 0 and 1, for example 0.95, not {value!r}.")
+
+
+def sort_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Keywords of the job, of the shape, and pinned plan fields."""
+    plan_settings = _all_plan_fields()
+    names = JOB_FIELDS | _SHAPE_FIELDS | plan_settings
+    for name in settings:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else "see the fields of Job and Plan."
+            raise AdvisorError(f"advise takes no setting {name!r}; {hint}")
+    return (
+        {k: v for k, v in settings.items() if k in JOB_FIELDS},
+        {k: v for k, v in settings.items() if k in _SHAPE_FIELDS and v is not None},
+        {k: v for k, v in settings.items() if k in plan_settings - JOB_FIELDS},
+    )
+
+
+def require_library(library: str, framework: str | None) -> None:
+    """Refuse the name of no library, and a framework next to a named library."""
+    if library == "auto":
+        return
+    if library not in {record.name for record in libraries()}:
+        names = ", ".join(record.name for record in libraries())
+        raise AdvisorError(f"library must be 'auto' or one of {names}, not {library!r}.")
+    if framework is not None:
+        raise AdvisorError(f"framework goes with library='auto'; library={library!r} determines it already.")
+
+
+def require_trainable(library: str, job: Job) -> None:
+    """Refuse adapters, fp8 products and other settings in a library that does not document them."""
+    record = get_library(library)
+    for sentence in unsupported_settings(library, job):
+        raise JobError(sentence)
+    if job.adapter is not None and not record.adapters:
+        titles = " or ".join(other.title for other in libraries() if other.adapters)
+        raise JobError(f"{record.title} documents no adapters: leave them out of the job, or use {titles}.")
+    if job.fp8 and "fp8" not in plan_fields(library):
+        names = " or ".join(f"library={other.name!r}" for other in libraries() if "fp8" in plan_fields(other.name))
+        raise JobError(f"{record.title} documents no fp8 products: leave them out of the job, or use {names}.")
+
+
+def require_fields(library: str, pins: Mapping[str, Any]) -> None:
+    """Raise the library's own error for pinned settings that its plans do not have."""
+    unknown = {name: value for name, value in pins.items() if name not in plan_fields(library)}
+    if unknown:
+        Plan(library=library, **unknown)
+
+
+def pinned_plan(library: str, job: Job, cluster: Cluster, pins: Mapping[str, Any]) -> Plan:
+    """A small plan with the pinned fields, which raises the library's own error if they are wrong."""
+    microbatches = pins.get("microbatches") or pins.get("active_microbatches") or 1
+    settings: dict[str, Any] = {
+        "precision": job.precision,
+        "fp8": job.fp8,
+        "microbatches": microbatches,
+        "batch_size": microbatches,
+        "activation_checkpointing": "each" if pins.get("offload_activations") else False,
+        "horovod": cluster.gpus > pins.get("partitions", 1),
+        "fp16": job.precision == "fp16",
+        "bf16": job.precision == "bf16",
+        # SMP v1 has bf16 only with sharded data parallelism.
+        "sharded_data_parallel_degree": 2 if job.precision == "bf16" else 1,
+    }
+    fields = plan_fields(library)
+    return Plan(library=library, **{**{name: value for name, value in settings.items() if name in fields}, **pins})
+
+
+def job_of(job: Job | None, settings: Mapping[str, Any]) -> Job:
+    """The job, or a job with the settings; a calibration may be the path of its file."""
+    if job is None:
+        saved = settings.get("calibration")
+        if isinstance(saved, str | Path):
+            settings = {**settings, "calibration": load_calibration(saved)}
+        return Job(**settings)
+    if settings:
+        raise JobError(f"Pass either a Job or its fields, not both: {listed(settings)} came with job=.")
+    return job
+
+
+def within_positions(job: Job, model: Model, *, is_set: bool) -> Job:
+    """The job, with the model's own length if the user set none; an error if theirs exceeds its positions."""
+    positions = model.shape.max_positions
+    if not positions or model.fixed_sequence_length or job.sequence_length <= positions:
+        return job
+    if not is_set:
+        return replace(job, sequence_length=positions)
+    raise JobError(
+        f"{model.name} has {positions:,} positions, fewer than a sequence_length of {job.sequence_length:,}: pass "
+        f"sequence_length={positions} or less, or a configuration with more positions."
+    )
+
+
+def within_usual_batch(job: Job, model: Model) -> Job:
+    """The job, with the limit of a free global batch in samples if the model reads no tokens."""
+    if model.reads_tokens or "max_tokens_per_step" not in job.defaulted():
+        return job
+    return replace(job, max_tokens_per_step=MAX_SAMPLES_PER_STEP * model.sequence_length(1))
+
+
+def cluster_of(cluster: Cluster | Instance | str, count: int | None) -> Cluster:
+    """The cluster, or one of `count` instances."""
+    if isinstance(cluster, Cluster):
+        if count is not None and count != cluster.nodes:
+            raise AdvisorError(
+                f"instance_count={count} contradicts the cluster's {cluster.nodes} nodes; pass one of them."
+            )
+        return cluster
+    return Cluster(cluster, 1 if count is None else count)
