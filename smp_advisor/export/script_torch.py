@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import newest_release
 from smp_advisor.export.literal import Comment
+from smp_advisor.export.script_imports import gathered
 from smp_advisor.export.script_parts import (
     checkpoint_period,
     common_flags,
@@ -116,7 +117,7 @@ def write(training: Training) -> str:
         "delay_initialization": building == "library",
         "first_builds": building == "first process",
     }
-    return render("train_torch.py.in", values=values, flags=flags)
+    return gathered(render("train_torch.py.in", values=values, flags=flags))
 
 
 def _transforms(training: Training) -> bool:
