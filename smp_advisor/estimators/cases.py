@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.cluster.instance import Instance
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.documents import Document
     from smp_advisor.reading.source import Unresolved
@@ -34,6 +36,7 @@ class Terms:
     job: Job | None = None
     library: str | None = None
     variables: Mapping[str, Any] | None = None
+    cluster: Cluster | Instance | None = None
     min_fit_probability: float = 0.95
 
     def cases(self, document: Document) -> list[Case]:
@@ -56,7 +59,11 @@ class Terms:
         # A notebook often trains first without the libraries: that job is no defect.
         chosen = [configuration for configuration in configurations if _uses_library(configuration)]
         cases = [
-            Case(configuration, read_back(configuration, model=self.model, job=self.job), self.min_fit_probability)
+            Case(
+                configuration,
+                read_back(configuration, model=self.model, job=self.job, cluster=self.cluster),
+                self.min_fit_probability,
+            )
             for configuration in chosen or configurations
         ]
         return cases, unresolved

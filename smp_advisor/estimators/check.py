@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.cluster.instance import Instance
+from smp_advisor.cluster.table import instance as table_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cases import Terms, read_configurations
 from smp_advisor.estimators.checks import CHECKS, Case
@@ -39,6 +42,7 @@ def check_estimator(
     *,
     model: Model | None = None,
     job: Job | None = None,
+    cluster: Cluster | Instance | str | None = None,
     library: str | None = None,
     variables: Mapping[str, Any] | None = None,
     min_fit_probability: float = 0.95,
@@ -58,6 +62,9 @@ def check_estimator(
         Model for the checks of memory; by default the shape in the hyperparameters, if there is one.
     job
         Sequence length and precision; by default those in the hyperparameters.
+    cluster
+        Cluster of the job, or an instance for the number of nodes in the text; by default that of the text. Recipes
+        name no instance.
     library
         Library of a dictionary, if neither a launcher nor its keys determine it.
     variables
@@ -84,7 +91,14 @@ def check_estimator(
     if library is not None:
         require_library(library)
     document = open_document(source)
-    terms = Terms(model=model, job=job, library=library, variables=variables, min_fit_probability=min_fit_probability)
+    terms = Terms(
+        model=model,
+        job=job,
+        library=library,
+        variables=variables,
+        cluster=_cluster(cluster),
+        min_fit_probability=min_fit_probability,
+    )
     cases, unresolved = terms.read(document)
     hits = [(case, hit) for case in cases for check in CHECKS for hit in check(case)]
     text, complete = corrected(document, terms)
@@ -102,6 +116,15 @@ def check_estimator(
         text,
         _after_correction(document, text, terms),
     )
+
+
+def _cluster(cluster: object) -> Cluster | Instance | None:
+    """The user's cluster; the instance of a name."""
+    if isinstance(cluster, str):
+        return table_instance(cluster)
+    if cluster is None or isinstance(cluster, Cluster | Instance):
+        return cluster
+    raise AdvisorError(f"cluster must be a Cluster or an instance such as 'ml.p5.48xlarge', not {cluster!r:.80}.")
 
 
 def looks_like_estimator(source: str) -> bool:

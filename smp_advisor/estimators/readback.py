@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.cluster.instance import Instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.images import is_version, library_version, version_of_older_pair
+from smp_advisor.estimators.sources.peft import adapter_of
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.version import default_version, release
-from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH, Job
 from smp_advisor.workload.model import Model
 
@@ -31,6 +32,8 @@ _FAMILIES = {
     "gptj": "gptj",
     "gpt2": "gpt2",
 }
+_OTHER_BLOCKS = ("llama4", "llama_v4")
+"""Model types with blocks other than those of the family with the same prefix."""
 _SHAPE = {
     "layers": ("num_layers", "num_hidden_layers", "n_layer"),
     "hidden": ("hidden_width", "hidden_size", "n_embd"),
@@ -63,23 +66,40 @@ class ReadBack:
     """Parts that could not be determined, one sentence each."""
 
 
-def read_back(configuration: Configuration, *, model: Model | None = None, job: Job | None = None) -> ReadBack:
-    """Convert a configuration to a plan, cluster, job and model."""
+def read_back(
+    configuration: Configuration,
+    *,
+    model: Model | None = None,
+    job: Job | None = None,
+    cluster: Cluster | Instance | None = None,
+) -> ReadBack:
+    """Convert a configuration to a plan, cluster, job and model; those of the user replace the ones in the text."""
     inferred: list[str] = []
     left_open: list[str] = []
     library = configuration.library
     version = _version(configuration, inferred) if library else ""
     settings = script_settings(configuration, inferred)
+    if configuration.get("replaces_model", default=True) is False:
+        inferred.append(
+            "SMP v2 only shards the model (use_smp_model: False), which has no tensor parallelism, expert parallelism"
+            " or fp8 then."
+        )
+    if configuration.get("trains_on_preferences", default=False):
+        left_open.append(
+            "The estimate has no reference model, which training on preferences (dpo) keeps in memory, too."
+        )
     plan = _plan(configuration, version, settings, left_open)
-    cluster = _cluster(configuration, left_open)
+    place = _cluster(configuration, cluster, inferred, left_open)
     read_model = model or _model(configuration, inferred)
+    if read_model is None and configuration.form == "recipe":
+        left_open.append(f"{configuration.title} does not describe the model, so memory is not checked: pass model=.")
     read_job = job or _job(configuration, plan, read_model, inferred)
     if plan is not None and read_job is not None and read_job.precision != plan.precision:
         # The advisor's job may have another precision; the pasted configuration trains in that of the plan.
         read_job = replace(read_job, precision=plan.precision, fp8=bool(getattr(plan, "fp8", False)))
     return ReadBack(
         plan=plan,
-        cluster=cluster,
+        cluster=place,
         job=read_job,
         model=read_model,
         version=version,
@@ -199,14 +219,26 @@ def _concerns_plan(configuration: Configuration, name: str) -> bool:
     return any(parameter.key == name for parameter in library_schema.parameters)
 
 
-def _cluster(configuration: Configuration, left_open: list[str]) -> Cluster | None:
-    kind, count = configuration.get("instance_type"), configuration.get("instance_count", 1)
-    if not isinstance(kind, str):
-        return None
-    if isinstance(count, bool) or not isinstance(count, int):
+def _cluster(
+    configuration: Configuration, chosen: Cluster | Instance | None, inferred: list[str], left_open: list[str]
+) -> Cluster | None:
+    """The user's cluster, or an instance of theirs with the text's number of nodes; else the cluster of the text."""
+    count = configuration.get("instance_count", 1)
+    nodes = count if isinstance(count, int) and not isinstance(count, bool) else None
+    if isinstance(chosen, Cluster):
+        if nodes != chosen.nodes and "instance_count" in configuration.settings:
+            inferred.append(f"{chosen.nodes} nodes, those of your cluster instead of the {count} in the text.")
+        return chosen
+    kind = chosen if chosen is not None else configuration.get("instance_type")
+    if kind is None and configuration.form == "recipe" and not configuration.unknown("instance_type"):
+        left_open.append(
+            f"{configuration.title} names no instance, so memory is not checked: pass one, for example"
+            " cluster='ml.p5.48xlarge'."
+        )
+    if nodes is None or not isinstance(kind, str | Instance):
         return None
     try:
-        return Cluster(kind, count)
+        return Cluster(kind, nodes)
     except AdvisorError as error:
         left_open.append(f"No cluster: {error}")
         return None
@@ -229,19 +261,10 @@ def _job(configuration: Configuration, plan: Plan | None, model: Model | None, i
             precision=plan.precision if plan is not None else "bf16" if fused else "fp16",
             fp8=bool(getattr(plan, "fp8", False)),
             attention="fused" if fused else "eager",
-            adapter=_adapter(configuration, inferred),
+            adapter=adapter_of(configuration, inferred),
         )
     except AdvisorError:
         return None
-
-
-def _adapter(configuration: Configuration, inferred: list[str]) -> Adapter | None:
-    """The low-rank adapter of a recipe, if it trains one."""
-    kind = configuration.get("adapter")
-    if not isinstance(kind, str) or "lora" not in kind.lower():
-        return None
-    inferred.append("The adapter is on the query and value projections, because the recipe does not specify it.")
-    return Adapter(rank=configuration.get("adapter_rank", 8), base_bits=4 if "4bit" in kind.lower() else 16)
 
 
 def _number(configuration: Configuration, name: str) -> int | None:
@@ -261,7 +284,7 @@ def _model(configuration: Configuration, inferred: list[str]) -> Model | None:
     model_type = configuration.hyperparameters.get("model_type")
     kind = str(model_type.value).lower() if model_type is not None else "gpt2"
     family = next((name for prefix, name in _FAMILIES.items() if kind.startswith(prefix)), None)
-    if family is None:
+    if family is None or kind.startswith(_OTHER_BLOCKS):
         return None  # a shape does not describe its blocks
     if family != "mixtral":
         shape["experts"] = shape["experts_per_token"] = None

@@ -206,7 +206,8 @@ def technique_degrees(library: str, field: str, model: Model, cluster: Cluster, 
     """
     parameter = schema(library).parameter(field)
     exists = parameter is not None and parameter.exists_in(version)
-    if not (exists and supports(model.family, field.removesuffix("_degree"), library)):
+    technique, adapter = field.removesuffix("_degree"), job.adapter is not None
+    if not (exists and supports(model.family, technique, library, adapter=adapter)):
         return [1]
     sizes = _DIVIDED[field](model, job)
     return [degree for degree in divisors(cluster.gpus) if all(size % degree == 0 for size in sizes)]

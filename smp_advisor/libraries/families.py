@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 
 __all__ = [
@@ -13,12 +15,12 @@ __all__ = [
 ]
 
 
-def _families(library: str) -> dict[str, list[str]]:
+def _families(library: str) -> dict[str, Any]:
     record = get_library(library)
     return record.table("models.toml") if record.restricts_families else {}
 
 
-def supported_families(technique: str, library: str) -> tuple[str, ...]:
+def supported_families(technique: str, library: str, *, adapter: bool = False) -> tuple[str, ...]:
     """Families (transformers ``model_type``) to which a library applies a technique without extra code.
 
     Parameters
@@ -27,11 +29,16 @@ def supported_families(technique: str, library: str) -> tuple[str, ...]:
         ``tensor_parallel``, ``context_parallel``, ``expert_parallel``, ``fp8`` or ``prescaled_batch``.
     library
         Name of a library. The result is empty if it lacks the technique.
+    adapter
+        Whether an adapter (LoRA) is trained, for which a library may support less.
     """
-    return tuple(_families(library).get(technique, ()))
+    families = _families(library)
+    if adapter and technique in families.get("with_adapter", {}):
+        families = families["with_adapter"]
+    return tuple(families.get(technique, ()))
 
 
-def supports(family: str, technique: str, library: str) -> bool:
+def supports(family: str, technique: str, library: str, *, adapter: bool = False) -> bool:
     """Whether a library applies a technique to a family without extra code.
 
     Examples
@@ -39,7 +46,7 @@ def supports(family: str, technique: str, library: str) -> bool:
     >>> supports("mixtral", "expert_parallel", "smp-v2")
     True
     """
-    return family in supported_families(technique, library)
+    return family in supported_families(technique, library, adapter=adapter)
 
 
 def tensor_parallel_families(library: str = DEFAULT_LIBRARY) -> tuple[str, ...]:

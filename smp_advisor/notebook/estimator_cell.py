@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.advice import Advice
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.cluster.instance import Instance
     from smp_advisor.estimators import EstimatorReport
 
 __all__ = ["check_if_estimator", "plain_names"]
@@ -19,7 +21,12 @@ _LARGEST = 1_000_000
 
 
 def check_if_estimator(
-    source: str | Path, names: Mapping[str, Any], advice: Advice | None = None, *, forced: bool = False
+    source: str | Path,
+    names: Mapping[str, Any],
+    advice: Advice | None = None,
+    *,
+    cluster: Cluster | Instance | None = None,
+    forced: bool = False,
 ) -> EstimatorReport | None:
     """Check the configuration of a job; None if `source` is a training script.
 
@@ -31,6 +38,8 @@ def check_if_estimator(
         Variables of the notebook: those with plain data resolve names that other cells define.
     advice
         Recommendation with the model and the job for the checks of memory.
+    cluster
+        Cluster of the job, for configurations that name no instance.
     forced
         Whether to check it as a configuration in any case.
     """
@@ -38,10 +47,12 @@ def check_if_estimator(
 
     text = source if isinstance(source, str) else _text_of(source)
     by_name = isinstance(source, Path) and source.suffix.lower() in _CONFIGURATIONS
+    forced = forced or cluster is not None
     if not forced and not by_name and (text is None or not looks_like_estimator(text)):
         return None
     model, job = (advice.model, advice.job) if advice is not None else (None, None)
-    return check_estimator(source, model=model, job=job, variables=plain_names(names, text or ""))
+    variables = plain_names(names, text or "")
+    return check_estimator(source, model=model, job=job, cluster=cluster, variables=variables)
 
 
 def _text_of(path: Path) -> str | None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.cluster.instance import Instance
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.scripts import Report
 
@@ -171,6 +173,8 @@ class AdvisorMagics(Magics):
         action="store_true",
         help="Check it as an estimator cell, even if it looks like a training script.",
     )
+    @argument("--instance", "-i", help="Instance of a job whose text names none: recipes.")
+    @argument("--count", "-n", help="Number of instances; default: that of the text.")
     @line_cell_magic
     def smp_check(self, line: str, cell: str | None = None) -> Report:
         """Find lines of a training script that fail, hang, train incorrectly or waste money on the cluster.
@@ -194,7 +198,9 @@ class AdvisorMagics(Magics):
         source: str | Path = Path(arguments.script) if cell is None else f"%%smp_check\n{cell}"
         advice = self.last.advice if arguments.plan and self.last else None
         try:
-            of_estimator = check_if_estimator(source, self.shell.user_ns, advice, forced=arguments.estimator)
+            of_estimator = check_if_estimator(
+                source, self.shell.user_ns, advice, cluster=_cluster(arguments), forced=arguments.estimator
+            )
             if of_estimator is not None:
                 return of_estimator
             report = check_script(source, plan)
@@ -227,6 +233,19 @@ def set_displayed(shell: InteractiveShell, advisor: Advisor) -> None:
     if magics is not None:
         magics.last = advisor
     advisor.show_now()
+
+
+def _cluster(arguments: Namespace) -> Cluster | Instance | None:
+    """The cluster of ``--instance`` and ``--count``, or the instance alone."""
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.cluster.table import instance
+
+    count = read(arguments.count, whole_number)
+    if arguments.instance is None:
+        if count is not None:
+            raise AdvisorError("--count needs an instance: add --instance, for example --instance ml.p5.48xlarge.")
+        return None
+    return instance(arguments.instance) if count is None else Cluster(arguments.instance, count)
 
 
 def _strategy(text: str | None) -> str | bool | None:

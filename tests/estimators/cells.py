@@ -184,6 +184,23 @@ model:
   precision: ${recipes.trainer.precision}
 """
 
+ADAPTER_RECIPE = (
+    RECIPE.replace("instance_type: p5.48xlarge\n", "")
+    .replace("use_smp_model: True", "use_smp_model: False")
+    .replace("tensor_model_parallel_degree: 2", "tensor_model_parallel_degree: 1")
+    .replace("context_parallel_degree: 1", "context_parallel_degree: 8")
+    .replace("offload_activations: False", "offload_activations: True")
+    .replace("activation_checkpointing: False", "activation_checkpointing: True")
+    + """\
+  peft:
+    peft_type: qlora_4bit
+    rank: 16
+    alpha: 16
+    dropout: 0.1
+"""
+)
+"""A recipe like AWS's QLoRA recipes of its release 1.3.3: no instance, and SMP v2 only shards."""
+
 REQUEST = """\
 {
   "TrainingJobName": "mine",

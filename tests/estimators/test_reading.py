@@ -16,6 +16,7 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators import looks_like_estimator
 from smp_advisor.libraries import Plan
+from smp_advisor.workload.adapter import Adapter
 from tests.estimators import cells
 from tests.estimators.cells import PARAMETERS, written
 
@@ -153,6 +154,50 @@ def test_a_recipe_tells_plan_cluster_model_and_job():
     assert report.cluster == Cluster("ml.p5.48xlarge", 16)
     assert report.model.parameter_count == 8_030_261_248
     assert (report.job.sequence_length, report.job.fp8) == (8192, True)
+
+
+def test_a_recipe_of_an_adapter_is_read_with_every_degree():
+    report = check_estimator(cells.ADAPTER_RECIPE, cluster="p5.48xlarge")
+    plan, adapter = report.plan, report.job.adapter
+    assert (plan.library, plan.hybrid_shard_degree, plan.context_parallel_degree) == ("smp-v2", 64, 8)
+    assert (plan.offload_activations, plan.activation_loading_horizon, plan.fp8) == (True, 1, False)
+    assert adapter == Adapter(rank=16, targets="all-linear", base_bits=4, double_quantization=True)
+    assert report.cluster == Cluster("ml.p5.48xlarge", 16)
+    assert report.main.estimate.fits
+
+
+@pytest.mark.parametrize(
+    ("modules", "targets"),
+    [
+        ('["q_proj", "k_proj", "v_proj", "o_proj"]', "attention"),
+        ('["language_model.layers.*self_attn.(q_proj|k_proj|v_proj|o_proj)"]', "attention"),
+        ("[q_proj, v_proj]", "query-value"),
+        ("[q_a_proj, o_proj]", "all-linear"),
+        ("null", "all-linear"),
+    ],
+)
+def test_the_adapted_modules_of_a_recipe_select_the_targets(modules, targets):
+    report = check_estimator(f"{cells.ADAPTER_RECIPE}    target_modules: {modules}\n")
+    assert report.job.adapter.targets == targets
+    assumed = [sentence for sentence in report.main.inferred if "all linear products" in sentence]
+    assert bool(assumed) == (targets == "all-linear")
+
+
+def test_a_recipe_without_an_instance_reports_that_it_needs_one():
+    report = check_estimator(cells.ADAPTER_RECIPE)
+    assert report.cluster is None
+    assert any("names no instance, so memory is not checked" in note.what for note in report.unresolved)
+    smaller = check_estimator(cells.ADAPTER_RECIPE, cluster=Cluster("ml.p5.48xlarge", 8))
+    assert smaller.cluster.nodes == 8
+    assert any("8 nodes, those of your cluster instead of the 16" in sentence for sentence in smaller.main.inferred)
+    with pytest.raises(AdvisorError, match="cluster must be"):
+        check_estimator(cells.ADAPTER_RECIPE, cluster=8)
+
+
+def test_a_recipe_with_blocks_of_another_kind_has_no_memory_figure():
+    report = check_estimator(cells.RECIPE.replace("llama_v3", "llama_v4"))
+    assert report.model is None
+    assert any("does not describe the model" in note.what for note in report.unresolved)
 
 
 @pytest.mark.parametrize(

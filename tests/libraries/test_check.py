@@ -7,6 +7,7 @@ import pytest
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan, check_against, mismatches
+from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.block import Block, SavedActivations
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
@@ -122,3 +123,18 @@ def test_an_impossible_batch_is_answered_with_a_possible_one():
 def test_all_mismatches_are_listed():
     plan = Plan(tensor_parallel_degree=8, pipeline_parallel_degree=2, fp16=True)
     assert len(list(mismatches(plan, P4D, MODEL, JOB))) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"tensor_parallel_degree": 2}, "no tensor parallelism with an adapter"),
+        ({"context_parallel_degree": 2}, ""),
+        ({"fp8": True}, "no fp8 with an adapter"),
+    ],
+)
+def test_smp_v2_only_shards_the_model_of_an_adapter(fields, words):
+    job = Job(sequence_length=512, precision="bf16", fp8="fp8" in fields, adapter=Adapter(rank=8))
+    plan = Plan(library="smp-v2", **fields)
+    sentences = list(mismatches(plan, Cluster("ml.p5.48xlarge", 2), MODEL, job))
+    assert [words in sentence for sentence in sentences] == [True] * bool(words)

@@ -102,6 +102,15 @@ def test_recipes_and_requests_are_checked_by_their_path(shell, tmp_path):
         assert shell.run_line_magic("smp_check", str(path)).plan is not None
 
 
+def test_a_recipe_is_checked_on_the_instance_of_the_line(shell, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(cells.ADAPTER_RECIPE)
+    assert shell.run_line_magic("smp_check", f"{path} --instance p5.48xlarge").main.estimate.fits
+    assert shell.run_line_magic("smp_check", f"{path} -i p5.48xlarge -n 8").cluster.nodes == 8
+    with pytest.raises(UsageError, match="add --instance"):
+        shell.run_line_magic("smp_check", f"{path} -n 8")
+
+
 def test_what_is_said_to_be_an_estimator_and_is_none_is_an_error(shell):
     with pytest.raises(UsageError, match="does not configure a training job"):
         shell.run_cell_magic("smp_check", "--estimator", "x = 1\n")

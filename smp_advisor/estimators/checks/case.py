@@ -79,6 +79,8 @@ class Case:
     @property
     def instance(self) -> Instance | None:
         """The instance, if its type is known."""
+        if self.back.cluster is not None:
+            return self.back.cluster.instance
         kind = self.configuration.get("instance_type")
         try:
             return known_instance(kind) if isinstance(kind, str) else None
@@ -88,6 +90,8 @@ class Case:
     @property
     def nodes(self) -> int | None:
         """Instances; None if unknown."""
+        if self.back.cluster is not None and "instance_count" in self.configuration.settings:
+            return self.back.cluster.nodes
         count = self.configuration.get("instance_count")
         return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else None
 

@@ -9,6 +9,7 @@ import yaml
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import Configuration, Gap, Setting, why_not
+from smp_advisor.estimators.sources.peft import read_peft
 from smp_advisor.libraries.registry import library_with
 from smp_advisor.reading.source import Span
 from smp_advisor.reading.values import Collection, Constant, Entry, Mapping, Unknown, Value
@@ -150,24 +151,21 @@ def configuration_of_recipe(table: Mapping) -> Configuration:
         _move(configuration, configuration.hyperparameters, model, key, key)
     for key, name in _SHAPE.items():
         _move(configuration, configuration.hyperparameters, model, key, name)
-    precision = trainer.entries.get("precision")
-    if precision is not None and isinstance(precision.value, Constant):
-        text = str(precision.value.value).removesuffix("-mixed")
-        configuration.hyperparameters["precision"] = Setting(
-            {"16": "fp16", "32": "fp32"}.get(text, text), precision.span, trainer, "precision"
-        )
-    _peft(configuration, model)
+    _precision(configuration, trainer)
+    read_peft(configuration, model)
+    configuration.take(_table(model, "dpo"), "enabled", "trains_on_preferences")
     used = recipe.get("use_smp_model")
     if not isinstance(used, Constant):
         configuration.library = None  # NeMo's own recipes, and those for Trainium
         return configuration
-    record = library_with(smdistributed=used.value is True, launcher="torchrun", divides_model=True)
-    configuration.library = record.name
-    if record.smdistributed:
-        configuration.settings["modelparallel"] = Setting(value=True, span=recipe.span)
-        configuration.settings["torch_distributed"] = Setting(value=True, span=recipe.span)
-    else:
-        configuration.parameters.clear()
+    # SMP v2 divides the model over shard_degree GPUs either way: the training adapter always passes the degrees to it
+    # (aws/sagemaker-hyperpod-training-adapter-for-nemo 1.4.0, collections/parts/fsdp_strategy.py, _setup_smp_config).
+    configuration.library = library_with(smdistributed=True, launcher="torchrun", divides_model=True).name
+    configuration.settings["modelparallel"] = Setting(value=True, span=recipe.span)
+    configuration.settings["torch_distributed"] = Setting(value=True, span=recipe.span)
+    if used.value is not True:
+        configuration.settings["replaces_model"] = Setting(value=False, span=recipe.entries["use_smp_model"].span)
+        configuration.hyperparameters.pop("fp8", None)  # has no effect without the library's model
     return configuration
 
 
@@ -183,14 +181,19 @@ def _move(configuration: Configuration, into: dict[str, Setting], table: Mapping
         configuration.gaps.append(Gap(name, why, entry.span))
 
 
-def _peft(configuration: Configuration, model: Mapping) -> None:
-    peft = model.get("peft")
-    kind = peft.get("peft_type") if isinstance(peft, Mapping) else None
-    if isinstance(kind, Constant) and kind.value is not None and isinstance(peft, Mapping):
-        configuration.settings["adapter"] = Setting(str(kind.value), peft.entries["peft_type"].span, peft, "peft_type")
-        rank = peft.get("rank")
-        if isinstance(rank, Constant) and isinstance(rank.value, int):
-            configuration.settings["adapter_rank"] = Setting(rank.value, peft.entries["rank"].span, peft, "rank")
+def _precision(configuration: Configuration, trainer: Mapping) -> None:
+    """Lightning's names of precisions as those of plans."""
+    precision = trainer.entries.get("precision")
+    if precision is not None and isinstance(precision.value, Constant):
+        text = str(precision.value.value).removesuffix("-mixed")
+        configuration.hyperparameters["precision"] = Setting(
+            {"16": "fp16", "32": "fp32"}.get(text, text), precision.span, trainer, "precision"
+        )
+
+
+def _table(table: Mapping, key: str) -> Mapping | None:
+    inner = table.get(key)
+    return inner if isinstance(inner, Mapping) else None
 
 
 def _instance(configuration: Configuration) -> None:

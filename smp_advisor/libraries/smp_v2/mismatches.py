@@ -67,14 +67,21 @@ def cluster_mismatches(plan: Plan, cluster: Cluster, _: int) -> Iterator[str]:
 
 def model_mismatches(plan: Plan, model: Model, job: Job | None) -> Iterator[str]:
     """Yield mismatches of a plan with a model and its sequences."""
+    adapter = job is not None and job.adapter is not None
     for technique, key in _TECHNIQUES.items():
-        families = supported_families(technique, "smp-v2")
+        families = supported_families(technique, "smp-v2", adapter=adapter)
         if getattr(plan, key) > 1 and model.family not in families:
+            title = technique.replace("_", " ").replace("parallel", "parallelism")
             yield (
-                f"SMP v2 has {technique.replace('_', ' ').replace('parallel', 'parallelism')} for the families"
-                f" {', '.join(families)} only, not for {model.family}: set {key} to 1."
+                f"SMP v2 has {title} for the families {', '.join(families)} only, not for {model.family}: set {key} to"
+                " 1."
+                if families
+                else f"SMP v2 has no {title} with an adapter, which trains the model of transformers"
+                f" (use_smp_model=False): set {key} to 1."
             )
-    if plan.fp8 and model.family not in supported_families("fp8", "smp-v2"):
+    if plan.fp8 and adapter:
+        yield "SMP v2 runs no fp8 with an adapter, which trains the model of transformers: turn fp8 off."
+    elif plan.fp8 and model.family not in supported_families("fp8", "smp-v2"):
         yield (
             f"SMP v2 runs fp8 with the families {', '.join(supported_families('fp8', 'smp-v2'))}, not with"
             f" {model.family}: turn fp8 off."
