@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.step import Pitfall, Reference, Step
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.search.decision import Decision
     from smp_advisor.search.search import SearchResult
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -38,6 +39,8 @@ class Advice:
     estimate: Estimate
     objective: str
     min_fit_probability: float
+    decision: Decision
+    """How certain the choice is, and the reasons for its global batch."""
     steps: tuple[Step, ...]
     """The ordered practices, each with its decision, figures, trade-off and source."""
     pitfalls: tuple[Pitfall, ...]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.workload.adapter import Adapter
     from smp_advisor.workload.calibration import Calibration
-    from smp_advisor.workload.job import Loss, OptimizerStep, StatePrecision
+    from smp_advisor.workload.job import Loss, OptimizerStep, StatePrecision, Training
     from smp_advisor.workload.optimizer import OptimizerName
     from smp_advisor.workload.overheads import Overheads
 
@@ -35,6 +35,7 @@ class AdviseSettings(PlanSettings, total=False):
     unsharded_accumulation: bool
     separate_embeddings: bool
     adapter: Adapter | None
+    training: Training
     attention: Literal["auto", "eager", "fused"]
     stack: str
     global_batch_size: int | None

@@ -35,6 +35,7 @@ from smp_advisor.request import (
 )
 from smp_advisor.search import search
 from smp_advisor.search.alternatives import representatives
+from smp_advisor.search.decision import decide
 from smp_advisor.search.fleet import search_cheapest
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
@@ -243,6 +244,7 @@ def advise(
         estimate=plan_estimate,
         objective=chosen_objective,
         min_fit_probability=min_fit_probability,
+        decision=decide(workload, job, best, min_fit_probability=min_fit_probability, pins=pins),
         steps=explain(
             workload,
             best.cluster,

@@ -14,8 +14,9 @@ from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library, libraries
 from smp_advisor.search import OBJECTIVES, Objective
+from smp_advisor.search.batch_policy import batch_policy
 from smp_advisor.workload.calibration_file import load_calibration
-from smp_advisor.workload.job import MAX_SAMPLES_PER_STEP, Job
+from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -164,10 +165,10 @@ def within_positions(job: Job, model: Model, *, is_set: bool) -> Job:
 
 
 def within_usual_batch(job: Job, model: Model) -> Job:
-    """The job, with the limit of a free global batch in samples if the model reads no tokens."""
-    if model.reads_tokens or "max_tokens_per_step" not in job.defaulted():
+    """The job, with the largest usual batch of the model and the kind of training as the limit of a free batch."""
+    if "max_tokens_per_step" not in job.defaulted():
         return job
-    return replace(job, max_tokens_per_step=MAX_SAMPLES_PER_STEP * model.sequence_length(1))
+    return replace(job, max_tokens_per_step=batch_policy(model, job).cap_tokens)
 
 
 def cluster_of(cluster: Cluster | Instance | str, count: int | None) -> Cluster:

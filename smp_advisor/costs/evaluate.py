@@ -174,6 +174,19 @@ def seconds_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) ->
     return result
 
 
+def learned_width(model: Model, cluster: Cluster, job: Job, layout: Layout) -> NDArray[np.float64]:
+    """Widths of the intervals of the logarithm of n step times, relative to those without measured runs, shape (n,)."""
+    result = np.ones(len(layout))
+    if job.calibration is None:
+        return result
+    model = trained(model, job)
+    for degree, rows, part in _parts(layout):
+        world = World.of(model, cluster, job, part)
+        seconds = step_seconds(model, cluster, job, part, world, degree)
+        result[rows] = learned_seconds(job.calibration, model, cluster, job, part, seconds)[1]
+    return result
+
+
 def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     """Costs of one plan.
 

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
 
-__all__ = ["narrowed", "plan_kinds", "spreads", "stack_group", "step_time_factors"]
+__all__ = [
+    "DIVISIONS",
+    "kind_names",
+    "narrowed",
+    "plan_divisions",
+    "plan_kinds",
+    "spreads",
+    "stack_group",
+    "step_time_factors",
+]
 
 USERS = "users"
 ANY = "any"
@@ -87,21 +96,31 @@ def _entry(kind: str, stack: str) -> _Entry:
     return entries.get(kind) or entries[ANY]
 
 
-_DIVISIONS = ("replicated", "tensor", "sharded", "pipeline", "offloaded")
+DIVISIONS = ("replicated", "tensor", "sharded", "pipeline", "offloaded")
 
 
-def plan_kinds(layout: Layout, cluster: Cluster) -> NDArray[np.str_]:
-    """Kind of each plan, shape (n,): the division of the model, and one or several nodes. Kinds have similar errors."""
+def plan_divisions(layout: Layout) -> NDArray[np.int64]:
+    """Division of the model by each plan, shape (n,): a position in `DIVISIONS`."""
     division: Floats = where(layout.tensor_parallel_degree > 1, 1, 0)
     division = where(layout.shard_level >= 3, 2, division)
     division = where(layout.pipeline_parallel_degree > 1, 3, division)
     division = where(layout.offload_activations, 4, division)
-    return _kind_names(one_node=cluster.nodes == 1)[np.asarray(division, dtype=np.int64)]
+    return np.asarray(division, dtype=np.int64)
+
+
+def plan_kinds(layout: Layout, cluster: Cluster) -> NDArray[np.str_]:
+    """Kind of each plan, shape (n,): the division of the model, and one or several nodes. Kinds have similar errors."""
+    return kind_names(cluster)[plan_divisions(layout)]
+
+
+def kind_names(cluster: Cluster) -> NDArray[np.str_]:
+    """Names of the kinds of plans on a cluster, in the order of `DIVISIONS`."""
+    return _kind_names(one_node=cluster.nodes == 1)
 
 
 @cache
 def _kind_names(*, one_node: bool) -> NDArray[np.str_]:
-    return np.char.add(_DIVISIONS, ", one node" if one_node else ", nodes")
+    return np.char.add(DIVISIONS, ", one node" if one_node else ", nodes")
 
 
 def step_time_factors(kind: str, stack: str = "") -> tuple[float, float]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from smp_advisor.costs.constants import overriding
-from smp_advisor.costs.evaluate import seconds_columns
+from smp_advisor.costs.evaluate import learned_width, seconds_columns
 from smp_advisor.costs.intervals import kind_correlation, plan_kinds
 from smp_advisor.costs.stack import stack_of
-from smp_advisor.costs.uncertainty import constant_draws, constant_names, run_spread, source_spread
+from smp_advisor.costs.transfer import rule, targets
+from smp_advisor.costs.uncertainty import DRAWS, constant_draws, constant_names, run_spread, source_spread
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.layouts import layout_of
 
@@ -20,22 +23,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.layout import Layout
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["step_time_draws"]
+__all__ = ["layout_draws", "step_time_draws"]
 
 _LEAST_SHARE = 0.5
 """Least share of the spread between sources that no constant explains."""
 MOST_PLANS = 10_000
+_WAVES = 512
+"""Random waves whose sum is the error of a configuration: the correlations are exact to 0.04."""
 
 
 def step_time_draws(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan]) -> NDArray[np.float64]:
     """Joint draws of the seconds per step of plans on one cluster, shape (64, n).
 
     Every draw has its own constants (`constant_draws`), one effect of your script and cluster, which plans of the same
-    kind share and plans of other kinds share in part, and the scatter between runs. Quotients of two columns thus show
+    kind share and plans of other kinds share in part, and an error of the configuration, which similar plans share.
+    Quotients of two columns thus show
     how certain it is that one plan is faster. The draws are the same at every call.
 
     Raises
@@ -56,31 +63,85 @@ def step_time_draws(model: Model, cluster: Cluster, job: Job, plans: Sequence[Pl
         raise ValueError(f"step_time_draws takes at most {MOST_PLANS:,} plans, not {len(plans):,}.")
     for plan in plans:
         check_against(plan, cluster, model, job)
+    libraries = {name: [i for i, plan in enumerate(plans) if plan.library == name] for name in _libraries(plans)}
+    layouts = [layout_of([plans[index] for index in rows], job, cluster) for rows in libraries.values()]
+    result = np.empty((DRAWS, len(plans)))
+    result[:, [index for rows in libraries.values() for index in rows]] = layout_draws(model, cluster, job, layouts)
+    return result
+
+
+def _libraries(plans: Sequence[Plan]) -> list[str]:
+    return sorted({plan.library for plan in plans})
+
+
+def layout_draws(model: Model, cluster: Cluster, job: Job, layouts: Sequence[Layout]) -> NDArray[np.float64]:
+    """Joint draws of `step_time_draws` for the rows of some layouts, one after another, shape (64, n).
+
+    Measured runs of a calibration move the middle of the draws and narrow them as they narrow the interval of the
+    step time.
+    """
+    before_runs = replace(job, calibration=None)
     names, draws = constant_names(), constant_draws()
-    logarithms = np.zeros((len(draws), len(plans)))
-    kinds, stacks = np.empty(len(plans), dtype=object), np.empty(len(plans), dtype=object)
-    for library in {plan.library for plan in plans}:
-        rows = [index for index, plan in enumerate(plans) if plan.library == library]
-        layout = layout_of([plans[index] for index in rows], job, cluster)
-        kinds[rows], stacks[rows] = plan_kinds(layout, cluster), stack_of(job, layout).name
-        for number, draw in enumerate(draws):
-            with overriding(dict(zip(names, map(float, draw), strict=True))):
-                seconds = sum(seconds_columns(model, cluster, job, layout).values())
-            logarithms[number, rows] = np.log(seconds)
-    return np.exp(logarithms + _effects(logarithms, list(map(str, kinds)), list(map(str, stacks))))
+    middle = _logarithm(model, cluster, before_runs, layouts)
+    logarithms = np.empty((len(draws), len(middle)))
+    for number, draw in enumerate(draws):
+        with overriding(dict(zip(names, map(float, draw), strict=True))):
+            logarithms[number] = _logarithm(model, cluster, before_runs, layouts)
+    kinds = [str(kind) for layout in layouts for kind in plan_kinds(layout, cluster)]
+    stacks = [name for layout in layouts for name in [stack_of(job, layout).name] * len(layout)]
+    figures = np.concatenate([targets(model, cluster, job, layout).configuration for layout in layouts])
+    errors = logarithms + _effects(logarithms, kinds, stacks, figures)
+    if job.calibration is None:
+        return np.exp(errors)
+    width = np.concatenate([learned_width(model, cluster, job, layout) for layout in layouts])
+    return np.exp(_logarithm(model, cluster, job, layouts) + width * (errors - middle))
 
 
-def _effects(logarithms: NDArray[np.float64], kinds: list[str], stacks: list[str]) -> NDArray[np.float64]:
-    """Effects of source and run on the logarithm of the step time, shape of `logarithms`."""
+def _logarithm(model: Model, cluster: Cluster, job: Job, layouts: Sequence[Layout]) -> NDArray[np.float64]:
+    """Logarithms of the predicted step times, shape (n,)."""
+    seconds = [sum(seconds_columns(model, cluster, job, layout).values()) for layout in layouts]
+    result: NDArray[np.float64] = np.log(np.concatenate(seconds))
+    return result
+
+
+def _effects(
+    logarithms: NDArray[np.float64], kinds: list[str], stacks: list[str], figures: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Effects of source and configuration on the logarithm of the step time, shape of `logarithms`.
+
+    Parameters
+    ----------
+    figures
+        Logarithms of the plans' figures (`Targets.configuration`): plans with similar figures have similar errors.
+    """
     source = np.array([source_spread(stack, kind) for stack, kind in zip(stacks, kinds, strict=True)])
     run = np.array([run_spread(stack, kind) for stack, kind in zip(stacks, kinds, strict=True)])
     # The spread between sources was measured with the doubt about the constants in it.
     of_constants = logarithms.var(axis=0)
     unexplained = np.sqrt(np.maximum(source**2 - of_constants, (_LEAST_SHARE * source) ** 2))
-    random, correlation = np.random.default_rng(0), kind_correlation()
+    random, correlation, names = np.random.default_rng(0), kind_correlation(), sorted(set(kinds))
+    of_kind = np.array([names.index(kind) for kind in kinds])
     common = random.standard_normal((len(logarithms), 1))
-    names = sorted(set(kinds))
-    own = random.standard_normal((len(logarithms), len(names)))[:, [names.index(kind) for kind in kinds]]
+    own = random.standard_normal((len(logarithms), len(names)))[:, of_kind]
     effect = np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own
-    result: NDArray[np.float64] = unexplained * effect + run * random.standard_normal(logarithms.shape)
+    result: NDArray[np.float64] = unexplained * effect + run * _fields(random, figures, of_kind)
+    return result
+
+
+def _fields(
+    random: np.random.Generator, figures: NDArray[np.float64], of_kind: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """Draws of standard normal errors whose correlation falls with the distance of the figures, shape (64, n).
+
+    The correlations are those of the remaining error in ``transfer.toml``: a product of exponentials, whose spectrum is
+    Cauchy's (random Fourier features; Rahimi and Recht 2007, "Random features for large-scale kernel machines").
+    """
+    by = rule("time")
+    scale = -math.log(by.shared_per_doubling * by.configuration_per_doubling)
+    frequencies = scale * random.standard_cauchy((figures.shape[1], _WAVES))
+    waves = np.cos(figures @ frequencies + random.uniform(0, 2 * math.pi, _WAVES)) * math.sqrt(2 / _WAVES)
+    result = math.sqrt(by.kind) * random.standard_normal((DRAWS, _WAVES)) @ waves.T
+    for kind in np.unique(of_kind):
+        rows = of_kind == kind
+        result[:, rows] += math.sqrt(1 - by.kind) * random.standard_normal((DRAWS, _WAVES)) @ waves[rows].T
     return result

@@ -10,32 +10,19 @@ import numpy as np
 from smp_advisor.costs.evaluate import estimate, fit_probability
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.registry import get_library
-from smp_advisor.search.rank import NEAR_BEST, Scores, techniques
+from smp_advisor.search.rank import NEAR_BEST, Scores, combinations, techniques
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.libraries.layout import Layout
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.search import SearchResult
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
 __all__ = ["alternatives", "representatives"]
-
-_COMBINATION = (
-    "tensor_parallel_degree",
-    "pipeline_parallel_degree",
-    "context_parallel_degree",
-    "expert_parallel_degree",
-    "shard_degree",
-    "shard_level",
-    "prefetched_units",
-    "checkpoint_layers",
-    "offload_activations",
-)
 
 
 def _value(plan: Plan, name: str) -> Any:
@@ -49,24 +36,9 @@ def _first_of_each(keys: NDArray[np.int64]) -> NDArray[np.intp]:
     return np.sort(first)
 
 
-def _combinations(layout: Layout) -> NDArray[np.int64]:
-    """A number for each plan's combination of techniques, shape (n,).
-
-    Offloading counts only if it moves something: activations of a microbatch that waits.
-    """
-    waits = ((layout.pipeline_parallel_degree > 1) & (layout.microbatches > 1)) | layout.offload_running
-    columns = [getattr(layout, name).astype(np.int64) for name in _COMBINATION]
-    columns[-1] = columns[-1] * waits
-    number = np.zeros(len(layout), dtype=np.int64)
-    for column in columns:
-        low = column.min(initial=0)
-        number = number * (int(column.max(initial=0) - low) + 1) + (column - low)
-    return number
-
-
 def _representatives(result: SearchResult) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Positions in `ranked` of the best plan of each combination, and rows nearest to fitting of the others."""
-    keys = _combinations(result.space.layout)
+    keys = combinations(result.space.layout)
     fitting = _first_of_each(keys[result.ranked])
     nearest_first = np.argsort(result.needed_gib, kind="stable")
     too_large = nearest_first[_first_of_each(keys[nearest_first])]

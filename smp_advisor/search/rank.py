@@ -23,6 +23,7 @@ __all__ = [
     "TECHNIQUE_PROBABILITY",
     "Objective",
     "Scores",
+    "combinations",
     "order",
     "techniques",
 ]
@@ -57,6 +58,19 @@ class Scores:
     tokens_per_step: NDArray[np.int64]
 
 
+_COMBINATION = (
+    "tensor_parallel_degree",
+    "pipeline_parallel_degree",
+    "context_parallel_degree",
+    "expert_parallel_degree",
+    "shard_degree",
+    "shard_level",
+    "prefetched_units",
+    "checkpoint_layers",
+    "offload_activations",
+)
+
+
 def techniques(layout: Layout) -> NDArray[np.int64]:
     """Number of memory-saving techniques of each plan, shape (n,).
 
@@ -77,6 +91,21 @@ def techniques(layout: Layout) -> NDArray[np.int64]:
     for part in parts:
         total += part
     return total
+
+
+def combinations(layout: Layout) -> NDArray[np.int64]:
+    """A number for each plan's combination of techniques, shape (n,).
+
+    Offloading counts only if it moves something: activations of a microbatch that waits.
+    """
+    waits = ((layout.pipeline_parallel_degree > 1) & (layout.microbatches > 1)) | layout.offload_running
+    columns = [getattr(layout, name).astype(np.int64) for name in _COMBINATION]
+    columns[-1] = columns[-1] * waits
+    number = np.zeros(len(layout), dtype=np.int64)
+    for column in columns:
+        low = column.min(initial=0)
+        number = number * (int(column.max(initial=0) - low) + 1) + (column - low)
+    return number
 
 
 def order(scores: Scores, objective: Objective, doubt: Mapping[int, float] | None = None) -> NDArray[np.intp]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from smp_advisor.errors import JobError
 from smp_advisor.workload.adapter import Adapter
@@ -13,18 +13,16 @@ from smp_advisor.workload.overheads import ALL_OVERHEADS, Overheads
 from smp_advisor.workload.stack import AUTO, require_stack, stacks
 from smp_advisor.workload.training_settings import training_settings
 
-__all__ = ["DEFAULT_SEQUENCE_LENGTH", "Job", "Loss", "OptimizerStep", "Precision", "StatePrecision"]
+__all__ = ["DEFAULT_SEQUENCE_LENGTH", "Job", "Loss", "OptimizerStep", "Precision", "StatePrecision", "Training"]
 
 Precision = Literal["fp16", "bf16", "fp32"]
 Loss = Literal["plain", "chunked", "fused"]
 StatePrecision = Literal["mixed", "16-bit"]
+Training = Literal["auto", "pretraining", "fine-tuning"]
 OptimizerStep = Literal["auto", "loop", "foreach", "fused", "backward"]
 
 DEFAULT_SEQUENCE_LENGTH = 2048
-MAX_TOKENS_PER_STEP = 4_000_000
-MAX_SAMPLES_PER_STEP = 8_192
-"""The limit for models of images. It is the largest batch that trains ResNet-50 on ImageNet to the accuracy of a small
-batch (Goyal et al. 2017, arXiv 1706.02677, figure 1)."""
+MAX_TOKENS_PER_STEP = 2**22
 
 _MAXIMUM = {"sequence_length": 10**9, "global_batch_size": 10**9, "max_tokens_per_step": 10**15}
 """Far beyond any training run, yet small enough to search in seconds and to count in 64 bits."""
@@ -69,6 +67,9 @@ class Job:
     stay gathered from the forward to the backward pass."""
     adapter: Adapter | None = None
     """Low-rank adapter (LoRA, QLoRA) to train over the frozen model. None: train all parameters."""
+    training: Training = "auto"
+    """``fine-tuning`` trains a pretrained model on samples of a task: its batches are smaller. ``auto`` is
+    ``pretraining``. An `adapter` has batches of its own."""
     attention: Literal["auto", "eager", "fused"] = "auto"
     """``eager`` stores the attention scores (PyTorch 1.x and so SMP v1); ``fused`` does not (FlashAttention). ``auto``
     becomes the attention that `stack` implies, or ``eager`` if `stack` is ``auto``."""
@@ -78,8 +79,8 @@ class Job:
     global_batch_size: int | None = None
     """Samples per optimizer step over the cluster. None lets the search choose."""
     max_tokens_per_step: int = MAX_TOKENS_PER_STEP
-    """Upper limit of the global batch in tokens when `global_batch_size` is None. Models of images have a default limit
-    of 8,192 samples instead."""
+    """Upper limit of the global batch in tokens when `global_batch_size` is None. `advise` replaces the default by the
+    limit of the model's size and kind of training."""
     tokens: float | None = None
     """Tokens to train on, for days and total cost. None: rates only."""
     overheads: Overheads = ALL_OVERHEADS
@@ -101,6 +102,7 @@ class Job:
             ("precision", ("fp16", "bf16", "fp32")),
             ("optimizer", tuple(OPTIMIZERS)),
             ("attention", ("auto", "eager", "fused")),
+            ("training", get_args(Training)),
             *((setting.name, tuple(setting.values)) for setting in training_settings().values()),
         ):
             value = getattr(self, name)

@@ -7,6 +7,7 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.guidance.step import Difference, Pitfall, Reference, Step
 from smp_advisor.libraries import Plan
+from smp_advisor.search.decision import BatchChoice, Decision
 from smp_advisor.workload import Job, Model
 
 HOSTILE = "<script>alert(1)</script> & \"quoted\" 'name'"
@@ -30,6 +31,24 @@ PIPELINE = Plan(
     batch_size=16,
     activation_checkpointing="each",
 )
+DECISION = Decision(
+    near_best_probability=0.75,
+    expected_regret=0.02,
+    family="tensor parallelism",
+    indistinct=("sharded data parallelism",),
+    published="",
+    compared=12,
+    batch=BatchChoice(
+        tokens_per_step=655_360,
+        policy=None,
+        cap_tokens=None,
+        half=0.96,
+        twice=1.01,
+        larger_gain=0.0,
+        cap_binds=False,
+        cap_cost=0.0,
+    ),
+)
 
 
 def make_advice(plan: Plan = TEN_BILLION, *, nodes: int = 16, name: str = "test model", **job) -> Advice:
@@ -44,6 +63,7 @@ def make_advice(plan: Plan = TEN_BILLION, *, nodes: int = 16, name: str = "test 
         estimate=estimate(model, cluster, job, plan),
         objective="throughput",
         min_fit_probability=0.95,
+        decision=DECISION,
         steps=(
             Step(
                 order=1,

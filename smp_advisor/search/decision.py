@@ -1,0 +1,210 @@
+"""How certain the choice is: the leading plans under joint draws of the cost model's errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from smp_advisor.costs.intervals import DIVISIONS, plan_divisions
+from smp_advisor.costs.predictive import layout_draws
+from smp_advisor.search.batch_policy import batch_policy
+from smp_advisor.search.rank import NEAR_BEST, combinations
+from smp_advisor.search.search import search
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from smp_advisor.search.batch_policy import BatchPolicy
+    from smp_advisor.search.search import SearchResult
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["FAMILIES", "BatchChoice", "Decision", "decide"]
+
+FAMILIES = dict(
+    zip(
+        DIVISIONS,
+        (
+            "data parallelism",
+            "tensor parallelism",
+            "sharded data parallelism",
+            "pipeline parallelism",
+            "offloading of activations",
+        ),
+        strict=True,
+    )
+)
+"""Families of plans by the division of the model that the cost model's errors depend on."""
+
+_LEADING = 32
+"""Most plans that are drawn: the best of each combination of techniques."""
+_LEADING_SHARE = 0.7
+"""Plans below this share of the best speed are the best in no draw."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchChoice:
+    """Reasons for the global batch."""
+
+    tokens_per_step: int
+    policy: BatchPolicy | None
+    """Target, cap and published batches; None for a batch of the user's."""
+    cap_tokens: int | None
+    """Limit of the search: the policy's cap or the job's `max_tokens_per_step`; None for a batch of the user's."""
+    half: float | None
+    """Speed of the best plan with half the batch over that of the chosen plan; None if none fits or was tried.
+    Plans with more techniques than the chosen one do not count, here and in `twice`."""
+    twice: float | None
+    """The same for twice the batch, whether or not the cap allows it."""
+    larger_gain: float
+    """Gain in speed of the fastest plan with a larger batch up to the cap over the chosen plan; 0 if none is faster.
+    Plans with more techniques count."""
+    cap_binds: bool
+    """Whether twice the batch would exceed the cap."""
+    cap_cost: float
+    """Share by which the best plan with twice the batch would be faster where the cap binds; else 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The choice under the cost model's uncertainty, from 64 joint draws of its errors."""
+
+    near_best_probability: float
+    """Probability that the chosen plan is within 3 % of the fastest plan that fits."""
+    expected_regret: float
+    """Expected share by which the fastest plan is faster than the chosen plan."""
+    family: str
+    """Family of the chosen plan: one of `FAMILIES`."""
+    indistinct: tuple[str, ...]
+    """Other families whose best plan is not distinguishable in speed from the chosen plan."""
+    published: str
+    """Publication that decided between these families; empty if it was not needed or there is none."""
+    compared: int
+    """Number of plans that were drawn: the best of each leading combination of techniques."""
+    batch: BatchChoice
+
+
+def decide(
+    model: Model, job: Job, result: SearchResult, *, min_fit_probability: float, pins: Mapping[str, Any] | None = None
+) -> Decision:
+    """Score the leading plans of a search under 64 draws, and the batch of the first.
+
+    Parameters
+    ----------
+    result
+        A search with at least one plan that fits.
+    """
+    leading = _leading(result)
+    layout = result.space.layout.take(result.ranked[leading])
+    draws = layout_draws(model, result.cluster, job, [layout])
+    # The rank includes the allocator's time near full memory, which the draws do not.
+    middle = np.median(draws, axis=0)
+    speeds = result.scores.tokens_per_second[leading] * middle / draws
+    best = speeds.max(axis=1)
+    divisions = plan_divisions(layout)
+    names = [FAMILIES[DIVISIONS[division]] for division in divisions.tolist()]
+    indistinct = {
+        name
+        for name in set(names) - {names[0]}
+        if _indistinct(speeds[:, 0], speeds[:, [family == name for family in names]].max(axis=1))
+    }
+    return Decision(
+        near_best_probability=float((speeds[:, 0] >= (1 - NEAR_BEST) * best).mean()),
+        expected_regret=float((1 - speeds[:, 0] / best).mean()),
+        family=names[0],
+        indistinct=tuple(sorted(indistinct)),
+        published="",
+        compared=len(leading),
+        batch=_batch_choice(model, job, result, min_fit_probability, pins),
+    )
+
+
+def _leading(result: SearchResult) -> NDArray[np.intp]:
+    """Positions in `ranked` of the chosen plan and of the best of each combination near the fastest."""
+    _, first = np.unique(combinations(result.space.layout)[result.ranked], return_index=True)
+    speed = result.scores.tokens_per_second
+    leading = first[speed[first] >= _LEADING_SHARE * speed.max()]
+    fastest_first = leading[np.argsort(-speed[leading], kind="stable")]
+    return np.concatenate([np.zeros(1, dtype=np.intp), fastest_first[fastest_first != 0][: _LEADING - 1]])
+
+
+def _indistinct(chosen: Floats, rival: Floats) -> bool:
+    """Whether neither of two families is faster by more than 3 % in most draws."""
+    ratio = rival / chosen
+    least = 0.25
+    return bool((ratio >= 1 / (1 - NEAR_BEST)).mean() < 1 - least and (ratio <= 1 - NEAR_BEST).mean() < 1 - least)
+
+
+def _batch_choice(
+    model: Model, job: Job, result: SearchResult, min_fit_probability: float, pins: Mapping[str, Any] | None
+) -> BatchChoice:
+    scores = result.scores
+    tokens, speed = int(scores.tokens_per_step[0]), float(scores.tokens_per_second[0])
+    if job.global_batch_size is not None:
+        return BatchChoice(
+            tokens_per_step=tokens,
+            policy=None,
+            cap_tokens=None,
+            half=_speed_with(model, job, result, tokens / 2, min_fit_probability, pins),
+            twice=_speed_with(model, job, result, tokens * 2, min_fit_probability, pins),
+            larger_gain=0.0,
+            cap_binds=False,
+            cap_cost=0.0,
+        )
+    cap = job.max_tokens_per_step
+    larger = scores.tokens_per_second[scores.tokens_per_step > tokens].max(initial=speed)
+    binds = 2 * tokens > cap
+    half, twice = (
+        _best_ratio(result, size) if size <= cap else _speed_with(model, job, result, size, min_fit_probability, pins)
+        for size in (tokens / 2, tokens * 2)
+    )
+    return BatchChoice(
+        tokens_per_step=tokens,
+        policy=batch_policy(model, job),
+        cap_tokens=cap,
+        half=half,
+        twice=twice,
+        larger_gain=float(larger / speed - 1),
+        cap_binds=binds,
+        cap_cost=max(twice - 1, 0.0) if binds and twice is not None else 0.0,
+    )
+
+
+def _best_ratio(result: SearchResult, tokens: float, techniques: int | None = None, speed: float = 0.0) -> float | None:
+    """Speed of the best plan of a batch, with no more techniques than the chosen plan, over its speed."""
+    scores = result.scores
+    most = int(scores.techniques[0]) if techniques is None else techniques
+    rows = (scores.tokens_per_step == tokens) & (scores.techniques <= most)
+    best = scores.tokens_per_second[rows].max(initial=0.0)
+    return float(best / (speed or scores.tokens_per_second[0])) if best else None
+
+
+def _speed_with(
+    model: Model,
+    job: Job,
+    result: SearchResult,
+    tokens: float,
+    min_fit_probability: float,
+    pins: Mapping[str, Any] | None,
+) -> float | None:
+    """The same by a search of its own with this global batch."""
+    samples = tokens / model.sequence_length(job.sequence_length)
+    if samples < 1 or samples != int(samples) or {"batch_size", "microbatches"} & set(pins or {}):
+        return None
+    result_with = search(
+        model,
+        result.cluster,
+        replace(job, global_batch_size=int(samples)),
+        objective=result.objective,
+        min_fit_probability=min_fit_probability,
+        pins=pins,
+        library=result.space.library,
+    )
+    return _best_ratio(result_with, tokens, int(result.scores.techniques[0]), float(result.scores.tokens_per_second[0]))
