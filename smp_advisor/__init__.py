@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from smp_advisor.recommendation import advise
     from smp_advisor.scripts import Finding, apply_fixes, check_script, read_stack
     from smp_advisor.scripts.adapt import adapt_script
-    from smp_advisor.workload import Calibration, Job, Model, Overheads, Stack, load_calibration, stacks
+    from smp_advisor.workload import Adapter, Calibration, Job, Model, Overheads, Stack, load_calibration, stacks
 
 __all__ = [
+    "Adapter",
     "Advice",
     "Advisor",
     "Calibration",
@@ -63,6 +64,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Adapter": "workload",
     "Advice": "advice",
     "Advisor": "notebook",
     "Calibration": "workload",

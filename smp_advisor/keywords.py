@@ -40,7 +40,7 @@ class AdviseSettings(PlanSettings, total=False):
     stack: str
     global_batch_size: int | None
     max_tokens_per_step: int
-    tokens: float | None
+    tokens: float | str | None
     overheads: Overheads | str | Sequence[str]
     calibration: Calibration | str | Path | None
     # of an inferred shape

@@ -16,6 +16,7 @@ from smp_advisor.libraries.registry import get_library, libraries
 from smp_advisor.search import OBJECTIVES, Objective
 from smp_advisor.search.batch_policy import batch_policy
 from smp_advisor.workload.calibration_file import load_calibration
+from smp_advisor.workload.counts import parse_amount
 from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
@@ -140,11 +141,13 @@ def pinned_plan(library: str, job: Job, cluster: Cluster, pins: Mapping[str, Any
 
 
 def job_of(job: Job | None, settings: Mapping[str, Any]) -> Job:
-    """The job, or a job with the settings; a calibration may be the path of its file."""
+    """The job, or a job with the settings; a calibration may be the path of its file, and tokens text such as 300B."""
     if job is None:
-        saved = settings.get("calibration")
+        saved, tokens = settings.get("calibration"), settings.get("tokens")
         if isinstance(saved, str | Path):
             settings = {**settings, "calibration": load_calibration(saved)}
+        if isinstance(tokens, str):
+            settings = {**settings, "tokens": parse_amount("tokens", tokens)}
         return Job(**settings)
     if settings:
         raise JobError(f"Pass either a Job or its fields, not both: {listed(settings)} came with job=.")

@@ -16,6 +16,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, LIBRARIES
 from smp_advisor.notebook.arguments import amount, model_named, parsed, read, training_options, whole_number, with_help
 from smp_advisor.notebook.cells import KINDS
+from smp_advisor.notebook.fine_tuning import fine_tuning, fine_tuning_options
 from smp_advisor.workload.optimizer import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO
 from smp_advisor.workload.training_settings import training_settings
@@ -61,6 +62,7 @@ class AdvisorMagics(Magics):
         help="Kind of training code: hf-sdpa, torch-compile, megatron, ...; default: the exported script.",
     )
     @argument("--optimizer", choices=tuple(OPTIMIZERS), help="Optimizer; default adam.")
+    @fine_tuning_options
     @training_options
     @argument(
         "--activation-checkpointing",
@@ -111,6 +113,7 @@ class AdvisorMagics(Magics):
             "stack": arguments.stack,
             "overheads": arguments.overheads,
             "optimizer": arguments.optimizer,
+            **fine_tuning(arguments),
             "activation": arguments.activation,
             "activation_checkpointing": _strategy(arguments.activation_checkpointing),
             **{name: getattr(arguments, name) or None for name in training_settings()},

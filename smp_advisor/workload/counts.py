@@ -1,13 +1,13 @@
-"""Counts of parameters as people write them: ``10B``, ``1.5b``, ``350 M``, ``10_000_000_000``."""
+"""Counts as people write them: ``10B``, ``1.5b``, ``350 M``, ``10_000_000_000``."""
 
 from __future__ import annotations
 
 import math
 import re
 
-from smp_advisor.errors import ModelError
+from smp_advisor.errors import AdvisorError, ModelError
 
-__all__ = ["check_sizes", "format_count", "parse_count"]
+__all__ = ["check_sizes", "format_count", "parse_amount", "parse_count"]
 
 _SCALES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _TEXT = re.compile(r"\s*(\d[\d_,]*(?:\.\d+)?|\.\d+)(e[+]?\d{1,2})?\s*([KMBGT]?)\s*", re.IGNORECASE)
@@ -38,11 +38,38 @@ def _from_number(number: object) -> int:
 
 
 def _from_text(text: str) -> int:
+    value = _value(text)
+    if value is None:
+        raise ModelError(f"A parameter count must be {_FORMS}, not {text!r}.")
+    return round(value)
+
+
+def _value(text: str) -> float | None:
+    """The number that a text is; None if it is none."""
     match = _TEXT.fullmatch(text)
     if not match:
-        raise ModelError(f"A parameter count must be {_FORMS}, not {text!r}.")
+        return None
     digits, exponent, unit = match.groups()
-    return round(float(digits.replace("_", "").replace(",", "") + (exponent or "")) * _SCALES[unit.upper()])
+    return float(digits.replace("_", "").replace(",", "") + (exponent or "")) * _SCALES[unit.upper()]
+
+
+def parse_amount(name: str, amount: object, example: str = "300B") -> float:
+    """Read a positive amount, such as tokens, days or USD, from a number or from text.
+
+    Raises
+    ------
+    AdvisorError
+        It is no positive number of at most 1e15.
+
+    Examples
+    --------
+    >>> parse_amount("tokens", "1.4T")
+    1400000000000.0
+    """
+    number = _value(amount) if isinstance(amount, str) else amount
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= _MAXIMUM:
+        raise AdvisorError(f"{name} must be a positive number, for example {example}, not {amount!r:.80}.")
+    return float(number)
 
 
 def format_count(count: float) -> str:

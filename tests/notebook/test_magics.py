@@ -14,6 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 import smp_advisor.recommendation
 from smp_advisor.notebook import Advisor
 from smp_advisor.notebook.extension import MAGICS
+from smp_advisor.workload import Adapter
 
 from .advice import make_advice
 
@@ -264,6 +265,36 @@ print(json.dumps([name for name in heavy if name in sys.modules]))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=root, text=True, capture_output=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ("--lora", {"adapter": Adapter(rank=16, targets="all-linear")}),
+        ("--lora 8 --adapter-targets attention", {"adapter": Adapter(rank=8, targets="attention")}),
+        ("--qlora", {"adapter": Adapter(rank=16, targets="all-linear", base_bits=4, double_quantization=True)}),
+        ("--full-finetune", {"training": "fine-tuning"}),
+    ],
+)
+def test_fine_tuning_is_an_option(shell, asked, options, settings):
+    shell.run_line_magic("smp_advise", f"{ADVISE} {options}")
+    assert asked[0][2] == {"instance_count": 16, **settings}
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (f"{ADVISE} --lora --full-finetune", "--lora and --full-finetune contradict each other"),
+        (f"{ADVISE} --adapter-targets attention", "add --lora or --qlora"),
+        (f"--lora {ADVISE}", "he following arguments are required: model"),
+        (f"{ADVISE} --lora 10B", "at most 1,024, not 10B"),
+        (f"{ADVISE} --lora some", "'some' is not a number"),
+        (f"{ADVISE} --qlora 0", "at least 1"),
+    ],
+)
+def test_options_of_fine_tuning_that_contradict_are_refused(shell, asked, line, problem):
+    with pytest.raises(UsageError, match=problem):
+        shell.run_line_magic("smp_advise", line)
 
 
 def test_settings_of_the_training_script_are_options(shell, asked):
