@@ -25,12 +25,12 @@ def main() -> int:
     start = time.perf_counter()
     import smp_advisor as smpa
 
-    smpa.advise("1B", "ml.p4d.24xlarge")
+    smpa.advise("1B", "ml.p4d.24xlarge", library="smp-v1")
     first = time.perf_counter() - start
     seconds = []
     for _ in range(CALLS):
         start = time.perf_counter()
-        advice = smpa.advise("175B", "ml.p4d.24xlarge", instance_count=64)
+        advice = smpa.advise("175B", "ml.p4d.24xlarge", instance_count=64, library="smp-v1")
         seconds.append(time.perf_counter() - start)
     median = statistics.median(seconds)
     print(f"imports and a first small call   {first:.2f} s")

@@ -48,7 +48,9 @@ class Advice:
     reference: Reference | None
     """AWS's nearest reference configuration, with the differences; None if AWS publishes none for the library."""
     library_because: str = ""
-    """Reason for the library, if the advisor chose it (``library="auto"``)."""
+    """The library with its status, and the reason for it, if the advisor chose it (``library="auto"``)."""
+    library_comparisons: tuple[str, ...] = ()
+    """One sentence for each other library, if the advisor chose the library."""
     because: str
     """Reasons for the plan and for its batch."""
     defaults: tuple[str, ...]
@@ -225,7 +227,12 @@ class Advice:
         if self.request is None:
             raise CalibrationError("Only advice made by advise() can be made again.")
         advice = self.request(job=self.job)
-        return replace(advice, defaults=self.defaults, library_because=self.library_because)
+        return replace(
+            advice,
+            defaults=self.defaults,
+            library_because=self.library_because,
+            library_comparisons=self.library_comparisons,
+        )
 
     @property
     def learned(self) -> Summary | None:

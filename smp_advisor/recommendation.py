@@ -12,10 +12,11 @@ from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, JobError, NoPlanFitsError
 from smp_advisor.guidance import explain, nearest_reference, pitfalls
 from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, nothing_fits, why_this_plan
-from smp_advisor.guidance.library_choice import LibraryChoice, choose_library, job_for
+from smp_advisor.guidance.library_candidates import job_for
+from smp_advisor.guidance.library_choice import LibraryChoice, choose_library, family_to_infer
 from smp_advisor.keywords import AdviseSettings, completes
 from smp_advisor.libraries.check import check_against
-from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
+from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.support import require_supported_instance
 from smp_advisor.request import (
     JOB_FIELDS,
@@ -37,6 +38,7 @@ from smp_advisor.search import search
 from smp_advisor.search.alternatives import representatives
 from smp_advisor.search.decision import decide
 from smp_advisor.search.fleet import search_cheapest
+from smp_advisor.workload.inference import can_be_inferred
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 
@@ -57,7 +59,7 @@ def read_model(
     sequence_length: int,
     shape: Mapping[str, Any] | None = None,
     job: Job | None = None,
-    library: str = DEFAULT_LIBRARY,
+    library: str = "auto",
 ) -> Model:
     """Convert any description of a model to a `Model`.
 
@@ -119,7 +121,7 @@ def advise(
     job: Job | None = None,
     *,
     instance_count: int | None = None,
-    library: str = DEFAULT_LIBRARY,
+    library: str = "auto",
     framework: str | None = None,
     objective: str = "throughput",
     min_fit_probability: float = 0.95,
@@ -141,8 +143,9 @@ def advise(
     instance_count
         Nodes, where `cluster` is an instance; 1 if not given.
     library
-        Name of a library: ``smp-v1``, ``smp-v1-tensorflow``, ``smp-v2``, ``training-compiler``, ``ddp``, ``fsdp``.
-        ``auto`` chooses one from instance, framework and model, and explains the choice (`Advice.library_because`).
+        ``auto`` chooses a library from instance, framework, fixed settings and model. `Advice.library_because` is the
+        reason, and `Advice.library_comparisons` compares the others. Or the name of a library: ``smp-v1``,
+        ``smp-v1-tensorflow``, ``smp-v2``, ``training-compiler``, ``ddp``, ``fsdp``.
     framework
         With ``library="auto"``, framework of the training script: ``"pytorch"``, ``"tensorflow"``, with a version if it
         is settled (``"pytorch 1.13"``).
@@ -185,6 +188,8 @@ def advise(
     workload = read_model(model, sequence_length=job.sequence_length, shape=shape, job=job, library=library)
     job = within_positions(job, workload, is_set="sequence_length" in user_settings)
     job = within_usual_batch(job, workload)
+    if library == "auto":  # one shape for all libraries, so that their plans compare
+        workload = _in_shape_of(family_to_infer(framework), workload, model, job, shape)
     choice = _library(
         library,
         workload,
@@ -193,9 +198,11 @@ def advise(
         framework=framework,
         user_settings=user_settings,
         probability=min_fit_probability,
+        pins=pins,
     )
+    if library != "auto" or get_library(choice.library).smdistributed:
+        workload = _in_shape_of(get_library(choice.library).inferred_family, workload, model, job, shape)
     library = choice.library
-    workload = _in_shape_of(library, workload, model, job, shape)
     job = job_for(library, job, cluster, user_settings=user_settings)
     require_fields(library, pins)
     if chosen_objective == "cost" and cluster.usd_per_hour is None:
@@ -266,6 +273,7 @@ def advise(
             workload, best.cluster, job, plan, plan_estimate, min_fit_probability=min_fit_probability
         ),
         library_because=choice.because,
+        library_comparisons=choice.comparisons,
         because=" ".join(filter(None, because)),
         defaults=defaults(library, workload, job, at_default - set(job_settings), vocab_given="vocab" in shape),
         plans_enumerated=sum(r.plans_enumerated for r in searched),
@@ -314,22 +322,30 @@ def _library(
     framework: str | None,
     user_settings: frozenset[str],
     probability: float,
+    pins: Mapping[str, Any],
 ) -> LibraryChoice:
     """The requested library, if it runs on the instance, or the chosen one."""
     if library == "auto":
         return choose_library(
-            model, cluster, job, framework=framework, user_settings=user_settings, min_fit_probability=probability
+            model,
+            cluster,
+            job,
+            framework=framework,
+            user_settings=user_settings,
+            min_fit_probability=probability,
+            pins=pins,
         )
     require_supported_instance(library, cluster.instance)
     return LibraryChoice(library=library, because="")
 
 
-def _in_shape_of(library: str, workload: Model, model: Any, job: Job, shape: Mapping[str, Any]) -> Model:
-    """The model, with an inferred shape in the family of the library's reference configurations.
+def _in_shape_of(family: str, workload: Model, model: Any, job: Job, shape: Mapping[str, Any]) -> Model:
+    """The model, with an inferred shape in a library's family: that of its reference configurations.
 
     SMP v2's tensor and context parallelism do not support GPT-2, for example; AWS's reference configurations are Llama.
     """
-    family = get_library(library).inferred_family
     if workload.origin != "inferred" or "family" in shape or workload.family == family or isinstance(model, Model):
+        return workload
+    if not can_be_inferred(workload.parameter_count, family):
         return workload
     return read_model(model, sequence_length=job.sequence_length, shape={**shape, "family": family})

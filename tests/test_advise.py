@@ -25,7 +25,7 @@ UNPRICED = smpa.Cluster.custom(
 
 @pytest.fixture(scope="module")
 def advice() -> smpa.Advice:
-    return smpa.advise("10B", P4D, instance_count=16, sequence_length=512)
+    return smpa.advise("10B", P4D, instance_count=16, library="smp-v1", sequence_length=512)
 
 
 def test_the_recommendation_fits_and_says_where_it_comes_from(advice: smpa.Advice) -> None:
@@ -51,14 +51,18 @@ def test_defaults_are_named_until_they_are_given(advice: smpa.Advice) -> None:
     for phrase in ("fp16", "Adam", "eager attention", "vocabulary 50,257", "4,194,304 tokens"):
         assert phrase in named
     assert "sequence length" not in named
-    given = smpa.advise("1B", P4D, vocab=50_000, precision="fp16", attention="fused", global_batch_size=64)
+    given = smpa.advise(
+        "1B", P4D, library="smp-v1", vocab=50_000, precision="fp16", attention="fused", global_batch_size=64
+    )
     assert "vocabulary" not in " ".join(given.defaults)
     assert "eager" not in " ".join(given.defaults)
     assert "sequence length 2,048" in " ".join(given.defaults)
 
 
 def test_pinned_settings_are_kept() -> None:
-    held = smpa.advise("1.3B", P4D, sequence_length=512, tensor_parallel_degree=4, activation_checkpointing="each")
+    held = smpa.advise(
+        "1.3B", P4D, library="smp-v1", sequence_length=512, tensor_parallel_degree=4, activation_checkpointing="each"
+    )
     assert held.plan.tensor_parallel_degree == 4
     assert held.plan.activation_checkpointing == "each"
 
@@ -66,9 +70,9 @@ def test_pinned_settings_are_kept() -> None:
 @pytest.mark.slow
 def test_an_oversized_model_is_told_what_would_do() -> None:
     with pytest.raises(smpa.errors.NoPlanFitsError, match=r"nearest .* nodes would be enough\.$") as caught:
-        smpa.advise("30B", P4D, instance_count=1, sequence_length=2048)
+        smpa.advise("30B", P4D, instance_count=1, library="smp-v1", sequence_length=2048)
     nodes = int(str(caught.value).split(";")[-1].split()[0])
-    assert smpa.advise("30B", P4D, instance_count=nodes, sequence_length=2048).estimate.fits
+    assert smpa.advise("30B", P4D, instance_count=nodes, library="smp-v1", sequence_length=2048).estimate.fits
 
 
 @pytest.mark.slow
@@ -81,10 +85,10 @@ def test_the_cost_objective_is_never_dearer_than_throughput() -> None:
 
 
 def test_the_cluster_that_would_do_is_not_oversized() -> None:
+    settings = {"library": "smp-v1", "sequence_length": 2048, "vocab": 50_000, "max_tokens_per_step": 500_000}
     with pytest.raises(smpa.errors.NoPlanFitsError) as caught:
-        smpa.advise("30B", P4D, instance_count=2, sequence_length=2048, vocab=50_000, max_tokens_per_step=500_000)
+        smpa.advise("30B", P4D, instance_count=2, **settings)
     nodes = int(str(caught.value).split(";")[-1].split()[0])
-    settings = {"sequence_length": 2048, "vocab": 50_000, "max_tokens_per_step": 500_000}
     assert smpa.advise("30B", P4D, instance_count=nodes, **settings).estimate.fits
     for fewer in range(3, nodes):
         with pytest.raises(smpa.errors.NoPlanFitsError):
@@ -103,7 +107,7 @@ def test_a_model_keeps_within_its_positions() -> None:
 @pytest.mark.slow
 def test_a_small_model_is_not_sharded_for_nothing() -> None:
     for count, nodes in (("350M", 1), ("350M", 8), ("760M", 2)):
-        plan = smpa.advise(count, P4D, instance_count=nodes, sequence_length=1024).plan
+        plan = smpa.advise(count, P4D, instance_count=nodes, library="smp-v1", sequence_length=1024).plan
         assert plan.sharded_data_parallel_degree == 1, (count, nodes)
         assert plan.tensor_parallel_degree == plan.pipeline_parallel_degree == 1
 
@@ -125,8 +129,12 @@ BAD: list[tuple[tuple, dict, str]] = [
     (("10B", "ml.p4d.24xlrge"), {}, "ml.p4d.24xlarge"),
     (("10B", P4D), {"instance_count": 0}, "at least 1"),
     (("10Q", P4D), {}, "10Q"),
-    (("10B", "ml.p5.48xlarge"), {}, "ml.p4de.24xlarge"),
-    (("10B", "ml.g5.xlarge"), {}, "nearest"),
+    (("10B", "ml.p5.48xlarge"), {"library": "smp-v1"}, "ml.p4de.24xlarge"),
+    (("10B", "ml.p5.48xlarge"), {"library": "smp-v1"}, "use library='smp-v2'"),
+    (("10B", "ml.p5.48xlarge"), {"microbatches": 4}, "Only SMP v1 has microbatches"),
+    (("10B", P4D), {"microbatches": 4, "hybrid_shard_degree": 8}, "hybrid_shard_degree (SMP v2)"),
+    (("10B", "ml.g5.xlarge"), {"library": "smp-v1"}, "nearest"),
+    (("10B", "ml.g5.xlarge"), {}, "12 nodes"),
     (("10B", P4D), {"global_batch_size": 7, "tensor_parallel_degree": 1, "pipeline_parallel_degree": 1}, "multiple"),
     (("10B", P4D), {"instance_count": 16, "tensor_parallel_degree": 3}, "choose degrees"),
     (("10B", P4D), {"sharded_data_parallel_degree": 4, "pipeline_parallel_degree": 2}, "pipeline_parallel_degree"),

@@ -23,12 +23,15 @@ give source and date of each fact. The same entries validate plans, limit the se
 and order the exported cells. Parameters are passed to the estimator (`Plan.parameters`), settings to the training
 script (`Plan.hyperparameters`). Terms: [glossary](glossary.md).
 
-`advise(..., library="auto")` chooses a library:
+`advise()` chooses a library, unless `library=` names one:
 
-- DDP for a model that fits on one GPU, or Training Compiler where AWS tested the model and the script uses its
-  framework;
+- DDP for a model that fits on one GPU, if no other library is at least 20 % faster;
 - SMP v2 for a model that has to be divided, on instances that AWS lists for it, and FSDP on other instances;
-- SMP v1 for a script that requires PyTorch 1.x, and SMP v1 for TensorFlow.
+- SMP v1, which is archived, for its own settings (`pipeline_parallel_degree`, `microbatches`), for a script that
+  requires PyTorch 1.x, and where nothing else fits; SMP v1 for TensorFlow; Training Compiler for a script with
+  PyTorch 1.x where AWS tested the model.
+
+The advice contains the reason, the status of the library, and a sentence on each other library.
 """
 
 TECHNIQUES = ("tensor_parallel", "context_parallel", "expert_parallel", "fp8", "prescaled_batch")

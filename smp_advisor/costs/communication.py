@@ -90,7 +90,9 @@ def _tree_seconds(cluster: Cluster, bytes_: Floats, group: Group) -> Floats:
     traffic = where(group.nodes > 2, 2 * constant("communication.tree_traffic"), 1.0)
     across = quotient(traffic * bytes_, network_rate(cluster, group.sharing))
     around = 2 * (group.in_node - 1) / group.in_node * bytes_
-    return 2 * levels * hop + maximum(across, quotient(around, intra_rate(cluster, group.in_node)))
+    # Nodes with a single GPU have no links of their own.
+    within = where(group.in_node > 1, quotient(around, intra_rate(cluster, group.in_node)), 0.0)
+    return 2 * levels * hop + maximum(across, within)
 
 
 def all_reduce_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:

@@ -1,30 +1,28 @@
-"""The library for a run, from instance, framework and model, and the reason for it."""
+"""The library for a run, from instance, framework, settings and model, with the reason and the other libraries."""
 
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import InstanceError, PlanError
-from smp_advisor.guidance.wording import percent
-from smp_advisor.libraries.registry import get_library
-from smp_advisor.libraries.support import require_supported_instance, supported_instances
+from smp_advisor.guidance.library_candidates import Candidate, Request, candidate, library_policy, titled
+from smp_advisor.guidance.wording import listed, percent
+from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.libraries.registry import get_library, libraries
+from smp_advisor.libraries.support import require_supported_instance
 from smp_advisor.libraries.training_compiler.tested_models import nearest_tested
-from smp_advisor.libraries.version import default_version, facts, release
-from smp_advisor.search import search
-from smp_advisor.workload.stack import AUTO
+from smp_advisor.libraries.version import default_version, release
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.search import SearchResult
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["LibraryChoice", "choose_library", "job_for"]
+__all__ = ["LibraryChoice", "choose_library", "family_to_infer"]
 
 _RESOLVED = 0.03
 """Gain in throughput that the cost model resolves."""
@@ -32,48 +30,13 @@ _RESOLVED = 0.03
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LibraryChoice:
-    """A library, and the reason for choosing it."""
+    """A library, the reason for choosing it, and how the others compare."""
 
     library: str
     because: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Policy:
-    """Library for each case, with the reasons in ``library_choice.toml``."""
-
-    tensorflow: str
-    fp8: str
-    replicated: str
-    compiled: str
-    divided: str
-    plain: str
-    archived: str
-
-
-@cache
-def _policy() -> _Policy:
-    text = (files("smp_advisor.guidance") / "data" / "library_choice.toml").read_text("utf-8")
-    return _Policy(**tomllib.loads(text))
-
-
-def job_for(library: str, job: Job, cluster: Cluster, *, user_settings: frozenset[str]) -> Job:
-    """The job with a library's own defaults for settings that the user did not set.
-
-    Parameters
-    ----------
-    user_settings
-        Names of the job's settings that the user set.
-    """
-    record = get_library(library)
-    precision = record.default_precision
-    if precision == "bf16" and not cluster.instance.bf16:
-        precision = "fp16"
-    return replace(
-        job,
-        precision=job.precision if "precision" in user_settings else precision,
-        attention=job.attention if "attention" in user_settings or job.stack != AUTO else record.default_attention,
-    )
+    """Its title with its status, and the reason; empty for a requested library."""
+    comparisons: tuple[str, ...] = ()
+    """One sentence for each other library of the framework."""
 
 
 def choose_library(
@@ -84,12 +47,13 @@ def choose_library(
     framework: str | None = None,
     user_settings: frozenset[str] = frozenset(),
     min_fit_probability: float = 0.95,
+    pins: Mapping[str, Any] | None = None,
 ) -> LibraryChoice:
-    """Choose between SMP v1 and v2, Training Compiler and plain DDP or FSDP.
+    """Choose the library for a run by the policy in ``library_choice.toml``.
 
-    If an entire replica fits on one GPU, the model needs no model parallelism. Otherwise the instance decides between
-    the versions of SMP (v1 is CUDA 11 only), the framework's version if it is set, and the search whether SMP v2 is
-    faster than plain FSDP.
+    Of the libraries that have the fixed settings, the script's framework and the instance, it is the first in the
+    policy's order with a plan that fits. A later one replaces it only if its fastest plan is faster by the policy's
+    gain. SMP v1, which is archived, is chosen only where no other library can train the model.
 
     Parameters
     ----------
@@ -98,36 +62,53 @@ def choose_library(
         (``"pytorch 1.13"``).
     user_settings
         Names of the job's settings that the user set.
+    pins
+        Fixed fields of the plan. Libraries whose plans lack one of them are excluded.
+
+    Raises
+    ------
+    PlanError, InstanceError
+        No library has the fixed settings, or none of those that have them runs on the instance.
     """
     name, version = _framework(framework)
+    policy = library_policy()
     if name == "tensorflow":
-        return _tensorflow(cluster)
-    if job.fp8:
-        return LibraryChoice(
-            library=_policy().fp8,
-            because="Matrix products in fp8 are documented for SMP v2 (with Transformer Engine) only.",
-        )
+        require_supported_instance(policy.tensorflow, cluster.instance)
+        title = get_library(policy.tensorflow).title
+        reason = f"{title} is the only model-parallel library for TensorFlow. SMP v2 supports PyTorch only."
+        return LibraryChoice(library=policy.tensorflow, because=f"{titled(policy.tensorflow)}. {reason}")
+    request = Request(
+        model=model,
+        cluster=cluster,
+        job=job,
+        pins=pins or {},
+        user_settings=user_settings,
+        pytorch=version,
+        min_fit_probability=min_fit_probability,
+    )
+    usual = tuple(candidate(library, request) for library in policy.order)
+    if all(entry.obstacle for entry in usual) and any(entry.obstacle == "instance" for entry in usual):
+        request = replace(request, unlisted=True)
+        usual = tuple(candidate(library, request) for library in policy.order)
+    chosen, reason = _preferred(usual, request)
+    samples = chosen.samples or None
+    further = tuple(
+        candidate(library, request, samples=samples)
+        for library in (policy.archived, policy.compiled)
+        if library != chosen.library
+    )
+    comparisons = tuple(
+        _compared(rival, chosen, request) for rival in (*usual, *further) if rival.library != chosen.library
+    )
+    parts = [f"{titled(chosen.library)}.", reason, require_supported_instance(chosen.library, cluster.instance)]
+    return LibraryChoice(library=chosen.library, because=" ".join(filter(None, parts)), comparisons=comparisons)
 
-    def best(library: str) -> SearchResult | None:
-        own = job_for(library, job, cluster, user_settings=user_settings)
-        result = search(model, cluster, own, library=library, min_fit_probability=min_fit_probability)
-        return result if len(result.ranked) else None
 
-    old = ".".join(map(str, version)) if version is not None and version < (2,) else ""
-    if best(_policy().replicated) is not None:
-        return _replicated(model, cluster, job, old=old)
-    need = f"No entire replica of the model fits on one {cluster.instance.gpu_label}, so the model must be divided."
-    if old:
-        require_supported_instance(_policy().archived, cluster.instance)
-        return LibraryChoice(
-            library=_policy().archived,
-            because=(
-                f"{need} SMP v1 runs with PyTorch {old}; SMP v2 and FSDP as planned here need PyTorch 2. SMP v1 is"
-                " archived and receives no further releases."
-            ),
-        )
-    divided = best(_policy().divided) if _takes(_policy().divided, cluster) else None
-    return _divided(cluster, need, divided, best(_policy().plain))
+def family_to_infer(framework: str | None) -> str:
+    """Family of a shape that is inferred before the library is chosen: that of AWS's current library."""
+    name, version = _framework(framework)
+    old = name == "tensorflow" or (version is not None and version < (2,))
+    return get_library(library_policy().archived if old else "smp-v2").inferred_family
 
 
 def _framework(text: str | None) -> tuple[str, tuple[int, ...] | None]:
@@ -141,84 +122,113 @@ def _framework(text: str | None) -> tuple[str, tuple[int, ...] | None]:
     return name, release(match[2]) if match[2] else None
 
 
-def _takes(library: str, cluster: Cluster) -> bool:
-    """Whether a library runs on the cluster's instance according to a list that could be read."""
-    return cluster.instance.custom or cluster.instance in supported_instances(library)
+def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidate, str]:
+    """The candidate that the policy prefers, with the reason."""
+    policy = library_policy()
+    compiled = _compiled(usual[0], request)
+    if compiled is not None:
+        return compiled
+    fitting = [entry for entry in usual if entry.obstacle is None]
+    if fitting:
+        chosen = fitting[0]
+        for entry in fitting[1:] if request.cluster.gpus > 1 else ():
+            if entry.tokens_per_second >= chosen.tokens_per_second * (1 + policy.gain):
+                chosen = entry
+        return chosen, _reason(chosen, usual, request)
+    archived = candidate(policy.archived, request)
+    # Without any plan that fits, the search of the first library that could divide the model reports by how much.
+    dividing = [entry for entry in usual if entry.obstacle == "memory" and get_library(entry.library).divides_model]
+    if archived.obstacle is None or (archived.obstacle == "memory" and not dividing):
+        return archived, _reason(archived, usual, request)
+    if archived.obstacle != "instance" or not request.pytorch:
+        for entry in (*dividing, *(entry for entry in usual if entry.obstacle == "memory")):
+            return entry, _reason(entry, usual, request)
+    raise _no_library(archived, request)
 
 
-def _tensorflow(cluster: Cluster) -> LibraryChoice:
-    require_supported_instance(_policy().tensorflow, cluster.instance)
-    return LibraryChoice(
-        library=_policy().tensorflow,
-        because=(
-            "SMP v1 is the only model-parallel library for TensorFlow: SMP v2 supports PyTorch only. SMP v1 is archived"
-            " and receives no further releases."
-        ),
+def _compiled(replicated: Candidate, request: Request) -> tuple[Candidate, str] | None:
+    """Training Compiler, for an old script and a model that fits on one GPU and that AWS tested with it."""
+    compiled, machine = library_policy().compiled, request.cluster.instance
+    entry = candidate(compiled, request)
+    if replicated.obstacle is not None or request.pytorch is None or entry.obstacle not in {None, "memory"}:
+        return None
+    length = request.model.sequence_length(request.job.sequence_length)
+    row = nearest_tested(request.model, machine, length, default_version(compiled))
+    if row is None or row.factor <= 1:
+        return None
+    reason = (
+        f"An entire replica fits on one {machine.gpu_label}, and AWS tested {row.model} with it:"
+        f" {row.compiled_batch_size} samples per GPU instead of {row.native_batch_size} on {row.instance_type}."
     )
+    return entry, reason
 
 
-def _replicated(model: Model, cluster: Cluster, job: Job, *, old: str) -> LibraryChoice:
-    fits = f"An entire replica of {model.name} fits on one {cluster.instance.gpu_label}: it needs no model parallelism."
-    compiled = _policy().compiled
-    newest = default_version(compiled)
-    row = nearest_tested(model, cluster.instance, model.sequence_length(job.sequence_length), newest)
-    status = facts(compiled)["discontinued"]
-    try:
-        require_supported_instance(compiled, cluster.instance)
-    except InstanceError:
-        row = None
-    if row is not None and old and row.factor > 1:
-        return LibraryChoice(
-            library=compiled,
-            because=(
-                f"{fits} Training Compiler has containers for your PyTorch {old}, and AWS tested {row.model} with it:"
-                f" {row.compiled_batch_size} samples per GPU instead of {row.native_batch_size} on {row.instance_type}."
-                f" {status}"
-            ),
+def _reason(chosen: Candidate, usual: tuple[Candidate, ...], request: Request) -> str:
+    """Why a candidate is preferred to those before it in the policy's order."""
+    machine, policy = request.cluster.instance, library_policy()
+    title, first = get_library(chosen.library).title, usual[0]
+    before = [entry for entry in usual if entry.library != chosen.library]
+    lacking = [entry for entry in before if entry.obstacle in {"setting", "job"}]
+    if len(lacking) == len(before):
+        current = "" if chosen.library == policy.archived else "Of the current libraries, "
+        return f"{current}{'o' if current else 'O'}nly {title} has {_requirements(lacking, request)}."
+    if chosen.library == policy.archived and any(entry.obstacle == "framework" for entry in usual):
+        version = ".".join(map(str, request.pytorch or ()))
+        return f"{title} runs with PyTorch {version}. SMP v2 and FSDP need PyTorch 2."
+    if chosen is first:
+        return f"An entire replica fits on one {machine.gpu_label}, which needs no model parallelism."
+    if first.obstacle is None:
+        gain = chosen.tokens_per_second / first.tokens_per_second - 1
+        return (
+            f"An entire replica fits on one {machine.gpu_label}, but the fastest plan of {title} is {percent(gain)}"
+            f" faster than that of {get_library(first.library).title}."
         )
-    tested = (
-        f" AWS tested Training Compiler with {row.model}, but its newest container has PyTorch {newest}. {status}"
-        if row is not None
-        else ""
-    )
-    return LibraryChoice(library=_policy().replicated, because=f"{fits} Plain DDP replicates it.{tested}")
+    need = f"No entire replica fits on one {machine.gpu_label}, so the model must be divided."
+    if first.obstacle != "memory":
+        need = f"{get_library(first.library).title}: {first.because}."
+    unlisted = next((entry.because for entry in before if entry.obstacle == "instance"), "")
+    if unlisted:
+        need = f"{need} {unlisted}."
+    if chosen.library == policy.archived:
+        return f"{need} No plan of {listed([get_library(entry.library).title for entry in before])} fits."
+    return need
 
 
-def _divided(cluster: Cluster, need: str, smp: SearchResult | None, plain: SearchResult | None) -> LibraryChoice:
-    """SMP v2 if it is faster than plain FSDP or alone fits; v1 if only v1 runs on the instance."""
-    policy, name = _policy(), cluster.instance.name
-    listed, archived_runs = _takes(policy.divided, cluster), _takes(policy.archived, cluster)
-    why_not_v1 = (
-        " SMP v1 is archived." if archived_runs else f" SMP v1 does not run on {name} (CUDA 11), and is archived."
-    )
-    if smp is not None and plain is not None:
-        gain = float(smp.scores.tokens_per_second[0] / plain.scores.tokens_per_second[0]) - 1
-        speed = (
-            f"Its plan is {percent(gain)} faster than plain FSDP's."
-            if gain >= _RESOLVED
-            else "Plain FSDP is as fast within the resolution of the cost model, and needs no container of its own."
-        )
-        return LibraryChoice(
-            library=policy.divided,
-            because=(
-                f"{need} SMP v2, AWS's current library, divides it with FSDP and adds a shard degree, offloading and"
-                f" other degrees. {speed}{why_not_v1}"
-            ),
-        )
-    if smp is not None:
-        return LibraryChoice(
-            library=policy.divided,
-            because=f"{need} Of SMP v2 and plain FSDP, only SMP v2 has a plan that fits.{why_not_v1}",
-        )
-    unlisted = "" if listed else f" {name} is in no list of AWS for SMP v2."
-    if plain is not None:
-        return LibraryChoice(library=policy.plain, because=f"{need} Plain FSDP divides it.{unlisted}{why_not_v1}")
-    if archived_runs:
-        return LibraryChoice(
-            library=policy.archived,
-            because=(
-                f"{need} Neither plain FSDP nor SMP v2 has a plan that fits on {name}.{unlisted} SMP v1 is archived,"
-                " but it divides layers and stages."
-            ),
-        )
-    return LibraryChoice(library=policy.divided if listed else policy.plain, because=f"{need}{unlisted}{why_not_v1}")
+def _requirements(lacking: list[Candidate], request: Request) -> str:
+    """The fixed settings and kinds of training that some libraries lack."""
+    fields = plan_fields(lacking[0].library).intersection(*(plan_fields(entry.library) for entry in lacking))
+    missing = [repr(name) for name in request.pins if name not in fields]
+    jobs = dict.fromkeys(entry.because.removeprefix("documents no ") for entry in lacking if entry.obstacle == "job")
+    return listed([*missing, *jobs])
+
+
+def _compared(rival: Candidate, chosen: Candidate, request: Request) -> str:
+    """One sentence on a library that was not chosen."""
+    name = titled(rival.library)
+    if rival.obstacle is not None:
+        return f"{name}: {rival.because}."
+    if not chosen.tokens_per_second:
+        return f"{name} has a plan that fits."
+    gain = rival.tokens_per_second / chosen.tokens_per_second - 1
+    speed = "as fast within 3 %" if abs(gain) < _RESOLVED else f"{percent(gain)} {'faster' if gain > 0 else 'slower'}"
+    notes = [f"in {rival.precision}"] if rival.precision != chosen.precision else []
+    if rival.library not in library_policy().order and request.job.global_batch_size is None:
+        notes.append("with the same batch")
+    return f"{name}: {' '.join([speed, *notes])}."
+
+
+def _no_library(archived: Candidate, request: Request) -> PlanError | InstanceError:
+    """The error if no library can train the request, with the way out."""
+    records = [record for record in libraries() if record.framework == "pytorch"]
+    owners = {name: [record for record in records if name in plan_fields(record.name)] for name in request.pins}
+    having = [record for record in records if set(request.pins) <= plan_fields(record.name)]
+    if not having:
+        settings = [f"{name} ({' or '.join(record.title for record in of_name)})" for name, of_name in owners.items()]
+        return PlanError(f"No library has all of {listed(settings)}: leave one of them out.")
+    for record in having:
+        try:
+            require_supported_instance(record.name, request.cluster.instance)
+        except InstanceError as error:
+            own = [name for name, of_name in owners.items() if len(of_name) == 1]
+            return InstanceError(f"Only {record.title} has {listed(own)}: {error}" if own else str(error))
+    return PlanError(f"{get_library(archived.library).title}: {archived.because}.")

@@ -68,7 +68,9 @@ def _header(advice: Advice) -> Iterator[str]:
     if advice.defaults:
         yield f"Defaults: {'; '.join(advice.defaults)}."
     if advice.library_because:
-        yield f"Library: {schema(advice.plan.library).name}. {advice.library_because}"
+        yield f"Library: {advice.library_because}"
+    for sentence in advice.library_comparisons:
+        yield f"  {sentence}"
     yield advice.because
 
 

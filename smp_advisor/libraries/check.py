@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import groups
+from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library, libraries
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["check_against", "mismatches", "unsupported_settings"]
+__all__ = ["check_against", "mismatches", "undocumented_settings", "unsupported_settings"]
 
 
 def check_against(plan: Plan, cluster: Cluster, model: Model | None = None, job: Job | None = None) -> None:
@@ -72,6 +73,16 @@ def _divided(plan: Plan, model: Model) -> Iterator[str]:
             f"{plan.PIPELINE_FIELD} ({plan.pipeline_parallel_degree}) cannot exceed the model's {model.layer_count}"
             f" blocks: set it to {model.layer_count} or less."
         )
+
+
+def undocumented_settings(library: str, job: Job) -> tuple[str, ...]:
+    """Adapters, fp8 products and training settings of a job that a library does not document, as phrases."""
+    own = get_library(library)
+    return (
+        *(("adapters",) if job.adapter is not None and not own.adapters else ()),
+        *(("fp8 products",) if job.fp8 and "fp8" not in plan_fields(library) else ()),
+        *(f"{name}={value!r}" for name, value in job.training_settings().items() if name not in own.training_settings),
+    )
 
 
 def unsupported_settings(library: str, job: Job) -> Iterator[str]:

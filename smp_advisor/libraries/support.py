@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import InstanceError
+from smp_advisor.libraries.registry import get_library, libraries
 from smp_advisor.libraries.version import facts
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ __all__ = [
     "require_supported_instance",
     "suggested_instances",
     "supported_instances",
+    "unconfirmed",
+    "unlisted_because",
 ]
 
 
@@ -74,34 +77,63 @@ def require_supported_instance(library: str, instance: Instance | str) -> str:
     """
     machine = known_instance(instance) if isinstance(instance, str) else instance
     data = facts(library)
-    rules = data["instances"]
     if machine.custom:
-        if rules.get("any"):
+        if data["instances"].get("any"):
             return ""
         return f"{machine.name} is custom hardware: AWS lists {data['name']} for SageMaker's own instances only."
-    if machine in supported_instances(library):
+    reason = unlisted_because(library, machine)
+    if not reason:
         return ""
+    if unconfirmed(library, machine):
+        return f"{reason}: check that a job starts before relying on it."
     near = nearest_supported(library, machine)
-    usable = f"the nearest instance it can use is {near.name} ({near.gpus} x {near.gpu_label})"
-    words = machine.gpu.split()
-    if any(gpu in words for gpu in rules.get("unconfirmed_gpus", ())):
-        return (
-            f"{machine.name} is not in a confirmed AWS list for {data['name']}: check that a job starts before"
-            " relying on it."
-        )
-    if any(gpu in words for gpu in rules.get("newer_than_cuda_11", ())):
-        raise InstanceError(f"{data['name']} runs on CUDA 11 only and cannot use {machine.name}; {usable}.")
+    *earlier, last = [f"{name!r}" for name in _libraries_on(machine, get_library(library).framework)] or [""]
+    choices = f"{', '.join(earlier)} or {last}" if earlier else last
+    way_out = f"; on {machine.name}, use library={choices}" if last else ""
+    raise InstanceError(
+        f"{reason}; the nearest instance it can use is {near.name} ({near.gpus} x {near.gpu_label}){way_out}."
+    )
+
+
+def unlisted_because(library: str, machine: Instance) -> str:
+    """Why an instance is on no list for a library, as a clause without a period; empty if it is on one.
+
+    Examples
+    --------
+    >>> unlisted_because("smp-v1", known_instance("ml.p5.48xlarge"))
+    'SMP v1 runs on CUDA 11 only and cannot use ml.p5.48xlarge'
+    """
+    data = facts(library)
+    rules, name = data["instances"], data["name"]
+    if machine.custom or machine in supported_instances(library):
+        return ""
+    if unconfirmed(library, machine):
+        return f"{machine.name} is not in a confirmed AWS list for {name}"
+    if any(gpu in machine.gpu.split() for gpu in rules.get("newer_than_cuda_11", ())):
+        return f"{name} runs on CUDA 11 only and cannot use {machine.name}"
     if "families" in rules:
-        raise InstanceError(
-            f"The SageMaker SDK takes {data['name']} on the families {', '.join(rules['families'])} only, not on"
-            f" {machine.name}; {usable}."
-        )
+        families = ", ".join(rules["families"])
+        return f"The SageMaker SDK takes {name} on the families {families} only, not on {machine.name}"
     if machine.gpus == 1:
-        raise InstanceError(
-            f"{machine.name} has a single GPU and is not on AWS's list for {data['name']}, which divides a model over"
-            f" the GPUs of a node; {usable}."
+        return (
+            f"{machine.name} has a single GPU and is not on AWS's list for {name}, which divides a model over the GPUs"
+            " of a node"
         )
-    raise InstanceError(f"{machine.name} is not on AWS's list for {data['name']}; {usable}.")
+    return f"{machine.name} is not on AWS's list for {name}"
+
+
+def unconfirmed(library: str, machine: Instance) -> bool:
+    """Whether a library's image supports an instance that no list of AWS names."""
+    return any(gpu in machine.gpu.split() for gpu in facts(library)["instances"].get("unconfirmed_gpus", ()))
+
+
+def _libraries_on(machine: Instance, framework: str) -> tuple[str, ...]:
+    """Libraries of a framework with the instance on a list, or without a list."""
+    return tuple(
+        record.name
+        for record in libraries()
+        if record.framework == framework and not record.compiles and machine in supported_instances(record.name)
+    )
 
 
 def nearest_supported(library: str, machine: Instance) -> Instance:

@@ -13,7 +13,7 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.registry import DEFAULT_LIBRARY, LIBRARIES
+from smp_advisor.libraries.registry import LIBRARIES
 from smp_advisor.notebook.arguments import amount, model_named, parsed, read, training_options, whole_number, with_help
 from smp_advisor.notebook.cells import KINDS
 from smp_advisor.notebook.fine_tuning import fine_tuning, fine_tuning_options
@@ -51,9 +51,11 @@ class AdvisorMagics(Magics):
     @argument(
         "--library",
         choices=("auto", *LIBRARIES),
-        help=f"Training library; default {DEFAULT_LIBRARY}. With auto, the advisor chooses and shows the reason.",
+        help="Training library; default auto: the advisor chooses one, and shows the reason.",
     )
-    @argument("--framework", help="With --library auto, the framework of the script: pytorch-1.13, tensorflow.")
+    @argument(
+        "--framework", help="If the advisor chooses the library, the framework of the script: pytorch-1.13, tensorflow."
+    )
     @argument("--sequence-length", "-s", help="Tokens per sample; default 2048.")
     @argument("--vocab", help="Vocabulary size, for a model as a parameter count.")
     @argument("--precision", choices=("fp16", "bf16", "fp32"), help="Training precision; default: that of the library.")

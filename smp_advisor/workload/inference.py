@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from smp_advisor.workload.family import Inference
     from smp_advisor.workload.model import Model
 
-__all__ = ["PartialShape", "activation_band", "infer_shape", "interpolated_hidden"]
+__all__ = ["PartialShape", "activation_band", "can_be_inferred", "infer_shape", "interpolated_hidden"]
 
 _MAXIMUM_LAYERS = 10_000
+
+_SMALLER = 0.95
+"""Least size of an inferred model, as a share of the smallest published one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +76,15 @@ def activation_band(count: int, family: str) -> float:
     """Relative error of activation memory for nine of ten inferred shapes; see the module's figures."""
     inference = _inference(family)
     return inference.activation_error if count >= 1e9 else inference.activation_error_below_1b
+
+
+def can_be_inferred(count: int, family: str) -> bool:
+    """Whether a family has published models about as small as `count` parameters.
+
+    Vocabularies of Llama have 128,256 words: a model of 125 million parameters would have no room for layers.
+    """
+    series = _inference(family).series
+    return count >= _SMALLER * min(shape.parameters for shape in published_shapes() if shape.series in series)
 
 
 def _inference(family: str) -> Inference:

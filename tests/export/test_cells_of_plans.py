@@ -114,7 +114,9 @@ def test_a_small_model_has_a_readable_size():
 
 
 def test_advice_writes_every_cell_with_its_own_script_and_data():
-    advice = advise(LLAMA, "ml.p4d.24xlarge", instance_count=2, sequence_length=512, data="s3://mine/train")
+    advice = advise(
+        LLAMA, "ml.p4d.24xlarge", instance_count=2, library="smp-v1", sequence_length=512, data="s3://mine/train"
+    )
     assert '"train": "s3://mine/train"' in advice.cell("v2")
     assert 'data_source="s3://mine/train"' in advice.cell("v3")
     assert 'data_source="s3://other"' in advice.cell("v3", data="s3://other")
@@ -122,7 +124,7 @@ def test_advice_writes_every_cell_with_its_own_script_and_data():
     assert "INSTANCES, SECONDS = 2, 60" in advice.monitoring_cell()
     assert 'QUOTA = "ml.p4d.24xlarge for training job usage"' in advice.quota_cell()
     assert advice.local_cell().startswith("%%smp_local ")
-    own = advise(LLAMA, "ml.p4d.24xlarge", instance_count=2, sequence_length=512, script="mine.py")
+    own = advise(LLAMA, "ml.p4d.24xlarge", instance_count=2, library="smp-v1", sequence_length=512, script="mine.py")
     assert own.script_cell() == ""
     assert 'runpy.run_path("mine.py"' in own.local_cell()
 

@@ -18,7 +18,7 @@ TRACED = replace(VIT, name="traced", origin="measured", fixed_sequence_length=1)
 
 @pytest.fixture(scope="module", params=[VIT, TRACED], ids=["vit", "traced"])
 def advice(request):
-    return smpa.advise(request.param, "ml.p4d.24xlarge", instance_count=2)
+    return smpa.advise(request.param, "ml.p4d.24xlarge", instance_count=2, library="smp-v1")
 
 
 def test_no_text_counts_tokens(advice):

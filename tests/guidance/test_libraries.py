@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
@@ -11,6 +12,7 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError
 from smp_advisor.guidance import explain, nearest_reference, pitfalls, reference_rows
+from smp_advisor.guidance.library_candidates import titled
 from smp_advisor.guidance.library_choice import choose_library
 from smp_advisor.guidance.pitfalls import _rows
 from smp_advisor.guidance.practices import order, practice
@@ -238,8 +240,8 @@ def test_training_compiler_is_said_to_be_discontinued_and_to_exclude_smdistribut
     ("model", "cluster", "framework", "library", "words"),
     [
         (GPT2, Cluster("ml.p4d.24xlarge"), None, "ddp", "needs no model parallelism"),
-        (LLAMA_70B, Cluster("ml.p5.48xlarge", 8), None, "smp-v2", "SMP v1 does not run on ml.p5.48xlarge"),
-        (LLAMA_70B, P4D_32, "pytorch 2.5.1", "smp-v2", "SMP v1 is archived"),
+        (LLAMA_70B, Cluster("ml.p5.48xlarge", 8), None, "smp-v2", "cannot use ml.p5.48xlarge"),
+        (LLAMA_70B, P4D_32, "pytorch 2.5.1", "smp-v2", "SMP v1 (archived since December 2023)"),
         (GPT2, Cluster("ml.g5.48xlarge"), "pytorch 1.13", "training-compiler", "no new releases"),
         (GPT2, Cluster("ml.p4d.24xlarge"), "tensorflow 2.6", "smp-v1-tensorflow", "only model-parallel library"),
     ],
@@ -248,8 +250,35 @@ def test_auto_chooses_and_says_why(model, cluster, framework, library, words):
     job = Job(sequence_length=512)
     chosen = choose_library(model, cluster, job, framework=framework)
     assert chosen.library == library
-    assert words in chosen.because
-    assert chosen.because.endswith(".")
+    assert words in " ".join((chosen.because, *chosen.comparisons))
+    assert chosen.because.startswith(f"{titled(library)}. ")
+    for sentence in (chosen.because, *chosen.comparisons):
+        assert sentence.endswith(".")
+
+
+def test_every_other_library_for_pytorch_is_compared():
+    chosen = choose_library(LLAMA_70B, P4D_32, Job(sequence_length=4096))
+    others = {sentence.split(":")[0] for sentence in chosen.comparisons}
+    assert others == {titled(name) for name in ("ddp", "fsdp", "smp-v1", "training-compiler")}
+    slower = next(sentence for sentence in chosen.comparisons if sentence.startswith("SMP v1"))
+    assert re.search(r"(as fast within 3 %|% slower|% faster) in fp16 with the same batch\.", slower)
+
+
+@pytest.mark.parametrize("setting", [{"pipeline_parallel_degree": 2}, {"microbatches": 4}])
+def test_a_setting_of_version_1_selects_it(setting):
+    advice = advise("13B", "ml.p4d.24xlarge", instance_count=4, sequence_length=512, **setting)
+    assert advice.plan.library == "smp-v1"
+    assert f"Only SMP v1 has '{next(iter(setting))}'" in advice.library_because
+
+
+def test_a_plan_of_an_unlisted_instance_is_preferred_to_none():
+    advice = advise("7B", "ml.g5.48xlarge", sequence_length=1024)
+    assert advice.plan.library == "smp-v2"
+    assert "check that a job starts" in advice.library_because
+
+
+def test_one_gpu_divides_nothing():
+    assert advise("350M", "ml.g5.xlarge", sequence_length=512).plan.library == "ddp"
 
 
 def test_an_old_framework_keeps_version_1():
@@ -265,11 +294,11 @@ def test_an_unlisted_instance_takes_plain_fsdp():
     model = Model.from_parameters("7B")
     chosen = choose_library(model, Cluster("ml.g5.48xlarge"), Job(sequence_length=1024))
     assert chosen.library == "fsdp"
-    assert "in no list of AWS for SMP v2" in chosen.because
+    assert "not in a confirmed AWS list for SMP v2" in chosen.because
 
 
 def test_advise_with_auto_carries_the_reason_and_the_librarys_defaults():
-    advice = advise("1.3B", "ml.p4d.24xlarge", library="auto", sequence_length=512)
+    advice = advise("350M", "ml.p4d.24xlarge", sequence_length=512)
     assert advice.plan.library == "ddp"
     assert advice.job.precision == "bf16"
     assert advice.job.attention == "fused"

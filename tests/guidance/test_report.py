@@ -11,7 +11,14 @@ import smp_advisor as smpa
 
 @pytest.fixture(scope="module")
 def advice() -> smpa.Advice:
-    return smpa.advise("20B", "ml.p4d.24xlarge", instance_count=16, sequence_length=1024, global_batch_size=512)
+    return smpa.advise(
+        "20B",
+        "ml.p4d.24xlarge",
+        instance_count=16,
+        library="smp-v1",
+        sequence_length=1024,
+        global_batch_size=512,
+    )
 
 
 def test_every_part_of_the_advice_is_printed(advice: smpa.Advice) -> None:

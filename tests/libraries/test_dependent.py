@@ -99,7 +99,7 @@ def test_a_batch_that_the_job_fixes_and_the_replicas_do_not_divide_is_an_obstacl
 
 @cache
 def ten_billion():
-    return advise("10B", NODES, sequence_length=1020, tensor_parallel_degree=8)
+    return advise("10B", NODES, library="smp-v1", sequence_length=1020, tensor_parallel_degree=8)
 
 
 def test_a_sequence_that_the_degree_does_not_divide_is_planned_without_a_prescaled_batch():
@@ -115,7 +115,7 @@ def test_the_search_keeps_degrees_that_do_not_divide_the_sequence():
 
 
 def test_the_slider_follows_the_same_rule():
-    advice = advise("1.3B", NODES, sequence_length=1020)
+    advice = advise("1.3B", NODES, library="smp-v1", sequence_length=1020)
     bench = control_state.move(control_state.recommended(advice), "tensor_parallel_degree", 8)
     assert not bench.problem
     assert (bench.plan.tensor_parallel_degree, bench.plan.prescaled_batch) == (8, False)

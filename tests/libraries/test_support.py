@@ -24,7 +24,9 @@ def test_any_other_is_refused_with_one_that_can_be_ordered(machine):
         require_supported_instance("smp-v1", machine)
     assert machine.name in str(refusal.value)
     suggested = nearest_supported("smp-v1", machine)
-    assert f"{suggested.name} ({suggested.gpus} x {suggested.gpu_label})." in str(refusal.value)
+    assert f"{suggested.name} ({suggested.gpus} x {suggested.gpu_label}); on" in str(refusal.value)
+    assert f"on {machine.name}, use library=" in str(refusal.value)
+    assert str(refusal.value).endswith("'fsdp'.")
     assert "V100" not in suggested.gpu
 
 
@@ -33,7 +35,7 @@ def test_the_sentence_for_gpus_newer_than_cuda_11():
         require_supported_instance("smp-v1", "ml.p5.48xlarge")
     assert str(refusal.value) == (
         "SMP v1 runs on CUDA 11 only and cannot use ml.p5.48xlarge; the nearest instance it can use is ml.p4de.24xlarge"
-        " (8 x A100 80 GB)."
+        " (8 x A100 80 GB); on ml.p5.48xlarge, use library='smp-v2', 'ddp' or 'fsdp'."
     )
 
 

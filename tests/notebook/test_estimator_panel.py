@@ -21,7 +21,7 @@ BROKEN = cells.V1.replace('"fp16": True', '"fp16": 1')
 @pytest.fixture(scope="module")
 def small():
     model = Model.from_shape(layers=24, hidden=2048, heads=16, vocab=50_257)
-    return advise(model, "ml.p4d.24xlarge", instance_count=2, sequence_length=1024)
+    return advise(model, "ml.p4d.24xlarge", instance_count=2, library="smp-v1", sequence_length=1024)
 
 
 @pytest.fixture

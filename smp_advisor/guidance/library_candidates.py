@@ -1,0 +1,185 @@
+"""Each library as a candidate for a run: the obstacle that excludes it, or its fastest plan."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.check import undocumented_settings
+from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.support import unconfirmed, unlisted_because
+from smp_advisor.libraries.version import default_version
+from smp_advisor.search import search
+from smp_advisor.workload.stack import AUTO
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["Candidate", "LibraryPolicy", "Request", "candidate", "job_for", "library_policy", "titled"]
+
+Obstacle = Literal["setting", "job", "framework", "instance", "memory"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LibraryPolicy:
+    """Library for each case, with the reasons in ``library_choice.toml``."""
+
+    tensorflow: str
+    order: tuple[str, ...]
+    gain: float
+    """Gain in throughput for which a later library of `order` replaces an earlier one."""
+    archived: str
+    compiled: str
+    before_pytorch_2: tuple[str, ...]
+    any_pytorch: tuple[str, ...]
+    status: Mapping[str, str]
+    """Status of each library, in a few words."""
+
+
+@cache
+def library_policy() -> LibraryPolicy:
+    """The policy of the package's data file."""
+    values: dict[str, Any] = tomllib.loads(
+        (files("smp_advisor.guidance") / "data" / "library_choice.toml").read_text("utf-8")
+    )
+    for name in ("order", "before_pytorch_2", "any_pytorch"):
+        values[name] = tuple(values[name])
+    return LibraryPolicy(**values)
+
+
+def titled(library: str) -> str:
+    """Title of a library with its status: ``SMP v1 (archived since December 2023)``."""
+    status = library_policy().status.get(library)
+    return get_library(library).title + (f" ({status})" if status else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The part of a request that decides which libraries can train it."""
+
+    model: Model
+    cluster: Cluster
+    job: Job
+    pins: Mapping[str, Any]
+    """Fixed fields of the plan."""
+    user_settings: frozenset[str]
+    """Names of the job's settings that the user set."""
+    pytorch: tuple[int, ...] | None
+    """Version of the script's PyTorch; None where it is free."""
+    min_fit_probability: float
+    unlisted: bool = False
+    """Whether instances count that a library's image supports and no list of AWS names."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """One library: its fastest plan, or the obstacle that excludes it."""
+
+    library: str
+    obstacle: Obstacle | None = None
+    because: str = ""
+    """The obstacle, as a phrase that follows the library's title and a colon."""
+    tokens_per_second: float = 0.0
+    samples: int = 0
+    """Global batch of the fastest plan."""
+    precision: str = ""
+
+
+def job_for(library: str, job: Job, cluster: Cluster, *, user_settings: frozenset[str]) -> Job:
+    """The job with a library's own defaults for settings that the user did not set.
+
+    Parameters
+    ----------
+    user_settings
+        Names of the job's settings that the user set.
+    """
+    record = get_library(library)
+    precision = record.default_precision
+    if precision == "bf16" and not cluster.instance.bf16:
+        precision = "fp16"
+    return replace(
+        job,
+        precision=job.precision if "precision" in user_settings else precision,
+        attention=job.attention if "attention" in user_settings or job.stack != AUTO else record.default_attention,
+    )
+
+
+def candidate(library: str, request: Request, *, samples: int | None = None) -> Candidate:
+    """A library's fastest plan for a request, or the obstacle that excludes it.
+
+    Parameters
+    ----------
+    samples
+        Global batch to compare at, where the request leaves it free. SMP v1 has hundreds of thousands of plans with a
+        free batch.
+    """
+    excluded = _obstacle(library, request)
+    if excluded is not None:
+        return Candidate(library=library, obstacle=excluded[0], because=excluded[1])
+    job = job_for(library, request.job, request.cluster, user_settings=request.user_settings)
+    if request.pytorch is not None and request.pytorch < (2,) and "attention" not in request.user_settings:
+        job = replace(job, attention="eager")  # PyTorch has fused attention from version 2 on
+    if samples is not None and job.global_batch_size is None:
+        job = replace(job, global_batch_size=samples)
+    try:
+        result = search(
+            request.model,
+            request.cluster,
+            job,
+            library=library,
+            min_fit_probability=request.min_fit_probability,
+            pins=request.pins,
+        )
+    except AdvisorError as error:
+        return Candidate(library=library, obstacle="setting", because=str(error).removesuffix("."))
+    if not len(result.ranked):
+        return Candidate(library=library, obstacle="memory", because=_too_large(library, request))
+    tokens = request.model.sequence_length(job.sequence_length)
+    return Candidate(
+        library=library,
+        tokens_per_second=float(result.scores.tokens_per_second[0]),
+        samples=round(float(result.scores.tokens_per_step[0]) / tokens),
+        precision=job.precision,
+    )
+
+
+def _too_large(library: str, request: Request) -> str:
+    record = get_library(library)
+    if record.divides_model:
+        return "no plan fits"
+    return f"an entire replica does not fit on one {request.cluster.instance.gpu_label}"
+
+
+def _obstacle(library: str, request: Request) -> tuple[Obstacle, str] | None:
+    """Why a library can't train a request, before any plan is estimated."""
+    lacks = sorted(set(request.pins) - plan_fields(library))
+    if lacks:
+        return "setting", f"no setting {' or '.join(map(repr, lacks))}"
+    missing = undocumented_settings(library, request.job)
+    if missing:
+        return "job", f"documents no {missing[0]}"
+    policy, version = library_policy(), request.pytorch
+    if (
+        version is not None
+        and library not in policy.any_pytorch
+        and (version < (2,)) != (library in policy.before_pytorch_2)
+    ):
+        needs = "PyTorch 2" if version < (2,) else "a PyTorch older than 2"
+        return "framework", f"needs {needs}, and the script has {'.'.join(map(str, version))}"
+    if library == policy.compiled and version is None:
+        return "framework", f"its newest container has PyTorch {default_version(library)}"
+    unlisted = (
+        ""
+        if request.unlisted and unconfirmed(library, request.cluster.instance)
+        else unlisted_because(library, request.cluster.instance)
+    )
+    return ("instance", unlisted) if unlisted else None
