@@ -38,6 +38,8 @@ from smp_advisor.search import search
 from smp_advisor.search.alternatives import representatives
 from smp_advisor.search.decision import decide
 from smp_advisor.search.fleet import search_cheapest
+from smp_advisor.workload.counts import is_count
+from smp_advisor.workload.from_config import is_path
 from smp_advisor.workload.inference import can_be_inferred
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
@@ -66,8 +68,9 @@ def read_model(
     Parameters
     ----------
     model
-        A `Model`; a parameter count (``10e9``, ``"10B"``); a transformers config (object, dict, path of a
-        ``config.json``); a `Profile`; a ``torch.nn.Module``, which is traced in a child process.
+        A `Model`; a parameter count (``10e9``, ``"10B"``); the name of a published model (``"llama-3-70b"``); a
+        transformers config (object, dict, path of a ``config.json``); a `Profile`; a ``torch.nn.Module``, which is
+        traced in a child process.
     sequence_length
         Positions that an inferred shape needs at least.
     shape
@@ -87,15 +90,16 @@ def read_model(
         return Model.from_profile(model)
     if is_module:
         return _of_module(model, job or Job(sequence_length=sequence_length), library)
-    is_path = isinstance(model, str) and (model.endswith(".json") or "/" in model or "\\" in model)
     if not isinstance(model, int | str) and isinstance(model, Real):
         model = float(model)  # NumPy's numbers
-    if isinstance(model, int | float) or (isinstance(model, str) and not is_path):
+    if isinstance(model, int | float) or (isinstance(model, str) and is_count(model)):
         return Model.from_parameters(model, sequence_length=sequence_length, **shape)
     if shape:
         raise AdvisorError(
             f"{listed(shape)} can only be given with a parameter count; this model's configuration already has them."
         )
+    if isinstance(model, str) and not is_path(model):
+        return Model.from_name(model)
     return Model.from_config(model)
 
 
@@ -134,8 +138,9 @@ def advise(
     Parameters
     ----------
     model
-        A parameter count (``10e9``, ``"10B"``), a `Model`, a transformers config (object, dict, path of a
-        ``config.json``), a ``torch.nn.Module`` (traced first) or a `Profile`.
+        A parameter count (``10e9``, ``"10B"``), the name of a published model (``"llama-3-70b"``), a `Model`, a
+        transformers config (object, dict, path of a ``config.json``), a ``torch.nn.Module`` (traced first) or a
+        `Profile`.
     cluster
         A `Cluster`, or an instance name with `instance_count`.
     job

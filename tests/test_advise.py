@@ -48,7 +48,7 @@ def test_advice_is_small_and_survives_pickle_and_copy(advice: smpa.Advice) -> No
 
 def test_defaults_are_named_until_they_are_given(advice: smpa.Advice) -> None:
     named = " ".join(advice.defaults)
-    for phrase in ("fp16", "Adam", "eager attention", "vocabulary 50,257", "4,194,304 tokens"):
+    for phrase in ("fp16", "Adam", "eager attention", "vocabulary 50,304", "4,194,304 tokens"):
         assert phrase in named
     assert "sequence length" not in named
     given = smpa.advise(
@@ -107,9 +107,12 @@ def test_a_model_keeps_within_its_positions() -> None:
 @pytest.mark.slow
 def test_a_small_model_is_not_sharded_for_nothing() -> None:
     for count, nodes in (("350M", 1), ("350M", 8), ("760M", 2)):
-        plan = smpa.advise(count, P4D, instance_count=nodes, library="smp-v1", sequence_length=1024).plan
-        assert plan.sharded_data_parallel_degree == 1, (count, nodes)
-        assert plan.tensor_parallel_degree == plan.pipeline_parallel_degree == 1
+        settings = {"instance_count": nodes, "library": "smp-v1", "sequence_length": 1024}
+        advice = smpa.advise(count, P4D, **settings)
+        assert advice.plan.sharded_data_parallel_degree == advice.plan.pipeline_parallel_degree == 1, (count, nodes)
+        if advice.plan.tensor_parallel_degree > 1:  # the library's own layers are faster than those of transformers
+            plain = smpa.advise(count, P4D, **settings, tensor_parallel_degree=1)
+            assert advice.estimate.samples_per_second > 1.05 * plain.estimate.samples_per_second
 
 
 def test_optimize_memory_can_be_held() -> None:

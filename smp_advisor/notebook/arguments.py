@@ -15,6 +15,7 @@ from IPython.core.magic_arguments import argument
 from IPython.utils.process import arg_split  # type: ignore[attr-defined]  # re-exported for each platform
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.workload.names import is_model_name
 from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def whole_number(text: str) -> int:
 
 
 def model_named(text: str, namespace: Mapping[str, Any]) -> Any:
-    """The notebook's variable of that name, else the text: a parameter count such as ``10B``, or the path of a config.
+    """The notebook's variable of that name, else the text: a parameter count, a model's name, or the path of a config.
 
     Raises
     ------
@@ -72,10 +73,10 @@ def model_named(text: str, namespace: Mapping[str, Any]) -> Any:
     word = text.strip("'\"")
     if word in namespace:
         return namespace[word]
-    if word.isidentifier():
+    if word.isidentifier() and not is_model_name(word):
         raise AdvisorError(
-            f"The notebook has no variable {word!r}: give a parameter count such as 10B, the path of a config.json, or "
-            "the name of a variable that holds a model or its config."
+            f"The notebook has no variable {word!r}: give a parameter count such as 10B, the name of a model such as "
+            "llama-3-70b, the path of a config.json, or the name of a variable that holds a model or its config."
         )
     return word
 

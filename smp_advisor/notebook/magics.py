@@ -44,7 +44,9 @@ class AdvisorMagics(Magics):
     @with_help
     @magic_arguments()
     @argument(
-        "model", help="A parameter count (10B), the path of a config.json, or a variable with a model or a config."
+        "model",
+        help="A parameter count (10B), the name of a model (llama-3-70b), the path of a config.json, or a variable with"
+        " a model or a config.",
     )
     @argument("--instance", "-i", required=True, help="SageMaker instance type, for example ml.p4d.24xlarge.")
     @argument("--count", "-n", default="1", help="Number of instances; default 1.")

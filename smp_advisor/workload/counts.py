@@ -7,7 +7,7 @@ import re
 
 from smp_advisor.errors import AdvisorError, ModelError
 
-__all__ = ["check_sizes", "format_count", "parse_amount", "parse_count"]
+__all__ = ["check_sizes", "format_count", "is_count", "parse_amount", "parse_count"]
 
 _SCALES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _TEXT = re.compile(r"\s*(\d[\d_,]*(?:\.\d+)?|\.\d+)(e[+]?\d{1,2})?\s*([KMBGT]?)\s*", re.IGNORECASE)
@@ -29,6 +29,17 @@ def parse_count(count: float | str) -> int:
     if not 1 <= value <= _MAXIMUM:
         raise ModelError(f"A parameter count must be between 1 and {format_count(_MAXIMUM)}: {_FORMS}, not {count!r}.")
     return value
+
+
+def is_count(text: str) -> bool:
+    """Whether a text is meant as a count: it starts like a number.
+
+    Examples
+    --------
+    >>> is_count("10Q"), is_count("gpt2")
+    (True, False)
+    """
+    return re.match(r"\s*[+-]?\.?\d", text) is not None or not text.strip()
 
 
 def _from_number(number: object) -> int:

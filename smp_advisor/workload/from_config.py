@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ModelError
 from smp_advisor.files import MODEL, has_too_many_values, read_bytes
 from smp_advisor.workload.build import model_from_values
+from smp_advisor.workload.counts import format_count
+from smp_advisor.workload.names import is_model_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.workload.model import Model
 
-__all__ = ["model_from_config"]
+__all__ = ["is_path", "model_from_config"]
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def model_from_config(config: str | os.PathLike[str] | Mapping[str, Any] | object) -> Model:
@@ -24,8 +30,7 @@ def model_from_config(config: str | os.PathLike[str] | Mapping[str, Any] | objec
     if isinstance(config, str | os.PathLike):
         path = Path(config)
         file = path / "config.json" if path.is_dir() else path
-        values = _read(file)
-        return _model(values, source=str(file), fallback=file.resolve().parent.name)
+        return _model(_read(file), source=str(file))
     if not isinstance(config, dict) and callable(getattr(config, "to_dict", None)):
         values = config.to_dict()  # type: ignore[attr-defined]
         if not isinstance(values, dict):
@@ -34,9 +39,9 @@ def model_from_config(config: str | os.PathLike[str] | Mapping[str, Any] | objec
             )
         # Some releases add dtypes and quantization objects, which JSON cannot represent.
         values = {key: value for key, value in values.items() if _is_json(value)}
-        return _model(values, source=f"the {type(config).__name__}", fallback=None)
+        return _model(values, source=f"the {type(config).__name__}")
     if isinstance(config, dict):
-        return _model(config, source="the configuration", fallback=None)
+        return _model(config, source="the configuration")
     raise ModelError(
         f"A configuration must be a transformers configuration object, a dict or the path of a config.json, "
         f"not {type(config).__name__}."
@@ -50,8 +55,8 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path, bytes that are not UTF-8
         problem = getattr(error, "strerror", None) or error
         raise ModelError(
-            f"{str(file)!r} cannot be read ({problem}): pass the path of a config.json or of its folder; "
-            "models are not looked up by name."
+            f"{str(file)!r} cannot be read ({problem}): pass the path of a config.json or of its folder, or the name "
+            "of a published model such as llama-3-70b."
         ) from None
     if has_too_many_values(text):
         raise ModelError(f"{file} is too large for a model configuration: pass the path of its config.json.")
@@ -64,7 +69,14 @@ def _read(file: Path) -> dict[str, Any]:
     return values
 
 
-def _model(values: Mapping[str, Any], *, source: str, fallback: str | None) -> Model:
+def is_path(text: str) -> bool:
+    """Whether a text is the path of a configuration, and not the name of a model such as ``tiiuae/falcon-7b``."""
+    if text.endswith(".json") or "\\" in text or text.startswith((".", "/", "~")) or text.count("/") > 1:
+        return True
+    return "/" in text and not is_model_name(text) and Path(text).exists()
+
+
+def _model(values: Mapping[str, Any], *, source: str) -> Model:
     if values.get("model_type") is None:
         hint = (
             "it describes a tokenizer; pass the config.json next to it"
@@ -72,10 +84,20 @@ def _model(values: Mapping[str, Any], *, source: str, fallback: str | None) -> M
             else 'add one such as "model_type": "gpt2"'
         )
         raise ModelError(f"In {source}, model_type is missing: {hint}.")
-    origin = values.get("_name_or_path")
-    # The last part of a path or of a hub name is the display name.
-    name = origin.rstrip("/\\").replace("\\", "/").split("/")[-1] if isinstance(origin, str) else ""
-    return model_from_values(values, source=source, name=name or fallback)
+    model = model_from_values(values, source=source)
+    return replace(model, name=_hub_name(values.get("_name_or_path")) or _title(model))
+
+
+def _hub_name(origin: object) -> str:
+    """Name of a model on a hub: ``Llama-3.1-8B`` of ``meta-llama/Llama-3.1-8B``. Empty for a folder."""
+    if not isinstance(origin, str):
+        return ""
+    return origin.rsplit("/", 1)[-1] if _HUB_NAME.fullmatch(origin) or is_model_name(origin) else ""
+
+
+def _title(model: Model) -> str:
+    """Family with the size: ``Llama 8.03 B``."""
+    return f"{model.name} {format_count(model.parameter_count)}"
 
 
 def _is_json(value: object) -> bool:

@@ -18,11 +18,26 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
     from smp_advisor.workload.published import PublishedShape
 
-__all__ = ["model_from_count"]
+__all__ = ["model_from_count", "padded_vocabulary"]
+
+_VOCABULARY_MULTIPLE = 128
+"""Megatron-LM pads vocabularies to a multiple of this, so that products with them use tensor cores and tensor
+parallelism divides them (its option ``--make-vocab-size-divisible-by``)."""
 
 _POSITIONS = 2048
 _MAX_DEVIATION = 0.03
 """A larger deviation of the shape from the count is reported in the note."""
+
+
+def padded_vocabulary(words: int) -> int:
+    """Rows of a token table for a number of words.
+
+    Examples
+    --------
+    >>> padded_vocabulary(50257)
+    50304
+    """
+    return -(-words // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
 
 
 def model_from_count(
@@ -97,7 +112,7 @@ def _as_published(
         layers=published.layers,
         hidden=published.hidden,
         heads=published.heads,
-        vocab=vocab or published.vocab,
+        vocab=vocab or padded_vocabulary(published.vocab),
         family=facts.model_type,
         kv_heads=published.kv_heads if facts.gated else None,
         ffn=published.ffn,

@@ -206,6 +206,24 @@ class Model:
         )
 
     @classmethod
+    def from_name(cls, name: str) -> Model:
+        """Model with the shape of a published model, with or without the owner of its repository.
+
+        Raises
+        ------
+        ModelError
+            The package's tables have no such name. Nothing is downloaded.
+
+        Examples
+        --------
+        >>> Model.from_name("meta-llama/Meta-Llama-3-70B").parameter_count
+        70553706496
+        """
+        from smp_advisor.workload.names import model_from_name
+
+        return model_from_name(name)
+
+    @classmethod
     def from_config(cls, config: str | os.PathLike[str] | Mapping[str, Any] | object) -> Model:
         """Model of a transformers configuration, with exact counts.
 

@@ -87,7 +87,22 @@ def test_reads_a_file_or_its_folder(tmp_path, argument):
     file.write_text(json.dumps({"model_type": "gpt2", "n_layer": 3}))
     model = Model.from_config({"file": str(file), "path": file, "folder": folder}[argument])
     assert model.shape.layers == 3
-    assert model.name == "my-model"
+    assert model.name == "GPT-2 60.6 M"  # never the folder
+
+
+@pytest.mark.parametrize(
+    ("origin", "title"),
+    [
+        ("meta-llama/Llama-3.1-8B", "Llama-3.1-8B"),
+        ("gpt2-xl", "gpt2-xl"),
+        ("./output/checkpoint-500", "GPT-2 124 M"),
+        ("/home/me/run", "GPT-2 124 M"),
+        ("output", "GPT-2 124 M"),
+        (None, "GPT-2 124 M"),
+    ],
+)
+def test_a_configuration_is_titled_by_its_model(origin, title):
+    assert Model.from_config({"model_type": "gpt2", "_name_or_path": origin}).name == title
 
 
 def test_the_name_is_the_last_part_of_where_it_came_from():
@@ -166,7 +181,7 @@ def test_what_is_no_model_configuration_is_refused_in_one_sentence(tmp_path, con
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("gpt2", "models are not looked up by name"),
+        ("gpt2", "the name of a published model"),
         (b"gpt2", "not bytes"),
         ([], "not list"),
         (None, "not NoneType"),

@@ -45,7 +45,7 @@ def test_an_inferred_model_says_so_with_its_error_band():
     assert "inferred from 10 B" in model.note
     assert "±25 %" in model.note
     assert model.summary == (
-        "GPT-2 shape, 48 layers, hidden 4096, 32 heads, vocabulary 50,257; 9.88 B parameters (inferred from 10 B)"
+        "GPT-2 shape, 48 layers, hidden 4096, 32 heads, vocabulary 50,304; 9.88 B parameters (inferred from 10 B)"
     )
 
 
