@@ -92,7 +92,15 @@ class Advice:
         from smp_advisor.export import estimator_cell
 
         chosen = plan or self.plan
-        return estimator_cell(self.model, self.cluster, self.job, chosen, sdk=sdk, **self._options(options))
+        return estimator_cell(
+            self.model,
+            self.cluster,
+            self.job,
+            chosen,
+            sdk=sdk,
+            min_fit_probability=self.min_fit_probability,
+            **self._options(options),
+        )
 
     @completes(JobOptionSettings)
     def local_cell(self, plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
@@ -207,10 +215,19 @@ class Advice:
         from smp_advisor.export import estimator_cell
 
         probe = self.probe(plan)
-        settings: dict[str, Any] = {"job_name": "probe", "max_run_seconds": 3600} | self._options(options)
+        short = {"job_name": "probe", "checkpoints": False, "long_run_without_checkpoints": True}
+        settings: dict[str, Any] = short | self._options(options)
         extra: dict[str, Any] = {"max_steps": probe.steps} | ({} if settings["script"] else {"log_every": 1})
         settings["extra_hyperparameters"] = extra | dict(settings.get("extra_hyperparameters") or {})
-        cell = estimator_cell(probe.model, probe.cluster, probe.job, probe.plan, sdk=sdk, **settings)
+        cell = estimator_cell(
+            probe.model,
+            probe.cluster,
+            probe.job,
+            probe.plan,
+            sdk=sdk,
+            min_fit_probability=self.min_fit_probability,
+            **settings,
+        )
         return f"{probe.comment}\n{cell}"
 
     def probe_script_cell(self, plan: Plan | None = None) -> str:

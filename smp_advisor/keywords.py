@@ -58,9 +58,10 @@ class JobOptionSettings(TypedDict, total=False):
     script: str | None
     source_dir: str | None
     data: Mapping[str, str] | str | None
-    checkpoints: str | None
+    checkpoints: str | bool | None
+    long_run_without_checkpoints: bool
     job_name: str | None
-    max_run_seconds: int
+    max_run_seconds: int | None
     spot: bool
     max_wait_seconds: int | None
     keep_alive_seconds: int | None

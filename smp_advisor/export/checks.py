@@ -14,7 +14,7 @@ from smp_advisor.export.facts import launch_facts
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
 
-__all__ = ["base_job_name", "hyperparameters", "integer", "sagemaker_instance", "seconds", "text"]
+__all__ = ["base_job_name", "boolean", "hyperparameters", "integer", "sagemaker_instance", "seconds", "text"]
 
 _RESERVED = ("sagemaker_", "mp_parameters")
 
@@ -53,6 +53,12 @@ def seconds(name: str, value: object, longest: int, in_words: str) -> None:
     """Raise `ExportError` unless a time is an integer from 1 to `longest` seconds."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= longest:
         raise ExportError(f"{name} must be a whole number of seconds from 1 to {longest} ({in_words}), not {value!r}.")
+
+
+def boolean(name: str, value: object) -> None:
+    """Raise `ExportError` unless a value is True or False."""
+    if not isinstance(value, bool):
+        raise ExportError(f"{name} must be True or False, not {value!r}.")
 
 
 def integer(name: str, value: object, longest: int) -> None:
@@ -102,7 +108,7 @@ def hyperparameters(
     return merged
 
 
-_FREE = frozenset({"max_steps", "checkpoint_every", "learning_rate"})
+_FREE = frozenset({"max_steps", "checkpoint_every", "learning_rate", "warmup_steps"})
 """Settings of the script that the plan does not determine."""
 
 

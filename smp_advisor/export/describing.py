@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["describe", "hardware", "library_name"]
+__all__ = ["describe", "hardware", "in_words", "library_name"]
 
 _FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}
 
@@ -44,3 +44,18 @@ def describe(plan: Plan) -> str:
     }
     used = [word for word, on in words.items() if on] or ["data parallelism"]
     return f"{plan.precision}, {', '.join(used)}"
+
+
+def in_words(seconds: float) -> str:
+    """A duration in its natural unit, with two to three digits.
+
+    Examples
+    --------
+    >>> in_words(42), in_words(5400), in_words(104 * 86400)
+    ('42 s', '90 min', '104 days')
+    """
+    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            value = seconds / size
+            return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}".replace(".0 ", " ")
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"

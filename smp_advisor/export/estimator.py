@@ -62,7 +62,7 @@ def estimator(job: Launch) -> Call:
     arguments |= {
         "base_job_name": job.base_job_name,
         "volume_size": job.volume_gb,
-        "max_run": options.max_run_seconds,
+        "max_run": job.run.max_run_seconds,
     }
     return Call(
         container.estimator, arguments | _capacity(job) | {"disable_profiler": True, "debugger_hook_config": False}
@@ -78,7 +78,7 @@ def _capacity(job: Launch) -> dict[str, Any]:
     options = job.options
     arguments: dict[str, Any] = {}
     if options.spot:
-        arguments |= {"use_spot_instances": True, "max_wait": options.spot_wait_seconds}
+        arguments |= {"use_spot_instances": True, "max_wait": job.wait_seconds}
     if options.keep_alive_seconds is not None:
         arguments["keep_alive_period_in_seconds"] = options.keep_alive_seconds
     if job.checkpoint_s3_uri is not None:

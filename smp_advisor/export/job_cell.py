@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.export import estimator, trainer
+from smp_advisor.export import estimator, header, trainer
 from smp_advisor.export.describing import describe, hardware, library_name
 from smp_advisor.export.launch import Launch, launch
-from smp_advisor.export.literal import Comment, Expression, comment
+from smp_advisor.export.literal import Comment, Expression, comment, comment_lines
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.sdk import REQUIREMENTS, chosen_sdk
 from smp_advisor.export.template import render
@@ -23,8 +23,20 @@ if TYPE_CHECKING:
 __all__ = ["estimator_cell"]
 
 
-def estimator_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, *, sdk: str = "auto", **options: Any) -> str:
+def estimator_cell(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    plan: Plan,
+    *,
+    sdk: str = "auto",
+    min_fit_probability: float = 0.95,
+    **options: Any,
+) -> str:
     """Notebook cell that starts the training job of a plan.
+
+    The cell states duration, price and fit of the run. The duration determines the time limit of the job; a run that
+    takes longer than one job may is a chain of jobs.
 
     Parameters
     ----------
@@ -34,6 +46,9 @@ def estimator_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, *, sdk:
         Version of the SageMaker Python SDK: ``"v2"`` (estimators), ``"v3"`` (``ModelTrainer``), or ``"auto"`` for the
         installed version. With version 3, the cell starts SMP v1 and Training Compiler through hyperparameters that
         AWS documents for version 2 only; a comment in the cell states this.
+    min_fit_probability
+        Required probability that the plan fits in memory. The cell of a plan below it, or of a plan that does not match
+        the model, the cluster or the job, stops with the reason until its reader sets a variable.
     options
         Options of the job, see `JobOptions`.
 
@@ -43,7 +58,7 @@ def estimator_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, *, sdk:
         SageMaker or its SDK would reject or misread the job.
     """
     chosen = chosen_sdk(sdk)
-    content = launch(model, cluster, job, plan, JobOptions.of(options))
+    content = launch(model, cluster, job, plan, JobOptions.of(options), min_fit_probability=min_fit_probability)
     values = _head(model, content)
     write = _version_2 if chosen == "v2" else _version_3
     return write(content, values | {"requirement": Comment(f'"{REQUIREMENTS[chosen]}"')})
@@ -56,6 +71,15 @@ def _head(model: Model, job: Launch) -> dict[str, object]:
         "parameters": Comment(f"{format_count(model.parameter_count)} parameters"),
         "library": Comment(library_name(job.plan)),
         "plan": Comment(describe(job.plan)),
+        "duration": comment_lines(header.duration(job)),
+        "memory": comment_lines(header.memory(job)),
+        "checkpointing": comment_lines(header.checkpointing(job)),
+        "jobs": comment_lines(header.jobs(job)),
+        "learning_rate": comment_lines(header.learning_rate(job)),
+        "objection": " ".join(job.run.objections),
+        "job_count": job.run.jobs,
+        "base_job_name": job.base_job_name,
+        "aws_session": Comment(""),
         "discontinued": Comment(facts(job.plan.library).get("discontinued", "")),
         "script": job.script,
         "requirements": job.requirements,
@@ -66,6 +90,11 @@ def _flags(job: Launch) -> dict[str, bool]:
     return {
         "generated": job.generated,
         "data": bool(job.inputs),
+        "estimated": job.run.estimate is not None,
+        "saves": job.run.saves_checkpoints,
+        "scheduled": job.schedule is not None,
+        "chain": job.run.is_chain,
+        "guarded": bool(job.run.objections),
         "discontinued": "discontinued" in facts(job.plan.library),
         "to_be_written": not job.generated and job.options.script is None,
     }
@@ -96,6 +125,7 @@ def _version_3(job: Launch, values: dict[str, object]) -> str:
     }
     flags = _flags(job) | {
         "launcher_hyperparameters": not job.torchrun,
+        "waits": job.run.is_chain or not job.torchrun,
         "own_directory": own_directory,
         "own_file": not job.generated and not own_directory,
         "path": not (job.torchrun and own_directory),

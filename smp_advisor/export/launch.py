@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.errors import ExportError
 from smp_advisor.export import checks
+from smp_advisor.export.facts import launch_facts
+from smp_advisor.export.literal import Expression
+from smp_advisor.export.run import run_of
+from smp_advisor.export.schedule import schedule_of
 from smp_advisor.export.script import SCRIPT_NAME, builds, require_writable, requirements
 from smp_advisor.export.storage import CHECKPOINT_CHANNEL, FileSystem, Location
-from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.support import require_supported_instance
 from smp_advisor.libraries.version import image
@@ -17,6 +23,8 @@ from smp_advisor.libraries.version import image
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.export.options import JobOptions
+    from smp_advisor.export.run import Run
+    from smp_advisor.export.schedule import Schedule
     from smp_advisor.libraries.library import Library
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.libraries.version import Image
@@ -24,10 +32,6 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 __all__ = ["Launch", "launch"]
-
-_TRIAL_STEPS = 100
-"""Steps of a job without a number of tokens: enough to measure memory and speed."""
-_STEPS_BETWEEN_CHECKPOINTS = 500
 
 _OWN_SCRIPT = "train.py"
 """Placeholder for the user's script, for a model that is defined by code."""
@@ -49,7 +53,12 @@ class Launch:
     hyperparameters: dict[str, Any]
     """Options of the script, without the parameters of the library."""
     inputs: dict[str, Location]
-    checkpoint_s3_uri: str | None
+    run: Run
+    """Steps, duration and number of jobs."""
+    schedule: Schedule | None
+    """Learning rate and warm-up of the generated script."""
+    checkpoint_s3_uri: str | Expression | None
+    """Location of checkpoints in S3: the user's, or an expression of the cell."""
     base_job_name: str
     volume_gb: int
 
@@ -63,8 +72,16 @@ class Launch:
         """Whether torchrun starts the processes."""
         return self.library.launcher == "torchrun"
 
+    @property
+    def wait_seconds(self) -> int:
+        """Total time for waiting and running on spot instances."""
+        longest: int = launch_facts()["limits"]["run_seconds"]
+        return self.options.max_wait_seconds or min(2 * self.run.max_run_seconds, longest)
 
-def launch(model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOptions) -> Launch:
+
+def launch(
+    model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOptions, *, min_fit_probability: float
+) -> Launch:
     """Collect the content of the job cell for a plan.
 
     Raises
@@ -79,14 +96,32 @@ def launch(model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOpt
     generated = options.script is None and builds(model)
     if generated:
         require_writable(model, cluster, job, plan)
+    run = run_of(model, cluster, job, plan, options, min_fit_probability=min_fit_probability)
+    if options.max_wait_seconds is not None and options.max_wait_seconds < run.max_run_seconds:
+        raise ExportError(
+            f"max_wait_seconds includes the running time and must be at least {run.max_run_seconds}, the running time"
+            f" of a job, not {options.max_wait_seconds}."
+        )
+    schedule = None
     own: dict[str, Any] = {}
     if options.plan_hyperparameters:
         length = {"sequence_length": job.sequence_length} if model.reads_tokens else {}
-        own = plan.hyperparameters | length | {"max_steps": _steps(model, cluster, job, plan)}
+        own = plan.hyperparameters | length | {"max_steps": run.steps}
+    if generated and run.estimate is not None:
+        # A script of the user has a learning rate of its own.
+        schedule = schedule_of(model, job, steps=run.steps, global_batch_size=run.estimate.global_batch_size)
+        own |= {"learning_rate": schedule.learning_rate, "warmup_steps": schedule.warmup_steps}
     inputs = options.channels
+    name = checks.base_job_name(options.job_name, model.name)
+    identity = _identity(model, plan, options, own)
+    if run.is_chain:
+        name = f"{name[: launch_facts()['limits']['base_job_name_characters'] - len(identity) - 1]}-{identity}"
     place = options.checkpoint_place
-    if place is not None and options.plan_hyperparameters:
-        own["checkpoint_every"] = _STEPS_BETWEEN_CHECKPOINTS
+    s3_uri: str | Expression | None = place if isinstance(place, str) else None
+    if run.saves_checkpoints and place is None:
+        s3_uri = _own_location(name.removesuffix(f"-{identity}"), identity)
+    if run.saves_checkpoints and options.plan_hyperparameters:
+        own["checkpoint_every"] = run.checkpoint_every
     if isinstance(place, FileSystem):
         inputs[CHECKPOINT_CHANNEL] = place
         own["checkpoint_directory"] = f"/opt/ml/input/data/{CHECKPOINT_CHANNEL}"
@@ -100,17 +135,24 @@ def launch(model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOpt
         requirements=requirements(model, cluster, job, plan) if generated else "",
         hyperparameters=checks.hyperparameters(own, options.extra_hyperparameters, plan.parameters),
         inputs=inputs,
-        checkpoint_s3_uri=place if isinstance(place, str) else None,
-        base_job_name=checks.base_job_name(options.job_name, model.name),
-        volume_gb=options.volume_gb or _volume_gb(model, cluster, checkpoints=isinstance(place, str)),
+        run=run,
+        schedule=schedule,
+        checkpoint_s3_uri=s3_uri,
+        base_job_name=name,
+        volume_gb=options.volume_gb or _volume_gb(model, cluster, checkpoints=s3_uri is not None),
     )
 
 
-def _steps(model: Model, cluster: Cluster, job: Job, plan: Plan) -> int:
-    if job.tokens is None:
-        return _TRIAL_STEPS
-    per_step = global_batch_size(plan, cluster) * model.sequence_length(job.sequence_length)
-    return math.ceil(job.tokens / per_step)
+def _identity(model: Model, plan: Plan, options: JobOptions, own: dict[str, Any]) -> str:
+    """Eight characters that differ for runs that cannot continue each other's checkpoints."""
+    content = [model.name, model.config_json, plan.library, plan.parameters, own, options.data]
+    text = json.dumps([*content, options.extra_hyperparameters], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def _own_location(name: str, identity: str) -> Expression:
+    """Location of checkpoints in the default bucket of the account, which the cell looks up."""
+    return Expression(f'f"s3://{{session.default_bucket()}}/{name}-{identity}/checkpoints"')
 
 
 def _volume_gb(model: Model, cluster: Cluster, *, checkpoints: bool) -> int:

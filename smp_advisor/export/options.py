@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["JobOptions"]
 
-_DAY_SECONDS = 86_400
-
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
@@ -37,16 +35,20 @@ class JobOptions:
     data: Mapping[str, str] | str | None = None
     """Training data, or data by channel: ``s3://bucket/prefix``, or ``fsx://<file system>/<mount name>/<path>`` for
     FSx for Lustre. None for no data; the generated script then trains on random data."""
-    checkpoints: str | None = None
-    """Location of checkpoints in S3 or on FSx for Lustre; a job with the same location resumes. None for none."""
+    checkpoints: str | bool | None = None
+    """Location of checkpoints in S3 or on FSx for Lustre; a job with the same location resumes. True for a location in
+    the bucket of the job's output, False for none. None: True for spot jobs and for runs over one hour."""
+    long_run_without_checkpoints: bool = False
+    """Required, besides ``checkpoints=False``, for a run over one hour that saves no checkpoints."""
     job_name: str | None = None
     """Prefix of the name of the job; the SDK appends the time."""
-    max_run_seconds: int = _DAY_SECONDS
-    """Time after which SageMaker stops the job, in seconds."""
+    max_run_seconds: int | None = None
+    """Time after which SageMaker stops a job, in seconds. A longer run is a chain of jobs that resume. None: the run's
+    duration at the upper end of its interval, at most 28 days."""
     spot: bool = False
     """Whether to run on spot instances, which cost less and can be interrupted; requires checkpoints."""
     max_wait_seconds: int | None = None
-    """With `spot`: total time for waiting and running, in seconds; None for twice `max_run_seconds`."""
+    """With `spot`: total time for waiting and running, in seconds; None for twice the running time."""
     keep_alive_seconds: int | None = None
     """Time for which the instances stay available to the next job (a warm pool, which is billed), in seconds."""
     subnets: tuple[str, ...] = ()
@@ -71,7 +73,10 @@ class JobOptions:
                 "plan_hyperparameters=False requires your own script, because the generated script reads the settings"
                 " of the plan: pass script= with its path."
             )
-        checks.seconds("max_run_seconds", self.max_run_seconds, launch_facts()["limits"]["run_seconds"], "28 days")
+        if self.max_run_seconds is not None:
+            checks.seconds("max_run_seconds", self.max_run_seconds, launch_facts()["limits"]["run_seconds"], "28 days")
+        for name in ("spot", "plan_hyperparameters", "long_run_without_checkpoints"):
+            checks.boolean(name, getattr(self, name))
         self._check_capacity()
         for name in ("subnets", "security_group_ids"):
             ids = getattr(self, name)
@@ -102,17 +107,11 @@ class JobOptions:
 
     @property
     def checkpoint_place(self) -> Location | None:
-        """Location of checkpoints; None for none."""
-        if self.checkpoints is None:
+        """Location of checkpoints that the user determines; None for none."""
+        if self.checkpoints is None or isinstance(self.checkpoints, bool):
             return None
         place = location("checkpoints", self.checkpoints)
         return FileSystem(place.identity, place.directory, writable=True) if isinstance(place, FileSystem) else place
-
-    @property
-    def spot_wait_seconds(self) -> int:
-        """Total time for waiting and running with `spot`, in seconds."""
-        longest: int = launch_facts()["limits"]["run_seconds"]
-        return self.max_wait_seconds or min(2 * self.max_run_seconds, longest)
 
     def _check_capacity(self) -> None:
         limits = launch_facts()["limits"]
@@ -121,16 +120,16 @@ class JobOptions:
             checks.seconds("keep_alive_seconds", self.keep_alive_seconds, longest, f"{longest // 60} minutes")
         if self.spot and self.keep_alive_seconds is not None:
             raise ExportError("SageMaker has no warm pools of spot instances: choose spot or keep_alive_seconds.")
-        if self.spot and self.checkpoints is None:
+        if self.spot and self.checkpoints is False:
             raise ExportError(
-                "A spot job can be interrupted at any time, and starts from the beginning without checkpoints: pass"
-                " checkpoints= with a location for them."
+                "A spot job can be interrupted at any time, and starts from the beginning without checkpoints: leave"
+                " out checkpoints=False."
             )
         if self.max_wait_seconds is not None:
             if not self.spot:
                 raise ExportError("max_wait_seconds applies to spot jobs only: pass spot=True as well.")
             checks.seconds("max_wait_seconds", self.max_wait_seconds, limits["run_seconds"], "28 days")
-            if self.max_wait_seconds < self.max_run_seconds:
+            if self.max_run_seconds is not None and self.max_wait_seconds < self.max_run_seconds:
                 raise ExportError(
                     f"max_wait_seconds includes the running time and must be at least max_run_seconds"
                     f" ({self.max_run_seconds}), not {self.max_wait_seconds}."

@@ -85,9 +85,9 @@ def trainer(job: Launch) -> Call:
     else:
         arguments |= {"source_code": _source_code(job), "distributed": _torchrun(job)}
     arguments |= {"compute": _compute(job), "hyperparameters": hyperparameters}
-    stopping = {"max_runtime_in_seconds": options.max_run_seconds}
+    stopping = {"max_runtime_in_seconds": job.run.max_run_seconds}
     if options.spot:
-        stopping["max_wait_time_in_seconds"] = options.spot_wait_seconds
+        stopping["max_wait_time_in_seconds"] = job.wait_seconds
     arguments["stopping_condition"] = Call("StoppingCondition", stopping)
     if job.checkpoint_s3_uri is not None:
         place = {"s3_uri": job.checkpoint_s3_uri, "local_path": "/opt/ml/checkpoints"}

@@ -178,6 +178,9 @@ def _leave(run: Run, frame: Frame, node: ast.Raise | ast.Break | ast.Continue) -
 def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
     test = run.evaluate(frame, node.test)
     decided = truth(test)
+    if decided and run.computes and not node.orelse and isinstance(node.body[0], ast.Raise):
+        # A guard of a job's cell: the job below it is read all the same.
+        return None
     if decided is not None:
         return execute(run, frame, node.body if decided else node.orelse)
     run.count(_STEPS_OF_A_BRANCH)

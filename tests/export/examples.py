@@ -31,7 +31,7 @@ def make_model(
     name="gpt2-10b",
     layers=2,
     hidden=32,
-    heads=4,
+    heads=8,
     vocab=128,
     parameters_per_block=12_000,
     head="language-model",
@@ -122,7 +122,7 @@ REFERENCE_ROWS = {
 
 CASES = REFERENCE_ROWS | {
     "pipeline": Case(
-        make_model(name="gpt-j", family="gptj"),
+        make_model(name="gpt-j", family="gptj", layers=4),
         Cluster("ml.p3.16xlarge", 2),
         Job(sequence_length=1024),
         Plan(
@@ -173,7 +173,7 @@ CASES = REFERENCE_ROWS | {
         Plan(tensor_parallel_degree=2, batch_size=16, memory_weight=0.3),
     ),
     "g4dn": Case(
-        make_model(name="small"),
+        make_model(name="small", layers=4),
         Cluster("ml.g4dn.12xlarge", 1),
         Job(sequence_length=512),
         Plan(pipeline_parallel_degree=4, microbatches=4, fp16=True, batch_size=4),

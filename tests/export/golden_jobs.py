@@ -15,8 +15,8 @@ _GOLDEN = Path(__file__).parent / "golden"
 P3DN = "ml.p3dn.24xlarge"
 
 
-def _job(plan, *, instance=P4D, nodes=2):
-    return Case(make_model(), Cluster(instance, nodes), Job(sequence_length=64), plan)
+def _job(plan, *, instance=P4D, nodes=2, family="gpt2"):
+    return Case(make_model(family=family), Cluster(instance, nodes), Job(sequence_length=64), plan)
 
 
 SMP_V1 = {
@@ -46,8 +46,8 @@ JOBS = {
         "v2",
         {"extra_hyperparameters": {"epochs": 1, "lr": 0.0005, "bf16": False, "note": "hello world"}, "volume_gb": 30},
     ),
-    "b_v2_smpv2": (_job(SMP_V2), "v2", {"volume_gb": 30}),
-    "c_v3_smpv2": (_job(SMP_V2), "v3", {"volume_gb": 500}),
+    "b_v2_smpv2": (_job(SMP_V2, family="llama"), "v2", {"volume_gb": 30}),
+    "c_v3_smpv2": (_job(SMP_V2, family="llama"), "v3", {"volume_gb": 500}),
     "d_v2_trcomp": (
         _job(COMPILER, instance=P3DN, nodes=1),
         "v2",

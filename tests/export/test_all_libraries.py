@@ -30,7 +30,7 @@ SMP = "658645717510.dkr.ecr.us-west-2.amazonaws.com"
 RDMA = "-x FI_EFA_USE_DEVICE_RDMA=1 -x FI_PROVIDER=efa -x RDMAV_FORK_SAFE=1"
 
 JOBS = {
-    "SMP v1": Case(GPT2, TWO, JOB, Plan(tensor_parallel_degree=8, fp16=True, batch_size=4)),
+    "SMP v1": Case(GPT2, TWO, JOB, Plan(tensor_parallel_degree=4, fp16=True, batch_size=4)),
     "SMP v1 TensorFlow": Case(
         GPT2,
         Cluster(P4D),
@@ -62,7 +62,7 @@ EXPECTED = {
         | {
             "mp_parameters": {
                 "pipeline_parallel_degree": 1,
-                "tensor_parallel_degree": 8,
+                "tensor_parallel_degree": 4,
                 "microbatches": 1,
                 "ddp": True,
                 "optimize": "speed",
@@ -262,7 +262,10 @@ def test_each_job_is_the_plan(ran):
         sent.pop("model_dir", None)
         if sdk == "v2" and name in TORCHRUN:
             assert sent.pop("sagemaker_torch_distributed_enabled") is True, name
-        assert sent == launched | settings | {"sequence_length": 32, "max_steps": 100}, name
+        # A quarter of the rate of GPT-3's smallest model, whose batch is far larger.
+        schedule = {"learning_rate": 0.00015, "warmup_steps": 20}
+        assert sent == launched | settings | schedule | {"sequence_length": 32, "max_steps": 100}, name
+        assert request["StoppingCondition"]["MaxRuntimeInSeconds"] == 3600, name
         channels = {channel["ChannelName"] for channel in request["InputDataConfig"]}
         assert channels == {"train"} | ({"code", "sm_drivers"} if sdk == "v3" and name in TORCHRUN else set()), name
 

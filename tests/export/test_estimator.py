@@ -73,7 +73,7 @@ def test_cell_holds_exactly_the_plan(plan, instance, nodes):
     assert arguments["framework_version"] == container.framework_version
     assert arguments["py_version"] == container.py_version
     assert (arguments["instance_type"], arguments["instance_count"]) == (instance, nodes)
-    own = plan.hyperparameters | {"sequence_length": 64, "max_steps": 100}
+    own = plan.hyperparameters | {"sequence_length": 64, "max_steps": 100}  # the script is the user's
     assert repr(arguments["hyperparameters"]) == repr(own)
     assert (arguments["disable_profiler"], arguments["debugger_hook_config"]) == (True, False)
 
@@ -230,6 +230,8 @@ def test_processes_with_version_3_of_the_sdk_get_one_sentence(monkeypatch):
 def test_a_script_that_was_not_written_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.257.7")
     monkeypatch.chdir(tmp_path)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, "us-west-2")
     with pytest.raises(RuntimeError, match=r"train_smp\.py is missing: first run the cell that writes it"):
         exec(estimator_cell(*CASES["10 B"].parts, sdk="v2"), {})
 
@@ -296,10 +298,14 @@ CUSTOM = Cluster.custom(
         ({"job_name": "a_b"}, "job_name must have"),
         ({"max_run_seconds": 0}, "max_run_seconds"),
         ({"no_such": 1}, "A job has no option 'no_such'"),
-        ({"spot": True}, "starts from the beginning without checkpoints"),
+        ({"spot": True, "checkpoints": False}, "starts from the beginning without checkpoints"),
         ({"spot": True, "checkpoints": "s3://b/c", "keep_alive_seconds": 60}, "no warm pools of spot instances"),
         ({"max_wait_seconds": 60}, "pass spot=True as well"),
-        ({"spot": True, "checkpoints": "s3://b/c", "max_wait_seconds": 60}, "must be at least max_run_seconds"),
+        ({"spot": True, "checkpoints": "s3://b/c", "max_wait_seconds": 60}, "must be at least 3600, the running time"),
+        (
+            {"spot": True, "checkpoints": "s3://b/c", "max_wait_seconds": 60, "max_run_seconds": 90},
+            "must be at least max_run_seconds (90)",
+        ),
         ({"keep_alive_seconds": 30_000}, "360 minutes"),
         ({"data": "fsx://fs-0123456789abcdef0/fsx"}, "accessible only from your own network"),
         ({"data": "fsx://nonsense"}, "must be an S3 URI"),

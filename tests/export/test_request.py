@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -15,6 +16,8 @@ pytestmark = [pytest.mark.moto, pytest.mark.slow]
 
 GPUDIRECT = "-x FI_EFA_USE_DEVICE_RDMA=1 -x FI_PROVIDER=efa -x RDMAV_FORK_SAFE=1"
 
+# Learning rates: GPT-3's table 2.1, interpolated over the logarithm of the parameters, times the square root of the
+# ratio of the batches in tokens, at least a quarter and at most twice of it. Worked out by hand.
 EXPECTED = {
     "10 B": {
         "instances": ("ml.p4d.24xlarge", 16, 8),
@@ -35,6 +38,8 @@ EXPECTED = {
             "precision": "fp16",
             "sequence_length": 512,
             "max_steps": 100,
+            "learning_rate": 6.2e-05,
+            "warmup_steps": 20,
         },
     },
     "30 B": {
@@ -56,6 +61,8 @@ EXPECTED = {
             "precision": "fp16",
             "sequence_length": 512,
             "max_steps": 100,
+            "learning_rate": 2.9e-05,
+            "warmup_steps": 20,
         },
     },
     "60 B": {
@@ -79,6 +86,9 @@ EXPECTED = {
             "precision": "fp16",
             "sequence_length": 512,
             "max_steps": 21_799,
+            "learning_rate": 3.1e-05,
+            "warmup_steps": 218,
+            "checkpoint_every": 1090,
         },
     },
     "pipeline": {
@@ -101,6 +111,8 @@ EXPECTED = {
             "precision": "fp16",
             "sequence_length": 1024,
             "max_steps": 100,
+            "learning_rate": 0.00015,
+            "warmup_steps": 20,
         },
     },
     "sharded data parallelism": {
@@ -127,6 +139,8 @@ EXPECTED = {
             "precision": "bf16",
             "sequence_length": 2048,
             "max_steps": 100,
+            "learning_rate": 0.00061,
+            "warmup_steps": 20,
         },
     },
     "offload": {
@@ -148,6 +162,8 @@ EXPECTED = {
             "precision": "fp16",
             "sequence_length": 2048,
             "max_steps": 100,
+            "learning_rate": 0.00031,
+            "warmup_steps": 20,
         },
     },
     "p3dn": {
@@ -167,6 +183,8 @@ EXPECTED = {
             "precision": "fp32",
             "sequence_length": 512,
             "max_steps": 100,
+            "learning_rate": 0.0001,
+            "warmup_steps": 20,
         },
     },
     "g4dn": {
@@ -187,11 +205,14 @@ EXPECTED = {
             "precision": "fp16",
             "sequence_length": 512,
             "max_steps": 100,
+            "learning_rate": 0.00015,
+            "warmup_steps": 20,
         },
     },
 }
 
 DATA = "s3://bucket/train"
+CHECKPOINTS = {"S3Uri": "s3://sagemaker-us-west-2-123456789012/smp-60-B-GPT-2-ID/checkpoints"}
 SDK_OWN = {"sagemaker_submit_directory", "sagemaker_job_name"}
 """Hyperparameters with the time in them."""
 
@@ -213,14 +234,15 @@ def expected_request(name):
     return {
         "instance_type": instance_type,
         "instance_count": instance_count,
-        "volume_gb": 100,
+        "volume_gb": 100 if name != "60 B" else 212,  # three checkpoints of 20 bytes per parameter over 32 nodes
         "image": "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:1.13.1-gpu-py39",
         "channels": {"train": DATA},
         "role": "arn:aws:iam::123456789012:role/SageMakerRole",
-        "run_seconds": 86_400,
+        # 21,799 steps of 3.94 s, up to 1.6 times slower, in full hours; the others are trials.
+        "run_seconds": 3600 if name != "60 B" else 39 * 3600,
         "profiler": {"DisableProfiler": True},
         "debugger_hook": None,
-        "checkpoints": None,
+        "checkpoints": None if name != "60 B" else CHECKPOINTS,
         "waited": False,
         "hyperparameters": hyperparameters,
     }
@@ -246,7 +268,7 @@ def sent_request(result):
         "run_seconds": request["StoppingCondition"]["MaxRuntimeInSeconds"],
         "profiler": request.get("ProfilerConfig"),
         "debugger_hook": request.get("DebugHookConfig"),
-        "checkpoints": request.get("CheckpointConfig"),
+        "checkpoints": json.loads(re.sub("-[0-9a-f]{8}/", "-ID/", json.dumps(request.get("CheckpointConfig")))),
         "waited": "DescribeTrainingJob" in result["operations"],
         "hyperparameters": hyperparameters,
     }
@@ -312,7 +334,7 @@ MUTATIONS = {
     "other steps": ("60 B", replaced("21799", "100")),
     "profiler on": ("10 B", replaced("disable_profiler=True", "disable_profiler=False")),
     "debugger on": ("10 B", replaced("debugger_hook_config=False,", "")),
-    "other run time": ("10 B", replaced("max_run=86400", "max_run=3600")),
+    "other run time": ("10 B", replaced("max_run=3600", "max_run=7200")),
     "other data": ("10 B", replaced(DATA, "s3://bucket/test")),
     "no data": ("10 B", replaced("estimator.fit(inputs, wait=False)", "estimator.fit(wait=False)")),
     "other script": ("10 B", replaced("write_bytes(script.read_bytes())", 'write_text("pass")')),
@@ -403,7 +425,7 @@ def test_everything_a_user_adds_arrives(results):
     assert sent["checkpoints"]["S3Uri"] == "s3://bucket/checkpoints/1"
     assert sent["run_seconds"] == 3600
     assert result["requests"][0]["TrainingJobName"].startswith("my-run-")
-    added = {"learning_rate": 3e-4, "note": "it's {mine}", "max_steps": 7, "checkpoint_every": 500}
+    added = {"learning_rate": 3e-4, "note": "it's {mine}", "max_steps": 7, "checkpoint_every": 7}
     assert added.items() <= sent["hyperparameters"].items()
 
 

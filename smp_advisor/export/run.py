@@ -1,0 +1,256 @@
+"""The run of a plan as SageMaker sees it: steps, duration, checkpoints, and the jobs into which it is divided."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.costs.effective_time import EffectiveTime, effective_time
+from smp_advisor.costs.evaluate import estimate, trained
+from smp_advisor.errors import ExportError, PlanError
+from smp_advisor.export.describing import in_words
+from smp_advisor.export.facts import launch_facts
+from smp_advisor.export.storage import FileSystem
+from smp_advisor.libraries.groups import global_batch_size
+from smp_advisor.libraries.layouts import layout_of_plan
+from smp_advisor.workload.overheads import OVERHEADS
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.export.options import JobOptions
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["Run", "percent", "run_of"]
+
+HOUR_SECONDS = 3600
+_DAY_SECONDS = 86_400
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Size of a run: what its cell states, and the settings that follow from the estimate."""
+
+    steps: int
+    is_trial: bool
+    """Whether the job has no number of tokens, so that the steps only measure memory and speed."""
+    estimate: Estimate | None
+    """None if the plan does not match the model, the cluster or the job."""
+    seconds: tuple[float, float, float] | None
+    """Elapsed time over all jobs: lower end, middle and upper end of the 95 % interval. None without an estimate."""
+    saves_checkpoints: bool
+    checkpoint_every: int
+    """Steps between checkpoints."""
+    checkpoint_interval_seconds: float
+    checkpoint_gib: float
+    """Size of one checkpoint over all processes; 0 without an estimate."""
+    max_run_seconds: int
+    """Time after which SageMaker stops one job."""
+    jobs: int
+    """Jobs that the run requires at the upper end of the interval. Each resumes from the last checkpoint."""
+    objections: tuple[str, ...]
+    """Reasons why the plan is not expected to run, one sentence each."""
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether the run takes longer than one job may take."""
+        return self.jobs > 1
+
+
+def run_of(
+    model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOptions, *, min_fit_probability: float
+) -> Run:
+    """Size of the run of a plan.
+
+    Raises
+    ------
+    ExportError
+        The jobs are too short to make progress, or a long run has no checkpoints.
+    """
+    steps, is_trial = _steps(model, cluster, job, plan, options)
+    costs, objections = None, []
+    try:
+        costs = estimate(model, cluster, _of_plan(job, plan), plan)
+        objections = _objections(costs, cluster, min_fit_probability)
+    except PlanError as error:
+        objections = [str(error)]
+    # The steps of a script that does not receive them are unknown.
+    if costs is None or (is_trial and not options.plan_hyperparameters):
+        return _of_unknown_duration(steps, costs, options, tuple(objections), is_trial=is_trial)
+    low, middle, high = (
+        _elapsed(model, cluster, job, plan, options, steps, costs.step_seconds * factor)
+        for factor in (costs.step_factors[0], 1.0, costs.step_factors[1])
+    )
+    _require_checkpoints(options, high[0])
+    longest = options.max_run_seconds or launch_facts()["limits"]["run_seconds"]
+    effective, interval = middle[1], middle[1].checkpoint_interval_seconds
+    if options.spot:
+        interval = min(interval, launch_facts()["run"]["spot_interval_seconds"])
+    jobs, seconds = 1, (low[0], middle[0], high[0])
+    if high[0] > longest and not is_trial:
+        jobs, interval = _chain(high, longest, interval, costs.step_seconds * costs.step_factors[1])
+        between = (jobs - 1) * effective.startup_seconds
+        seconds = (low[0], middle[0] + between, high[0] + between)
+    every = _count(options, "checkpoint_every") or max(1, min(round(interval / costs.step_seconds), steps))
+    return Run(
+        steps=steps,
+        is_trial=is_trial,
+        estimate=costs,
+        seconds=seconds,
+        saves_checkpoints=_saves(options, high[0]) or jobs > 1,
+        checkpoint_every=every,
+        checkpoint_interval_seconds=every * costs.step_seconds,
+        checkpoint_gib=effective.checkpoint_gib,
+        max_run_seconds=longest if jobs > 1 else options.max_run_seconds or _rounded(high[0], longest),
+        jobs=jobs,
+        objections=tuple(objections),
+    )
+
+
+def _of_unknown_duration(
+    steps: int, costs: Estimate | None, options: JobOptions, objections: tuple[str, ...], *, is_trial: bool
+) -> Run:
+    """The run of a plan without an estimate, or of a script that determines its steps."""
+    seconds = 0.0 if is_trial else math.inf
+    _require_checkpoints(options, seconds)
+    return Run(
+        steps=steps,
+        is_trial=is_trial,
+        estimate=costs,
+        seconds=None,
+        saves_checkpoints=_saves(options, seconds),
+        checkpoint_every=launch_facts()["run"]["steps_without_estimate"],
+        checkpoint_interval_seconds=0.0,
+        checkpoint_gib=0.0,
+        max_run_seconds=options.max_run_seconds or _DAY_SECONDS,
+        jobs=1,
+        objections=objections,
+    )
+
+
+def _steps(model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOptions) -> tuple[int, bool]:
+    """Steps of the run, and whether they are those of a trial."""
+    if (chosen := _count(options, "max_steps")) is not None:
+        return chosen, False
+    if job.tokens is None:
+        return launch_facts()["run"]["trial_steps"], True
+    try:
+        batch = global_batch_size(plan, cluster)
+    except PlanError:
+        return launch_facts()["run"]["trial_steps"], True
+    return math.ceil(job.tokens / (batch * model.sequence_length(job.sequence_length))), False
+
+
+def _count(options: JobOptions, name: str) -> int | None:
+    """A hyperparameter of the user, if it is a positive integer."""
+    value: Any = (options.extra_hyperparameters or {}).get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _of_plan(job: Job, plan: Plan) -> Job:
+    """The job in the precision of the plan, which is that of the cell."""
+    return job if job.precision == plan.precision or job.fp8 else replace(job, precision=plan.precision)
+
+
+def _elapsed(
+    model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOptions, steps: int, step_seconds: float
+) -> tuple[float, EffectiveTime]:
+    """Seconds of the run with everything that a job takes, whatever parts the user counts."""
+    job = _of_plan(job, plan)
+    overheads = replace(job.overheads, parts=OVERHEADS)
+    if isinstance(options.checkpoint_place, FileSystem):
+        overheads = replace(overheads, storage="fsx")
+    job = replace(job, overheads=overheads)
+    layout = layout_of_plan(plan, job, cluster)
+    effective = effective_time(trained(model, job), cluster, job, layout, step_seconds=step_seconds, steps=float(steps))
+    return steps * step_seconds / effective.share, effective
+
+
+def _chain(
+    longest_run: tuple[float, EffectiveTime], job_seconds: int, interval: float, step_seconds: float
+) -> tuple[int, float]:
+    """Number of jobs, and the interval between checkpoints that lets each of them make progress.
+
+    Each job starts again, and loses at most one interval of work when SageMaker stops it.
+    """
+    elapsed, effective = longest_run
+    useful = job_seconds - effective.startup_seconds
+    # At least four checkpoints per job.
+    interval = min(interval, useful / 4)
+    if interval < step_seconds:
+        raise ExportError(
+            f"max_run_seconds ({job_seconds}) is too short: starting the job takes about"
+            f" {in_words(effective.startup_seconds)} and a step {in_words(step_seconds)}, and the run"
+            f" {in_words(elapsed)} at the upper end of its interval."
+        )
+    jobs = math.ceil((elapsed - effective.startup_seconds) / (useful - interval))
+    most = launch_facts()["run"]["chain_jobs"]
+    if jobs > most:
+        raise ExportError(
+            f"The run takes {in_words(elapsed)} at the upper end of its interval, which is {jobs:,} jobs of"
+            f" {in_words(job_seconds)}: raise max_run_seconds, or choose a faster plan (a run has at most"
+            f" {most:,} jobs)."
+        )
+    return jobs, interval
+
+
+def _saves(options: JobOptions, seconds: float) -> bool:
+    """Whether the job saves checkpoints: as the user decides, else for spot and for runs over one hour."""
+    if options.checkpoints is not None:
+        return options.checkpoints is not False
+    return options.spot or seconds > HOUR_SECONDS
+
+
+def _require_checkpoints(options: JobOptions, seconds: float) -> None:
+    if options.checkpoints is not False or seconds <= HOUR_SECONDS:
+        return
+    longest = launch_facts()["limits"]["run_seconds"]
+    limit = options.max_run_seconds or longest
+    duration = "more than one hour" if math.isinf(seconds) else f"up to {in_words(seconds)}"
+    if not math.isinf(seconds) and seconds > limit:
+        raise ExportError(
+            f"The run takes {duration} and SageMaker stops a job after {in_words(limit)}, so it is a chain of jobs"
+            " that resume from checkpoints: leave out checkpoints=False."
+        )
+    if not options.long_run_without_checkpoints:
+        raise ExportError(
+            f"The run takes {duration}, and without checkpoints any failure starts it from the beginning: leave out"
+            " checkpoints=False, or add long_run_without_checkpoints=True."
+        )
+
+
+def _rounded(seconds: float, longest: int) -> int:
+    """The next full hour."""
+    return min(HOUR_SECONDS * math.ceil(seconds / HOUR_SECONDS), longest)
+
+
+def _objections(costs: Estimate, cluster: Cluster, min_fit_probability: float) -> list[str]:
+    reasons = []
+    if costs.headroom_gib < 0 or costs.fit_probability < min_fit_probability:
+        reasons.append(
+            f"The plan requires {costs.needed_gib:,.1f} GiB per GPU of the {costs.usable_gpu_memory_gib:.1f} GiB"
+            f" available and fits with a probability of {percent(costs.fit_probability)}, less than the required"
+            f" {percent(min_fit_probability)}."
+        )
+    if not costs.host_memory_fits:
+        reasons.append(
+            f"The plan requires {costs.host_memory_gib_per_node:,.0f} GiB of host memory per node, and"
+            f" {cluster.instance.name} has {cluster.instance.host_memory_gib:,.0f} GiB."
+        )
+    return reasons
+
+
+def percent(share: float) -> str:
+    """A probability in percent, which is never rounded to certainty.
+
+    Examples
+    --------
+    >>> percent(0.9999), percent(0.031), percent(0.0001)
+    ('over 99 %', '3.1 %', 'under 1 %')
+    """
+    if share > 0.99:
+        return "over 99 %"
+    return "under 1 %" if share < 0.01 else f"{100 * share:.3g} %"

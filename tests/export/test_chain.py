@@ -1,0 +1,124 @@
+"""A chain of jobs, and accounts without a region or credentials: cells that run against a mock of AWS."""
+
+from __future__ import annotations
+
+import pytest
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.export import estimator_cell, script_cell
+from smp_advisor.libraries import Plan
+from smp_advisor.workload import Job
+from tests.export.examples import P4D, TASKS
+from tests.moto_harness.notebooks import run_notebooks
+
+pytestmark = [pytest.mark.moto, pytest.mark.slow]
+
+ENVIRONMENTS = ("v2-newest", "v3-newest")
+LIBRARIES = {
+    "smp-v1": (TASKS["gpt2"], Plan(tensor_parallel_degree=4, fp16=True, batch_size=4)),
+    "fsdp": (TASKS["llama"], Plan(library="fsdp", batch_size=4)),
+}
+# What AWS answers about each job in turn: it ends while the cell waits. A second passes, because version 3 of the SDK
+# names jobs by the second.
+ENDS = """
+import time
+import botocore.client
+
+ends = iter({ends!r})
+call, sleep, states = botocore.client.BaseClient._make_api_call, time.sleep, {{}}
+
+
+def wait(seconds):
+    sleep(1.05)
+    for name, state in states.items():
+        if state[0] == "InProgress":
+            states[name] = next(ends)
+
+
+def answer(client, operation, parameters):
+    result = call(client, operation, parameters)
+    if operation == "DescribeTrainingJob":
+        state = states.setdefault(parameters["TrainingJobName"], ("InProgress", "Training"))
+        result |= dict(zip(("TrainingJobStatus", "SecondaryStatus"), state))
+    return result
+
+
+time.sleep, botocore.client.BaseClient._make_api_call = wait, answer
+"""
+BACK = "time.sleep, botocore.client.BaseClient._make_api_call = sleep, call"
+NEXT, DONE = ("Stopped", "MaxRuntimeExceeded"), ("Completed", "Completed")
+OVER = ("Failed", "Failed")
+NO_REGION = "import os; os.environ.pop('AWS_REGION'); os.environ.pop('AWS_DEFAULT_REGION')"
+NO_CREDENTIALS = """
+import os
+for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+    os.environ.pop(name, None)
+os.environ["AWS_SHARED_CREDENTIALS_FILE"] = os.environ["AWS_CONFIG_FILE"] = os.devnull
+"""
+
+
+def job(library, sdk, tokens=1e12, **options):
+    model, plan = LIBRARIES[library]
+    parts = (model, Cluster(P4D, 2), Job(sequence_length=32, precision=plan.precision, tokens=tokens), plan)
+    return [script_cell(*parts), estimator_cell(*parts, sdk=sdk, data="s3://bucket/train", **options)]
+
+
+@pytest.fixture(scope="module", params=ENVIRONMENTS)
+def results(request):
+    notebooks, sdk = {}, request.param[:2]
+    for library in LIBRARIES:
+        cells = job(library, sdk)
+        notebooks[f"{library}: three jobs"] = [ENDS.format(ends=[NEXT, NEXT, DONE]), *cells, BACK]
+        guarded = [
+            "try:\n"
+            + "\n".join("    " + line for line in cells[1].splitlines())
+            + "\nexcept RuntimeError as e: print(e)"
+        ]
+        notebooks[f"{library}: failure, then again"] = [
+            ENDS.format(ends=[OVER, DONE]),
+            cells[0],
+            *guarded,
+            cells[1],
+            BACK,
+        ]
+    notebooks["no region"] = [NO_REGION, *job("fsdp", sdk)]
+    notebooks["no credentials"] = [NO_CREDENTIALS, *job("fsdp", sdk)]
+    return run_notebooks(notebooks, request.param)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_each_job_resumes_where_the_one_before_stopped(results, library):
+    result = results[f"{library}: three jobs"]
+    assert result["error"] is None, result["error"]
+    requests = result["requests"]
+    assert len(requests) == 3
+    assert len({request["TrainingJobName"] for request in requests}) == 3
+    assert len({request["CheckpointConfig"]["S3Uri"] for request in requests}) == 1
+    assert {request["StoppingCondition"]["MaxRuntimeInSeconds"] for request in requests} == {28 * 86_400}
+    assert "The run is complete" in result["printed"]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_failed_job_is_resumed_by_running_the_cell_again(results, library):
+    result = results[f"{library}: failure, then again"]
+    assert result["error"] is None, result["error"]
+    assert "Failed." in result["printed"]
+    assert "Run this cell again to resume from the last checkpoint." in result["printed"]
+    first, second = result["requests"]
+    assert first["CheckpointConfig"] == second["CheckpointConfig"]
+    assert "The run is complete" in result["printed"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("no region", "RuntimeError: No AWS region is set: set AWS_DEFAULT_REGION, or export the cell with region=."),
+        ("no credentials", "RuntimeError: No AWS credentials were found: run aws configure, or set AWS_PROFILE,"),
+    ],
+)
+def test_what_the_account_lacks_is_one_sentence(results, name, sentence):
+    result = results[name]
+    assert result["requests"] == []
+    error = result["error"].strip().splitlines()
+    assert error[-1].startswith(sentence)
+    assert not any("site-packages" in line for line in error)

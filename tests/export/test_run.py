@@ -1,0 +1,217 @@
+"""The size of a run: its time limit, its checkpoints, its jobs and what the cell states about them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smp_advisor import advise, check_estimator
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs.evaluate import estimate
+from smp_advisor.errors import ExportError
+from smp_advisor.export import JobOptions, estimator_cell
+from smp_advisor.export.run import run_of
+from smp_advisor.libraries import Plan
+from smp_advisor.workload import Adapter, Job, Model
+from tests.export.reading import estimator_arguments
+
+LLAMA = Model.from_shape(layers=32, hidden=4096, heads=32, kv_heads=8, vocab=128_256, family="llama")
+FOUR = Cluster("ml.p4d.24xlarge", 4)
+FSDP = Plan(library="fsdp", batch_size=2, activation_checkpointing="each")
+DAY = 86_400
+LONGEST = 28 * DAY
+FSX = {
+    "checkpoints": "fsx://fs-0123456789abcdef0/fsx/c",
+    "subnets": ["subnet-1"],
+    "security_group_ids": ["sg-1"],
+}
+
+
+def job(tokens=None, **settings):
+    return Job(sequence_length=2048, precision="bf16", tokens=tokens, **settings)
+
+
+def size(tokens, *, plan=FSDP, cluster=FOUR, model=LLAMA, settings=None, **options):
+    return run_of(model, cluster, job(tokens, **settings or {}), plan, JobOptions.of(options), min_fit_probability=0.95)
+
+
+def cell(tokens=None, *, plan=FSDP, cluster=FOUR, sdk="v2", **options):
+    return estimator_cell(LLAMA, cluster, job(tokens), plan, sdk=sdk, **options)
+
+
+def comments(emitted):
+    """The comments of a cell as one line."""
+    return " ".join(line.removeprefix("# ") for line in emitted.splitlines() if line.startswith("#"))
+
+
+def test_time_limit_is_the_upper_end_of_the_estimate():
+    run = size(5e9)
+    costs = estimate(LLAMA, FOUR, job(5e9), FSDP)
+    steps = math.ceil(5e9 / (2 * 32 * 2048))
+    slowest = steps * costs.step_seconds_range[1]
+    assert run.steps == steps
+    assert slowest < run.max_run_seconds < 1.2 * slowest + 3600
+    assert run.max_run_seconds % 3600 == 0
+    assert run.jobs == 1
+    assert estimator_arguments(cell(5e9))["max_run"] == run.max_run_seconds
+
+
+@given(st.floats(8, 13), st.one_of(st.none(), st.integers(2 * 3600, LONGEST)), st.booleans())
+def test_the_jobs_of_a_run_have_the_time_that_it_takes(exponent, limit, spot):
+    try:
+        run = size(10**exponent, max_run_seconds=limit, spot=spot)
+    except ExportError:  # more than a thousand jobs
+        assert limit is not None
+        return
+    assert run.max_run_seconds <= (limit or LONGEST)
+    slowest = run.steps * run.estimate.step_seconds_range[1]
+    assert run.jobs * run.max_run_seconds >= slowest
+    assert run.checkpoint_every >= 1
+    if run.is_chain:
+        assert run.saves_checkpoints
+        # Each job saves several times before SageMaker stops it.
+        assert run.checkpoint_every * run.estimate.step_seconds_range[1] <= run.max_run_seconds
+
+
+def test_checkpoints_have_the_interval_of_the_estimate():
+    run = size(1e11)
+    effective = estimate(LLAMA, FOUR, job(1e11), FSDP).effective
+    expected = effective.checkpoint_interval_seconds / run.estimate.step_seconds
+    assert run.checkpoint_every == pytest.approx(expected, abs=1)
+    assert run.checkpoint_gib == effective.checkpoint_gib
+    assert size(1e11, settings={"overheads": "none"}).max_run_seconds == run.max_run_seconds
+    # FSx is slower than local disks, so that it pays to save less often.
+    assert size(1e11, **FSX).checkpoint_every > run.checkpoint_every
+    assert size(1e11, spot=True).checkpoint_interval_seconds <= 1800 + run.estimate.step_seconds
+    assert size(1e11, extra_hyperparameters={"checkpoint_every": 7}).checkpoint_every == 7
+
+
+def test_checkpoints_are_on_for_runs_over_an_hour():
+    assert not size(None).saves_checkpoints
+    assert not size(1e7).saves_checkpoints
+    assert size(1e7, checkpoints=True).saves_checkpoints
+    assert size(1e7, spot=True).saves_checkpoints
+    assert size(5e9).saves_checkpoints
+    assert "checkpoint_s3_uri" not in cell()
+    assert "checkpoint_every" not in cell()
+    long = cell(5e9)
+    assert re.search(
+        r'checkpoint_s3_uri=f"s3://\{session.default_bucket\(\)\}/smp-[-\w]+-[0-9a-f]{8}/checkpoints"', long
+    )
+    assert "checkpoint_every" in estimator_arguments(long)["hyperparameters"]
+
+
+def test_another_run_has_another_location():
+    def place(*tokens, **options):
+        return re.search(r"/(smp-[-\w]+)/checkpoints", cell(*tokens, **options))[1]
+
+    assert place(5e9) == place(5e9)
+    assert len({place(5e9), place(6e9), place(5e9, data="s3://b/c"), place(5e9, sdk="v3", data="s3://b/d")}) == 4
+
+
+@pytest.mark.parametrize(
+    ("tokens", "options", "sentence"),
+    [
+        (5e9, {"checkpoints": False}, "add long_run_without_checkpoints=True"),
+        (1e13, {"checkpoints": False, "long_run_without_checkpoints": True}, "chain of jobs that resume"),
+        (5e9, {"max_run_seconds": 300}, "is too short: starting the job takes about"),
+        (1e13, {"max_run_seconds": 1000}, "at most 1,000 jobs"),
+        (5e9, {"checkpoints": "here"}, "must be an S3 URI"),
+        (5e9, {"long_run_without_checkpoints": 1}, "must be True or False"),
+    ],
+)
+def test_runs_that_would_lose_their_work_are_refused(tokens, options, sentence):
+    with pytest.raises(ExportError) as raised:
+        cell(tokens, **options)
+    assert sentence in str(raised.value)
+    assert str(raised.value).endswith(".")
+
+
+def test_a_long_run_without_checkpoints_is_requested_twice():
+    emitted = cell(5e9, checkpoints=False, long_run_without_checkpoints=True)
+    assert "checkpoint_s3_uri" not in emitted
+
+
+@pytest.mark.parametrize("sdk", ["v2", "v3"])
+def test_a_run_longer_than_a_job_is_a_chain(sdk):
+    emitted = cell(1e12, sdk=sdk)
+    run = size(1e12)
+    assert run.jobs > 2
+    assert f"JOBS = {run.jobs}\n" in emitted
+    assert "Each resumes" in emitted
+    assert str(LONGEST) in emitted
+    assert check_estimator(emitted).plan == FSDP
+
+
+def test_a_limit_of_the_user_makes_a_chain():
+    assert size(5e9, max_run_seconds=4 * 3600).jobs > 1
+    assert size(5e9, max_run_seconds=20 * DAY).jobs == 1
+    assert size(5e9, max_run_seconds=20 * DAY).max_run_seconds == 20 * DAY
+
+
+def test_header_states_duration_price_and_fit():
+    header, run = comments(cell(5e9)), size(5e9)
+    low, high = (f"{seconds:.3g}" for seconds in run.estimate.step_seconds_range)
+    assert f"Duration: {run.steps:,} steps of" in header
+    assert f"({low} to {high}) per step" in header
+    assert re.search(r"Price: \$[\d,.]+ \(\$[\d,.]+ to \$[\d,.]+\)\.", header)
+    assert "fits with a probability of" in header
+    assert "95 % intervals" in header
+    assert "only measure memory and speed" in comments(cell())
+
+
+@pytest.mark.parametrize("sdk", ["v2", "v3"])
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        (Plan(library="ddp", batch_size=8), "fits with a probability of under 1 %, less than the required 95 %"),
+        (Plan(library="fsdp", batch_size=64, activation_checkpointing="each"), "available and fits with a probability"),
+        (Plan(library="smp-v1", tensor_parallel_degree=64, fp16=True, batch_size=64), "tensor_parallel_degree"),
+    ],
+)
+def test_a_plan_that_is_not_expected_to_run_stops_with_the_reason(sdk, plan, reason):
+    emitted = cell(plan=plan, sdk=sdk, script="train.py")
+    with pytest.raises(RuntimeError) as raised:
+        exec(emitted, {})
+    assert reason in str(raised.value)
+    assert emitted.index("START_ANYWAY = False") < emitted.index("import ")
+    assert check_estimator(emitted).plan == plan
+    with pytest.raises(RuntimeError, match=r"This cell requires version|region|missing"):
+        exec(emitted.replace("START_ANYWAY = False", "START_ANYWAY = True").replace('"2."', '"9."'), {})
+
+
+def test_advice_passes_its_required_probability():
+    advice = advise("7B", "ml.p4d.24xlarge", instance_count=2, sequence_length=2048, library="fsdp")
+    assert "START_ANYWAY" not in advice.cell()
+    assert "START_ANYWAY" in advice.cell(plan=Plan(library="ddp", precision=advice.job.precision, batch_size=8))
+    assert "START_ANYWAY" not in advice.probe_cell()
+
+
+def test_learning_rates_follow_size_batch_and_kind():
+    def rate(model=LLAMA, plan=FSDP, **settings):
+        emitted = estimator_cell(model, FOUR, job(1e9, **settings), plan)
+        return estimator_arguments(emitted)["hyperparameters"]
+
+    gpt3 = Model.from_shape(layers=32, hidden=4096, heads=32, vocab=50_257)  # GPT-3 6.7B
+    # 131,072 tokens per step instead of 2 million: the square root of the ratio is just above a quarter.
+    assert rate(gpt3)["learning_rate"] == pytest.approx(1.2e-4 * (131_072 / 2e6) ** 0.5, rel=0.05)
+    larger = Plan(library="fsdp", batch_size=8, gradient_accumulation_steps=4, activation_checkpointing="each")
+    assert rate(gpt3, larger)["learning_rate"] == pytest.approx(1.2e-4, rel=0.05)
+    assert rate(training="fine-tuning")["learning_rate"] == 2e-5
+    assert rate()["warmup_steps"] == round(0.01 * math.ceil(1e9 / 131_072))
+    assert "GPT-3 (Brown et al." in comments(cell(5e9))
+
+
+def test_scripts_of_the_user_keep_their_learning_rate():
+    sent = estimator_arguments(cell(5e9, script="train.py"))["hyperparameters"]
+    assert {"learning_rate", "warmup_steps"}.isdisjoint(sent)
+    assert "your script must save them" in comments(cell(5e9, script="train.py"))
+
+
+def test_adapters_are_sized_by_their_own_checkpoint():
+    whole, adapter = size(1e9), size(1e9, settings={"adapter": Adapter(rank=8)})
+    assert adapter.checkpoint_gib < whole.checkpoint_gib / 3
