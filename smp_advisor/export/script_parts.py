@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from smp_advisor.costs.compute import model_flops_per_sample
+from smp_advisor.costs.rates import peak_flops
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import Architecture, configuration
 from smp_advisor.export.describing import describe, library_name
@@ -100,6 +102,20 @@ def common_values(training: Training) -> dict[str, object]:
         "mask_token_id": min(architecture.mask_token_id, max(0, model.shape.vocab - 1)),
         "dtype": Comment(DTYPES[plan.precision]),
         "layer_names": ["seq_layers", *architecture.layers],
+        **_flops(training),
+    }
+
+
+def _flops(training: Training) -> dict[str, object]:
+    """Template values from which a script computes its TFLOPS and model FLOPs utilization, as estimates do."""
+    model, job, length = training.model, training.job, training.sequence_length
+    if job.adapter is not None:
+        model = job.adapter.applied_to(model)
+    peak = peak_flops(training.cluster.instance, replace(job, precision=training.plan.precision))
+    return {
+        "flops_length": Comment(f" of {length:,} tokens" if model.reads_tokens else ""),
+        "flops_per_sample": float(f"{model_flops_per_sample(model, length):.6g}"),
+        "peak_tflops": round(peak / 1e12, 1),
     }
 
 
@@ -114,6 +130,10 @@ def common_flags(training: Training) -> dict[str, bool]:
         "clip": True,
         "checkpoints_activations": bool(plan.activation_checkpointing),
         "more_positions": training.lacks_positions,
+        "reads_text": False,
+        "chats": False,
+        "tracks": False,
+        "tensorflow": False,
     }
 
 

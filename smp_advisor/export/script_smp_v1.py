@@ -8,6 +8,7 @@ from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import first_library_version, patched_release
 from smp_advisor.export.facts import launch_facts
 from smp_advisor.export.literal import Comment
+from smp_advisor.export.script_imports import gathered
 from smp_advisor.export.script_parts import (
     common_flags,
     common_values,
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
 
 __all__ = ["require", "requirements", "write"]
+
+_GATHERS_SHARDS = release("1.15.0")
 
 
 def require(training: Training) -> None:
@@ -63,8 +66,13 @@ def write(training: Training) -> str:
         "tensor_parallel": plan.tensor_parallel_degree > 1,
         "tensor_parallel_family": supports_tensor_parallelism(training.model.family, plan.library),
         "delay_initialization": _delays_initialization(training),
+        # The library gathers sharded parameters since 1.15 (its release notes).
+        "gathers": not plan.shards_parameters or release(plan.version) >= _GATHERS_SHARDS,
+        # Conversations are not read: each microbatch counts equally, so all must have the same number of targets.
+        "reads_text": training.architecture.task == "causal",
+        "tracks": True,
     }
-    return render("train_smp_v1.py.in", values=values, flags=flags)
+    return gathered(render("train_smp_v1.py.in", values=values, flags=flags))
 
 
 def _features(plan: Plan) -> dict[str, bool]:

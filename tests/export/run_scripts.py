@@ -13,6 +13,7 @@ import io
 import json
 import os
 import runpy
+import shutil
 import sys
 import tempfile
 import traceback
@@ -43,26 +44,47 @@ torch.Tensor.to = to
 def run(spec):
     smp.reset(spec["world"], spec.get("rank", 0))
     os.environ["SM_HP_MP_PARAMETERS"] = json.dumps(spec["parameters"])
-    for channel in ("TRAIN", "VALIDATION"):
+    for channel in ("TRAIN", "VALIDATION", "MODEL", "TOKENIZER"):
         os.environ.pop(f"SM_CHANNEL_{channel}", None)
     os.environ |= spec.get("environment", {})
     # SageMaker passes hyperparameters sorted, dictionaries as a=1,b=2.
     options = {**spec["hyperparameters"], "mp_parameters": ",".join(f"{k}={v}" for k, v in spec["parameters"].items())}
     sys.argv = ["train_smp.py", *(text for key in sorted(options) for text in (f"--{key}", str(options[key])))]
-    error = None
+    error, exported, names = None, None, {}
     printed = io.StringIO()
+    for path in spec.get("removed", ()):
+        Path(path).unlink()
     with tempfile.TemporaryDirectory() as directory:
         os.environ["SM_MODEL_DIR"] = directory
         with contextlib.redirect_stdout(printed):
             try:
-                runpy.run_path(spec["script"], run_name="__main__")
+                names = runpy.run_path(spec["script"], run_name="__main__")
             except SystemExit as stop:
                 error = str(stop)
             except Exception:  # noqa: BLE001
                 error = traceback.format_exc()
         summary = Path(directory, "summary.json")
         written = json.loads(summary.read_text()) if summary.exists() else None
-    return {"events": list(smp.events), "error": error, "printed": printed.getvalue(), "summary": written}
+        if Path(directory, "config.json").exists():
+            exported = reloaded(names, directory)
+        if "kept" in spec:
+            shutil.copytree(directory, spec["kept"])
+    return {
+        "events": list(smp.events),
+        "error": error,
+        "printed": printed.getvalue(),
+        "summary": written,
+        "exported": exported,
+    }
+
+
+def reloaded(names, directory):
+    """Files of the exported model, and whether transformers loads the trained weights from them."""
+    (auto_model,) = (value for name, value in names.items() if name.startswith("AutoModelFor"))
+    model = auto_model.from_pretrained(directory, torch_dtype=torch.float32)
+    trained = smp.trained().state_dict()
+    same = all(torch.allclose(value, trained[name].float(), atol=1e-2) for name, value in model.state_dict().items())
+    return {"files": sorted(path.name for path in Path(directory).iterdir()), "same": same}
 
 
 if __name__ == "__main__":

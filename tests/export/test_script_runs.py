@@ -16,7 +16,7 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.export import estimator_cell, training_script
 from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
-from tests.export.examples import P4D, TASK_CASES, Case, make_model
+from tests.export.examples import GPT2, P4D, TASK_CASES, Case, make_model
 from tests.export.reading import estimator_arguments
 
 pytestmark = pytest.mark.slow
@@ -81,8 +81,18 @@ def make_runs(folder):
     add("token outside of the vocabulary", fp16, environment={"SM_CHANNEL_TRAIN": str(too_large)})
     add("too few samples", fp16, environment={"SM_CHANNEL_TRAIN": str(data)}, hyperparameters={"sequence_length": 2000})
     checkpoint = {"checkpoint_every": 1, "checkpoint_directory": str(folder / "checkpoints")}
-    add("checkpoints", fp16, hyperparameters=checkpoint)
-    add("resumed", fp16, hyperparameters={**checkpoint, "checkpoint_every": 10, "max_steps": 3})
+    # Each run is one rank, whose node is the only one: a second node would have a list of its own parts.
+    node = Case(make_model(), Cluster(P4D), JOB, PLANS["fp16"])
+    add("checkpoints", node, hyperparameters=checkpoint, kept=str(folder / "exported"))
+    # The tested runs are in this order: the second one resumes from the checkpoint before the damaged one.
+    add("resumed", node, hyperparameters={**checkpoint, "checkpoint_every": 10, "max_steps": 3})
+    damaged = str(folder / "checkpoints" / "step-3_partial" / "optimizer_0.pt")
+    add("part missing", node, hyperparameters={**checkpoint, "max_steps": 4}, removed=[damaged])
+    add("uninterrupted", node, hyperparameters={"max_steps": 4})
+    weights = {"SM_CHANNEL_MODEL": str(folder / "exported")}
+    add("pretrained", fp16, environment=weights)
+    larger = Case(make_model(config=GPT2 | {"n_embd": 64}), TWO_NODES, JOB, PLANS["fp16"])
+    add("other weights", larger, environment=weights)
     add("other precision", fp16, hyperparameters={"precision": "bf16"})
     add("other parameters", fp16, parameters={**PLANS["fp16"].parameters, "fp16": False})
     add("batch that microbatches do not divide", fp16, parameters={**PLANS["fp16"].parameters, "microbatches": 3})
@@ -208,23 +218,62 @@ def test_validation_runs_without_gradients(results):
     assert np.isfinite(results["files"]["summary"]["validation_loss"])
 
 
+def tags(result, *, partial):
+    saved = [record for record in details(result, "save_checkpoint") if record["partial"] is partial]
+    return [record["tag"] for record in saved]
+
+
 def test_checkpoints_are_partial_and_resumed(results):
-    saved = details(results["checkpoints"], "save_checkpoint")
-    assert [record["tag"] for record in saved] == ["step-1", "step-2"]
-    assert all(record["partial"] and record["kept"] == 2 for record in saved)
+    assert tags(results["checkpoints"], partial=True) == ["step-1", "step-2"]
+    assert {record["kept"] for record in details(results["checkpoints"], "save_checkpoint")} == {2, None}
     resumed = results["resumed"]
     assert details(resumed, "resume_from_checkpoint") == [{"step": 2}]
     assert len(details(resumed, "optimizer.step")) == 1
     # The last step is kept whether or not it is one of every ten.
-    assert [record["tag"] for record in details(resumed, "save_checkpoint")] == ["step-3"]
+    assert tags(resumed, partial=True) == ["step-3"]
     assert resumed["summary"]["steps"] == 3
+
+
+def test_a_checkpoint_that_lacks_a_part_is_not_used(results):
+    again = results["part missing"]
+    assert details(again, "resume_from_checkpoint") == [{"step": 2}]
+    assert tags(again, partial=True) == ["step-3", "step-4"]
+
+
+def test_a_resumed_job_continues_with_the_next_samples(results):
+    through = checksums(results["uninterrupted"])
+    assert checksums(results["resumed"]) == through[2:3]
+    assert checksums(results["part missing"]) == through[2:]
+
+
+@pytest.mark.parametrize("run", [name for name in TRAINED if name != "bf16 sharded"])
+def test_the_model_is_exported_for_transformers(results, run):
+    """The library's full save, loaded with from_pretrained, has the trained weights."""
+    exported = results[run]["exported"]
+    assert exported["same"]
+    assert {"config.json", "summary.json"} <= set(exported["files"])
+    assert "full.pt" not in exported["files"]
+
+
+def test_a_sharded_model_is_saved_in_parts_where_the_library_does_not_gather_it(results):
+    sharded = results["bf16 sharded"]
+    gathers = tags(sharded, partial=False) == ["full.pt"]
+    assert gathers or tags(sharded, partial=True) == ["model"]
+
+
+def test_training_starts_from_the_weights_of_the_channel(results):
+    assert details(results["pretrained"], "resume_from_checkpoint") == [{"step": 0}]
+    first = float(results["pretrained"]["printed"].split("step 1 loss ")[1].split()[0])
+    last = float(results["checkpoints"]["printed"].split("step 2 loss ")[1].split()[0])
+    assert abs(first - last) < 0.1
+    assert "n_embd 32 instead of 64" in results["other weights"]["error"]
 
 
 @pytest.mark.parametrize(
     ("run", "sentence"),
     [
         ("token outside of the vocabulary", "x.npy contains the token id 128"),
-        ("too few samples", "fewer than one step requires (16 x 4)"),
+        ("too few samples", "has 1 samples, fewer than one step requires (64)"),
         ("other precision", "trains in fp16, not bf16"),
         ("other parameters", "other parameters than the estimator sends (fp16)"),
         ("batch that microbatches do not divide", "must be a multiple of microbatches (3)"),

@@ -114,6 +114,17 @@ def barrier():
     _require_init()
 
 
+WORLD = "world"
+
+
+def allgather(obj, group):
+    """What every rank gives; this rank's object stands in for those of the others."""
+    _require_init()
+    if group != WORLD:
+        raise RuntimeError("the stand-in knows only the group of all ranks")
+    return [obj] * size()
+
+
 # -- the model ---------------------------------------------------------------------------------------------------------
 
 
@@ -168,6 +179,11 @@ class DistributedModel(pytorch.nn.Module):
             raise RuntimeError("backward outside of smp.step")
         record("backward")
         (loss / _parameter("microbatches", 1)).backward()
+
+
+def trained():
+    """The model of the job, for tests."""
+    return _job.model.module
 
 
 def set_activation_checkpointing(module, preserve_rng_state=True, pack_args_as_tuple=False, strategy="each"):
@@ -265,18 +281,43 @@ def DistributedOptimizer(optimizer, static_loss_scale=1.0, dynamic_loss_scale=Fa
 
 
 def save_checkpoint(
-    path, tag, partial=True, model=None, optimizer=None, user_content=None, num_kept_partial_checkpoints=None
+    path,
+    tag,
+    partial=True,
+    model=None,
+    optimizer=None,
+    user_content=None,
+    translate_if_full=True,
+    num_kept_partial_checkpoints=None,
 ):
-    if not partial and (tp_size() > 1 or _parameter("sharded_data_parallel_degree", 1) > 1):
+    if not partial and optimizer is not None:
         raise RuntimeError("full checkpoints hold no optimizer state here")
     record("save_checkpoint", tag=tag, partial=partial, kept=num_kept_partial_checkpoints)
     Path(path).mkdir(parents=True, exist_ok=True)
-    pytorch.save(user_content, Path(path) / "newest")
+    if not partial:
+        if not translate_if_full:
+            raise RuntimeError("the names are those of the library's layers")
+        pytorch.save(model.module.state_dict(), Path(path) / tag)
+        return
+    folder = Path(path) / f"{tag}_partial"
+    folder.mkdir(exist_ok=True)
+    pytorch.save(model.module.state_dict(), folder / f"model_{rank()}.pt")
+    if optimizer is not None:
+        inner = optimizer.optimizer if isinstance(optimizer, _HalfPrecisionOptimizer) else optimizer
+        pytorch.save(inner.state_dict(), folder / f"optimizer_{rank()}.pt")
+    pytorch.save(user_content, folder / "user_content.pt")
+    (Path(path) / "newest").write_text(tag)
 
 
 def resume_from_checkpoint(path, tag=None, partial=True, strict=True):
     if _job.model is None:
         raise RuntimeError("resumed before DistributedModel")
-    content = pytorch.load(Path(path) / "newest")
+    if not partial:
+        _job.model.module.load_state_dict(pytorch.load(Path(path) / tag))
+        record("resume_from_checkpoint", step=0)
+        return None
+    folder = Path(path) / f"{tag or (Path(path) / 'newest').read_text()}_partial"
+    _job.model.module.load_state_dict(pytorch.load(folder / f"model_{rank()}.pt"))
+    content = pytorch.load(folder / "user_content.pt")
     record("resume_from_checkpoint", step=content["step"])
     return content
