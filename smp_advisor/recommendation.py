@@ -242,9 +242,10 @@ def advise(
 
     plan = best.best()
     plan_estimate = estimate(workload, best.cluster, job, plan)
+    decision = decide(workload, job, best, min_fit_probability=min_fit_probability, pins=pins)
     because = (
         why_this_plan(workload, best, plan_estimate, searched, cluster, min_fit_probability),
-        batch_note(workload, job, plan_estimate),
+        batch_note(workload, job, plan_estimate, decision.batch),
         low_utilisation(plan_estimate),
         "" if code is None else code.summary,
     )
@@ -256,7 +257,7 @@ def advise(
         estimate=plan_estimate,
         objective=chosen_objective,
         min_fit_probability=min_fit_probability,
-        decision=decide(workload, job, best, min_fit_probability=min_fit_probability, pins=pins),
+        decision=decision,
         steps=explain(
             workload,
             best.cluster,

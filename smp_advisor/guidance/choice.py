@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.guidance import ranges
 from smp_advisor.guidance.amounts import batch_limit, global_batch
-from smp_advisor.guidance.wording import gib, percent, plural
+from smp_advisor.guidance.wording import gib, percent
 from smp_advisor.libraries.registry import get_library, libraries
 from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, search
 from smp_advisor.workload.stack import stack
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.search import SearchResult
+    from smp_advisor.search.decision import BatchChoice
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -44,25 +45,12 @@ def why_this_plan(
     probability: float,
 ) -> str:
     """How many plans fit, and by which rule this one is the first of them."""
-    top = float(best.scores.tokens_per_second.max())
-    near = int((best.scores.tokens_per_second >= top * (1 - NEAR_BEST)).sum())
     fit = (
         f"{len(best.ranked):,} of {best.plans_enumerated:,} plans fit with a probability of at least "
         f"{percent(probability)}."
     )
     if best.objective == "throughput":
-        slower = 1 - float(best.scores.tokens_per_second[0]) / top
-        if slower > NEAR_BEST:
-            return (
-                f"{fit} The fastest uses more techniques and is estimated {percent(1 / (1 - slower) - 1)} faster. A"
-                f" technique must gain at least {percent(TECHNIQUE_GAIN)}, and be faster with a probability of at least"
-                f" {percent(TECHNIQUE_PROBABILITY)}. Of the plans with fewer techniques, this one leaves the most"
-                " memory free."
-            )
-        return (
-            f"{fit} {plural(near, 'plan is', 'plans are')} within {_NEAR} of the fastest. Of those, this one uses the"
-            " fewest techniques and leaves the most memory free."
-        )
+        return f"{fit} {_rank(best)}"
     if best.objective == "cost":
         place = "yours" if best.cluster == requested else f"{best.cluster.nodes} x {best.cluster.instance.name}"
         return (
@@ -83,18 +71,54 @@ def low_utilisation(estimate: Estimate) -> str:
     )
 
 
-def batch_note(model: Model, job: Job, estimate: Estimate) -> str:
+def _rank(best: SearchResult) -> str:
+    """Rule by which the first plan comes first."""
+    scores = best.scores
+    top = int(scores.tokens_per_second.argmax())
+    faster = float(scores.tokens_per_second[top] / scores.tokens_per_second[0]) - 1
+    if faster <= NEAR_BEST:
+        return (
+            f"This one is within {_NEAR} of the fastest. Equal plans rank by fewest techniques, then by the smallest"
+            " communication groups, the smallest batch and the fewest microbatches."
+        )
+    more = int(scores.techniques[top] - scores.techniques[0])
+    larger = scores.tokens_per_step[top] > scores.tokens_per_step[0]
+    differences = [
+        *([f"{more} more {'technique' if more == 1 else 'techniques'}"] if more > 0 else []),
+        *(["a larger batch"] if larger else []),
+    ]
+    has = f", with {' and '.join(differences)}" if differences else ""
+    return (
+        f"The fastest is estimated {percent(faster)} faster{has}. A technique must gain at least"
+        f" {percent(TECHNIQUE_GAIN)} over the best plan without it, and a family of plans must be faster with a"
+        f" probability of at least {percent(TECHNIQUE_PROBABILITY)}. Equal plans rank by the smallest communication"
+        " groups, the smallest batch and the fewest microbatches."
+    )
+
+
+def batch_note(model: Model, job: Job, estimate: Estimate, batch: BatchChoice) -> str:
     """The plan's global batch, and the reason for it."""
     chosen = global_batch(model, estimate)
-    if job.global_batch_size is not None:
+    if batch.policy is None:
         return f"Every plan keeps your global batch of {chosen}."
-    reason = f"larger batches gain less than {_NEAR} or do not fit"
-    if estimate.tokens_per_step == job.max_tokens_per_step:
-        reason = "no larger batch is within this limit"
-    return (
-        f"You set no global batch size; its limit is {batch_limit(model, job)} per step. The search chose {chosen}:"
-        f" {reason}. Set global_batch_size if your optimization needs another batch."
-    )
+    sentences = [f"You set no global batch size. The search chose {chosen}; {batch.policy.example}."]
+    limit = f"the limit of {batch_limit(model, job)}"
+    if batch.cap_binds:
+        cost = f"costs {percent(batch.cap_cost)} of speed" if batch.cap_cost >= 0.005 else "costs no speed"
+        sentences.append(f"Twice the batch would exceed {limit}, which {cost}.")
+    elif batch.larger_gain < NEAR_BEST:
+        sentences.append(f"Twice the batch and more, up to {limit}, gain less than {_NEAR} or do not fit.")
+    elif batch.twice is not None:
+        sentences.append(f"Twice the batch changes the speed by {_change(batch.twice)}.")
+    if batch.half is not None:
+        sentences.append(f"Half the batch changes it by {_change(batch.half)}.")
+    return " ".join(sentences)
+
+
+def _change(ratio: float) -> str:
+    """A ratio as a change: ``+4 %``."""
+    change = round(100 * (ratio - 1))
+    return f"{change:+d} %" if change else "less than 1 %"
 
 
 def defaults(

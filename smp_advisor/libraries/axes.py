@@ -87,8 +87,8 @@ def batch_steps(limit: int) -> list[int]:
 def batches(job: Job, sequence_length: int, replicas: int, group: int, pins: Pins) -> Ints:
     """(samples per replica and step, microbatches) pairs, shape (k, 2).
 
-    With a global batch: the share of a replica, in every number of microbatches that divides it. Without one:
-    microbatch sizes times powers of two of microbatches, up to the job's limit of tokens per step.
+    With a global batch: the share of a replica, in every number of microbatches that divides it. Without one: powers
+    of two of samples in powers of two of microbatches, as people train, up to the job's limit of tokens per step.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def batches(job: Job, sequence_length: int, replicas: int, group: int, pins: Pin
         sizes = [pins["batch_size"]]
     else:
         counts = [pins["microbatches"]] if "microbatches" in pins else [2**k for k in range(most.bit_length())]
-        free = [(size * m * group, m) for m in counts for size in sorted({*batch_steps(most // m), most // m} - {0})]
+        free = [(2**k * m * group, m) for m in counts for k in range((most // m).bit_length())]
         return np.array(free, dtype=np.int64).reshape(-1, 2)
     if "batch_size" in pins:
         sizes = [size for size in sizes if size == pins["batch_size"]]

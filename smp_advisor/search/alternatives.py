@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smp_advisor.costs.evaluate import estimate, fit_probability
+from smp_advisor.costs.world import World
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.registry import get_library
-from smp_advisor.search.rank import NEAR_BEST, Scores, combinations, techniques
+from smp_advisor.search.rank import NEAR_BEST, combinations, communication_span, first_of_each, techniques
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,18 +31,12 @@ def _value(plan: Plan, name: str) -> Any:
     return value or "none" if name == "activation_checkpointing" else value
 
 
-def _first_of_each(keys: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Positions of the first of each distinct key, in order of appearance."""
-    _, first = np.unique(keys, return_index=True)
-    return np.sort(first)
-
-
 def _representatives(result: SearchResult) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Positions in `ranked` of the best plan of each combination, and rows nearest to fitting of the others."""
     keys = combinations(result.space.layout)
-    fitting = _first_of_each(keys[result.ranked])
+    fitting = first_of_each(keys[result.ranked])
     nearest_first = np.argsort(result.needed_gib, kind="stable")
-    too_large = nearest_first[_first_of_each(keys[nearest_first])]
+    too_large = nearest_first[first_of_each(keys[nearest_first])]
     return fitting, too_large[~np.isin(keys[too_large], keys[result.ranked[fitting]])]
 
 
@@ -54,7 +49,7 @@ def representatives(result: SearchResult) -> SearchResult:
         space=result.space.take(rows),
         **{name: getattr(result, name)[rows] for name in ("peak_gib", "needed_gib", "margin")},
         ranked=np.arange(len(fitting)),
-        scores=Scores(**{name: values[fitting] for name, values in vars(result.scores).items()}),
+        scores=result.scores.take(fitting),
         step_seconds=result.step_seconds[fitting],
     )
 
@@ -71,7 +66,8 @@ def alternatives(result: SearchResult, model: Model, job: Job, *, min_fit_probab
     fitting, too_large = _representatives(result)
     best = result.ranked[fitting]
     fits = set(best.tolist())
-    counts = techniques(result.space.layout)
+    layout = result.space.layout
+    counts, spans = techniques(layout), communication_span(World.of(model, result.cluster, job, layout), layout)
     usable = result.cluster.instance.usable_gpu_memory_gib
     rows: list[dict[str, Any]] = []
     for row in [*best.tolist(), *too_large.tolist()]:
@@ -86,6 +82,7 @@ def alternatives(result: SearchResult, model: Model, job: Job, *, min_fit_probab
                 "headroom_gib": usable - float(result.needed_gib[row]),
                 "fit_probability": fit_probability(float(result.margin[row])),
                 "techniques": int(counts[row]),
+                "communication_gpus": int(spans[row]),
             }
         )
         rows[-1]["why"] = _why(rows[-1], rows[0], min_fit_probability)
@@ -118,16 +115,25 @@ def _why(row: dict[str, Any], leader: dict[str, Any], min_fit_probability: float
     if ratio < 1 - NEAR_BEST:
         return f"{100 * (1 - ratio):.0f} % slower."
     more = row["techniques"] - leader["techniques"]
-    if more > 0 and ratio > 1 + NEAR_BEST:
-        return f"{100 * (ratio - 1):.0f} % faster, with {more} more technique{'s' if more > 1 else ''}."
+    if ratio > 1 + NEAR_BEST:
+        faster = f"{100 * (ratio - 1):.0f} % faster"
+        if more > 0:
+            return f"{faster}, with {more} more technique{'s' if more > 1 else ''}."
+        if row["global_batch_size"] > leader["global_batch_size"]:
+            return f"{faster}, with {row['global_batch_size'] / leader['global_batch_size']:.3g} times the batch."
+        return f"{faster}, which the cost model does not resolve, with wider communication groups."
     if more > 0:
         return f"As fast within {100 * NEAR_BEST:.0f} %, with {more} more technique{'s' if more > 1 else ''}."
+    return f"As fast within {100 * NEAR_BEST:.0f} %, {_lesser(row, leader)}."
+
+
+def _lesser(row: dict[str, Any], leader: dict[str, Any]) -> str:
+    """The first preference in which a plan of equal speed comes after the recommended one."""
+    spans = row["communication_gpus"], leader["communication_gpus"]
+    if spans[0] > spans[1]:
+        return f"with communication groups of {spans[0]:,} GPUs (vs {spans[1]:,})"
+    batches = row["global_batch_size"], leader["global_batch_size"]
+    if batches[0] > batches[1]:
+        return f"with {batches[0]:,} samples per step (vs {batches[1]:,})"
     less = round(leader["headroom_gib"] - row["headroom_gib"], 1)
-    if less > 0:
-        return f"As fast within {100 * NEAR_BEST:.0f} %, with {less:.1f} GiB less headroom."
-    if less == 0:
-        batch = f"{row['global_batch_size']:,} samples per step (vs {leader['global_batch_size']:,})"
-        return f"As fast within {100 * NEAR_BEST:.0f} %, with the same headroom and {batch}."
-    faster = round(100 * (ratio - 1))
-    speed = f"{abs(faster)} % {'faster' if faster > 0 else 'slower'}" if faster else "as fast"
-    return f"Ranked lower by the objective ({speed}, {-less:.1f} GiB more headroom)."
+    return f"with {less:.1f} GiB less headroom" if less > 0 else "and ranked lower by the objective"

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smp_advisor.costs.evaluate import seconds_columns
 from smp_advisor.costs.intervals import DIVISIONS, plan_divisions
 from smp_advisor.costs.predictive import layout_draws
 from smp_advisor.search.batch_policy import batch_policy
-from smp_advisor.search.rank import NEAR_BEST, combinations
+from smp_advisor.search.rank import NEAR_BEST, first_of_each
 from smp_advisor.search.search import search
 
 if TYPE_CHECKING:
@@ -43,10 +44,8 @@ FAMILIES = dict(
 )
 """Families of plans by the division of the model that the cost model's errors depend on."""
 
-_LEADING = 32
-"""Most plans that are drawn: the best of each combination of techniques."""
-_LEADING_SHARE = 0.7
-"""Plans below this share of the best speed are the best in no draw."""
+_LEADING_SHARE = 0.75
+"""Plans below this share of the best speed are the best in hardly any draw."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +86,7 @@ class Decision:
     published: str
     """Publication that decided between these families; empty if it was not needed or there is none."""
     compared: int
-    """Number of plans that were drawn: the best of each leading combination of techniques."""
+    """Number of plans that were drawn: the chosen one, the fastest of each family and of each number of techniques."""
     batch: BatchChoice
 
 
@@ -104,9 +103,9 @@ def decide(
     leading = _leading(result)
     layout = result.space.layout.take(result.ranked[leading])
     draws = layout_draws(model, result.cluster, job, [layout])
-    # The rank includes the allocator's time near full memory, which the draws do not.
-    middle = np.median(draws, axis=0)
-    speeds = result.scores.tokens_per_second[leading] * middle / draws
+    # The scores include the allocator's time near full memory, which the draws do not.
+    predicted = sum(seconds_columns(model, result.cluster, job, layout).values())
+    speeds = result.scores.tokens_per_second[leading] * predicted / draws
     best = speeds.max(axis=1)
     divisions = plan_divisions(layout)
     names = [FAMILIES[DIVISIONS[division]] for division in divisions.tolist()]
@@ -127,12 +126,17 @@ def decide(
 
 
 def _leading(result: SearchResult) -> NDArray[np.intp]:
-    """Positions in `ranked` of the chosen plan and of the best of each combination near the fastest."""
-    _, first = np.unique(combinations(result.space.layout)[result.ranked], return_index=True)
-    speed = result.scores.tokens_per_second
-    leading = first[speed[first] >= _LEADING_SHARE * speed.max()]
-    fastest_first = leading[np.argsort(-speed[leading], kind="stable")]
-    return np.concatenate([np.zeros(1, dtype=np.intp), fastest_first[fastest_first != 0][: _LEADING - 1]])
+    """Positions in `ranked` of the chosen plan, and of the fastest of each family and of each number of techniques.
+
+    Plans with more techniques than the fastest plan are no candidates.
+    """
+    speed, counts = result.scores.tokens_per_second, result.scores.techniques
+    near = np.flatnonzero((speed >= _LEADING_SHARE * speed.max()) & (counts <= counts[speed.argmax()]))
+    near = near[np.argsort(-speed[near], kind="stable")]
+    of_family = near[first_of_each(plan_divisions(result.space.layout.take(result.ranked[near])))]
+    of_number = near[first_of_each(counts[near])]
+    leading = np.concatenate([np.zeros(1, dtype=np.intp), of_family, of_number])
+    return leading[first_of_each(leading)]
 
 
 def _indistinct(chosen: Floats, rival: Floats) -> bool:

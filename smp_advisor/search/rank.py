@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from smp_advisor.search.policy import policy
 
+if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from smp_advisor.costs.world import World
     from smp_advisor.libraries.layout import Layout
 
     Floats = NDArray[np.float64]
@@ -22,27 +23,23 @@ __all__ = [
     "TECHNIQUE_GAIN",
     "TECHNIQUE_PROBABILITY",
     "Objective",
+    "Resolution",
     "Scores",
     "combinations",
+    "communication_span",
+    "first_of_each",
     "order",
     "techniques",
+    "undominated_first",
 ]
 
 Objective = Literal["throughput", "cost", "headroom", "simplicity"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
+_SHARES_PARAMETERS = 3
 
-NEAR_BEST = 0.03
-"""Plans within this share of the best count as equal: among them the fewest techniques win, then the most headroom
-(AWS, model-parallel best practices: if a subset of the techniques is enough, more techniques do not help)."""
-
-TECHNIQUE_GAIN = 0.05
-"""Least gain in speed for which a plan uses one more technique."""
-
-TECHNIQUE_PROBABILITY = 0.75
-"""Least probability that plans with more techniques are faster at all."""
-
-_SLOWEST_SHARE = 0.5
-"""`headroom` and `simplicity` look only at plans with at least this share of the best throughput."""
+NEAR_BEST = policy().near_best
+TECHNIQUE_GAIN = policy().technique_gain
+TECHNIQUE_PROBABILITY = policy().resolution_probability
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +53,34 @@ class Scores:
     """Share of usable memory that is free, at the point estimate."""
     techniques: NDArray[np.int64]
     tokens_per_step: NDArray[np.int64]
+    doublings: Floats
+    """Doublings of the batch above its target; 0 up to the target, and for a batch of the user's."""
+    span: NDArray[np.int64]
+    """GPUs over which the widest group extends that exchanges activations or parameters (`communication_span`)."""
+    microbatches: NDArray[np.int64]
+    pipelined: NDArray[np.bool_]
+    published: NDArray[np.bool_]
+    """Whether the plan's family is published for the regime; True for all without a publication."""
+
+    def take(self, rows: NDArray[np.intp]) -> Scores:
+        """The scores of some plans."""
+        return Scores(**{name: values[rows] for name, values in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Resolution of the cost model for pairs of plans."""
+
+    kind: NDArray[np.int64]
+    """Kind of each plan, shape (n,)."""
+    shares: Floats
+    """Share by which a plan of one kind must be faster than one of another kind to be distinguishable, shape
+    (kinds, kinds)."""
+
+    def against(self, row: int) -> Floats:
+        """The shares for pairs with one plan, shape (n,)."""
+        result: Floats = self.shares[self.kind[row]][self.kind]
+        return result
 
 
 _COMBINATION = (
@@ -93,6 +118,12 @@ def techniques(layout: Layout) -> NDArray[np.int64]:
     return total
 
 
+def first_of_each(keys: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Positions of the first of each distinct key, in order of appearance."""
+    _, first = np.unique(keys, return_index=True)
+    return np.sort(first)
+
+
 def combinations(layout: Layout) -> NDArray[np.int64]:
     """A number for each plan's combination of techniques, shape (n,).
 
@@ -108,50 +139,147 @@ def combinations(layout: Layout) -> NDArray[np.int64]:
     return number
 
 
-def order(scores: Scores, objective: Objective, doubt: Mapping[int, float] | None = None) -> NDArray[np.intp]:
+def communication_span(world: World, layout: Layout) -> NDArray[np.int64]:
+    """GPUs over which the widest group extends that exchanges activations or parameters, shape (n,).
+
+    Groups of tensor, pipeline, context and expert parallelism, and those that share parameters (level 3). The reduction
+    of gradients, which every plan has, does not count, and neither does the state that levels 1 and 2 share, which
+    travels once per step. A group of one GPU extends over 1. Groups that do not fill nodes evenly, such as 10 GPUs of
+    nodes with 8, count as the nodes that several of them fill together: they share links.
+    """
+    shards = np.where(layout.shard_level == _SHARES_PARAMETERS, world.shards, 1)
+    experts = layout.expert_parallel_degree
+    groups = (
+        (layout.tensor_parallel_degree, world.tensor_stride),
+        (layout.pipeline_parallel_degree, world.pipeline_stride),
+        (layout.context_parallel_degree, world.data_stride),
+        (np.where(layout.experts_beside_shards, shards * experts, np.maximum(shards, experts)), world.data_stride),
+    )
+    span = np.ones(len(layout), dtype=np.int64)
+    for degree, stride in groups:
+        span = np.maximum(span, np.where(degree > 1, degree * stride, 1).astype(np.int64))
+    fills = world.gpus_per_node % np.minimum(span, world.gpus_per_node) == 0
+    fills &= np.maximum(span, world.gpus_per_node) % world.gpus_per_node == 0
+    result: NDArray[np.int64] = np.where(fills, span, np.lcm(span, world.gpus_per_node))
+    return result
+
+
+def order(scores: Scores, objective: Objective, resolution: Resolution | None = None) -> NDArray[np.intp]:
     """Rows from best to worst; deterministic (ties keep the order of enumeration).
 
-    ``throughput``: tokens per second. ``cost``: USD per token. ``headroom``: free memory, among plans at least half as
-    fast as the fastest. ``simplicity``: fewest techniques, among the same. Plans within 3 % of the best value are
-    equal, and among equals fewer techniques win, then more headroom, then the smaller batch. For ``throughput`` and
-    ``cost``, each technique must also gain at least 5 %, and be faster with a probability of at least 75 %: plans with
-    fewer techniques whose best is closer to the fastest come first.
+    ``throughput`` and ``cost``: every plan here fits, so memory does not count. Two plans are equal if they are within
+    3 %, or within the resolution of the cost model for the pair. Each doubling of the batch above its target must gain
+    3 %. First come the fewest techniques: each further one must gain 5 % over the best plan without it. Among the plans
+    with this number of techniques that equal the fastest of them come first
 
-    Parameters
-    ----------
-    doubt
-        Share by which the fastest plan must beat the fastest plan of each smaller number of techniques to be faster
-        with this probability. None: no doubt.
+    1. the family that is published for the regime,
+    2. the smallest communication span: inside a node before across nodes, a small group before a large one,
+    3. the smallest batch,
+    4. the fewest microbatches; in a pipeline 2 or 4,
+    5. the most headroom.
+
+    Last, a plan that another plan of the table dominates makes way for it (`undominated_first`).
+
+    ``headroom``: free memory, among plans at least half as fast as the fastest. ``simplicity``: fewest techniques,
+    among the same. Sources and thresholds: ``data/policy.toml``.
     """
     speed = scores.tokens_per_second
     if objective in ("headroom", "simplicity"):
-        slow = speed < _SLOWEST_SHARE * speed.max()
+        slow = speed < policy().slowest_share * speed.max()
     else:
         slow = np.zeros(len(speed), dtype=np.bool_)
     if objective == "simplicity":
         return np.lexsort((-speed, scores.techniques, slow))
-    value = {"throughput": speed, "cost": 1 / scores.usd_per_token, "headroom": scores.headroom}[objective]
-    best = value[~slow].max()
-    near = ~slow & (value >= best * (1 - NEAR_BEST))
-    if objective != "headroom":
-        near |= _simpler(value, scores.techniques, near, doubt or {})
-    # Near the best: fewest techniques, most headroom, value. Below: by value alone.
-    fewest = np.where(near, scores.techniques, 0)
-    # Rounded, so that values that differ in the last bits only are equal.
-    roomiest = np.where(near, -np.round(scores.headroom, 3), 0.0)
-    smallest = np.where(near, scores.tokens_per_step, 0)
-    return np.lexsort((-speed, -value, smallest, roomiest, fewest, ~near, slow))
+    if objective == "headroom":
+        value = scores.headroom
+        near = ~slow & (value >= value[~slow].max() * (1 - NEAR_BEST))
+    else:
+        price = 1 / scores.usd_per_token if objective == "cost" else speed
+        value = price * (1 - policy().batch_gain) ** scores.doublings
+        near = _equal(value, scores.techniques, resolution)
+        if resolution is not None:
+            near = _of_one_family(near, value, scores, resolution)
+    of_equals = [np.where(near, preference, 0) for preference in _preferences(scores)]
+    if objective == "headroom":
+        of_equals.insert(0, np.where(near, scores.techniques, 0))
+    return np.lexsort((-speed, -value, *reversed(of_equals), ~near, slow))
 
 
-def _simpler(
-    value: Floats, techniques: NDArray[np.int64], near: NDArray[np.bool_], doubt: Mapping[int, float]
-) -> NDArray[np.bool_]:
-    """Plans with so few techniques that further ones do not gain enough, shape (n,); none if all techniques do."""
-    fewest, best = int(techniques[near].min()), value.max()
-    for count in range(fewest):
-        same = techniques == count
-        top = value[same].max(initial=0.0)
-        if top >= best * min((1 - TECHNIQUE_GAIN) ** (fewest - count), 1 - doubt.get(count, 0.0)):
-            simpler: NDArray[np.bool_] = same & (value >= top * (1 - NEAR_BEST))
-            return simpler
-    return np.zeros(len(value), dtype=np.bool_)
+def _preferences(scores: Scores) -> list[NDArray[Any]]:
+    """Values that rank equal plans, first to last: smaller is better."""
+    return [
+        ~scores.published,
+        scores.span,
+        scores.tokens_per_step,
+        _microbatch_rank(scores),
+        # Rounded, so that values that differ in the last bits only are equal.
+        -np.round(scores.headroom, 3),
+    ]
+
+
+def _equal(value: Floats, techniques: NDArray[np.int64], resolution: Resolution | None) -> NDArray[np.bool_]:
+    """Plans with as many techniques as are worth it, and not distinguishable from the best of them, shape (n,).
+
+    A number of techniques is worth it if each technique more than in the best plan with fewer gains 5 %, and the gain
+    is distinguishable.
+    """
+    levels = np.unique(techniques)
+    leaders = [int(np.where(techniques == level, value, -np.inf).argmax()) for level in levels]
+    chosen = 0
+    while True:
+        worth = [
+            (value[leaders[more]] * (1 - TECHNIQUE_GAIN) ** int(levels[more] - levels[chosen]), more)
+            for more in range(chosen + 1, len(levels))
+            if value[leaders[chosen]] < value[leaders[more]] * (1 - _share(resolution, leaders[more], leaders[chosen]))
+        ]
+        gain, more = max(worth, default=(0.0, chosen))
+        if gain <= value[leaders[chosen]]:
+            break
+        chosen = more
+    leader = leaders[chosen]
+    result: NDArray[np.bool_] = techniques == levels[chosen]
+    result &= value >= value[leader] * (1 - _share(resolution, leader, slice(None)))
+    return result
+
+
+def _of_one_family(near: NDArray[np.bool_], value: Floats, scores: Scores, resolution: Resolution) -> NDArray[np.bool_]:
+    """Of equal plans, those of the preferred one's family that equal its fastest plan, shape (n,).
+
+    The errors of the plans of a family are alike, so the cost model distinguishes them better than families.
+    """
+    rows = np.flatnonzero(near)
+    preferred = rows[np.lexsort([preference[rows] for preference in reversed(_preferences(scores))])[0]]
+    family = near & (resolution.kind == resolution.kind[preferred])
+    leader = int(np.where(family, value, -np.inf).argmax())
+    result: NDArray[np.bool_] = family & (value >= value[leader] * (1 - _share(resolution, leader, slice(None))))
+    return result
+
+
+def _share(resolution: Resolution | None, row: int, rows: int | slice) -> Floats:
+    """Share by which a plan must be faster than others to be distinguishable."""
+    return np.asarray(NEAR_BEST if resolution is None else np.maximum(NEAR_BEST, resolution.against(row)[rows]))
+
+
+def _microbatch_rank(scores: Scores) -> NDArray[np.int64]:
+    """Number of microbatches; 0 for a pipeline with the number to start with."""
+    first = scores.pipelined & np.isin(scores.microbatches, policy().first_microbatches)
+    return np.where(first, 0, scores.microbatches)
+
+
+def undominated_first(ranked: NDArray[np.intp], scores: Scores, keys: NDArray[np.int64]) -> NDArray[np.intp]:
+    """The rank, with a plan in front that no other listed plan dominates.
+
+    The listed plans are the first of each combination of techniques (`keys`). A plan dominates another if it is faster
+    with no more techniques, no wider communication span and no larger batch.
+    """
+    listed = ranked[first_of_each(keys[ranked])]
+    chosen = listed[0]
+    while True:
+        better = scores.tokens_per_second[listed] > scores.tokens_per_second[chosen]
+        for values in (scores.techniques, scores.span, scores.tokens_per_step):
+            better &= values[listed] <= values[chosen]
+        if not better.any():
+            break
+        rivals = listed[better]
+        chosen = rivals[scores.tokens_per_second[rivals].argmax()]
+    return np.concatenate([[chosen], ranked[ranked != chosen]])

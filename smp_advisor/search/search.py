@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smp_advisor.costs.evaluate import HOST_SHARE, memory_columns, seconds_columns
-from smp_advisor.costs.intervals import plan_kinds
+from smp_advisor.costs.intervals import DIVISIONS, kind_names, plan_divisions
 from smp_advisor.costs.memory import GIB
 from smp_advisor.costs.pressure import pressure_factor
 from smp_advisor.costs.stack import stack_of
@@ -18,7 +18,18 @@ from smp_advisor.costs.uncertainty import comparison_spread
 from smp_advisor.costs.world import World
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY
 from smp_advisor.libraries.space import Space, enumerate_plans
-from smp_advisor.search.rank import TECHNIQUE_PROBABILITY, Objective, Scores, order, techniques
+from smp_advisor.search.batch_policy import batch_policy
+from smp_advisor.search.policy import policy, published_for
+from smp_advisor.search.rank import (
+    Objective,
+    Resolution,
+    Scores,
+    combinations,
+    communication_span,
+    order,
+    techniques,
+    undominated_first,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,23 +99,12 @@ def search(
     layout = space.layout.take(rows)
     seconds = sum(seconds_columns(model, cluster, job, layout).values(), np.zeros(len(rows)))
     seconds = seconds * pressure_factor(memory.needed_bytes[rows], usable)
-    replicas = np.asarray(World.of(model, cluster, job, layout).replicas, dtype=np.int64)
-    tokens = layout.batch_samples * replicas * model.sequence_length(job.sequence_length)
-    speed = tokens / seconds
-    price = cluster.instance.usd_per_hour
-    counts = techniques(layout)
-    scores = Scores(
-        tokens_per_second=speed,
-        usd_per_token=np.full(len(rows), np.inf) if price is None else price * cluster.nodes / 3600 / speed,
-        headroom=1 - memory.needed_bytes[rows] / usable,
-        techniques=counts,
-        tokens_per_step=tokens,
-    )
-    best_first = (
-        order(scores, objective, _doubt(cluster, job, layout, speed, counts))
-        if len(rows)
-        else np.empty(0, dtype=np.intp)
-    )
+    scores = _scores(model, cluster, job, library, layout, seconds, 1 - memory.needed_bytes[rows] / usable)
+    best_first = np.empty(0, dtype=np.intp)
+    if len(rows):
+        best_first = order(scores, objective, _resolution(cluster, job, layout))
+        if objective in ("throughput", "cost"):
+            best_first = undominated_first(best_first, scores, combinations(layout))
     return SearchResult(
         cluster=cluster,
         objective=objective,
@@ -113,27 +113,43 @@ def search(
         needed_gib=memory.needed_bytes / GIB,
         margin=memory.margin,
         ranked=rows[best_first],
-        scores=Scores(
-            tokens_per_second=scores.tokens_per_second[best_first],
-            usd_per_token=scores.usd_per_token[best_first],
-            headroom=scores.headroom[best_first],
-            techniques=scores.techniques[best_first],
-            tokens_per_step=scores.tokens_per_step[best_first],
-        ),
+        scores=scores.take(best_first),
         step_seconds=seconds[best_first],
     )
 
 
-def _doubt(cluster: Cluster, job: Job, layout: Layout, speed: Floats, counts: NDArray[np.int64]) -> dict[int, float]:
-    """Share by which the fastest plan must beat the fastest of each smaller number of techniques."""
-    fastest = int(speed.argmax())
-    simpler = [count for count in np.unique(counts).tolist() if count < counts[fastest]]
-    rows = [int(np.flatnonzero(counts == count)[speed[counts == count].argmax()]) for count in simpler]
-    leaders = layout.take(np.array([fastest, *rows]))
-    kind, *kinds = map(str, plan_kinds(leaders, cluster))
-    code = stack_of(job, leaders).name
-    quantile = NormalDist().inv_cdf(TECHNIQUE_PROBABILITY)
-    return {
-        count: -math.expm1(-quantile * comparison_spread(code, kind, of_kind))
-        for count, of_kind in zip(simpler, kinds, strict=True)
-    }
+def _scores(
+    model: Model, cluster: Cluster, job: Job, library: str, layout: Layout, seconds: Floats, headroom: Floats
+) -> Scores:
+    """Values by which plans are ranked."""
+    world = World.of(model, cluster, job, layout)
+    replicas = np.asarray(world.replicas, dtype=np.int64)
+    tokens = layout.batch_samples * replicas * model.sequence_length(job.sequence_length)
+    speed, price = tokens / seconds, cluster.instance.usd_per_hour
+    if job.global_batch_size is None:
+        doublings = np.maximum(np.log2(tokens / batch_policy(model, job).target_tokens), 0.0)
+    else:
+        doublings = np.zeros(len(tokens))
+    published = published_for(library, model.parameter_count)
+    return Scores(
+        tokens_per_second=speed,
+        usd_per_token=np.full(len(tokens), np.inf) if price is None else price * cluster.nodes / 3600 / speed,
+        headroom=headroom,
+        techniques=techniques(layout),
+        tokens_per_step=tokens,
+        doublings=doublings,
+        span=communication_span(world, layout),
+        microbatches=layout.microbatches,
+        pipelined=layout.pipeline_parallel_degree > 1,
+        published=np.ones(len(tokens), dtype=np.bool_)
+        if published is None
+        else plan_divisions(layout) == DIVISIONS.index(published.division),
+    )
+
+
+def _resolution(cluster: Cluster, job: Job, layout: Layout) -> Resolution:
+    """Resolution of the cost model for pairs of the plans' kinds."""
+    code, kinds = stack_of(job, layout).name, list(map(str, kind_names(cluster)))
+    quantile = NormalDist().inv_cdf(policy().resolution_probability)
+    shares = [[-math.expm1(-quantile * comparison_spread(code, mine, kind)) for kind in kinds] for mine in kinds]
+    return Resolution(plan_divisions(layout), np.array(shares))

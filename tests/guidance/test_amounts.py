@@ -47,7 +47,7 @@ def test_a_free_batch_is_one_that_images_are_trained_with(advice):
     assert 0 < advice.estimate.global_batch_size <= 8192
     assert "global batch free up to 8,192 samples" in advice.defaults
     at_limit = advice.estimate.global_batch_size == 8192
-    assert ("no larger batch is within this limit" in advice.because) == at_limit
+    assert ("would exceed the limit of 8,192 samples" in advice.because) == at_limit
     assert ("larger batches gain less" in advice.because) != at_limit
     larger = smpa.advise(advice.model, "ml.p4d.24xlarge", instance_count=2, global_batch_size=16_384)
     assert larger.estimate.global_batch_size == 16_384
@@ -65,5 +65,6 @@ def test_a_samples_size_is_no_width():
 def test_language_models_are_spoken_of_in_tokens():
     advice = smpa.advise("1.3B", "ml.p4d.24xlarge", sequence_length=512)
     assert "per million tokens" in str(advice)
-    assert "4,000,000 tokens" in advice.because
+    assert " tokens); GPT-3" in advice.because
+    assert "global batch free up to 4,194,304 tokens" in advice.defaults
     assert '"sequence_length": 512' in advice.cell()
