@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from smp_advisor.calibration import Probe, Summary
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.ladder import Ladder
     from smp_advisor.guidance.step import Pitfall, Reference, Step
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.decision import Decision
@@ -61,6 +62,10 @@ class Advice:
     """Number of plans whose memory and fit were computed."""
     plans_fit: int
     """Number of plans that fit with the required probability. Their time was computed, too."""
+    requested: tuple[str, ...] = ()
+    """Settings of the user: "sequence length 512", "tensor parallel degree 4", ..."""
+    warnings: tuple[str, ...] = ()
+    """Warnings about the plan, and what was read of the user's script."""
     script: str | None = None
     """Path of the user's own training script; None for the generated one."""
     data: str | None = None
@@ -267,7 +272,29 @@ class Advice:
 
         return "" if self.script else script_cell(self.model, self.cluster, self.job, plan or self.plan)
 
-    def __str__(self) -> str:
+    def ladder(self, plan: Plan | int | None = None) -> Ladder:
+        """AWS's techniques in order, each added to those before it, up to the plan: memory, fit, time, decision.
+
+        Parameters
+        ----------
+        plan
+            Another plan for the same model, cluster and job, or the row of one in `alternatives`; the recommended plan
+            if None.
+
+        Raises
+        ------
+        PlanError
+            The plan does not suit the model or the cluster, or there is no such row.
+        """
+        from smp_advisor.guidance.explained import ladder_of
+
+        return ladder_of(self, plan)
+
+    def report(self, *, details: bool = False) -> str:
+        """The recommendation as text: verdict, ladder and reasons; with every figure and assumption on request."""
         from smp_advisor.guidance.report import report
 
-        return report(self)
+        return report(self, details=details)
+
+    def __str__(self) -> str:
+        return self.report()

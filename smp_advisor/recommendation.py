@@ -14,6 +14,7 @@ from smp_advisor.guidance import explain, nearest_reference, pitfalls
 from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, nothing_fits, why_this_plan
 from smp_advisor.guidance.library_candidates import job_for
 from smp_advisor.guidance.library_choice import LibraryChoice, choose_library, family_to_infer
+from smp_advisor.guidance.requested import requested
 from smp_advisor.keywords import AdviseSettings, completes
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.registry import get_library
@@ -246,9 +247,8 @@ def advise(
     because = (
         why_this_plan(workload, best, plan_estimate, searched, cluster, min_fit_probability),
         batch_note(workload, job, plan_estimate, decision.batch),
-        low_utilisation(plan_estimate),
-        "" if code is None else code.summary,
     )
+    warnings = (low_utilisation(plan_estimate), "" if code is None else code.summary)
     return Advice(
         model=workload,
         cluster=best.cluster,
@@ -266,6 +266,7 @@ def advise(
             plan_estimate,
             min_fit_probability=min_fit_probability,
             objective=objective,
+            pins=frozenset(pins),
         ),
         pitfalls=pitfalls(
             workload,
@@ -280,7 +281,17 @@ def advise(
         ),
         library_because=choice.because,
         library_comparisons=choice.comparisons,
-        because=" ".join(filter(None, because)),
+        because=" ".join(filter(None, (*because, *warnings))),
+        warnings=tuple(filter(None, warnings)),
+        requested=requested(
+            library,
+            job,
+            frozenset(set(job_settings) | (set(JOB_FIELDS) - at_default)),
+            pins,
+            shape,
+            objective=chosen_objective,
+            min_fit_probability=min_fit_probability,
+        ),
         defaults=defaults(library, workload, job, at_default - set(job_settings), vocab_given="vocab" in shape),
         plans_enumerated=sum(r.plans_enumerated for r in searched),
         plans_scored=sum(len(r.peak_gib) for r in searched),

@@ -29,9 +29,17 @@ const CONTROLS: Control[] = [
   { name: 'tensor_parallel_degree', label: 'Degree', kind: 'slider', values: DEGREES, texts: DEGREES.map(String), help: '' }
 ];
 
+export const HOSTILE = '<img src=x onerror="alert(1)">';
+
+const LADDER = {
+  columns: ['technique', 'memory needed', 'fits', 'step time', 'decision'],
+  rungs: [[HOSTILE, '61 GiB', 'no', '-', 'does not fit']],
+  unused: [['offloading', '16 GiB', 'yes', '3 s', 'no gain']]
+};
+
 export function state(batch: number, degree: number, answers = ''): State {
   const at = snapshot(batch, degree);
-  return { answers, settings: at.settings, controls: CONTROLS, snapshot: at, moved: '', problem: '', summary: 'from the kernel' };
+  return { answers, settings: at.settings, controls: CONTROLS, snapshot: at, ladder: LADDER, moved: '', problem: '', summary: 'from the kernel' };
 }
 
 export function ahead(batch: number, degree: number): Ahead {
@@ -42,8 +50,6 @@ export function ahead(batch: number, degree: number): Ahead {
     by: { batch_size: BATCHES.map(value => snapshot(value, degree)), tensor_parallel_degree: DEGREES.map(degreeEntry) }
   };
 }
-
-export const HOSTILE = '<img src=x onerror="alert(1)">';
 
 export function recommendation(): Recommendation {
   return {
@@ -66,6 +72,7 @@ export function recommendation(): Recommendation {
         title: HOSTILE,
         decision: 'used',
         because: HOSTILE,
+        details: 'It needs 1 GiB.',
         trade_off: 'It costs.',
         figures: [['with', '1 GiB']],
         source_title: 'Page',

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from smp_advisor.guidance.planned_run import PlannedRun
 from smp_advisor.guidance.practices import order, practice, subset_tip
+from smp_advisor.guidance.rung_titles import technique_fields
 from smp_advisor.guidance.step import Step
 from smp_advisor.guidance.techniques import (
     accumulation,
@@ -20,8 +21,10 @@ from smp_advisor.guidance.techniques import (
     starting,
     tensor_parallelism,
 )
+from smp_advisor.guidance.techniques.conclusion import brief_not_used, brief_used
 from smp_advisor.guidance.techniques.degrees import Degree
-from smp_advisor.guidance.what_if import evaluate
+from smp_advisor.guidance.what_if import evaluate_best
+from smp_advisor.guidance.wording import first_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["ARGUMENTS", "explain"]
+__all__ = ["ARGUMENTS", "explain", "steps_of"]
 
 
 class _Argument(Protocol):
@@ -80,6 +83,7 @@ def explain(
     *,
     min_fit_probability: float = 0.95,
     objective: str = "throughput",
+    pins: frozenset[str] = frozenset(),
 ) -> tuple[Step, ...]:
     """Explain for each of the library's best practices, in order, whether the plan uses it and why.
 
@@ -97,6 +101,8 @@ def explain(
         Required probability of fitting.
     objective
         Objective of the search that chose the plan.
+    pins
+        Fields of the plan that the user fixed.
 
     Returns
     -------
@@ -111,37 +117,59 @@ def explain(
         estimate=estimate,
         min_fit_probability=min_fit_probability,
         objective=objective,
+        pins=pins,
     )
-    techniques = order(plan.library)
-    arguments: dict[str, _Argument] = {name: ARGUMENTS[practice(name, plan.library).argument] for name in techniques}
-    comparisons = {name: argument.comparisons(run) for name, argument in arguments.items()}
-    estimates = evaluate(
-        model, {(name, key): plan for name, plans in comparisons.items() for key, plan in plans.items()}
-    )
+    return steps_of(run)
+
+
+def steps_of(run: PlannedRun) -> tuple[Step, ...]:
+    """The explanation of a planned run, see `explain`."""
+    library, estimate = run.plan.library, run.estimate
+    techniques = order(library)
+    arguments: dict[str, _Argument] = {name: ARGUMENTS[practice(name, library).argument] for name in techniques}
+    plans = {
+        (name, key): comparison
+        for name, argument in arguments.items()
+        for key, comparison in argument.comparisons(run).items()
+    }
+    compared, estimates = evaluate_best(run, plans)
     steps: list[Step] = []
-    tip = subset_tip(plan.library) if run.fits else ""
+    tip = subset_tip(library) if run.fits else ""
     for position, technique in enumerate(techniques, 1):
         own = {key: value for (name, key), value in estimates.items() if name == technique}
-        conclusion = arguments[technique].conclude(run, comparisons[technique], own)
-        source = practice(conclusion.practice or technique, plan.library)
-        because = conclusion.because
-        if tip and conclusion.decision == "not used" and conclusion.alternative is not None:
+        comparisons = {key: value for (name, key), value in compared.items() if name == technique}
+        conclusion = arguments[technique].conclude(run, comparisons, own)
+        outcome = next((own[key] for key in own if comparisons[key].plan == conclusion.alternative), None)
+        source = practice(conclusion.practice or technique, library)
+        details = conclusion.because
+        no_loss = outcome is not None and outcome.samples_per_second <= estimate.samples_per_second
+        if tip and conclusion.decision == "not used" and no_loss:
             # Given once, with the first technique whose absence costs nothing.
-            other = next(value for value in own.values() if value.plan == conclusion.alternative)
-            if other.samples_per_second <= estimate.samples_per_second:
-                because, tip = f"{because} AWS's tip applies: {tip}.", ""
+            details, tip = f"{details} AWS's tip applies: {tip}.", ""
         steps.append(
             Step(
                 order=position,
                 technique=technique,
                 title=source.title,
                 decision=conclusion.decision,
-                because=because,
+                because=_brief(run, technique, conclusion, outcome),
+                details=details,
                 trade_off=source.trade_off,
                 figures=conclusion.figures,
                 source_title=source.source_title,
                 source_url=source.source_url,
                 alternative=conclusion.alternative,
+                outcome=outcome,
             )
         )
     return tuple(steps)
+
+
+def _brief(run: PlannedRun, technique: str, conclusion: Conclusion, outcome: Estimate | None) -> str:
+    """The short reason for a conclusion."""
+    text = conclusion.brief
+    if not text and outcome is not None and conclusion.decision != "not possible":
+        text = (brief_used if conclusion.decision == "used" else brief_not_used)(run, outcome)
+    text = text or first_sentence(conclusion.because)
+    argument = practice(technique, run.plan.library).argument
+    return f"Fixed by you. {text}" if run.pins & technique_fields(argument) else text

@@ -29,6 +29,8 @@ class PlannedRun:
     min_fit_probability: float
     """Required probability of fitting."""
     objective: str = "throughput"
+    pins: frozenset[str] = frozenset()
+    """Fields of the plan that the user fixed."""
 
     @property
     def fits(self) -> bool:

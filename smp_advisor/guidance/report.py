@@ -1,4 +1,4 @@
-"""The recommendation as plain text, for terminals, logs and screen readers."""
+"""The recommendation as plain text, for terminals, logs and screen readers: the verdict first, figures on request."""
 
 from __future__ import annotations
 
@@ -7,173 +7,96 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from smp_advisor.guidance import ranges
-from smp_advisor.guidance.amounts import global_batch
-from smp_advisor.guidance.overheads import overhead_notes
-from smp_advisor.guidance.wording import gib, gives_back, probability, spare
-from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.guidance.batch_reason import batch_reason
+from smp_advisor.guidance.certainty import certainty
+from smp_advisor.guidance.ladder_text import ladder_text, unused_lines
+from smp_advisor.guidance.wording import probability
+from smp_advisor.libraries.groups import data_parallel_degree
 from smp_advisor.libraries.registry import get_library
-from smp_advisor.libraries.schema import schema
-from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from smp_advisor.advice import Advice
-    from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.step import Reference
-    from smp_advisor.libraries.plan import Plan
-    from smp_advisor.libraries.schema import Parameter
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
+    from smp_advisor.guidance.ladder import Ladder
 
 __all__ = ["report"]
 
 _WIDTH = 100
 
 
-def report(advice: Advice) -> str:
-    """The full recommendation: plan, figures, memory, explanation, reference, requirements for the script."""
-    sections = (
-        ("Recommendation", _header(advice)),
-        ("Configuration", _plan(advice.model, advice.job, advice.plan, advice.estimate)),
-        ("Figures", _figures(advice.model, advice.estimate)),
-        ("Calibration with your runs", _learned(advice)),
-        ("Memory per GPU", _memory(advice.estimate)),
-        ("Effective time", overhead_notes(advice.estimate)),
-        ("Why", _why(advice)),
-        (f"Nearest AWS reference: {advice.reference.name if advice.reference else ''}", _reference(advice.reference)),
-        ("Requirements for your script", _requirements(advice)),
-        ("Assumptions", advice.estimate.assumptions),
-    )
-    blocks = []
-    for title, lines in sections:
-        body = "\n".join(_wrapped(line) for line in lines)
-        if body:
-            blocks.append(f"{title}\n{'-' * len(title)}\n{body}")
-    return "\n\n".join(blocks)
+def report(advice: Advice, *, details: bool = False) -> str:
+    """The verdict, the ladder and the reasons.
+
+    Parameters
+    ----------
+    details
+        Whether to add every figure, setting, comparison and assumption.
+    """
+    ladder = advice.ladder()
+    sections: list[tuple[str, list[str]]] = [
+        (_verdict(advice), list(_summary(advice))),
+        ("Techniques in the order of AWS's best practices, each added to those above", _rungs(ladder)),
+        ("Why", list(_why(advice, ladder))),
+    ]
+    if details:
+        from smp_advisor.guidance.report_details import details as detailed
+
+        sections += [("Details", []), *detailed(advice)]
+    else:
+        sections.append(
+            ("Details", ["Every figure, comparison, requirement and assumption: advice.report(details=True)."])
+        )
+    return "\n\n".join(_block(title, lines) for title, lines in sections if lines or title == "Details")
+
+
+def _block(title: str, lines: Iterable[str]) -> str:
+    rule = "-" * min(len(title), _WIDTH)
+    return "\n".join([title, rule, *(_wrapped(line) for line in lines)])
 
 
 def _wrapped(line: str) -> str:
     if line.startswith("  "):  # tables keep their columns
         return line
     # A number keeps its unit: textwrap does not break at no-break spaces.
-    unbroken = re.sub(r"(\d) (%|GiB|s\b|ms\b|B\b)", "\\1\xa0\\2", line)
+    unbroken = re.sub(r"(\d) (%|GiB|s\b|ms\b|B\b|M\b)", "\\1\xa0\\2", line)
     filled = textwrap.fill(unbroken, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return filled.replace("\xa0", " ")
 
 
-def _header(advice: Advice) -> Iterator[str]:
-    yield advice.model.summary
-    yield advice.cluster.summary
-    if advice.defaults:
-        yield f"Defaults: {'; '.join(advice.defaults)}."
-    if advice.library_because:
-        yield f"Library: {advice.library_because}"
-    for sentence in advice.library_comparisons:
-        yield f"  {sentence}"
-    yield advice.because
+def _verdict(advice: Advice) -> str:
+    place = f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
+    return f"{advice.model.name} on {place}: fits ({probability(advice.estimate.fit_probability)} likely)"
 
 
-def _plan(model: Model, job: Job, plan: Plan, estimate: Estimate) -> Iterator[str]:
-    rows = _settings(plan)
-    for name, value in job.training_settings().items():
-        rows.append((training_settings()[name].title.lower(), "on" if value is True else value))
-    rows.append(("global batch", global_batch(model, estimate)))
-    width = max(30, *(len(name) + 2 for name, _ in rows))
-    yield from (f"  {name:<{width}}{value}" for name, value in rows)
-
-
-def _settings(plan: Plan) -> list[tuple[str, object]]:
-    """A plan's settings, with their titles."""
-    record, parameters = get_library(plan.library), schema(plan.library)
-    names = record.reported or [
-        parameter.key for parameter in (*parameters.parameters, *parameters.settings) if parameter.audience == "user"
-    ]
-    fields = plan_fields(plan.library)
-    rows: list[tuple[str, object]] = []
-    for name in names:
-        parameter = parameters.described(name)
-        if name not in fields or parameter is None or getattr(plan, name) is None:
-            continue
-        rows.append((parameter.title.lower(), _value(plan, parameter)))
-    return rows
-
-
-def _value(plan: Plan, parameter: Parameter) -> object:
-    value = getattr(plan, parameter.key)
-    if parameter.key == "batch_size" and plan.prescaled_batch:
-        return f"{value} per tensor-parallel group"
-    if parameter.type == "str" and value is False:
-        return "none"
-    return ("yes" if value else "no") if isinstance(value, bool) else value
-
-
-def _figures(model: Model, estimate: Estimate) -> Iterator[str]:
-    price = estimate.usd_per_hour
-    needed = f"; {gib(estimate.needed_gib)} needed, {spare(estimate)}" if gives_back(estimate) else ""
-    rate = ranges.throughput(estimate)
-    if model.reads_tokens:
-        rate += f", {ranges.token_rate(estimate)}"
-    rows = [
-        ("memory", f"{gib(estimate.memory.peak.total_gib)} of {gib(estimate.usable_gpu_memory_gib)} usable{needed}"),
-        ("headroom", f"{gib(estimate.headroom_gib)}; fits with probability {probability(estimate.fit_probability)}"),
-        ("throughput", rate),
-        ("step time", ranges.step_time(estimate)),
-        ("utilization", f"{ranges.compute(estimate)} per GPU, {ranges.utilization(estimate)} of peak (MFU)"),
-        ("price", "no on-demand price known" if price is None else f"{price:,.2f} USD per hour"),
-    ]
-    if cost := ranges.cost_per_million(model, estimate):
-        rows.append(("cost", cost))
+def _summary(advice: Advice) -> Iterator[str]:
+    """Requested settings, library, batch, speed, and the certainty of the choice."""
+    estimate = advice.estimate
+    if advice.requested:
+        yield f"Requested: {'; '.join(advice.requested)}."
+    title = get_library(advice.plan.library).title
+    yield f"Library: {advice.library_because or f'{title}, as requested.'}"
+    yield f"Global batch: {batch_reason(advice.model, estimate, advice.decision.batch)}"
+    yield f"Data-parallel degree: {data_parallel_degree(advice.plan, advice.cluster):,}."
+    rate = ranges.token_rate(estimate) if advice.model.reads_tokens else ranges.throughput(estimate)
+    cost = ranges.cost_per_million(advice.model, estimate) if advice.objective == "cost" else ""
+    yield f"Speed: {', '.join(filter(None, (rate, cost)))}."
     if estimate.days is not None:
-        rows.append(("entire run", ", ".join(filter(None, (ranges.run_time(estimate), ranges.run_cost(estimate))))))
-    rows.append(("effective time", f"{100 * estimate.effective.share:.1f} % of the elapsed time is in training steps"))
-    yield from (f"  {name:<16}{value}" for name, value in rows)
-    yield "In parentheses: 95 % of measured runs of this kind of code and plan."
+        yield f"Entire run: {', '.join(filter(None, (ranges.run_time(estimate), ranges.run_cost(estimate))))}."
+    yield certainty(advice.decision)
+    yield from advice.warnings
 
 
-def _learned(advice: Advice) -> Iterator[str]:
-    """Estimate before and after the user's runs, and what was read of each."""
-    learned = advice.learned
-    if learned is not None:
-        yield from (f"  {change.label}: {change.before} -> {change.after}" for change in learned.changes)
-        for source, notes in learned.runs:
-            yield f"Run: {source}. {' '.join(notes)}"
+def _rungs(ladder: Ladder) -> list[str]:
+    return ladder_text(ladder, figures=False).splitlines()
 
 
-def _memory(estimate: Estimate) -> Iterator[str]:
-    from smp_advisor.costs.estimate import CATEGORIES
-
-    stages = estimate.memory.stages
-    peak = estimate.memory.peak
-    if len(stages) > 1:
-        yield f"Stage {peak.stage} of {len(stages)} has the highest peak ({peak.layers} layers):"
-    for name in CATEGORIES:
-        value = getattr(peak, name)
-        if value >= 0.005:
-            yield f"  {name.removesuffix('_gib').replace('_', ' '):<20}{value:>8.2f} GiB"
-    yield f"  {'total':<20}{peak.total_gib:>8.2f} GiB"
-
-
-def _why(advice: Advice) -> Iterator[str]:
+def _why(advice: Advice, ladder: Ladder) -> Iterator[str]:
+    """A short paragraph per technique of the plan, and one line per technique that it does not use."""
     for step in advice.steps:
-        yield f"{step.order}. {step.title}: {step.decision}. {step.because}"
-
-
-def _requirements(advice: Advice) -> Iterator[str]:
-    """Requirements that are left to the user; those that the generated cells meet are only listed."""
-    done = [pitfall.id for pitfall in advice.pitfalls if pitfall.severity == "info"]
-    yield from (f"{pitfall.id}: {pitfall.text}" for pitfall in advice.pitfalls if pitfall.severity != "info")
-    if done:
-        yield f"Met by the generated cells, or for information (advice.pitfalls has the texts): {', '.join(done)}."
-
-
-def _reference(reference: Reference | None) -> Iterator[str]:
-    if reference is None:
-        return
-    fits = "fits" if reference.fits else "does not fit"
-    yield f"{reference.summary} It {fits} by the cost model: it needs {reference.needed_gib:.1f} GiB per GPU."
-    for difference in reference.differences:
-        values = f"{difference.recommended} (reference: {difference.reference})"
-        yield f"- {difference.setting}: {values}. {difference.because}"
-    if reference.extrapolation:
-        yield reference.extrapolation
+        if step.decision == "used":
+            yield f"- {step.title}. {step.because}"
+    lines = unused_lines(ladder)
+    if lines:
+        yield "Not used:"
+        yield from (f"- {line}" for line in lines)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
 
 __all__ = ["Decision", "Difference", "Pitfall", "Reference", "Step"]
@@ -24,7 +25,9 @@ class Step:
     title: str
     decision: Decision
     because: str
-    """Reason: a few sentences with the figures with and without the technique."""
+    """Reason: one or two sentences."""
+    details: str
+    """The same with the figures with and without the technique."""
     trade_off: str
     """Costs of the technique, from the documentation."""
     figures: tuple[tuple[str, str], ...] = ()
@@ -34,6 +37,8 @@ class Step:
     alternative: Plan | None = None
     """The plan of the comparison: without the technique if it is used, with it otherwise. None if no such plan exists,
     and for the instance, because there the machine changes and not the plan."""
+    outcome: Estimate | None = None
+    """Estimate of `alternative`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

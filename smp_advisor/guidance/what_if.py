@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import PlanError
+from smp_advisor.guidance.wording import fits, plural
 from smp_advisor.libraries import mismatches
-from smp_advisor.libraries.dependent import completed_settings, dependent_settings, fields_of
+from smp_advisor.libraries.dependent import completed_settings, dependent_settings, fields_of, shardable_gpus
+from smp_advisor.libraries.groups import divisors, shard_degree
+from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.libraries.registry import get_library
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 
     Key = TypeVar("Key")
 
-__all__ = ["WhatIf", "evaluate", "vary"]
+__all__ = ["WhatIf", "evaluate", "evaluate_best", "vary", "without"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,8 @@ class WhatIf:
     """Other settings that had to change: "1 microbatch instead of 4"."""
     obstacle: str = ""
     """Sentence on why the library or the cluster allows no such plan; empty if there is a `plan`."""
+    changes: Mapping[str, Any] | None = None
+    """The changed settings, if sharding and microbatches may follow so that the plan fits (`without`)."""
 
     @property
     def aside(self) -> str:
@@ -87,6 +93,72 @@ def vary(run: PlannedRun, *, cluster: Cluster | None = None, keep_global_batch: 
     for sentence in mismatches(plan, place, run.model, job):
         return WhatIf(cluster=place, job=job, obstacle=sentence)
     return WhatIf(cluster=place, job=job, plan=plan, moved=moved)
+
+
+def without(run: PlannedRun, **changes: Any) -> WhatIf:
+    """The plan without a technique. `evaluate_best` may raise its sharding degree and change its microbatches.
+
+    With the sharding degree of a plan that has the technique, a plan without it could only seem not to fit.
+    """
+    return replace(vary(run, **changes), changes=changes)
+
+
+def evaluate_best(run: PlannedRun, comparisons: Mapping[Key, WhatIf]) -> tuple[dict[Key, WhatIf], dict[Key, Estimate]]:
+    """Comparisons with their estimates. Of a plan `without` a technique, the fastest form that fits.
+
+    If no form fits, the one that needs the least memory.
+    """
+    forms = {(key, n): form for key, value in comparisons.items() for n, form in enumerate(_forms(run, value))}
+    estimates = evaluate(run.model, forms)
+    best: dict[Key, tuple[bool, float]] = {}
+    chosen: dict[Key, WhatIf] = dict(comparisons)
+    values: dict[Key, Estimate] = {}
+    for (key, number), estimate in estimates.items():
+        fitting = fits(estimate, run.min_fit_probability)
+        merit = (fitting, estimate.samples_per_second if fitting else -estimate.needed_gib)
+        if key not in best or merit > best[key]:
+            best[key], chosen[key], values[key] = merit, forms[key, number], estimate
+    return chosen, values
+
+
+def _forms(run: PlannedRun, comparison: WhatIf) -> list[WhatIf]:
+    """A comparison, and its plan with higher degrees of sharding and other microbatches, if these may follow."""
+    plan, changes = comparison.plan, comparison.changes
+    if plan is None or changes is None:
+        return [comparison]
+    field, shards = get_library(plan.library).shard_field, shard_degree(plan, run.cluster)
+    degrees: list[int] = []
+    if field and field not in changes and shards > 1:
+        degrees = [d for d in divisors(shardable_gpus(plan, fields_of(plan), run.cluster.gpus)) if d > shards]
+        degrees = [*degrees[:2], *degrees[2:][-1:]]
+    parts = next((name for name in _PARTS if name in plan_fields(plan.library) and name not in changes), "")
+    numbers: list[int] = []
+    if parts:
+        current = getattr(plan, parts)
+        samples = plan.batch_size * (1 if parts == "microbatches" else current)
+        numbers = [n for n in divisors(samples) if n in {current // 2, 2 * current, 4 * current, samples}]
+    forms = [comparison]
+    for degree in (None, *degrees):
+        for number in (None, *numbers):
+            more = {} if degree is None else {field: degree}
+            more |= {} if number is None else {parts: number}
+            if more:
+                form = vary(run, **{**changes, **more})
+                asides = [] if degree is None else [f"sharding over {degree} GPUs instead of {shards}"]
+                asides += (
+                    []
+                    if number is None
+                    else [f"{plural(number, *_PARTS[parts])} instead of {getattr(run.plan, parts)}"]
+                )
+                forms.append(replace(form, moved=(*form.moved, *asides)))
+    return forms
+
+
+_PARTS = {
+    "microbatches": ("microbatch", "microbatches"),
+    "gradient_accumulation_steps": ("accumulated batch", "accumulated batches"),
+}
+"""Fields with the parts of a batch that run one after the other, and their names."""
 
 
 def evaluate(model: Model, comparisons: Mapping[Key, WhatIf]) -> dict[Key, Estimate]:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "degree_of_change",
+    "first_sentence",
     "fit",
     "fits",
     "gib",
@@ -71,6 +72,12 @@ def listed(parts: tuple[str, ...] | list[str]) -> str:
     if len(parts) < 2:
         return "".join(parts)
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def first_sentence(text: str) -> str:
+    """Text up to the first full stop that ends a sentence."""
+    head, stop, _ = text.partition(". ")
+    return f"{head}." if stop else text
 
 
 def fits(estimate: Estimate, min_fit_probability: float) -> bool:

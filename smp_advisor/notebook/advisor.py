@@ -11,6 +11,7 @@ import traitlets as t
 from IPython.core.getipython import get_ipython
 
 from smp_advisor.errors import AdvisorError, PlanError
+from smp_advisor.guidance.ladder_html import ladder_html
 from smp_advisor.notebook import control_state
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.display import show
@@ -20,7 +21,7 @@ from smp_advisor.notebook.look_ahead import look_ahead
 from smp_advisor.notebook.script_panel import checked, fixed
 from smp_advisor.notebook.settings import require_settings
 from smp_advisor.notebook.static_view import static_html
-from smp_advisor.notebook.view_state import control_dicts, recommendation
+from smp_advisor.notebook.view_state import control_dicts, ladder_rows, recommendation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -177,6 +178,7 @@ class Advisor(anywidget.AnyWidget):
             "settings": state.settings,
             "controls": control_dicts(state.advice, state.settings),
             "snapshot": dict(state.snapshot),
+            "ladder": dict(ladder_rows(state.advice.ladder(state.plan))),
             "moved": state.moved,
             "problem": with_labels(state.advice.plan.library, state.problem),
             "summary": state.summary,
@@ -253,7 +255,8 @@ class Advisor(anywidget.AnyWidget):
             self.send({"kind": "cells", "id": identity, "settings": self._controls.settings, "sources": sources})
 
     def _html(self) -> str:
-        return static_html(self.recommendation, self._controls.snapshot)
+        ladder = self._controls.advice.ladder(self._controls.plan)
+        return static_html(self.recommendation, self._controls.snapshot, ladder_html(ladder))
 
     def _text(self) -> str:
         if self.plan == self.advice.plan:

@@ -27,8 +27,8 @@ _TABLE_ROW = '<tr style="background:none">'
 _CELL = "padding:2px 14px 2px 0;text-align:left;vertical-align:top"
 
 
-def static_html(shown: Recommendation, now: Snapshot) -> str:
-    """HTML of a recommendation. `now` is the plan of the controls."""
+def static_html(shown: Recommendation, now: Snapshot, ladder: str = "") -> str:
+    """HTML of a recommendation. `now` is the plan of the controls, `ladder` the table of its ladder (HTML)."""
     parts = [
         header_html(shown),
         _heading("Recommended configuration" if _is_recommended(shown, now) else "Your configuration"),
@@ -37,6 +37,7 @@ def static_html(shown: Recommendation, now: Snapshot) -> str:
         bars_html(shown, now),
         _heading("Why this configuration"),
         f'<div style="{_MUTED}">{escape(shown["because"])}</div>',
+        ladder,
         _steps(shown),
         _reference(shown),
         _list("Requirements for the script and the data", [pitfall["text"] for pitfall in shown["pitfalls"]]),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.guidance.amounts import batch_limit
+from smp_advisor.guidance.ladder_text import COLUMNS, cells
 from smp_advisor.guidance.overheads import overhead_notes
 from smp_advisor.guidance.wording import listed, plural
 from smp_advisor.libraries.registry import get_library
@@ -30,6 +31,8 @@ from smp_advisor.workload.stack import AUTO, stack
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.ladder import Ladder
+    from smp_advisor.guidance.step import Step
     from smp_advisor.libraries.control_codec import Settings
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.model import Model
@@ -37,11 +40,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Costs",
     "Fact",
+    "LadderRows",
     "Recommendation",
     "Snapshot",
     "control_dicts",
     "costs",
     "facts",
+    "ladder_rows",
     "recommendation",
     "snapshot",
 ]
@@ -90,6 +95,15 @@ class Costs(TypedDict):
     """Sum of the parts before rounding, so that all views round it alike."""
     step_range: str
     """Interval of the sum: ``95 %: 3.02 to 4.87``."""
+
+
+class LadderRows(TypedDict):
+    """The ladder of the plan on screen as texts: technique, memory needed, fits, step time, decision."""
+
+    columns: list[str]
+    rungs: list[list[str]]
+    unused: list[list[str]]
+    """The plan with one change each."""
 
 
 class Snapshot(TypedDict):
@@ -148,6 +162,15 @@ def costs(model: Model, estimate: Estimate) -> Costs:
 def snapshot(advice: Advice, settings: Settings, plan: Plan, estimate: Estimate) -> Snapshot:
     """Data of one plan for a view."""
     return {"settings": settings, "configuration": configuration(advice, plan), "costs": costs(advice.model, estimate)}
+
+
+def ladder_rows(ladder: Ladder) -> LadderRows:
+    """A ladder for a view."""
+    return {
+        "columns": list(COLUMNS),
+        "rungs": [list(cells(rung, first=not position)) for position, rung in enumerate(ladder.rungs)],
+        "unused": [list(cells(rung, first=True)) for rung in ladder.unused],
+    }
 
 
 def control_dicts(advice: Advice, settings: Settings) -> list[dict[str, Any]]:
@@ -232,6 +255,12 @@ def _count(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def _step(step: Step) -> dict[str, Any]:
+    """A step without the plan of its comparison, which the ladder shows."""
+    names = ("order", "technique", "title", "decision", "because", "details", "trade_off", "source_title", "source_url")
+    return {**{name: getattr(step, name) for name in names}, "figures": [list(pair) for pair in step.figures]}
+
+
 def recommendation(advice: Advice) -> Recommendation:
     """Data of the advice that no control changes."""
     instance, rows = advice.cluster.instance, rows_of(advice.plan.library)
@@ -248,7 +277,7 @@ def recommendation(advice: Advice) -> Recommendation:
         "names": list(rows),
         "rows": list(rows.values()),
         "recommended": snapshot(advice, settings_of(advice.plan, advice.job), advice.plan, advice.estimate),
-        "steps": [{**asdict(step), "figures": [list(pair) for pair in step.figures]} for step in advice.steps],
+        "steps": [_step(step) for step in advice.steps],
         "reference": None if advice.reference is None else asdict(advice.reference),
         "pitfalls": [asdict(pitfall) for pitfall in advice.pitfalls],
         "assumptions": [*advice.estimate.assumptions, *overhead_notes(advice.estimate)],

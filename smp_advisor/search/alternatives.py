@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["alternatives", "representatives"]
+__all__ = ["alternatives", "listed_plans", "representatives"]
 
 
 def _value(plan: Plan, name: str) -> Any:
@@ -52,6 +52,12 @@ def representatives(result: SearchResult) -> SearchResult:
         scores=result.scores.take(fitting),
         step_seconds=result.step_seconds[fitting],
     )
+
+
+def listed_plans(result: SearchResult) -> list[Plan]:
+    """Plans of the rows of `alternatives`, in their order."""
+    fitting, too_large = _representatives(result)
+    return [result.space.plan(row) for row in [*result.ranked[fitting].tolist(), *too_large.tolist()]]
 
 
 def alternatives(result: SearchResult, model: Model, job: Job, *, min_fit_probability: float) -> pd.DataFrame:

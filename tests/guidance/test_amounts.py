@@ -23,7 +23,7 @@ def advice(request):
 
 def test_no_text_counts_tokens(advice):
     shown = recommendation(advice)
-    told = [str(advice), advice.cell(), shown["because"], *shown["defaults"]]
+    told = [advice.report(details=True), advice.cell(), shown["because"], *shown["defaults"]]
     told += [fact["text"] for fact in shown["facts"]]
     told += [f"{one.value} {one.note}" for one in figures(advice.model, advice.estimate)]
     assert [line for text in told for line in text.splitlines() if "token" in line] == []
@@ -40,7 +40,7 @@ def test_rates_and_prices_are_a_samples(advice):
     cost = cost_per_million(advice.model, estimate)
     assert cost.endswith(" per million samples")
     assert float(cost.split()[0]) == pytest.approx(price, rel=0.005)
-    assert cost in str(advice)
+    assert cost in advice.report(details=True)
 
 
 def test_a_free_batch_is_one_that_images_are_trained_with(advice):
@@ -64,7 +64,7 @@ def test_a_samples_size_is_no_width():
 
 def test_language_models_are_spoken_of_in_tokens():
     advice = smpa.advise("1.3B", "ml.p4d.24xlarge", sequence_length=512)
-    assert "per million tokens" in str(advice)
+    assert "per million tokens" in advice.report(details=True)
     assert " tokens); GPT-3" in advice.because
     assert "global batch free up to 4,194,304 tokens" in advice.defaults
     assert '"sequence_length": 512' in advice.cell()

@@ -44,7 +44,7 @@ def test_smp_v2_goes_through_its_own_practices_in_order(smp_v2):
     assert tuple(smp_v2) == order("smp-v2")
     assert [one.order for one in smp_v2.values()] == list(range(1, len(smp_v2) + 1))
     for step in smp_v2.values():
-        assert step.because.endswith(".")
+        assert step.details.endswith(".")
         assert step.source_url.startswith("https://docs.aws.amazon.com/sagemaker/")
         assert step.trade_off
 
@@ -52,7 +52,7 @@ def test_smp_v2_goes_through_its_own_practices_in_order(smp_v2):
 def test_sharding_is_argued_with_the_next_lower_degree(smp_v2):
     step = smp_v2["sharding"]
     assert step.decision == "used"
-    assert "sharded over 256 GPUs" in step.because
+    assert "sharded over 256 GPUs" in step.details
     assert step.alternative.hybrid_shard_degree < 256
     assert {"memory needed with", "memory needed without"} <= set(dict(step.figures))
 
@@ -68,7 +68,7 @@ def test_degrees_that_the_family_lacks_are_not_possible(smp_v2):
         job=Job(sequence_length=512, precision="bf16", attention="fused"),
     )
     assert gpt["tensor_parallelism"].decision == "not possible"
-    assert "not for gpt2" in gpt["tensor_parallelism"].because
+    assert "not for gpt2" in gpt["tensor_parallelism"].details
 
 
 def test_an_alternative_keeps_the_global_batch(smp_v2):
@@ -214,8 +214,8 @@ def test_training_compiler_gives_the_batch_and_the_learning_rate_to_go_with_it()
     rates = dict(steps["learning_rate"].figures)
     assert rates["linear"] == "x 2.50"
     assert rates["square root"] == f"x {math.sqrt(2.5):.2f}"
-    assert "no new releases" in steps["support"].because
-    assert "max_length=512" in steps["padding"].because
+    assert "no new releases" in steps["support"].details
+    assert "max_length=512" in steps["padding"].details
 
 
 def test_training_compiler_is_said_to_be_discontinued_and_to_exclude_smdistributed():
@@ -370,5 +370,5 @@ def test_compilation_is_amortised_over_the_runs_length():
     )
     run = estimate(GPT2, Cluster("ml.g5.48xlarge"), job, Plan(library="training-compiler", batch_size=8))
     hours = run.days * 24
-    assert f"takes {run_time(run)}" in steps["warm_up"].because
-    assert f"up to {hours * 12:,.0f} minutes" in steps["warm_up"].because
+    assert f"takes {run_time(run)}" in steps["warm_up"].details
+    assert f"up to {hours * 12:,.0f} minutes" in steps["warm_up"].details

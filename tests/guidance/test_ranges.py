@@ -68,9 +68,10 @@ def own_figures(text: str) -> str:
     return re.sub(r"(Effective time|Assumptions)\n-+\n.*?(\n\n|$)", "", text, flags=re.DOTALL)
 
 
-def test_every_figure_of_the_report_has_its_range(advice):
-    lines = own_figures(str(advice)).replace("\n  ", " ")
-    assert len(FIGURE.findall(lines)) > 5
+@pytest.mark.parametrize("details", [False, True])
+def test_every_figure_of_the_report_has_its_range(advice, details):
+    lines = own_figures(advice.report(details=details)).replace("\n  ", " ")
+    assert len(FIGURE.findall(lines)) > (5 if details else 1)
     assert without_range(lines) == []
 
 

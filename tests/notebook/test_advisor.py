@@ -130,7 +130,7 @@ def test_python_moves_the_controls_and_is_told_what_that_did(advisor):
 def test_every_rich_form_is_there_and_says_what_the_controls_say(advisor):
     data, _ = advisor._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
-    assert "10 B" in data["text/plain"]
+    assert "test model" in data["text/plain"]
     advisor.move(batch_size=24)
     data, _ = advisor._repr_mimebundle_()
     assert "Your configuration" in data["text/html"]

@@ -1,14 +1,38 @@
 import { disclosure, element, headerCell, sourceLink } from './dom';
-import type { Pitfall, Recommendation, Reference, Step, Term } from './wire';
+import type { Ladder, Pitfall, Recommendation, Reference, Step, Term } from './wire';
+
+/** The ladder of the configuration on screen. */
+export class LadderTable {
+  readonly node = element('div', 'smp-scroll');
+
+  draw({ columns, rungs, unused }: Ladder): void {
+    const table = element('table', 'smp-ladder');
+    table.append(element('caption', '', "Techniques of the configuration on screen, in the order of AWS's best practices"));
+    table.append(element('thead', '', element('tr', '', ...columns.map(text => headerCell(text, 'col')))));
+    table.append(element('tbody', '', ...rungs.map(rungRow)));
+    if (unused.length > 0) {
+      const group = headerCell('with one change', 'col');
+      group.colSpan = columns.length;
+      group.scope = 'rowgroup';
+      table.append(element('tbody', '', element('tr', '', group), ...unused.map(rungRow)));
+    }
+    this.node.replaceChildren(table);
+  }
+}
+
+function rungRow([title = '', ...values]: string[]): HTMLTableRowElement {
+  return element('tr', '', headerCell(title, 'row'), ...values.map(text => element('td', '', text)));
+}
 
 /** Reasons for the plan: ordered practices, AWS's nearest reference, requirements, assumptions, and the glossary. */
-export function explanation(shown: Recommendation): HTMLElement {
+export function explanation(shown: Recommendation, ladder: LadderTable): HTMLElement {
   const steps = element('ol', 'smp-steps', ...shown.steps.map(stepItem));
   return element(
     'section',
     'smp-explanation',
     element('h3', 'smp-title', 'Why this configuration'),
     element('p', 'smp-because', shown.because),
+    ladder.node,
     steps,
     shown.reference !== null && referenceDetails(shown.reference),
     shown.pitfalls.length > 0 &&
@@ -42,6 +66,7 @@ function stepItem(step: Step): HTMLLIElement {
       'smp-step',
       heading,
       element('p', '', step.because),
+      step.details !== step.because && element('p', '', step.details),
       step.trade_off ? element('p', 'smp-trade', element('span', 'smp-lead', 'Trade-off: '), step.trade_off) : null,
       step.figures.length > 0 && figures,
       sourceLink(step.source_url, step.source_title)

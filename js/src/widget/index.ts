@@ -3,7 +3,7 @@ import { MemoryChart, TimeChart } from './charts';
 import { Checker } from './checker';
 import { Controls } from './controls';
 import { button, element, setText } from './dom';
-import { explanation } from './explanation';
+import { explanation, LadderTable } from './explanation';
 import { Exporter } from './exporter';
 import { Configuration, Figures, header } from './header';
 import { Paste } from './paste';
@@ -30,6 +30,7 @@ function render({ model, el }: RenderProps<Traits>): () => void {
   const memory = new MemoryChart(shown);
   const time = new TimeChart(shown);
   const controls = new Controls(view, session);
+  const ladder = new LadderTable();
   const exporter = new Exporter(session);
   const checker = new Checker(view, request => model.send(request));
   const paste = new Paste(view, request => model.send(request));
@@ -69,13 +70,16 @@ function render({ model, el }: RenderProps<Traits>): () => void {
       element('section', 'smp-right', memory.node, time.node, stale)
     ),
     exporter.actions,
-    explanation(shown),
+    explanation(shown, ladder),
     checker.node,
     paste.node,
     exporter.preview
   );
   root.setAttribute('aria-label', 'SMP Advisor');
-  const onState = (): void => session.onState();
+  const onState = (): void => {
+    session.onState();
+    ladder.draw(model.get('_state').ladder);
+  };
   const onMessage = (message: FromKernel): void => {
     checker.onMessage(message);
     paste.onMessage(message);
@@ -84,6 +88,7 @@ function render({ model, el }: RenderProps<Traits>): () => void {
   model.on('change:_state', onState);
   model.on('msg:custom', onMessage);
   draw(session.screen);
+  ladder.draw(model.get('_state').ladder);
   el.append(root);
   model.send({ kind: 'ready' });
 

@@ -58,6 +58,7 @@ export interface Step {
   title: string;
   decision: 'used' | 'not used' | 'not possible';
   because: string;
+  details: string;
   trade_off: string;
   figures: [label: string, value: string][];
   source_title: string;
@@ -164,12 +165,21 @@ export interface Recommendation {
   glossary: Term[];
 }
 
+/** Techniques of the configuration on screen, each added to those above; texts in the order of `columns`. */
+export interface Ladder {
+  columns: string[];
+  rungs: string[][];
+  /** The configuration with one change each. */
+  unused: string[][];
+}
+
 export interface State {
   /** Id of the answered request; empty for changes from Python. */
   answers: string;
   settings: Settings;
   controls: Control[];
   snapshot: Snapshot;
+  ladder: Ladder;
   moved: string;
   problem: string;
   summary: string;

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.amounts import global_batch
 from smp_advisor.guidance.comparing import compared
+from smp_advisor.guidance.techniques.batch import brief_parts
 from smp_advisor.guidance.techniques.conclusion import Conclusion
 from smp_advisor.guidance.what_if import WhatIf, vary
 from smp_advisor.guidance.wording import fit, plural
@@ -21,10 +22,13 @@ __all__ = ["comparisons", "conclude"]
 
 
 def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
-    """Twice the batch, if the limit of tokens allows it."""
-    if run.job.global_batch_size is not None or 2 * run.estimate.tokens_per_step > run.job.max_tokens_per_step:
-        return {}
-    return {"batch": vary(run, batch_size=2 * run.plan.batch_size)}
+    """Twice the batch, if the limit of tokens allows it, and the batch without accumulation."""
+    result: dict[str, WhatIf] = {}
+    if run.job.global_batch_size is None and 2 * run.estimate.tokens_per_step <= run.job.max_tokens_per_step:
+        result["batch"] = vary(run, batch_size=2 * run.plan.batch_size)
+    if run.plan.gradient_accumulation_steps > 1:
+        result["together"] = vary(run, gradient_accumulation_steps=1)
+    return result
 
 
 def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
@@ -57,6 +61,7 @@ def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapp
     return Conclusion(
         decision="used",
         because=" ".join(sentences),
+        brief=brief_parts(run, estimates.get("together")),
         figures=(*rows, ("global batch", total)),
         alternative=comparisons["batch"].plan if "batch" in estimates else None,
     )

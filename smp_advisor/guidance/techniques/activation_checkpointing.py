@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.comparing import compared, figures
 from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
-from smp_advisor.guidance.what_if import vary
-from smp_advisor.guidance.wording import fit, gib
+from smp_advisor.guidance.what_if import vary, without
+from smp_advisor.guidance.wording import VISIBLE_GIB, fit, gib
 from smp_advisor.libraries.axes import checkpointing_strategies
 from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.costs.estimate import Estimate, StageMemory
     from smp_advisor.guidance.planned_run import PlannedRun
     from smp_advisor.guidance.what_if import WhatIf
 
@@ -23,7 +23,7 @@ __all__ = ["comparisons", "conclude"]
 
 def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
     """No checkpointing, and the other strategies."""
-    result = {"none": vary(run, activation_checkpointing=False)}
+    result = {"none": without(run, activation_checkpointing=False)}
     for strategy in _strategies(run):
         result[strategy] = vary(run, activation_checkpointing=strategy)
     return result
@@ -54,7 +54,7 @@ def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapp
     peak = run.estimate.memory.peak
     sentences = [
         f"Strategy {strategy!r} keeps {gib(peak.activations_gib)} of activations per GPU.",
-        f"Recomputation takes {gib(peak.recomputation_gib)} more and {share:.0f} % of the step.",
+        f"Recomputation takes {_live(peak)}{share:.0f} % of the step.",
         why_used(run, comparisons["none"], estimate, name="checkpointing"),
         *_grouping(run, comparisons, estimates),
     ]
@@ -64,6 +64,12 @@ def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapp
         figures=figures(run.estimate, estimate),
         alternative=comparisons["none"].plan if estimate else None,
     )
+
+
+def _live(peak: StageMemory) -> str:
+    """Memory of the unit that is recomputed, if the peak is during a recomputation (it may be at the logits)."""
+    visible = peak.recomputation_gib >= VISIBLE_GIB
+    return f"{gib(peak.recomputation_gib)} at the peak, and " if visible else ""
 
 
 def _grouping(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> list[str]:
@@ -83,8 +89,8 @@ def _grouping(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Map
     peak = estimate.memory.peak
     return [
         (
-            f"{lead} {best!r} ({unit}){comparisons[best].aside}{least} it keeps {gib(peak.activations_gib)}, and"
-            f" {gib(peak.recomputation_gib)} during recomputation; the plan {compared(run.estimate, estimate)}."
+            f"{lead} {best!r} ({unit}){comparisons[best].aside}{least} it keeps {gib(peak.activations_gib)} of"
+            f" activations per GPU; the plan {compared(run.estimate, estimate)}."
         ),
         f"It {fit(estimate, run.min_fit_probability)}.",
     ]

@@ -8,7 +8,7 @@ from smp_advisor.guidance.amounts import batch_limit, global_batch
 from smp_advisor.guidance.comparing import compared
 from smp_advisor.guidance.techniques.conclusion import Conclusion
 from smp_advisor.guidance.what_if import WhatIf, vary
-from smp_advisor.guidance.wording import fit, plural
+from smp_advisor.guidance.wording import SAME, fit, fits, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.planned_run import PlannedRun
 
-__all__ = ["comparisons", "conclude"]
+__all__ = ["brief_parts", "comparisons", "conclude"]
 
 
 def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
@@ -25,6 +25,8 @@ def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
     result: dict[str, WhatIf] = {}
     if run.job.global_batch_size is None and not _beyond_limit(run):
         result["batch"] = vary(run, batch_size=2 * plan.batch_size)
+    if plan.microbatches > 1:
+        result["together"] = vary(run, microbatches=1)
     if plan.batch_size % (2 * plan.microbatches) == 0:
         more: dict[str, Any] = {"microbatches": 2 * plan.microbatches}
         # Fixed, so that only the microbatches change; the library's default would follow them.
@@ -79,7 +81,23 @@ def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapp
         ("global batch", total),
     )
     alternative = next((comparisons[key].plan for key in ("batch", "microbatches", "active") if key in estimates), None)
-    return Conclusion(decision="used", because=" ".join(sentences), figures=figures, alternative=alternative)
+    brief = brief_parts(run, estimates.get("together"))
+    return Conclusion(
+        decision="used", because=" ".join(sentences), brief=brief, figures=figures, alternative=alternative
+    )
+
+
+def brief_parts(run: PlannedRun, together: Estimate | None) -> str:
+    """Why a batch is processed in parts, given the estimate of the batch in one part."""
+    if together is None:
+        return "The batch of each replica is processed at once."
+    reason = "Each replica processes its batch in parts"
+    if not fits(together, run.min_fit_probability):
+        return f"{reason}: at once, it would not fit." if run.fits else f"{reason}; at once, it would not fit, either."
+    if not run.fits:
+        return f"{reason}; at once, it would fit."
+    change = together.samples_per_second / run.estimate.samples_per_second - 1
+    return f"{reason}; at once would be {'as fast' if abs(change) < SAME else 'faster' if change > 0 else 'slower'}."
 
 
 def _owner(run: PlannedRun) -> str:

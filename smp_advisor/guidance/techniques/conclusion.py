@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.guidance.comparing import compared
 from smp_advisor.guidance.practices import subset_tip
 from smp_advisor.guidance.wording import SAME, fit, fits, gib
+from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.what_if import WhatIf
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["Conclusion", "why_not_used", "why_used"]
+__all__ = ["Conclusion", "brief_change", "brief_not_used", "brief_used", "why_not_used", "why_used"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +26,9 @@ class Conclusion:
 
     decision: Decision
     because: str
+    """Reason with its figures."""
+    brief: str = ""
+    """Reason in one sentence or two; empty for that of `brief_used` or `brief_not_used`, or the first sentence."""
     figures: tuple[tuple[str, str], ...] = ()
     alternative: Plan | None = None
     practice: str = ""
@@ -77,3 +81,39 @@ def why_not_used(run: PlannedRun, with_: WhatIf, estimate: Estimate | None, *, n
         return f"{sentence}. Memory does not require it: without it, the plan {own}. It would be used for speed."
     effect = "it would only cost time" if gain < -SAME else "no speedup"
     return f"{sentence}. Without it, the plan {own}: {effect}."
+
+
+def brief_used(run: PlannedRun, estimate: Estimate, *, name: str = "it") -> str:
+    """`why_used` without figures."""
+    if not fits(estimate, run.min_fit_probability):
+        end = "." if run.fits else ", either."
+        return f"{'Required: the' if run.fits else 'The'} plan does not fit without {name}{end}"
+    if not run.fits:
+        return f"The plan would fit without {name}."
+    gain = _gain(run.estimate, estimate)
+    if run.objective == "headroom" and estimate.needed_gib > run.estimate.needed_gib:
+        return "It frees memory, which is the objective."
+    if gain < -SAME:
+        return f"The plan also fits without {name}, but training is {'' if gain < -NEAR_BEST else 'slightly '}slower."
+    return f"The plan also fits without {name}, and is {'faster' if gain > SAME else 'as fast'}."
+
+
+def brief_not_used(run: PlannedRun, estimate: Estimate) -> str:
+    """`why_not_used` without figures."""
+    if not fits(estimate, run.min_fit_probability) or not run.fits:
+        return f"{brief_change(run, estimate)} with it."
+    gain = _gain(run.estimate, estimate)
+    if 0 < gain < TECHNIQUE_GAIN and gain > NEAR_BEST:
+        return "Training would be faster with it, but by less than another technique must gain."
+    return f"Not required. {brief_change(run, estimate)} with it."
+
+
+def brief_change(run: PlannedRun, estimate: Estimate) -> str:
+    """Effect of one change on a plan, without figures: "training would be slower"."""
+    if not fits(estimate, run.min_fit_probability):
+        return "The plan would not fit" if run.fits else "The plan would not fit, either,"
+    if not run.fits:
+        return "The plan would fit"
+    gain = _gain(run.estimate, estimate)
+    near = "about as fast" if abs(gain) > SAME else "as fast"
+    return f"Training would be {near if abs(gain) <= NEAR_BEST else 'faster' if gain > 0 else 'slower'}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.comparing import figures
 from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
-from smp_advisor.guidance.what_if import vary
+from smp_advisor.guidance.what_if import vary, without
 from smp_advisor.guidance.wording import listed, plural
 from smp_advisor.libraries.families import supported_families
 
@@ -35,7 +35,7 @@ class Degree:
         if self._obstacle(run):
             return {}
         if getattr(run.plan, self.key) > 1:
-            return {"1": self._with(run, 1)}
+            return {"1": without(run, **{self.key: 1})}
         smallest = next((degree for degree in (2, 4, 8, 3, 5, 7) if run.cluster.gpus % degree == 0), 2)
         return {str(smallest): self._with(run, smallest)}
 

@@ -87,7 +87,13 @@ def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapp
         sentences.append("The library runs on no other instance with this number of GPUs.")
     else:
         sentences += _against(run, instance, comparisons, estimates)
-    return Conclusion(decision=_decision(run), because=" ".join(sentences), figures=tuple(figures))
+    return Conclusion(decision=_decision(run), because=" ".join(sentences), brief=_brief(here), figures=tuple(figures))
+
+
+def _brief(machine: Instance) -> str:
+    """Links of an instance in words."""
+    link = "" if machine.gpus == 1 else f"{'NVLink' if machine.nvlink else 'no NVLink'} inside the node and "
+    return f"The instance has {link}{'EFA' if machine.efa else 'no EFA'} between nodes."
 
 
 def _follows(machine: Instance) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.comparing import figures
 from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
-from smp_advisor.guidance.what_if import vary
+from smp_advisor.guidance.what_if import vary, without
 from smp_advisor.guidance.wording import gib
 from smp_advisor.libraries.layouts import layout_of
 from smp_advisor.libraries.schema import schema
@@ -25,7 +25,8 @@ def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
     """The plan with offloading the other way."""
     if not run.plan.activation_checkpointing:
         return {}
-    return {"other": vary(run, offload_activations=not run.plan.offload_activations)}
+    change = without if run.plan.offload_activations else vary
+    return {"other": change(run, offload_activations=not run.plan.offload_activations)}
 
 
 def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.comparing import compared, figures
-from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
-from smp_advisor.guidance.what_if import vary
-from smp_advisor.guidance.wording import fit, fits, gib, plural
+from smp_advisor.guidance.techniques.conclusion import Conclusion, brief_used, why_not_used, why_used
+from smp_advisor.guidance.what_if import vary, without
+from smp_advisor.guidance.wording import SAME, fit, fits, gib, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ _NOTHING: dict[str, Any] = {"shard_optimizer_state": False, "sharded_data_parall
 def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
     """No sharding, optimizer-state sharding, and every degree of sharded data parallelism."""
     result = {
-        "nothing": vary(run, **_NOTHING),
+        "nothing": without(run, **_NOTHING),
         "optimizer": vary(run, shard_optimizer_state=True, sharded_data_parallel_degree=1),
     }
     if run.plan.sharded_data_parallel_degree == 1 and run.plan.pipeline_parallel_degree == 1:
@@ -107,6 +107,17 @@ def _instead(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapp
     ]
 
 
+def _brief_instead(run: PlannedRun, estimate: Estimate | None) -> str:
+    """Why not the sharding of the optimizer state alone."""
+    if estimate is None:
+        return ""
+    if not fits(estimate, run.min_fit_probability):
+        return "Sharding only the optimizer state is not enough." if run.fits else ""
+    change = estimate.samples_per_second / run.estimate.samples_per_second - 1
+    speed = "as fast" if abs(change) < SAME else "faster" if change > 0 else "slower"
+    return f"Sharding only the optimizer state is {speed}."
+
+
 def _sharded(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
     degree = run.plan.sharded_data_parallel_degree
     without, estimate = comparisons["optimizer"], estimates.get("optimizer")
@@ -126,10 +137,13 @@ def _sharded(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapp
             f"With shard_optimizer_state in its place{without.aside}, the plan {compared(run.estimate, estimate)}.",
             f"It {fit(estimate, run.min_fit_probability)}.",
         ]
-    sentences.append(why_used(run, comparisons["nothing"], estimates.get("nothing"), name="any sharding"))
+    nothing = estimates.get("nothing")
+    sentences.append(why_used(run, comparisons["nothing"], nothing, name="any sharding"))
+    briefs = ("" if nothing is None else brief_used(run, nothing, name="sharding"), _brief_instead(run, estimate))
     return Conclusion(
         decision="used",
         because=" ".join(sentences),
+        brief=" ".join(filter(None, briefs)),
         figures=figures(run.estimate, estimate),
         alternative=without.plan if estimate else None,
         practice="sharded_data_parallelism",

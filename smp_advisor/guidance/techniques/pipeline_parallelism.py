@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.guidance import ranges
 from smp_advisor.guidance.comparing import figures
 from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
-from smp_advisor.guidance.what_if import WhatIf, vary
+from smp_advisor.guidance.what_if import WhatIf, vary, without
 from smp_advisor.guidance.wording import plural
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["comparisons", "conclude"]
 def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
     """One stage if there are several, two stages otherwise."""
     if run.plan.pipeline_parallel_degree > 1:
-        return {"without": vary(run, pipeline_parallel_degree=1)}
+        return {"without": without(run, pipeline_parallel_degree=1)}
     if run.plan.sharded_data_parallel_degree > 1:
         return {}
     return {"with": _two_stages(run)}

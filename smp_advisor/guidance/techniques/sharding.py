@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.comparing import compared, figures
-from smp_advisor.guidance.techniques.conclusion import Conclusion
+from smp_advisor.guidance.techniques.conclusion import Conclusion, brief_used
 from smp_advisor.guidance.what_if import vary
-from smp_advisor.guidance.wording import fit, fits, gib, plural
+from smp_advisor.guidance.wording import SAME, fit, fits, gib, plural
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.registry import get_library
 
@@ -58,25 +58,44 @@ def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapp
         least = min(enough)
         sentences += [
             f"A degree of {least} would be enough: with it, the plan {compared(run.estimate, lower[least])}.",
-            (
-                "AWS advises the lowest degree that fits. This plan keeps the higher degree, which leaves more memory"
-                " free at a cost in speed below the resolution of the cost model."
-            ),
+            "AWS advises the lowest degree that fits.",
         ]
     elif lower:
         next_lower = max(lower)
-        sentences += [
-            "It is the lowest degree that fits.",
-            f"With degree {next_lower}, the plan {fit(lower[next_lower], run.min_fit_probability)}.",
-        ]
+        sentences += ["It is the lowest degree that fits."] if run.fits else []
+        sentences.append(f"With degree {next_lower}, the plan {fit(lower[next_lower], run.min_fit_probability)}.")
     key = str(max(lower)) if lower else next(iter(estimates), "")
     estimate = estimates.get(key)
     return Conclusion(
         decision="used" if current > 1 else "not used",
         because=" ".join(sentences),
+        brief=_brief(run, current, {int(key): estimate for key, estimate in estimates.items()}),
         figures=figures(run.estimate, estimate),
         alternative=comparisons[key].plan if estimate else None,
     )
+
+
+def _brief(run: PlannedRun, current: int, by_degree: Mapping[int, Estimate]) -> str:
+    """Whether sharding is required, and whether a lower degree is enough."""
+    lower = {degree: estimate for degree, estimate in by_degree.items() if degree < current}
+    enough = [degree for degree, estimate in lower.items() if fits(estimate, run.min_fit_probability)]
+    if current == 1:
+        return "Each GPU stores the entire state, which fits." if run.fits else "Each GPU stores the entire state."
+    if not run.fits or not lower:
+        return ""
+    if not enough:
+        return "Required: it is the lowest degree that fits, as AWS advises."
+    least = min(enough)
+    start = brief_used(run, by_degree[1], name="sharding") if 1 in by_degree else ""
+    return start if least == 1 else f"{start} A degree of {least} also fits. {_against(run, by_degree[least])}".strip()
+
+
+def _against(run: PlannedRun, estimate: Estimate) -> str:
+    """Speed of another sharding against that of the plan."""
+    if not fits(estimate, run.min_fit_probability):
+        return "The plan would not fit with it."
+    change = estimate.samples_per_second / run.estimate.samples_per_second - 1
+    return f"Training would be {'as fast' if abs(change) < SAME else 'faster' if change > 0 else 'slower'} with it."
 
 
 def _strategy(
@@ -99,6 +118,7 @@ def _strategy(
     return Conclusion(
         decision="used",
         because=" ".join(sentences),
+        brief=f"The alternative is {strategy}. {_against(run, estimate)}" if estimate else "",
         figures=figures(run.estimate, estimate),
         alternative=comparisons[strategy].plan if estimate else None,
     )

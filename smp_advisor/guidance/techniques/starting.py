@@ -59,11 +59,18 @@ def _delayed(run: PlannedRun) -> Conclusion:
     )
     if run.plan.delayed_parameter_initialization:
         return Conclusion(
-            decision="used", because=f"{sentence} On the meta device, no process creates all of the parameters."
+            decision="used",
+            because=f"{sentence} On the meta device, no process creates all of the parameters.",
+            brief="On the meta device, no process creates all of the parameters.",
         )
     return Conclusion(
         decision="not used",
         because=f"{sentence} AWS requires it from about 60 billion parameters; it also makes the start faster.",
+        brief=(
+            "Each node has enough host memory to create the model in every process."
+            if per_node * total <= host
+            else "Creating the model in every process would exceed the host memory of a node."
+        ),
     )
 
 

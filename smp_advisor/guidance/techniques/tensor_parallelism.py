@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.guidance import ranges
 from smp_advisor.guidance.comparing import compared, figures
 from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
-from smp_advisor.guidance.what_if import vary
+from smp_advisor.guidance.what_if import vary, without
 from smp_advisor.guidance.wording import fit, fits, listed, percent
 from smp_advisor.libraries.families import supports_tensor_parallelism, tensor_parallel_families
 
@@ -31,7 +31,8 @@ def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
         degrees = {1, degree // 2} if degree % 2 == 0 else {1}
     else:
         degrees = {2**k for k in range(1, per_node.bit_length())}
-    return {str(d): vary(run, tensor_parallel_degree=d) for d in sorted(degrees) if d <= per_node}
+    change = without if degree > 1 else vary
+    return {str(d): change(run, tensor_parallel_degree=d) for d in sorted(degrees) if d <= per_node}
 
 
 def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
