@@ -126,8 +126,8 @@ def most_similar(gpu: str, usable_gpu_memory_gib: float, peak_tflops: float) -> 
     words = set(re.findall(r"[a-z0-9]+", gpu.lower()))
 
     def distance(instance: Instance) -> tuple[int, float, int]:
-        board = instance.gpu.split()[1].lower()
-        other_name = 0 if board in words else 1
+        board = set(re.findall(r"[a-z0-9]+", instance.gpu.split()[1].lower()))
+        other_name = 0 if board <= words else 1
         by_memory = abs(math.log(instance.usable_gpu_memory_gib / usable_gpu_memory_gib))
         by_peak = abs(math.log(instance.peak_tflops / peak_tflops))
         return other_name, by_memory + by_peak, -instance.gpus

@@ -32,6 +32,8 @@ class Gpu:
     """Model and memory: ``A100-80GB``."""
     gpu: str
     """Name of the board in the instance table."""
+    architecture: str
+    """Compute capability: ``8.0``."""
     gpu_memory_gib: float
     usable_gpu_memory_gib: float
     """Memory that the driver reports as free before the CUDA context."""
@@ -92,6 +94,7 @@ def _gpu(row: dict[str, str], machine: Instance | None) -> Gpu:
     return Gpu(
         name=row["name"],
         gpu=row["gpu"],
+        architecture=row["architecture"],
         gpu_memory_gib=figure("gpu_memory_gib"),
         usable_gpu_memory_gib=figure("usable_gpu_memory_gib"),
         peak_tflops=figure("peak_tflops"),

@@ -48,6 +48,10 @@ class Instance:
     source: str = ""
     assumed: tuple[str, ...] = ()
     """Names of the fields that no source confirms: general knowledge, or copied from the most similar GPU."""
+    architecture: str = ""
+    """Architecture of the GPU (its compute capability): ``8.0``; empty if unknown."""
+    cpu_architecture: str = "x86_64"
+    """``x86_64`` or ``arm64``."""
     fp8_tflops: float = 0.0
     """Dense 8-bit peak per GPU; 0 if there is none or it is unknown."""
     board_watts: float = 0.0

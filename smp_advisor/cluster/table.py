@@ -17,7 +17,7 @@ from smp_advisor.errors import InstanceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Source", "instance", "instances", "sources", "table_date"]
+__all__ = ["Source", "instance", "instances", "sagemaker_names", "sources", "table_date"]
 
 _YES_NO = {"yes": True, "no": False}
 _PARSERS: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float, "bool": _YES_NO.__getitem__}
@@ -47,6 +47,13 @@ def instances() -> tuple[Instance, ...]:
 def sources() -> tuple[Source, ...]:
     """Sources of the table's columns."""
     return tuple(Source(**{**entry, "columns": tuple(entry["columns"])}) for entry in _sources_file()["source"])
+
+
+@cache
+def sagemaker_names() -> frozenset[str]:
+    """Every instance type of SageMaker training jobs, with and without GPUs (botocore's model of the API)."""
+    text = (files("smp_advisor.cluster") / "data" / "instance_types.txt").read_text(encoding="utf-8")
+    return frozenset(text.split())
 
 
 def table_date() -> str:
@@ -94,6 +101,7 @@ def _instance(row: dict[str, str]) -> Instance:
     }
     return Instance(
         name=row["instance_type"],
+        architecture=board_rows()[row["gpu"]]["architecture"],
         fp8_tflops=float(board_rows()[row["gpu"]]["fp8_tflops"]),
         board_watts=float(board_rows()[row["gpu"]]["board_watts"]),
         usd_per_hour=price,

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import Any
 
-from smp_advisor.libraries.version import images, release
+from smp_advisor.cluster.containers import Container, containers, containers_of, repositories
+from smp_advisor.libraries.version import facts, images, release
 
-__all__ = ["ImageName", "image_name", "is_version", "known_pairs", "library_version", "version_of_older_pair"]
+__all__ = [
+    "ImageName",
+    "container_of",
+    "image_name",
+    "is_version",
+    "known_pairs",
+    "library_version",
+    "version_of_older_pair",
+]
 
 _TAG = re.compile(
     r"(?:^|/)(?P<repository>[a-z0-9._-]+):(?P<framework>[0-9]+(?:\.[0-9]+){1,2})"
@@ -33,7 +38,7 @@ class ImageName:
 def image_name(uri: object) -> ImageName | None:
     """Read the name of an image; None for images that are not from AWS."""
     match = _TAG.search(uri) if isinstance(uri, str) else None
-    repository = _data()["repositories"].get(match["repository"]) if match is not None else None
+    repository = repositories().get(match["repository"]) if match is not None else None
     if match is None or repository is None:
         return None
     return ImageName(
@@ -72,15 +77,31 @@ def library_version(library: str, framework_version: object, py_version: object 
 
 def version_of_older_pair(library: str, framework_version: str, py_version: str | None) -> str | None:
     """Version that applies to a pair outside the tables whose image contains the library."""
-    for pair in _data()["pair"]:
-        fits = pair["framework_version"] == framework_version or pair["framework_version"].startswith(
-            f"{framework_version}."
-        )
-        if pair["library"] == library and fits and (py_version is None or py_version in pair["py_versions"]):
-            return str(pair["read_as"])
+    for unlisted, read_as in facts(library).get("unlisted", {}).items():
+        fits = unlisted == framework_version or unlisted.startswith(f"{framework_version}.")
+        rows = [row for row in containers_of(facts(library)["repository"]) if row.framework_version == unlisted]
+        if fits and (py_version is None or any(py_version in row.py_versions for row in rows)):
+            return str(read_as)
     return None
 
 
-@cache
-def _data() -> dict[str, Any]:
-    return tomllib.loads((files("smp_advisor.estimators") / "data" / "images.toml").read_text(encoding="utf-8"))
+def container_of(
+    framework: str, framework_version: object, transformers_version: object = None, library: str | None = None
+) -> Container | None:
+    """The container that an estimator of a framework selects; None if the table does not have it.
+
+    A short version ("2.8") is the newest of its patch releases.
+    """
+    if not isinstance(framework_version, str) or not is_version(framework_version):
+        return None
+    homes = [name for name, home in repositories().items() if home["framework"] == framework]
+    own = [name for name in homes if library and repositories()[name].get("library") == library]
+    homes = own or [name for name in homes if "library" not in repositories()[name]]
+    rows = [
+        row
+        for row in containers()
+        if row.repository in homes
+        and f"{row.framework_version}.".startswith(f"{framework_version}.")
+        and (not isinstance(transformers_version, str) or row.transformers_version.startswith(transformers_version))
+    ]
+    return max(rows, key=lambda row: release(row.framework_version), default=None)

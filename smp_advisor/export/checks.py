@@ -10,11 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export.facts import launch_facts
+from smp_advisor.job_rules import JobTerms, job_faults
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.cluster.containers import Container
 
-__all__ = ["base_job_name", "boolean", "hyperparameters", "integer", "sagemaker_instance", "seconds", "text"]
+__all__ = [
+    "base_job_name",
+    "boolean",
+    "hyperparameters",
+    "integer",
+    "require_sound",
+    "sagemaker_instance",
+    "seconds",
+    "text",
+]
 
 _RESERVED = ("sagemaker_", "mp_parameters")
 
@@ -33,6 +44,17 @@ def sagemaker_instance(cluster: Cluster) -> None:
             f"{cluster.instance.name!r} is not a SageMaker instance type, so it cannot run a training job: choose a"
             " type such as ml.p4d.24xlarge."
         )
+
+
+def require_sound(cluster: Cluster, container: Container | None) -> None:
+    """Raise `ExportError` for hardware on which the container does not run; None for an image of the user.
+
+    Mismatches of the plan are objections of the cell (`smp_advisor.export.run`).
+    """
+    terms = JobTerms(instance_type=cluster.instance.name, instance_count=cluster.nodes, container=container)
+    for fault in job_faults(terms):
+        if fault.severity == "error":
+            raise ExportError(fault.sentence)
 
 
 def base_job_name(name: object, model_name: str) -> str:

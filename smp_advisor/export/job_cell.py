@@ -9,7 +9,7 @@ from smp_advisor.export.describing import describe, hardware, library_name
 from smp_advisor.export.launch import Launch, launch
 from smp_advisor.export.literal import Comment, Expression, comment, comment_lines
 from smp_advisor.export.options import JobOptions
-from smp_advisor.export.sdk import REQUIREMENTS, chosen_sdk
+from smp_advisor.export.sdk import chosen_sdk, requirement
 from smp_advisor.export.template import render
 from smp_advisor.libraries.version import facts
 from smp_advisor.workload.counts import format_count
@@ -61,7 +61,7 @@ def estimator_cell(
     content = launch(model, cluster, job, plan, JobOptions.of(options), min_fit_probability=min_fit_probability)
     values = _head(model, content)
     write = _version_2 if chosen == "v2" else _version_3
-    return write(content, values | {"requirement": Comment(f'"{REQUIREMENTS[chosen]}"')})
+    return write(content, values | {"requirement": Comment(f'"{requirement(chosen, content.container.container)}"')})
 
 
 def _head(model: Model, job: Launch) -> dict[str, object]:

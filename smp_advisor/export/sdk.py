@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from importlib import metadata
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.errors import ExportError
 
-__all__ = ["DISTRIBUTIONS", "REQUIREMENTS", "Sdk", "chosen_sdk", "installed_sdk"]
+if TYPE_CHECKING:
+    from smp_advisor.cluster.containers import Container
+
+__all__ = ["DISTRIBUTIONS", "REQUIREMENTS", "Sdk", "chosen_sdk", "installed_sdk", "requirement"]
 
 Sdk = Literal["v2", "v3"]
 
@@ -16,6 +19,27 @@ REQUIREMENTS: dict[Sdk, str] = {"v2": "sagemaker>=2.243,<3", "v3": "sagemaker>=3
 
 DISTRIBUTIONS: dict[Sdk, str] = {"v2": "sagemaker", "v3": "sagemaker-train"}
 """Distribution with the version of the SDK; version 3 is a bundle, and this is the part with ModelTrainer."""
+
+
+def requirement(sdk: Sdk, container: Container) -> str:
+    """Requirement of a cell: the oldest tested release that has the container.
+
+    Raises
+    ------
+    ExportError
+        No release of that major version has it.
+    """
+    first = container.sdk_2 if sdk == "v2" else container.sdk_3
+    if first is None:
+        alternative = "v3" if sdk == "v2" else "v2"
+        raise ExportError(
+            f"Version {sdk[1]} of the SageMaker Python SDK has no container of {container.title}: pass"
+            f' sdk="{alternative}", or set version in the plan to one that it has.'
+        )
+    package, newest = REQUIREMENTS[sdk].split(">=")[0], REQUIREMENTS[sdk].split(",")[1]
+    tested = REQUIREMENTS[sdk].split(">=")[1].split(",")[0]
+    oldest = max(tested, first or tested, key=lambda version: [int(part) for part in version.split(".")])
+    return f"{package}>={oldest},{newest}"
 
 
 def installed_sdk() -> Sdk | None:

@@ -8,6 +8,8 @@ from smp_advisor.errors import PlanError
 from smp_advisor.libraries import groups
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library, libraries
+from smp_advisor.libraries.support import architecture_name
+from smp_advisor.libraries.version import default_of, driving_versions, image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +43,7 @@ def mismatches(plan: Plan, cluster: Cluster, model: Model | None = None, job: Jo
             f"{cluster.instance.name} ({cluster.instance.gpu_label}) does not compute in bf16: use fp16, or an instance"
             " with A100 GPUs such as ml.p4d.24xlarge."
         )
+    yield from _container(plan, cluster)
     record = get_library(plan.library)
     yield from record.cluster_mismatches(plan, cluster, replicas)
     if model is not None:
@@ -48,6 +51,19 @@ def mismatches(plan: Plan, cluster: Cluster, model: Model | None = None, job: Jo
         yield from record.model_mismatches(plan, model, job)
     if job is not None:
         yield from _job(plan, cluster, job)
+
+
+def _container(plan: Plan, cluster: Cluster) -> Iterator[str]:
+    """The container of the library version, which must have code for the GPU."""
+    machine, chosen = cluster.instance, image(plan.library, plan.version).container
+    if chosen.drives(machine):
+        return
+    usable = driving_versions(plan.library, machine)
+    remedy = f"set version to {default_of(plan.library, usable)}" if usable else "choose another instance"
+    yield (
+        f"The container of {chosen.title} has no code for the {machine.gpu_label} ({architecture_name(machine)}) of"
+        f" {machine.name}: {remedy}."
+    )
 
 
 def _divided(plan: Plan, model: Model) -> Iterator[str]:

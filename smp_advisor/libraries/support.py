@@ -10,12 +10,13 @@ from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import InstanceError
 from smp_advisor.libraries.registry import get_library, libraries
-from smp_advisor.libraries.version import facts
+from smp_advisor.libraries.version import driving_versions, facts, images
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.instance import Instance
 
 __all__ = [
+    "architecture_name",
     "instance_family",
     "nearest_supported",
     "require_supported_instance",
@@ -23,6 +24,7 @@ __all__ = [
     "supported_instances",
     "unconfirmed",
     "unlisted_because",
+    "without_container",
 ]
 
 
@@ -83,7 +85,8 @@ def require_supported_instance(library: str, instance: Instance | str) -> str:
         return f"{machine.name} is custom hardware: AWS lists {data['name']} for SageMaker's own instances only."
     reason = unlisted_because(library, machine)
     if not reason:
-        return ""
+        without = without_container(library, machine)
+        return f"{without}: a job requires an image of your own." if without else ""
     if unconfirmed(library, machine):
         return f"{reason}: check that a job starts before relying on it."
     near = nearest_supported(library, machine)
@@ -101,7 +104,7 @@ def unlisted_because(library: str, machine: Instance) -> str:
     Examples
     --------
     >>> unlisted_because("smp-v1", known_instance("ml.p5.48xlarge"))
-    'SMP v1 runs on CUDA 11 only and cannot use ml.p5.48xlarge'
+    'SMP v1 cannot use ml.p5.48xlarge: its newest container, PyTorch 1.13.1 (CUDA 11.7), has no code for sm_90'
     """
     data = facts(library)
     rules, name = data["instances"], data["name"]
@@ -109,8 +112,8 @@ def unlisted_because(library: str, machine: Instance) -> str:
         return ""
     if unconfirmed(library, machine):
         return f"{machine.name} is not in a confirmed AWS list for {name}"
-    if any(gpu in machine.gpu.split() for gpu in rules.get("newer_than_cuda_11", ())):
-        return f"{name} runs on CUDA 11 only and cannot use {machine.name}"
+    if without := without_container(library, machine):
+        return without
     if "families" in rules:
         families = ", ".join(rules["families"])
         return f"The SageMaker SDK takes {name} on the families {families} only, not on {machine.name}"
@@ -120,6 +123,27 @@ def unlisted_because(library: str, machine: Instance) -> str:
             " of a node"
         )
     return f"{machine.name} is not on AWS's list for {name}"
+
+
+def architecture_name(machine: Instance) -> str:
+    """Architecture of the GPU as compilers name it: ``sm_80``."""
+    return f"sm_{machine.architecture.replace('.', '')}"
+
+
+def without_container(library: str, machine: Instance) -> str:
+    """Why no container of a library runs on an instance, as a clause; empty if one does."""
+    newest = images(library)[-1].container
+    if not newest.runs_on(machine):
+        return (
+            f"{machine.name} has {machine.cpu_architecture} processors, and SageMaker's containers of"
+            f" {facts(library)['name']} are built for {newest.cpu_architecture}"
+        )
+    if driving_versions(library, machine):
+        return ""
+    return (
+        f"{facts(library)['name']} cannot use {machine.name}: its newest container, {newest.title}, has no code for"
+        f" {architecture_name(machine)}"
+    )
 
 
 def unconfirmed(library: str, machine: Instance) -> bool:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.cluster.containers import Container, container, containers_of, unlisted
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.library import table
 from smp_advisor.libraries.registry import get_library
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from smp_advisor.cluster.instance import Instance
+
 __all__ = [
     "Image",
+    "default_of",
     "default_version",
+    "driving_versions",
     "facts",
     "image",
     "images",
@@ -24,25 +32,11 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Image:
-    """The framework and Python versions that select the container of a library version."""
+    """The container of a library version."""
 
     library: str
     version: str
-    framework_version: str
-    """Version of the framework: the estimator's ``framework_version``, or ``pytorch_version`` or ``tensorflow_version``
-    of Hugging Face's estimator."""
-    py_version: str
-    estimator: Literal["PyTorch", "HuggingFace", "TensorFlow"] = "PyTorch"
-    """Class of SDK 2.x that selects the image."""
-    transformers_version: str = ""
-    """Version of transformers in Hugging Face's containers."""
-    repository: str = "pytorch-training"
-    account: str = "763104351884"
-    """Registry account in most regions."""
-    tag: str = ""
-    """Tag of the image, if the SDK does not derive the right one from the versions."""
-    min_sdk: str = ""
-    """First SDK 2.x release with this version; empty for any."""
+    container: Container
     superseded_by: str = ""
     """Newer library version that now has the same image tag."""
     released: str = ""
@@ -50,6 +44,41 @@ class Image:
     note: str = ""
     assumed: bool = False
     """Whether the pair is inferred and not in AWS's table."""
+
+    @property
+    def framework_version(self) -> str:
+        """Version of PyTorch or TensorFlow."""
+        return self.container.framework_version
+
+    @property
+    def py_version(self) -> str:
+        """Python version that selects the image."""
+        return self.container.py_version
+
+    @property
+    def estimator(self) -> Literal["PyTorch", "HuggingFace", "TensorFlow"]:
+        """Class of SDK 2.x that selects the image."""
+        return self.container.estimator
+
+    @property
+    def transformers_version(self) -> str:
+        """Version of transformers in Hugging Face's containers."""
+        return self.container.transformers_version
+
+    @property
+    def repository(self) -> str:
+        """Repository of the image."""
+        return self.container.repository
+
+    @property
+    def account(self) -> str:
+        """Registry account in most regions."""
+        return self.container.account
+
+    @property
+    def tag(self) -> str:
+        """Tag of the image, if the SDK does not derive the right one from the versions."""
+        return self.container.tag
 
 
 @cache
@@ -71,9 +100,26 @@ def facts(library: str) -> dict[str, Any]:
 
 @cache
 def images(library: str) -> tuple[Image, ...]:
-    """Image of every version of a library, oldest first."""
+    """Image of every version of a library, oldest first.
+
+    A library without versions of its own is in every container of its framework from the first on.
+    """
     data = facts(library)
-    return tuple(Image(library=library, **{**data.get("defaults", {}), **entry}) for entry in data["version"])
+    repository = data.get("repository", "pytorch-training")
+    if "version" not in data:
+        first = release(data["first"])
+        rows = [row for row in containers_of(repository) if release(row.framework_version) >= first]
+        return tuple(Image(library=library, version=row.framework_version, container=row) for row in rows)
+    return tuple(_image(library, repository, entry) for entry in data["version"])
+
+
+def _image(library: str, repository: str, entry: Mapping[str, Any]) -> Image:
+    own = dict(entry)
+    repository, framework = own.pop("repository", repository), own.pop("framework_version")
+    # A library of the user may name an image that is not in the table.
+    python = own.pop("py_version", None)
+    chosen = container(repository, framework) if python is None else unlisted(repository, framework, python)
+    return Image(library=library, container=chosen, **own)
 
 
 @cache
@@ -85,6 +131,17 @@ def versions(library: str) -> tuple[str, ...]:
 def default_version(library: str) -> str:
     """Default version of plans: the recommended one, else the newest."""
     return str(facts(library).get("recommended", versions(library)[-1]))
+
+
+def default_of(library: str, among: Sequence[str]) -> str:
+    """The default version if it is among some versions, else the newest of them."""
+    usual = default_version(library)
+    return usual if usual in among else among[-1]
+
+
+def driving_versions(library: str, instance: Instance) -> tuple[str, ...]:
+    """Versions of a library whose container has code for the GPU of an instance, oldest first."""
+    return tuple(entry.version for entry in images(library) if entry.container.drives(instance))
 
 
 def image(library: str, version: str) -> Image:

@@ -11,12 +11,12 @@ from smp_advisor.errors import AdvisorError, InstanceError
 
 def test_every_instance_is_there_once():
     names = [machine.name for machine in instances()]
-    assert len(names) == len(set(names)) == 41
+    assert len(names) == len(set(names)) == 49
 
 
 @pytest.mark.parametrize("machine", instances(), ids=lambda machine: machine.name)
 def test_figures_are_plausible(machine):
-    assert machine.gpus in {1, 4, 8}
+    assert machine.gpus in {1, 2, 4, 8}
     assert 0.9 * machine.gpu_memory_gib < machine.usable_gpu_memory_gib < machine.gpu_memory_gib
     assert (machine.intra_node_gb_per_s > 0) == (machine.gpus > 1)
     assert machine.nvlink == (machine.intra_node_gb_per_s >= 300)

@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.moto, pytest.mark.slow]
 JOB = Job(sequence_length=32)
 TWO = Cluster(P4D, 2)
 GPT2, LLAMA = TASKS["gpt2"], TASKS["llama"]
+PLAIN = "2.5.1-gpu-py311"
+"""A container that the oldest SDK launches with torchrun, too."""
 DLC = "763104351884.dkr.ecr.us-west-2.amazonaws.com"
 SMP = "658645717510.dkr.ecr.us-west-2.amazonaws.com"
 RDMA = "-x FI_EFA_USE_DEVICE_RDMA=1 -x FI_PROVIDER=efa -x RDMAV_FORK_SAFE=1"
@@ -44,8 +46,8 @@ JOBS = {
     "Training Compiler, one GPU": Case(
         GPT2, Cluster("ml.g5.2xlarge"), JOB, Plan(library="training-compiler", version="1.11.0", batch_size=4)
     ),
-    "FSDP": Case(LLAMA, TWO, JOB, Plan(library="fsdp", batch_size=4)),
-    "DDP": Case(GPT2, TWO, JOB, Plan(library="ddp", batch_size=4)),
+    "FSDP": Case(LLAMA, TWO, JOB, Plan(library="fsdp", version="2.5.1", batch_size=4)),
+    "DDP": Case(GPT2, TWO, JOB, Plan(library="ddp", version="2.5.1", batch_size=4)),
 }
 
 MPI = {
@@ -126,7 +128,7 @@ EXPECTED = {
     ),
     "FSDP": (
         ("ml.p4d.24xlarge", 2),
-        f"{DLC}/pytorch-training:2.5.1-gpu-py311",
+        f"{DLC}/pytorch-training:{PLAIN}",
         {},
         {
             "batch_size": 4,
@@ -138,7 +140,7 @@ EXPECTED = {
     ),
     "DDP": (
         ("ml.p4d.24xlarge", 2),
-        f"{DLC}/pytorch-training:2.5.1-gpu-py311",
+        f"{DLC}/pytorch-training:{PLAIN}",
         {},
         {"batch_size": 4, "gradient_accumulation_steps": 1, "precision": "bf16", "activation_checkpointing": "none"},
     ),

@@ -51,9 +51,11 @@ def precisions(library):
 def searched(draw):
     """A plan out of a search, with its cluster and job."""
     library = draw(st.sampled_from(LIBRARIES))
-    instance = draw(st.sampled_from([option.name for option in supported_instances(library)]))
-    nodes = draw(st.sampled_from([1, 2, 3, 16]))
-    precision = draw(st.sampled_from(precisions(library)))
+    # No container is built for the processors of the others.
+    machines = [option for option in supported_instances(library) if option.cpu_architecture == "x86_64"]
+    machine = draw(st.sampled_from(machines))
+    instance, nodes = machine.name, draw(st.sampled_from([1, 2, 3, 16]))
+    precision = draw(st.sampled_from([name for name in precisions(library) if name != "bf16" or machine.bf16]))
     plans = space(library, instance, nodes, precision)
     if plans is None or not len(plans):
         plans, precision = space(library, "ml.p4d.24xlarge", 2, "fp32"), "fp32"

@@ -227,7 +227,7 @@ def test_where_each_library_runs():
         require_supported_instance("training-compiler", "ml.p4de.24xlarge")
     assert require_supported_instance("training-compiler", "ml.g5.xlarge") == ""
     assert require_supported_instance("ddp", "ml.g6.xlarge") == ""
-    with pytest.raises(InstanceError, match="CUDA 11 only"):
+    with pytest.raises(InstanceError, match="has no code for sm_90"):
         require_supported_instance("smp-v1-tensorflow", "ml.p5.48xlarge")
 
 

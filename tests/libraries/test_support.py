@@ -30,12 +30,13 @@ def test_any_other_is_refused_with_one_that_can_be_ordered(machine):
     assert "V100" not in suggested.gpu
 
 
-def test_the_sentence_for_gpus_newer_than_cuda_11():
+def test_the_sentence_for_gpus_newer_than_its_containers():
     with pytest.raises(InstanceError) as refusal:
         require_supported_instance("smp-v1", "ml.p5.48xlarge")
     assert str(refusal.value) == (
-        "SMP v1 runs on CUDA 11 only and cannot use ml.p5.48xlarge; the nearest instance it can use is ml.p4de.24xlarge"
-        " (8 x A100 80 GB); on ml.p5.48xlarge, use library='smp-v2', 'ddp' or 'fsdp'."
+        "SMP v1 cannot use ml.p5.48xlarge: its newest container, PyTorch 1.13.1 (CUDA 11.7), has no code for sm_90; the"
+        " nearest instance it can use is ml.p4de.24xlarge (8 x A100 80 GB); on ml.p5.48xlarge,"
+        " use library='smp-v2', 'ddp' or 'fsdp'."
     )
 
 

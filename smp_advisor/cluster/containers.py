@@ -1,0 +1,153 @@
+"""AWS's training containers: the versions in each, and the GPUs that each can drive."""
+
+from __future__ import annotations
+
+import csv
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.instance import Instance
+
+__all__ = ["Container", "container", "containers", "containers_of", "repositories", "unlisted"]
+
+_ACCOUNT = "763104351884"
+"""Registry account of AWS Deep Learning Containers in most regions."""
+
+_COLUMNS = ("transformers_version", "cuda", "architectures", "end_of_support", "sdk_2", "sdk_3", "tag")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Container:
+    """One training image.
+
+    Examples
+    --------
+    >>> from smp_advisor.cluster import instance
+    >>> image = container("pytorch-training", "2.5.1")
+    >>> image.cuda, image.drives(instance("ml.p5.48xlarge")), image.drives(instance("ml.p6-b200.48xlarge"))
+    ('12.4', True, False)
+    """
+
+    repository: str
+    framework: Literal["pytorch", "tensorflow", "huggingface"]
+    framework_version: str
+    """Version of PyTorch or TensorFlow."""
+    py_versions: tuple[str, ...]
+    """Names of the Python version that select the image."""
+    transformers_version: str
+    """Version of transformers; empty if it is not part of the image."""
+    cuda: str
+    architectures: tuple[tuple[int, int], ...]
+    """GPU architectures with machine code, as (major, minor). Assumed to be those of PyTorch's own builds."""
+    end_of_support: str
+    """Last day of AWS's patches (ISO 8601); empty if unknown."""
+    sdk_2: str | None
+    """First release of version 2 of the SDK that launches it; empty for any, None for none."""
+    sdk_3: str | None
+    """The same for version 3."""
+    tag: str
+    account: str
+    estimator: Literal["PyTorch", "HuggingFace", "TensorFlow"]
+    """Class of SDK 2.x that selects the image."""
+    cpu_architecture: str
+
+    @property
+    def py_version(self) -> str:
+        """Python version that selects the image, for example ``py311``."""
+        return self.py_versions[0]
+
+    @property
+    def title(self) -> str:
+        """Framework and CUDA, for sentences: "PyTorch 2.5.1 (CUDA 12.4)"."""
+        name = "TensorFlow" if self.framework == "tensorflow" else "PyTorch"
+        return f"{name} {self.framework_version}" + (f" (CUDA {self.cuda})" if self.cuda else "")
+
+    def drives(self, instance: Instance) -> bool:
+        """Whether the image has machine code for the GPU of an instance; True if either is unknown.
+
+        Code for an architecture runs on later ones of the same major version (CUDA programming guide, binary
+        compatibility).
+        """
+        if not (instance.architecture and self.architectures):
+            return True
+        major, minor = version_pair(instance.architecture)
+        return any(has[0] == major and has[1] <= minor for has in self.architectures)
+
+    def runs_on(self, instance: Instance) -> bool:
+        """Whether the image is built for the processor of an instance."""
+        return instance.cpu_architecture == self.cpu_architecture
+
+
+def version_pair(text: str) -> tuple[int, int]:
+    """``(8, 6)`` of ``"8.6"``."""
+    major, minor = text.split(".")
+    return int(major), int(minor)
+
+
+@cache
+def containers() -> tuple[Container, ...]:
+    """Every image of the table, oldest first within its repository."""
+    table = (files("smp_advisor.cluster") / "data" / "containers.csv").read_text(encoding="utf-8")
+    return tuple(_container(row) for row in csv.DictReader(table.splitlines()))
+
+
+@cache
+def containers_of(repository: str) -> tuple[Container, ...]:
+    """Images of a repository, oldest first."""
+    return tuple(image for image in containers() if image.repository == repository)
+
+
+@cache
+def container(repository: str, framework_version: str, transformers_version: str = "") -> Container:
+    """Image of a repository by the version of its framework, and of transformers if there are several.
+
+    Raises
+    ------
+    LookupError
+        The table has no such image.
+    """
+    for image in containers_of(repository):
+        if image.framework_version == framework_version and transformers_version in ("", image.transformers_version):
+            return image
+    raise LookupError(f"no image {repository}:{framework_version}")
+
+
+def unlisted(repository: str, framework_version: str, py_version: str) -> Container:
+    """An image of a known repository that the table does not have: what it contains is unknown."""
+    row = {"repository": repository, "framework_version": framework_version, "py_versions": py_version}
+    return _container(dict.fromkeys(_COLUMNS, "") | row)
+
+
+@cache
+def repositories() -> dict[str, dict[str, str]]:
+    """Framework, estimator and, if it is for one library, that library of each repository."""
+    return cast("dict[str, dict[str, str]]", _facts()["repositories"])
+
+
+@cache
+def _facts() -> dict[str, Any]:
+    return tomllib.loads((files("smp_advisor.cluster") / "data" / "containers.toml").read_text(encoding="utf-8"))
+
+
+def _container(row: dict[str, str]) -> Container:
+    home = repositories()[row["repository"]]
+    return Container(
+        repository=row["repository"],
+        framework=cast("Any", home["framework"]),
+        framework_version=row["framework_version"],
+        py_versions=tuple(row["py_versions"].split()),
+        transformers_version=row["transformers_version"],
+        cuda=row["cuda"],
+        architectures=tuple(version_pair(entry) for entry in row["architectures"].split()),
+        end_of_support=row["end_of_support"],
+        sdk_2=None if row["sdk_2"] == "none" else row["sdk_2"],
+        sdk_3=None if row["sdk_3"] == "none" else row["sdk_3"],
+        tag=row["tag"],
+        account=home.get("account", _ACCOUNT),
+        estimator=cast("Any", home["estimator"]),
+        cpu_architecture=_facts()["cpu_architecture"],
+    )

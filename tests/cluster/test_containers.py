@@ -1,0 +1,88 @@
+"""The table of containers: complete, consistent with the SDKs' image data, and honest about GPUs."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from smp_advisor.cluster.containers import container, containers, repositories
+from smp_advisor.cluster.table import instance, instances, sagemaker_names
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def refresh():
+    """The refresh script, as a module."""
+    spec = importlib.util.spec_from_file_location("refresh_containers", ROOT / "scripts" / "containers.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def table(refresh):
+    with refresh.CONTAINERS.open() as file:
+        return list(refresh.csv.DictReader(file))
+
+
+def test_every_image_is_listed_once_with_gpus_that_its_cuda_compiles_for():
+    keys = [(image.repository, image.framework_version, image.transformers_version) for image in containers()]
+    assert len(keys) == len(set(keys))
+    assert {image.repository for image in containers()} <= set(repositories())
+    first_toolkit = {(8, 0): (11, 0), (8, 6): (11, 1), (9, 0): (11, 8), (12, 0): (12, 8)}
+    for image in containers():
+        assert image.py_versions
+        assert tuple(int(part) for part in image.cuda.split(".")) >= first_toolkit[max(image.architectures)], image
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "drives"),
+    [
+        ("2.5.1", "ml.p6-b200.48xlarge", False),
+        ("1.13.1", "ml.p5.48xlarge", False),
+        ("2.0.1", "ml.p5.48xlarge", True),
+        ("2.8.0", "ml.p6-b200.48xlarge", True),
+        ("2.8.0", "ml.p6-b300.48xlarge", True),
+        ("2.8.0", "ml.g7e.48xlarge", True),
+        ("2.8.0", "ml.p3.16xlarge", True),
+        ("2.10.0", "ml.p3.16xlarge", False),
+        ("2.6.0", "ml.g6e.48xlarge", True),
+    ],
+)
+def test_gpus_of_a_container(version, kind, drives):
+    assert container("pytorch-training", version).drives(instance(kind)) is drives
+
+
+def test_the_default_container_drives_every_gpu_of_sagemaker():
+    default = container("pytorch-training", "2.8.0")
+    assert all(default.drives(machine) for machine in instances())
+    assert [machine.name for machine in instances() if not default.runs_on(machine)] == ["ml.p6e-gb200.36xlarge"]
+
+
+def test_every_instance_of_the_table_is_a_training_instance():
+    assert {machine.name for machine in instances()} <= sagemaker_names()
+
+
+def test_the_table_has_every_image_of_the_installed_sdk(refresh, table):
+    rows = list(refresh.rows_of(Path(sysconfig.get_path("purelib"))))
+    if not rows:
+        pytest.skip("no SageMaker SDK is installed")
+    assert [line for line in refresh.differences(table, rows) if not line.startswith("gone")] == []
+    assert refresh.with_new(table, rows) == table
+
+
+def test_an_image_that_is_new_is_reported_and_added(refresh, table):
+    new = refresh.Row("pytorch-training", "2.99.0", "", ("py399",))
+    assert next(refresh.differences(table, [new])) == "new: pytorch-training:2.99.0 py399"
+    (added,) = [row for row in refresh.with_new(table, [new]) if row not in table]
+    assert added == dict.fromkeys(table[0], "") | {
+        "repository": "pytorch-training",
+        "framework_version": "2.99.0",
+        "py_versions": "py399",
+    }
