@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from inspect import signature
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -183,7 +184,7 @@ def advise(
         require_text(name, text)
     require_probability(min_fit_probability)
     require_library(library, framework)
-    job_settings, shape, pins = sort_settings(settings)
+    job_settings, shape, pins = sort_settings(settings, signature(advise).parameters)
     code = _code_of(script) if job is None else None
     if code is not None:
         job_settings = {**_job_settings_of(code, job_settings), **job_settings}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -13,6 +12,7 @@ from smp_advisor.libraries.check import unsupported_settings
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library, libraries
+from smp_advisor.meanings import meant
 from smp_advisor.search import OBJECTIVES, Objective
 from smp_advisor.search.batch_policy import batch_policy
 from smp_advisor.workload.calibration_file import load_calibration
@@ -20,7 +20,7 @@ from smp_advisor.workload.counts import parse_amount
 from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from smp_advisor.cluster.instance import Instance
     from smp_advisor.workload.model import Model
@@ -74,14 +74,22 @@ def require_probability(value: object) -> None:
         raise AdvisorError(f"min_fit_probability must lie between 0 and 1, for example 0.95, not {value!r}.")
 
 
-def sort_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Keywords of the job, of the shape, and pinned plan fields."""
+def sort_settings(
+    settings: Mapping[str, Any], arguments: Collection[str] = ()
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Keywords of the job, of the shape, and pinned plan fields.
+
+    Parameters
+    ----------
+    arguments
+        Other arguments of the call, one of which an unknown keyword may mean.
+    """
     plan_settings = _all_plan_fields()
     names = JOB_FIELDS | _SHAPE_FIELDS | plan_settings
     for name in settings:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else "see the fields of Job and Plan."
+            keyword = meant(name, names | set(arguments))
+            hint = f"did you mean {keyword}?" if keyword else "see the fields of Job and Plan."
             raise AdvisorError(f"advise takes no setting {name!r}; {hint}")
     return (
         {k: v for k, v in settings.items() if k in JOB_FIELDS},

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.custom import custom_instance
 from smp_advisor.cluster.instance import Instance
-from smp_advisor.cluster.table import instance as table_instance
+from smp_advisor.cluster.table import completed_instance
 from smp_advisor.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Cluster:
 
 def _resolve(machine: object) -> Instance:
     if isinstance(machine, str):
-        return table_instance(machine)
+        return completed_instance(machine)
     if isinstance(machine, Instance):
         return machine
     raise ClusterError(f"A cluster takes an instance name such as 'ml.p4d.24xlarge' or an Instance, not {machine!r}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import tomllib
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -17,11 +18,24 @@ from smp_advisor.errors import InstanceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Source", "instance", "instances", "sagemaker_names", "sources", "table_date"]
+__all__ = [
+    "Source",
+    "completed_instance",
+    "instance",
+    "instances",
+    "not_covered",
+    "sagemaker_names",
+    "sources",
+    "table_date",
+]
 
 _YES_NO = {"yes": True, "no": False}
 _PARSERS: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float, "bool": _YES_NO.__getitem__}
 """Reader of a column, by the annotation of its field of `Instance`."""
+
+
+_MOST_CANDIDATES = 6
+"""Instances that an error lists for an incomplete name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,14 +83,64 @@ def instance(name: str) -> Instance:
     >>> instance("p4d.24xlarge").name
     'ml.p4d.24xlarge'
     """
-    by_name = _by_name()
-    full = f"ml.{name.strip().lower().removeprefix('ml.')}"
+    by_name, full = _by_name(), _full(name)
     if full in by_name:
         return by_name[full]
+    if sentence := not_covered(name):
+        raise InstanceError(sentence)
     similar = get_close_matches(full, by_name, n=3, cutoff=0.6)
     examples = ", ".join(similar or _sources_file()["examples"])
     hint = f"the most similar are {examples}" if similar else f"supported are, for example, {examples}"
     raise InstanceError(f"Unknown instance type {name!r}: {hint}; Cluster.custom(...) accepts any other hardware.")
+
+
+def completed_instance(name: str) -> Instance:
+    """Instance by the beginning of its name, if only one family and size begins like that.
+
+    Raises
+    ------
+    InstanceError
+        Several instances begin like that, or none.
+
+    Examples
+    --------
+    >>> completed_instance("p4d").name
+    'ml.p4d.24xlarge'
+    """
+    full = _full(name)
+    if full in _by_name() or not full.removeprefix("ml."):
+        return instance(name)
+    # An entire family, p4d and not p4de, with the number of its size: ml.p4d.24xlarg is misspelled.
+    beginning = re.compile(rf"{re.escape(full.rstrip('.'))}([-.]|(?<=\.\d)x|(?<=\.\d\d)x)")
+    begins = [entry for entry in instances() if beginning.match(entry.name)]
+    if len(begins) == 1:
+        return begins[0]
+    if not begins:
+        return instance(name)
+    candidates = ", ".join(entry.name for entry in begins[:_MOST_CANDIDATES])
+    more = f" and {len(begins) - _MOST_CANDIDATES} more" if len(begins) > _MOST_CANDIDATES else ""
+    raise InstanceError(f"The instance type {name!r} is not complete: choose one of {candidates}{more}.")
+
+
+def not_covered(name: str) -> str:
+    """Sentence on an instance type without NVIDIA GPUs; empty for any other.
+
+    Examples
+    --------
+    >>> not_covered("ml.trn1.32xlarge")
+    'AWS Trainium is not covered (ml.trn1.32xlarge): the advisor plans for NVIDIA GPUs, for example ml.p4d.24xlarge.'
+    """
+    full = _full(name)
+    family = full.removeprefix("ml.").split(".")[0]
+    machines = next((title for title, families in _sources_file()["not_covered"].items() if family in families), "")
+    if not machines:
+        return ""
+    example = _sources_file()["examples"][0]
+    return f"{machines} is not covered ({full}): the advisor plans for NVIDIA GPUs, for example {example}."
+
+
+def _full(name: str) -> str:
+    return f"ml.{name.strip().lower().removeprefix('ml.')}"
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.instance import Instance
-from smp_advisor.cluster.table import instance as table_instance
+from smp_advisor.cluster.table import completed_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cases import Terms, read_configurations
 from smp_advisor.estimators.checks import CHECKS, Case
@@ -18,6 +18,7 @@ from smp_advisor.estimators.rounds import as_pasted, changed_by, corrected
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.finding import Finding, Fix, Unresolved
 from smp_advisor.libraries.registry import library_with, require_library
+from smp_advisor.meanings import with_exact_keywords
 from smp_advisor.scripts.check import check_source
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _MOST_FIXED = 500_000
 _COMPILER = ("STC407", "STC408", "STC412", "STC414")
 
 
+@with_exact_keywords
 def check_estimator(
     source: str | Path | Mapping[str, Any],
     *,
@@ -121,7 +123,7 @@ def check_estimator(
 def _cluster(cluster: object) -> Cluster | Instance | None:
     """The user's cluster; the instance of a name."""
     if isinstance(cluster, str):
-        return table_instance(cluster)
+        return completed_instance(cluster)
     if cluster is None or isinstance(cluster, Cluster | Instance):
         return cluster
     raise AdvisorError(f"cluster must be a Cluster or an instance such as 'ml.p5.48xlarge', not {cluster!r:.80}.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.instance import Instance
+from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.images import is_version, library_version, version_of_older_pair
 from smp_advisor.estimators.sources.peft import adapter_of
@@ -238,7 +239,7 @@ def _cluster(
     if nodes is None or not isinstance(kind, str | Instance):
         return None
     try:
-        return Cluster(kind, nodes)
+        return Cluster(known_instance(kind) if isinstance(kind, str) else kind, nodes)
     except AdvisorError as error:
         left_open.append(f"No cluster: {error}")
         return None

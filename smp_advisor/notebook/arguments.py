@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -15,6 +14,7 @@ from IPython.core.magic_arguments import argument
 from IPython.utils.process import arg_split  # type: ignore[attr-defined]  # re-exported for each platform
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.meanings import meant
 from smp_advisor.workload.names import is_model_name
 from smp_advisor.workload.training_settings import training_settings
 
@@ -132,8 +132,9 @@ def _explained(magic: Any, problem: str) -> str:
     if unknown == problem.split():
         return f"{problem[:1].upper()}{problem[1:]}; {name} --help explains them."
     names = [name for action in magic.parser._actions for name in action.option_strings]  # noqa: SLF001 (no other way)
-    near = difflib.get_close_matches(unknown[0].split("=")[0], names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"{name} --help lists its options."
+    keywords = {name.lstrip("-").replace("-", "_"): name for name in names if name.startswith("--")}
+    keyword = meant(unknown[0].split("=")[0].lstrip("-"), keywords)
+    hint = f"did you mean {keywords[keyword]}?" if keyword else f"{name} --help lists its options."
     return f"{name} has no option {' '.join(unknown)}; {hint}"
 
 

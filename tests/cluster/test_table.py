@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from smp_advisor.cluster import Instance, instance, instances
-from smp_advisor.cluster.table import sources, table_date
+from smp_advisor.cluster import Cluster, Instance, instance, instances
+from smp_advisor.cluster.table import completed_instance, sources, table_date
 from smp_advisor.errors import AdvisorError, InstanceError
 
 
@@ -52,6 +52,43 @@ def test_a_price_that_no_list_confirms_is_assumed_and_an_unknown_one_is_none():
     unknown = instance("ml.p5e.48xlarge")
     assert unknown.usd_per_hour is None
     assert "usd_per_hour" not in unknown.assumed
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("p4d", "ml.p4d.24xlarge"),
+        ("ml.p4d", "ml.p4d.24xlarge"),
+        ("P4de", "ml.p4de.24xlarge"),
+        ("p4d.24xlarge", "ml.p4d.24xlarge"),
+        ("p5.48", "ml.p5.48xlarge"),
+        ("p6-b200", "ml.p6-b200.48xlarge"),
+    ],
+)
+def test_the_beginning_of_a_name_is_completed(text, name):
+    assert completed_instance(text).name == name
+    assert Cluster(text).instance.name == name
+
+
+def test_an_ambiguous_beginning_lists_its_candidates():
+    with pytest.raises(InstanceError, match=r"'p5' is not complete: choose one of ml.p5.4xlarge, ml.p5.48xlarge\."):
+        completed_instance("p5")
+    with pytest.raises(InstanceError, match=r"ml.g5.xlarge, .* and 2 more\."):
+        completed_instance("g5")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ml.trn1.32xlarge", "AWS Trainium is not covered"),
+        ("trn2", "AWS Trainium is not covered"),
+        ("ml.inf2.48xlarge", "AWS Inferentia is not covered"),
+        ("ml.m5.xlarge", "without GPUs is not covered"),
+    ],
+)
+def test_other_accelerators_are_refused_by_name(name, words):
+    with pytest.raises(InstanceError, match=words):
+        Cluster(name)
 
 
 def test_gpus_older_than_the_a100_do_not_compute_in_bf16():

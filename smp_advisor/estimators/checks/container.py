@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.table import instance as known_instance
+from smp_advisor.cluster.table import not_covered
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.checks.case import SDK_2, Case, Change, Hit
 from smp_advisor.estimators.images import is_version, known_pairs, library_version, version_of_older_pair
@@ -104,7 +105,7 @@ def _nearest_pair(library: str, framework: str) -> tuple[str, str]:
 
 def _instance(case: Case) -> Iterator[Hit]:
     kind = case.configuration.get("instance_type")
-    if not isinstance(kind, str) or kind in _LOCAL:
+    if not isinstance(kind, str) or kind in _LOCAL or not_covered(kind):
         return
     try:
         machine = known_instance(kind)
