@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import patched_release
-from smp_advisor.export.script_parts import common_flags, common_values
+from smp_advisor.export.literal import Comment
+from smp_advisor.export.script_parts import Training, common_flags, common_values
 from smp_advisor.export.template import render
-
-if TYPE_CHECKING:
-    from smp_advisor.export.script_parts import Training
 
 __all__ = ["require", "requirements", "write"]
 
@@ -39,4 +35,8 @@ def requirements(training: Training) -> list[str]:
 
 def write(training: Training) -> str:
     """Generate the script."""
-    return render("train_compiler.py.in", values=common_values(training), flags=common_flags(training))
+    return render(
+        "train_compiler.py.in",
+        values=common_values(training) | {"evaluation_note": Comment("")},
+        flags=common_flags(training),
+    )

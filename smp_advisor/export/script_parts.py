@@ -101,6 +101,7 @@ def common_values(training: Training) -> dict[str, object]:
         "learning_rate": 0.0001 if training.job.optimizer == "adam" else 0.01,
         "mask_token_id": min(architecture.mask_token_id, max(0, model.shape.vocab - 1)),
         "dtype": Comment(DTYPES[plan.precision]),
+        "evaluation_note": Comment(" and every --evaluate_every steps"),
         "layer_names": ["seq_layers", *architecture.layers],
         **_flops(training),
     }
@@ -133,6 +134,8 @@ def common_flags(training: Training) -> dict[str, bool]:
         "reads_text": False,
         "chats": False,
         "tracks": False,
+        "evaluates": False,
+        "starts_pretrained": False,
         "tensorflow": False,
     }
 

@@ -71,6 +71,8 @@ def write(training: Training) -> str:
         # Conversations are not read: each microbatch counts equally, so all must have the same number of targets.
         "reads_text": training.architecture.task == "causal",
         "tracks": True,
+        "starts_pretrained": True,
+        "evaluates": True,
     }
     return gathered(render("train_smp_v1.py.in", values=values, flags=flags))
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from smp_advisor.errors import ExportError
-from smp_advisor.export.script_parts import common_flags, common_values, require_auto_partition
+from smp_advisor.export.script_imports import gathered
+from smp_advisor.export.script_parts import Training, common_flags, common_values, require_auto_partition
 from smp_advisor.export.template import render
-
-if TYPE_CHECKING:
-    from smp_advisor.export.script_parts import Training
 
 __all__ = ["require", "requirements", "write"]
 
@@ -46,5 +42,10 @@ def write(training: Training) -> str:
             "feed_forward": shape.ffn,
         },
     }
-    flags = common_flags(training) | {"clip": False, "horovod": bool(training.plan.ddp)}
-    return render("train_smp_v1_tensorflow.py.in", values=values, flags=flags)
+    flags = common_flags(training) | {
+        "clip": False,
+        "horovod": bool(training.plan.ddp),
+        "evaluates": True,
+        "tensorflow": True,
+    }
+    return gathered(render("train_smp_v1_tensorflow.py.in", values=values, flags=flags))
