@@ -17,6 +17,7 @@ from smp_advisor.export.script_parts import (
 )
 from smp_advisor.export.template import render
 from smp_advisor.libraries.families import supports_tensor_parallelism
+from smp_advisor.libraries.version import release as release_of
 
 if TYPE_CHECKING:
     from smp_advisor.export.script_parts import Training
@@ -34,6 +35,16 @@ _IMPLEMENTED = {
 _STEP_OPTIONS = {"loop": "foreach=False", "foreach": "foreach=True", "fused": "fused=True"}
 _SELECTIVE_SINCE = (2, 5)
 """PyTorch release with ``create_selective_checkpoint_contexts``."""
+_SHARDED_SINCE = (2, 0)
+"""PyTorch release in which FSDP keeps the names of parameters (``use_orig_params``, ``FSDP.optim_state_dict``)."""
+_NAMED_STATE_SINCE = (2, 3)
+"""PyTorch release in which ``torch.distributed.checkpoint`` has the state of DDP and FSDP by name."""
+_ASYNC_SINCE = (2, 4)
+"""PyTorch release with ``async_save`` into files."""
+_FULLY_SHARD_SINCE = (2, 6)
+"""PyTorch release with ``fully_shard`` (FSDP2) in ``torch.distributed.fsdp``."""
+_OWN_SAVER_SINCE = (2, 5)
+"""Version of SMP v2 with asynchronous checkpoints (release notes)."""
 
 
 def require(training: Training) -> None:
@@ -61,8 +72,13 @@ def _require_settings(training: Training) -> None:
             "The generated script trains with 16-bit states only in bf16 and without layers of the library: set"
             " state_precision='mixed', or pass script= with your own script."
         )
-    release = tuple(int(part) for part in training.container.framework_version.split(".")[:2])
-    if plan.activation_checkpointing == "operators" and release < _SELECTIVE_SINCE:
+    if plan.shards_parameters and _release(training) < _SHARDED_SINCE:
+        raise ExportError(
+            f"The generated script requires PyTorch 2.0 for FSDP, and the container has"
+            f" {training.container.framework_version}: choose a newer version of the library, or pass script= with your"
+            " own script."
+        )
+    if plan.activation_checkpointing == "operators" and _release(training) < _SELECTIVE_SINCE:
         raise ExportError(
             f"activation_checkpointing='operators' requires PyTorch 2.5, and the container has"
             f" {training.container.framework_version}: set it to 'each', or choose a newer version of the library."
@@ -80,6 +96,10 @@ def write(training: Training) -> str:
     plan, smp = training.plan, training.library.smdistributed
     sharded, checkpoints = plan.shards_parameters, bool(plan.activation_checkpointing)
     building, pure = _building(training), training.job.state_precision == "16-bit"
+    release, strategy = _release(training), plan.sharding_strategy if sharded else ""
+    names_state = release >= _NAMED_STATE_SINCE and not smp
+    own_saver = smp and release_of(plan.version)[:2] >= _OWN_SAVER_SINCE
+    saves_async = own_saver or (names_state and release >= _ASYNC_SINCE and _copies_of_states_fit(training))
     period = checkpoint_period(plan)
     values = common_values(training) | {
         "features": {
@@ -88,7 +108,9 @@ def write(training: Training) -> str:
             "expert_parallel": plan.expert_parallel_degree > 1,
         },
         "accumulation": plan.gradient_accumulation_steps,
-        "sharding_strategy": Comment((plan.sharding_strategy or "full_shard").upper()),
+        "sharding_strategy": Comment(strategy.upper()),
+        "reshard_after_forward": strategy in ("full_shard", "hybrid_shard"),
+        "model_dtype": "bfloat16" if plan.precision == "bf16" else "float32",
         "built_in": Comment(plan.precision if pure else "fp32"),
         "step_option": Comment(_STEP_OPTIONS.get(training.job.optimizer_step, "")),
         "checkpoint_period": Comment(str(period)),
@@ -99,6 +121,13 @@ def write(training: Training) -> str:
     flags = common_flags(training) | {
         "smp": smp,
         "sharded": sharded,
+        "fsdp2": sharded and not smp and release >= _FULLY_SHARD_SINCE,
+        "has_mesh": sharded and names_state,
+        "hybrid": "hybrid" in strategy,
+        "names_state": names_state,
+        "own_saver": own_saver,
+        "saves_async": saves_async,
+        "saves_in_thread": saves_async and names_state,
         "autocast": not sharded and not pure and plan.precision != "fp32",
         "casts": not pure and plan.precision != "fp32",
         "pure": pure,
@@ -118,6 +147,18 @@ def write(training: Training) -> str:
         "first_builds": building == "first process",
     }
     return gathered(render("train_torch.py.in", values=values, flags=flags))
+
+
+def _release(training: Training) -> tuple[int, ...]:
+    """PyTorch release of the container."""
+    return release_of(training.container.framework_version)[:2]
+
+
+def _copies_of_states_fit(training: Training) -> bool:
+    """Whether the host memory is large enough for a copy of parameters and optimizer state, saved in the background."""
+    cluster, plan = training.cluster, training.plan
+    shards = plan.shard_degree(cluster) if plan.shards_parameters else 1
+    return copies_fit(training, (_FP32_BYTES + training.job.moment_bytes) / shards)
 
 
 def _transforms(training: Training) -> bool:

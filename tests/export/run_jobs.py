@@ -3,14 +3,16 @@
 usage: run_jobs.py JOBS.json RESULTS.json
 
 Each job names a script, its folder, its options, its environment variables, the number of processes, and optionally a
-`stand_in` program that each process runs first. The launcher is the one of torchrun. Its processes are forks of this
-one, because importing PyTorch and transformers takes longer than a job. The result of a job is its output, its summary,
-its checkpoints at that time and the error that ended it.
+`stand_in` program that each process runs first, `removed` files of earlier jobs, and a `batch` on which the model that
+the job leaves is loaded and trained further. The launcher is the one of torchrun. Its processes are forks of this one,
+because importing PyTorch and transformers takes longer than a job. The result of a job is its output, its summary, its
+checkpoints at that time, the losses of its model, and the error that ended it.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import runpy
 import sys
@@ -20,10 +22,12 @@ from pathlib import Path
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 
-import torch.distributed.fsdp  # noqa: F401
+import torch.distributed.checkpoint.state_dict
+import torch.distributed.fsdp
+import transformers
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-from transformers import GPT2LMHeadModel, LlamaForCausalLM  # noqa: F401
+from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaForCausalLM  # noqa: F401
 
 
 def rank(job):
@@ -51,7 +55,7 @@ def run(job):
     """Run a job as ``torchrun --standalone`` does."""
     folder = Path(job["folder"])
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("output.txt", "errors.txt", "summary.json"):
+    for name in ("output.txt", "errors.txt", "summary.json", *job.get("removed", ())):
         (folder / name).unlink(missing_ok=True)
     config = LaunchConfig(
         min_nodes=1,
@@ -70,12 +74,41 @@ def run(job):
         failed = True
     text = {name: (folder / name).read_text() for name in ("output.txt", "errors.txt")}
     summary, checkpoints = folder / "summary.json", folder / "checkpoints"
+    if "batch" in job and not failed:
+        loading = multiprocessing.get_context("fork").Process(target=load_and_continue, args=(job,))
+        loading.start()
+        loading.join()
+    losses = folder / "losses.json"
     return {
+        "losses": json.loads(losses.read_text()) if losses.exists() else None,
         "printed": text["output.txt"],
         "error": text["errors.txt"] if failed else None,
         "summary": json.loads(summary.read_text()) if summary.exists() else None,
         "checkpoints": sorted(path.name for path in checkpoints.iterdir()) if checkpoints.exists() else [],
     }
+
+
+def load_and_continue(job):
+    """Load the model that a job left with `from_pretrained`, and train it for three steps on a batch."""
+    folder = Path(job["folder"])
+    with (folder / "config.json").open() as file:
+        (architecture,) = json.load(file)["architectures"]
+    model, report = getattr(transformers, architecture).from_pretrained(
+        folder, local_files_only=True, output_loading_info=True
+    )
+    batch = {name: torch.tensor(values) for name, values in job["batch"].items()}
+    losses = []
+    for _ in range(3):
+        loss = model.float()(**batch)["loss"]
+        losses.append(loss.item())
+        model.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(0.01 * parameter.grad)
+    missing = sorted(report["missing_keys"])
+    (folder / "losses.json").write_text(json.dumps({"losses": losses, "missing": missing}))
 
 
 if __name__ == "__main__":

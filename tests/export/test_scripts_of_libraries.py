@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import black
-import numpy as np
 import pytest
 
 from smp_advisor.cluster import Cluster
@@ -132,101 +131,6 @@ def test_no_script_imports_what_it_does_not_use(tmp_path):
     assert answer.stdout == ""
 
 
-RESUMED = {
-    library: Plan(library=library, batch_size=4, activation_checkpointing="each", gradient_accumulation_steps=2)
-    for library in ("ddp", "fsdp")
-}
-SHARED = Plan(
-    library="smp-v2",
-    hybrid_shard_degree=8,
-    tensor_parallel_degree=2,
-    sharding_strategy="full_shard",
-    activation_checkpointing="each",
-    batch_size=4,
-)
-
-
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory):
-    """Results of the jobs, by name. One child process runs them all, see `run_jobs.py`."""
-    folder, specs = tmp_path_factory.mktemp("jobs"), {}
-
-    def add(name, task, plan, place, *, processes=2, stand_in=None, environment=None, **options):
-        script = folder / f"{name}.py"
-        generated = SCRIPTS[name][0] if name in SAVING else training_script(TASKS[task], TWO_NODES, job(plan), plan)
-        script.write_text(generated)
-        specs[name] = {
-            "script": str(script),
-            "folder": str(folder / place),
-            "processes": processes,
-            "stand_in": stand_in,
-            "environment": {"SM_MODEL_DIR": str(folder / place), **(environment or {})},
-            "options": [text for key, value in options.items() for text in (f"--{key}", str(value))],
-        }
-
-    data = folder / "data"
-    data.mkdir()
-    # One sequence over and over: the loss must fall.
-    np.save(data / "tokens.npy", np.tile(np.arange(32, dtype=np.uint16), 400))
-    channels = {"SM_CHANNEL_TRAIN": str(data), "SM_CHANNEL_VALIDATION": str(data)}
-    for library, plan in RESUMED.items():
-        settings = {
-            **estimator_settings(plan),
-            "learning_rate": 0.01,
-            "warmup_steps": 1,
-            "log_every": 2,
-            "checkpoint_every": 2,
-            "checkpoint_directory": folder / library / "checkpoints",
-        }
-        add(library, "gpt2", plan, library, environment=channels, **settings | {"max_steps": 4})
-        add(f"{library}, resumed", "gpt2", plan, library, environment=channels, **settings | {"max_steps": 8})
-    for name, (plan, _) in SAVING.items():
-        if plan.library != "smp-v2":
-            settings = {"learning_rate": 0.01, "warmup_steps": 1, "log_every": 2, "max_steps": 6}
-            add(name, "gpt2", plan, name, environment=channels, **settings)
-    stand_in = str(Path(__file__).parent / "fakes_smp_v2" / "stand_in.py")
-    for name, processes, parameters, options in (
-        ("shared", 2, SHARED.parameters, {"max_steps": 2, "checkpoint_every": 0}),
-        ("other parameters", 1, SHARED.parameters | {"tensor_parallel_degree": 1}, {"max_steps": 2}),
-    ):
-        variables = {"SM_HP_MP_PARAMETERS": json.dumps(parameters)}
-        add(name, "llama", SHARED, name, processes=processes, stand_in=stand_in, environment=variables, **options)
-    (folder / "jobs.json").write_text(json.dumps(specs))
-    runner = Path(__file__).with_name("run_jobs.py")
-    subprocess.run(
-        [sys.executable, runner, folder / "jobs.json", folder / "results.json"], check=True, timeout=280, cwd=folder
-    )
-    return json.loads((folder / "results.json").read_text())
-
-
-def succeeded(job):
-    assert job["error"] is None, job["error"][-3000:]
-    return job
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("library", RESUMED)
-def test_a_job_trains_and_resumes(jobs, library):
-    """Two processes over gloo; the second job starts where the first one's last checkpoint ends."""
-    first, later = succeeded(jobs[library]), succeeded(jobs[f"{library}, resumed"])
-    assert "step 1 loss 4." in first["printed"]
-    assert first["summary"]["steps"] == 4
-    assert first["checkpoints"] == ["step-2", "step-4"]
-    assert "step 5 loss" in later["printed"]
-    assert "step 1 loss" not in later["printed"]
-    assert later["summary"]["loss"] < first["summary"]["loss"] - 0.1
-    assert later["summary"]["validation_loss"] < 4.5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, (plan, _) in SAVING.items() if plan.library != "smp-v2"])
-def test_a_job_with_settings_that_save_memory_trains(jobs, name):
-    done = succeeded(jobs[name])
-    assert "step 1 loss 4." in done["printed"], "the mean loss per token, as without the settings"
-    assert done["summary"]["loss"] < 4.6
-    assert done["summary"]["validation_loss"] < 4.6
-
-
 @pytest.mark.parametrize(
     ("settings", "fields", "sentence"),
     [
@@ -250,29 +154,6 @@ def test_a_chunked_loss_is_that_of_a_language_model():
         training_script(TASKS["bert"], TWO_NODES, chunked, plan)
     script = local_cell(TASKS["gpt2"], TWO_NODES, replace(chunked, state_precision="16-bit"), plan)
     assert "WithLoss" not in script, "a small model on this machine needs none of them"
-
-
-@pytest.mark.slow
-def test_a_divided_model_is_transformed_and_its_group_shares_batches(jobs):
-    """SMP v2's script, with a stand-in for the library, as a job of one tensor-parallel group."""
-    done = succeeded(jobs["shared"])
-    printed = done["printed"]
-    assert printed.index("library initialized") < printed.index("model transformed") < printed.index("step 1 loss")
-    assert done["summary"]["steps"] == 2
-    # A script for other parameters than the job has stops at once.
-    assert "generated for other parameters" in jobs["other parameters"]["error"]
-
-
-def estimator_settings(plan):
-    """The options that the job's cell passes to its script."""
-    cell = estimator_cell(TASKS["gpt2"], TWO_NODES, job(plan), plan, sdk="v2")
-    (call,) = [
-        node
-        for node in ast.walk(ast.parse(cell))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "PyTorch"
-    ]
-    (settings,) = [keyword.value for keyword in call.keywords if keyword.arg == "hyperparameters"]
-    return ast.literal_eval(settings)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neo", "gptj", "falcon", "llama", "mixtral", "bert", "t5", "vit"])
@@ -314,11 +195,26 @@ def test_what_no_script_can_be_written_for_is_said_in_a_sentence(model, plan, se
     assert str(raised.value).endswith("script= with your own script.")
 
 
-def test_models_too_large_for_every_process_are_built_once():
+def test_a_divided_script_stops_if_the_job_has_other_parameters(monkeypatch):
+    plan = DIVIDED["tensor"]
+    script = ast.parse(training_script(TASKS["llama"], TWO_NODES, job(plan), plan))
+    names = ("WRITTEN_FOR", "check_launch")
+    chosen = [node for node in script.body if getattr(node, "name", ast.unparse(node).split(" ")[0]) in names]
+    namespace = {"json": json, "os": os}
+    exec("\n".join(map(ast.unparse, chosen)), namespace)
+    monkeypatch.setenv("SM_HP_MP_PARAMETERS", json.dumps(plan.parameters))
+    namespace["check_launch"]()
+    monkeypatch.setenv("SM_HP_MP_PARAMETERS", json.dumps(plan.parameters | {"tensor_parallel_degree": 1}))
+    with pytest.raises(SystemExit, match="generated for other parameters"):
+        namespace["check_launch"]()
+
+
+@pytest.mark.parametrize(("version", "option"), [("2.5.1", "sync_module_states"), ("2.6.0", "broadcast_from_rank0")])
+def test_models_too_large_for_every_process_are_built_once(version, option):
     config = {"model_type": "llama", "tie_word_embeddings": False, "hidden_size": 8192, "num_hidden_layers": 64}
     model = Model.from_config(config | {"intermediate_size": 22016, "num_attention_heads": 64, "vocab_size": 32000})
-    plan = Plan(library="fsdp", batch_size=1)
+    plan = Plan(library="fsdp", version=version, batch_size=1)
     script = training_script(model, Cluster(P4D, 8), Job(sequence_length=32, precision="bf16"), plan)
     assert 'with nullcontext() if dist.get_rank() == 0 else torch.device("meta"):' in script
-    assert "sync_module_states=True" in script
+    assert f"{option}=True" in script
     assert black.format_str(script, mode=black.Mode()) == script

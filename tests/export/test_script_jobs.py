@@ -1,0 +1,215 @@
+"""The generated PyTorch scripts as jobs of 1 and 2 processes over gloo: train, save, resume, and load the model.
+
+The first job of a case trains for six steps on two processes, and its newest checkpoint then loses a file. The second
+job continues from the older one, on one process with the same global batch. Both print the same losses. The model of
+the second job is loaded with `from_pretrained` and trained further.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.export import training_script
+from smp_advisor.libraries import Plan
+from smp_advisor.workload.job import Job
+from tests.export.examples import P4D, TASKS
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+TWO_NODES = Cluster(P4D, 2)
+LENGTH, BATCH = 16, 4
+STAND_IN = str(Path(__file__).parent / "fakes_smp_v2" / "stand_in.py")
+STEPS = 6
+NO_DROPOUT = {
+    **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop", "dropout_rate"), 0.0),
+    **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0),
+}
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A plan whose jobs save and resume."""
+
+    task: str
+    plan: dict[str, Any]
+    job: dict[str, Any] = field(default_factory=dict)
+    processes: int = 1
+    """Of the second job."""
+    small_host: bool = False
+    """Whether the host memory is sufficient for one copy of the model only."""
+    tolerance: float = 1e-3
+    """Of the losses after resuming."""
+
+
+CASES = {
+    "DDP": Resumed("gpt2 classifier", {"library": "ddp", "activation_checkpointing": "each"}),
+    # Which tokens are masked depends on the batch of a process.
+    "DDP, one file": Resumed("bert", {"library": "ddp", "version": "2.1.0"}, tolerance=0.1),
+    "FSDP1": Resumed("gpt_neox", {"library": "fsdp", "version": "2.5.1", "activation_checkpointing": "each"}),
+    "FSDP1, older": Resumed("t5", {"library": "fsdp", "version": "2.2.0"}),
+    "FSDP2": Resumed("mixtral", {"library": "fsdp"}),
+    "FSDP2, hybrid": Resumed(
+        "gpt2",
+        {"library": "fsdp", "version": "2.6.0", "sharding_strategy": "_hybrid_shard_zero2"},
+        {"loss": "chunked", "unsharded_accumulation": True, "optimizer_step": "foreach"},
+    ),
+    "FSDP2, built once, 16-bit states": Resumed(
+        "mistral",
+        {"library": "fsdp", "precision": "bf16", "activation_checkpointing": "every_2"},
+        {"state_precision": "16-bit"},
+        small_host=True,
+        tolerance=0.05,
+    ),
+    "SMP v2": Resumed(
+        "llama",
+        {
+            "library": "smp-v2",
+            "hybrid_shard_degree": 2,
+            "tensor_parallel_degree": 2,
+            "sharding_strategy": "full_shard",
+            "activation_checkpointing": "each",
+        },
+        processes=2,
+    ),
+    "SMP v2, older": Resumed("vit", {"library": "smp-v2", "version": "2.3.1", "sharding_strategy": "full_shard"}),
+}
+"""Every way of saving, and a model of every task."""
+
+
+def script_of(case):
+    plan = Plan(**{"batch_size": BATCH, "precision": "fp32", **case.plan})
+    config = json.loads(TASKS[case.task].config_json) | NO_DROPOUT
+    model = replace(TASKS[case.task], config_json=json.dumps(config))
+    job = Job(sequence_length=LENGTH, precision=plan.precision, **case.job)
+    cluster = TWO_NODES
+    if case.small_host:
+        cluster = replace(
+            cluster, instance=replace(cluster.instance, host_memory_gib=16 * model.parameter_count / 2**30)
+        )
+    return training_script(model, cluster, job, plan), plan
+
+
+def batch_of(task):
+    """A batch of the data below, as the model takes it."""
+    labels = {"labels": [0, 0, 0, 0]}
+    if task == "vit":
+        return {"pixel_values": np.ones((4, 3, 16, 16)).tolist()} | labels
+    tokens = [[(first + place) % 8 for place in range(LENGTH)] for first in range(4)]
+    return {"input_ids": tokens} | (labels if "classifier" in task else {"labels": tokens})
+
+
+def make_specs(folder):
+    data = folder / "data"
+    data.mkdir()
+    counted = (np.arange(LENGTH) + np.arange(400)[:, None]) % 8
+    np.save(data / "tokens.npy", counted.astype(np.uint16).ravel())
+    labelled = folder / "labelled"
+    shutil.copytree(data, labelled)
+    np.save(labelled / "labels.npy", np.zeros(400, dtype=np.int64))
+    images = folder / "images"
+    images.mkdir()
+    np.save(images / "images.npy", np.ones((400, 3, 16, 16), dtype=np.float32))
+    np.save(images / "labels.npy", np.zeros(400, dtype=np.int64))
+    specs = {}
+    for name, case in CASES.items():
+        text, plan = script_of(case)
+        script, place = folder / f"{name}.py", folder / name
+        script.write_text(text)
+        options = {
+            "learning_rate": 0.01,
+            "warmup_steps": 1,
+            "log_every": 1,
+            "max_steps": STEPS,
+            "checkpoint_every": 2,
+            "checkpoint_directory": place / "checkpoints",
+        }
+        shared = {
+            "script": str(script),
+            "folder": str(place),
+            "stand_in": STAND_IN if plan.library == "smp-v2" else None,
+            "environment": {
+                "SM_MODEL_DIR": str(place),
+                "SM_CHANNEL_TRAIN": str({"vit": images, "gpt2 classifier": labelled}.get(case.task, data)),
+                "SM_HP_MP_PARAMETERS": json.dumps(plan.parameters),
+            },
+        }
+        for later in (False, True):
+            processes = case.processes if later else 2
+            chosen = options | {"gradient_accumulation_steps": 2 // processes}
+            specs[f"{name}, resumed" if later else name] = shared | {
+                "processes": processes,
+                "options": [text for key, value in chosen.items() for text in (f"--{key}", str(value))],
+            }
+        specs[f"{name}, resumed"] |= {"removed": [newest_part(plan)], "batch": batch_of(case.task)}
+    return specs
+
+
+def newest_part(plan):
+    """A file of the newest checkpoint."""
+    part = "replica.pt" if plan.version == "2.1.0" else "__0_0.distcp"
+    return f"checkpoints/step-{STEPS}/{'tp0_ep0/' if plan.library == 'smp-v2' else ''}{part}"
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory):
+    """Results of the jobs, by name. One child process runs them all, see `run_jobs.py`."""
+    folder = tmp_path_factory.mktemp("jobs")
+    (folder / "jobs.json").write_text(json.dumps(make_specs(folder)))
+    runner = Path(__file__).with_name("run_jobs.py")
+    command = [sys.executable, runner, folder / "jobs.json", folder / "results.json"]
+    subprocess.run(command, check=True, timeout=280, cwd=folder)
+    return json.loads((folder / "results.json").read_text())
+
+
+def succeeded(job):
+    assert job["error"] is None, job["error"][-3000:]
+    return job
+
+
+def losses_of(job):
+    return {
+        int(step): float(loss) for step, loss in re.findall(r"^step (\d+) loss (\S+)", job["printed"], re.MULTILINE)
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_job_trains_and_saves(jobs, name):
+    first = succeeded(jobs[name])
+    losses = losses_of(first)
+    assert list(losses) == [1, 2, 3, 4, 5, 6]
+    assert losses[6] < losses[1]
+    assert first["checkpoints"] == ["step-4", "step-6"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_later_job_resumes_from_the_newest_complete_checkpoint(jobs, name):
+    """On another number of processes, with the losses of the first job."""
+    first, later = losses_of(jobs[name]), losses_of(succeeded(jobs[f"{name}, resumed"]))
+    assert "checkpoint step-6 lacks files" in jobs[f"{name}, resumed"]["printed"]
+    assert list(later) == [5, 6]
+    assert later == pytest.approx({step: first[step] for step in later}, abs=CASES[name].tolerance)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_model_that_a_job_leaves_is_loaded_and_continued(jobs, name):
+    later = jobs[f"{name}, resumed"]
+    assert later["losses"]["missing"] == []
+    losses = later["losses"]["losses"]
+    assert losses[0] < losses_of(jobs[name])[1], "the weights are those that were trained"
+    assert losses[2] < losses[0]
+
+
+def test_a_divided_model_is_transformed_before_it_trains(jobs):
+    printed = jobs["SMP v2"]["printed"]
+    assert printed.index("library initialized") < printed.index("model transformed") < printed.index("step 1 loss")
