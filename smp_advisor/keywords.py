@@ -68,6 +68,18 @@ class JobOptionSettings(TypedDict, total=False):
     subnets: Sequence[str]
     security_group_ids: Sequence[str]
     volume_gb: int | None
+    region: str | None
+    role: str | None
+    tags: Mapping[str, str] | None
+    training_plan: str | None
+    output_path: str | None
+    output_kms_key: str | None
+    volume_kms_key: str | None
+    input_mode: str | None
+    environment: Mapping[str, str] | None
+    image_uri: str | None
+    metrics: Mapping[str, str] | None
+    retry_attempts: int | None
     extra_hyperparameters: Mapping[str, Any] | None
     plan_hyperparameters: bool
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.export.launcher import distribution, require_sdk_takes
-from smp_advisor.export.literal import Call, Expression
+from smp_advisor.export.literal import Call, Expression, import_line
 from smp_advisor.export.storage import FileSystem
 
 if TYPE_CHECKING:
@@ -14,18 +14,16 @@ if TYPE_CHECKING:
 
 __all__ = ["estimator", "imports", "inputs"]
 
-_METRICS = (
-    {"Name": "train:loss", "Regex": "step [0-9]+ loss ([0-9.]+)"},
-    {"Name": "train:throughput", "Regex": "_per_second ([0-9.]+)"},
-)
-"""Metrics that SageMaker extracts from the output of the generated script."""
-
 
 def imports(job: Launch) -> list[str]:
     """Import statements of the cell, sorted."""
     lines = ["import sagemaker"]
-    if any(isinstance(place, FileSystem) for place in job.inputs.values()):
-        lines.append("from sagemaker.inputs import FileSystemInput")
+    classes = {
+        "FileSystemInput": any(isinstance(place, FileSystem) for place in job.inputs.values()),
+        "TrainingInput": job.streams and any(isinstance(place, str) for place in job.inputs.values()),
+    }
+    if used := [name for name, is_used in classes.items() if is_used]:
+        lines.append(import_line("sagemaker.inputs", used))
     name = job.container.estimator
     compiler = ", TrainingCompilerConfig" if job.library.compiles else ""
     return [*lines, f"from sagemaker.{name.lower()} import {name}{compiler}"]
@@ -52,26 +50,27 @@ def estimator(job: Launch) -> Call:
     else:
         arguments["framework_version"] = container.framework_version
     arguments["py_version"] = container.py_version
+    if options.image_uri is not None:
+        arguments["image_uri"] = options.image_uri
     if job.library.compiles:
         arguments["compiler_config"] = Call("TrainingCompilerConfig", job.plan.parameters)
     if (launched := distribution(job)) is not None:
         arguments["distribution"] = launched
     arguments["hyperparameters"] = job.hyperparameters
-    if job.generated:
-        arguments["metric_definitions"] = list(_METRICS)
+    if job.metrics:
+        arguments["metric_definitions"] = [{"Name": name, "Regex": regex} for name, regex in job.metrics.items()]
     arguments |= {
         "base_job_name": job.base_job_name,
         "volume_size": job.volume_gb,
         "max_run": job.run.max_run_seconds,
     }
-    return Call(
-        container.estimator, arguments | _capacity(job) | {"disable_profiler": True, "debugger_hook_config": False}
-    )
+    arguments |= _capacity(job) | _account(job)
+    return Call(container.estimator, arguments | {"disable_profiler": True, "debugger_hook_config": False})
 
 
 def inputs(job: Launch) -> dict[str, object]:
     """``inputs`` of ``estimator.fit``."""
-    return {name: _input(place) for name, place in job.inputs.items()}
+    return {name: _input(place, streams=job.streams) for name, place in job.inputs.items()}
 
 
 def _capacity(job: Launch) -> dict[str, Any]:
@@ -88,9 +87,26 @@ def _capacity(job: Launch) -> dict[str, Any]:
     return arguments
 
 
-def _input(place: Location) -> object:
+def _account(job: Launch) -> dict[str, Any]:
+    """Options of the account, under their names in version 2."""
+    options = job.options
+    arguments = {
+        "max_retry_attempts": options.retry_attempts,
+        "training_plan": options.training_plan,
+        "output_path": options.output_path,
+        # Otherwise the source is next to the prefix, where the role may have no access.
+        "code_location": options.output_path,
+        "output_kms_key": options.output_kms_key,
+        "volume_kms_key": options.volume_kms_key,
+        "environment": options.environment,
+        "tags": [{"Key": key, "Value": value} for key, value in (options.tags or {}).items()] or None,
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _input(place: Location, *, streams: bool) -> object:
     if not isinstance(place, FileSystem):
-        return place
+        return Call("TrainingInput", {"s3_data": place, "input_mode": "FastFile"}) if streams else place
     return Call(
         "FileSystemInput",
         {

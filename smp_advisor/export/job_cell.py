@@ -79,7 +79,8 @@ def _head(model: Model, job: Launch) -> dict[str, object]:
         "objection": " ".join(job.run.objections),
         "job_count": job.run.jobs,
         "base_job_name": job.base_job_name,
-        "aws_session": Comment(""),
+        "region": job.options.region,
+        "role": job.options.role,
         "discontinued": Comment(facts(job.plan.library).get("discontinued", "")),
         "script": job.script,
         "requirements": job.requirements,
@@ -95,6 +96,10 @@ def _flags(job: Launch) -> dict[str, bool]:
         "scheduled": job.schedule is not None,
         "chain": job.run.is_chain,
         "guarded": bool(job.run.objections),
+        "in_region": job.options.region is not None,
+        "own_role": job.options.role is not None,
+        "measures": bool(job.metrics),
+        "retries": job.options.retry_attempts is not None,
         "discontinued": "discontinued" in facts(job.plan.library),
         "to_be_written": not job.generated and job.options.script is None,
     }
@@ -121,6 +126,8 @@ def _version_3(job: Launch, values: dict[str, object]) -> str:
         "key_prefix": Comment(job.base_job_name),
         "training_image": trainer.training_image(job),
         "trainer": trainer.trainer(job),
+        "metrics": trainer.metrics(job),
+        "retries": trainer.retries(job),
         "inputs": trainer.inputs(job),
     }
     flags = _flags(job) | {

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Launch", "launch"]
 
+_METRICS = {"train:loss": "step [0-9]+ loss ([0-9.]+)", "train:throughput": "_per_second ([0-9.]+)"}
+"""Metrics in the output of the generated script."""
+
 _OWN_SCRIPT = "train.py"
 """Placeholder for the user's script, for a model that is defined by code."""
 
@@ -73,6 +76,16 @@ class Launch:
         return self.library.launcher == "torchrun"
 
     @property
+    def streams(self) -> bool:
+        """Whether training reads data from S3 instead of downloading it first."""
+        return self.options.input_mode == "FastFile"
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """Regular expressions of the metrics that SageMaker extracts from the log, by name."""
+        return (_METRICS if self.generated else {}) | dict(self.options.metrics or {})
+
+    @property
     def wait_seconds(self) -> int:
         """Total time for waiting and running on spot instances."""
         longest: int = launch_facts()["limits"]["run_seconds"]
@@ -93,6 +106,7 @@ def launch(
     """
     checks.sagemaker_instance(cluster)
     require_supported_instance(plan.library, cluster.instance)
+    _require_possible(cluster, options, get_library(plan.library))
     generated = options.script is None and builds(model)
     if generated:
         require_writable(model, cluster, job, plan)
@@ -120,7 +134,7 @@ def launch(
     place = options.checkpoint_place
     s3_uri: str | Expression | None = place if isinstance(place, str) else None
     if run.saves_checkpoints and place is None:
-        s3_uri = _own_location(name.removesuffix(f"-{identity}"), identity)
+        s3_uri = _own_location(options, name.removesuffix(f"-{identity}"), identity)
     if run.saves_checkpoints and options.plan_hyperparameters:
         own["checkpoint_every"] = run.checkpoint_every
     if isinstance(place, FileSystem):
@@ -151,9 +165,24 @@ def _identity(model: Model, plan: Plan, options: JobOptions, own: dict[str, Any]
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
-def _own_location(name: str, identity: str) -> Expression:
-    """Location of checkpoints in the default bucket of the account, which the cell looks up."""
+def _own_location(options: JobOptions, name: str, identity: str) -> str | Expression:
+    """Location of checkpoints next to the models, or in the default bucket, which the cell looks up."""
+    if options.output_path is not None:
+        return f"{options.output_path.rstrip('/')}/{name}-{identity}/checkpoints"
     return Expression(f'f"s3://{{session.default_bucket()}}/{name}-{identity}/checkpoints"')
+
+
+def _require_possible(cluster: Cluster, options: JobOptions, library: Library) -> None:
+    """Raise `ExportError` for options that contradict the instances or the library."""
+    if options.volume_kms_key is not None and not cluster.instance.name.startswith(
+        tuple(launch_facts()["volumes"]["instances"])
+    ):
+        raise ExportError(
+            f"{cluster.instance.name} has local disks, which SageMaker encrypts with a key of its own: leave out"
+            " volume_kms_key."
+        )
+    if options.image_uri is not None and library.compiles:
+        raise ExportError(f"The SageMaker SDK accepts no image_uri with {library.title}: leave it out.")
 
 
 def _volume_gb(model: Model, cluster: Cluster, *, checkpoints: bool) -> int:

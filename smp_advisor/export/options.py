@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export import checks
+from smp_advisor.export.account import check_account
 from smp_advisor.export.facts import launch_facts
 from smp_advisor.export.storage import FileSystem, Location, channels, location
 
@@ -56,6 +57,30 @@ class JobOptions:
     """Network of the job; required for file systems."""
     volume_gb: int | None = None
     """Disk size per node in GB, for instances without local disks; None for the size that the job requires."""
+    region: str | None = None
+    """AWS region; None for that of the environment."""
+    role: str | None = None
+    """ARN or name of the execution role; None for the role of the notebook."""
+    tags: Mapping[str, str] | None = None
+    """Tags of the job."""
+    training_plan: str | None = None
+    """ARN of the SageMaker training plan that has reserved the instances."""
+    output_path: str | None = None
+    """S3 URI for models, and for checkpoints without a location; None for the default bucket."""
+    output_kms_key: str | None = None
+    """KMS key for the output in S3: its id, ARN or alias."""
+    volume_kms_key: str | None = None
+    """KMS key for the disks of instances that have no local disks."""
+    input_mode: str | None = None
+    """``File`` downloads data from S3 before training, ``FastFile`` reads it during training. None for ``File``."""
+    environment: Mapping[str, str] | None = None
+    """Environment variables of the container."""
+    image_uri: str | None = None
+    """Your container image, which must have the library of the plan; None for the container of the library."""
+    metrics: Mapping[str, str] | None = None
+    """Additional metrics that SageMaker reads from the log: regular expression with one group, by name."""
+    retry_attempts: int | None = None
+    """Times that SageMaker restarts the job after an internal error; None for never."""
     extra_hyperparameters: Mapping[str, Any] | None = None
     """Additional options of the script."""
     plan_hyperparameters: bool = True
@@ -78,6 +103,7 @@ class JobOptions:
         for name in ("spot", "plan_hyperparameters", "long_run_without_checkpoints"):
             checks.boolean(name, getattr(self, name))
         self._check_capacity()
+        check_account(self)
         for name in ("subnets", "security_group_ids"):
             ids = getattr(self, name)
             if isinstance(ids, str) or not all(_is_network_id(network_id) for network_id in ids):

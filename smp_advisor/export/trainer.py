@@ -13,26 +13,34 @@ if TYPE_CHECKING:
     from smp_advisor.export.launch import Launch
     from smp_advisor.export.storage import Location
 
-__all__ = ["imports", "inputs", "trainer", "training_image"]
+__all__ = ["imports", "inputs", "metrics", "retries", "trainer", "training_image"]
 
 _REGION = Expression("session.boto_region_name")
 
 
 def imports(job: Launch) -> list[str]:
     """Import statements of the cell, sorted."""
-    file_systems = any(isinstance(place, FileSystem) for place in job.inputs.values())
+    options, places = job.options, job.inputs.values()
+    streams = job.streams and any(isinstance(place, str) for place in places)
     used = {
-        "sagemaker.core": {"image_uris": True},
-        "sagemaker.core.helper.session_helper": {"Session": True, "get_execution_role": True},
+        "sagemaker.core": {"image_uris": options.image_uri is None},
+        "sagemaker.core.helper.session_helper": {"Session": True, "get_execution_role": options.role is None},
         "sagemaker.core.shapes": {
+            "Channel": streams,
             "CheckpointConfig": job.checkpoint_s3_uri is not None,
-            "FileSystemDataSource": file_systems,
+            "DataSource": streams,
+            "FileSystemDataSource": any(isinstance(place, FileSystem) for place in places),
+            "MetricDefinition": bool(job.metrics),
+            "RetryStrategy": options.retry_attempts is not None,
+            "S3DataSource": streams,
             "StoppingCondition": True,
+            "Tag": bool(options.tags),
         },
         "sagemaker.core.training.configs": {
             "Compute": True,
-            "InputData": bool(job.inputs),
-            "Networking": bool(job.options.subnets),
+            "InputData": any(isinstance(place, FileSystem) or not job.streams for place in places),
+            "Networking": bool(options.subnets),
+            "OutputDataConfig": options.output_path is not None or options.output_kms_key is not None,
             "SourceCode": job.torchrun,
         },
         "sagemaker.train": {"ModelTrainer": True},
@@ -42,9 +50,11 @@ def imports(job: Launch) -> list[str]:
     return [import_line(module, names) for module, names in imported.items() if names]
 
 
-def training_image(job: Launch) -> Call:
-    """Lookup of the container image, which version 3 does not derive from the framework version."""
+def training_image(job: Launch) -> Call | str:
+    """The user's image, or the lookup of the image, which version 3 does not derive from the framework version."""
     container = job.container
+    if job.options.image_uri is not None:
+        return job.options.image_uri
     place: dict[str, Any] = {"region": _REGION}
     versions: dict[str, Any] = {"py_version": container.py_version, "instance_type": job.cluster.instance.name}
     if job.torchrun and job.library.smdistributed:
@@ -95,15 +105,42 @@ def trainer(job: Launch) -> Call:
     if options.subnets:
         network = {"subnets": list(options.subnets), "security_group_ids": list(options.security_group_ids)}
         arguments["networking"] = Call("Networking", network)
+    output = {"s3_output_path": options.output_path, "kms_key_id": options.output_kms_key}
+    if output := {name: value for name, value in output.items() if value is not None}:
+        arguments["output_data_config"] = Call("OutputDataConfig", output)
+    if options.environment:
+        arguments["environment"] = options.environment
+    if options.tags:
+        arguments["tags"] = [Call("Tag", {"key": key, "value": value}) for key, value in options.tags.items()]
     arguments["base_job_name"] = job.base_job_name
     return Call("ModelTrainer", arguments)
+
+
+def metrics(job: Launch) -> list[Call]:
+    """Metrics that SageMaker extracts from the log."""
+    return [Call("MetricDefinition", {"name": name, "regex": regex}) for name, regex in job.metrics.items()]
+
+
+def retries(job: Launch) -> Call:
+    """Restarts after internal errors of SageMaker."""
+    return Call("RetryStrategy", {"maximum_retry_attempts": job.options.retry_attempts})
 
 
 def inputs(job: Launch) -> list[Call]:
     """``input_data_config`` of ``trainer.train``."""
     return [
-        Call("InputData", {"channel_name": name, "data_source": _input(place)}) for name, place in job.inputs.items()
+        _streamed(name, place)
+        if job.streams and isinstance(place, str)
+        else Call("InputData", {"channel_name": name, "data_source": _input(place)})
+        for name, place in job.inputs.items()
     ]
+
+
+def _streamed(name: str, uri: str) -> Call:
+    """A channel that training reads from S3. The channels of the SDK itself stay files."""
+    source = {"s3_data_type": "S3Prefix", "s3_uri": uri, "s3_data_distribution_type": "FullyReplicated"}
+    place = Call("DataSource", {"s3_data_source": Call("S3DataSource", source)})
+    return Call("Channel", {"channel_name": name, "data_source": place, "input_mode": "FastFile"})
 
 
 def _as_text(value: object) -> object:
@@ -147,6 +184,10 @@ def _compute(job: Launch) -> Call:
         arguments["enable_managed_spot_training"] = True
     if options.keep_alive_seconds is not None:
         arguments["keep_alive_period_in_seconds"] = options.keep_alive_seconds
+    if options.training_plan is not None:
+        arguments["training_plan_arn"] = options.training_plan
+    if options.volume_kms_key is not None:
+        arguments["volume_kms_key_id"] = options.volume_kms_key
     return Call("Compute", arguments)
 
 

@@ -1,0 +1,185 @@
+"""Options of an account: checked, quoted, and sent with both versions of the SDK."""
+
+from __future__ import annotations
+
+import ast
+
+import black
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.errors import ExportError
+from smp_advisor.export import JobOptions, estimator_cell, script_cell
+from smp_advisor.libraries import Plan
+from smp_advisor.workload import Job
+from tests.export.examples import TASKS
+from tests.export.reading import shape
+from tests.moto_harness.notebooks import ENVIRONMENTS, run_notebooks
+
+ROLE = "arn:aws:iam::123456789012:role/team/Training-1"
+TRAINING_PLAN = "arn:aws:sagemaker:eu-west-1:123456789012:training-plan/mine"
+BUCKET = """
+import boto3
+boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="models")
+"""
+OPTIONS = {
+    "region": "eu-west-1",
+    "role": ROLE,
+    "tags": {"team": "research", "cost center": "a/b=c+d@e.f:g_h-i"},
+    "training_plan": TRAINING_PLAN,
+    "output_path": "s3://models/team",
+    "output_kms_key": "alias/models",
+    "volume_kms_key": "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab",
+    "input_mode": "FastFile",
+    "environment": {"NCCL_DEBUG": 'it\'s "INFO"\n{x} \\'},
+    "image_uri": "123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1",
+    "metrics": {"train:norm": "norm ([0-9.]+)"},
+    "retry_attempts": 3,
+    "data": {"train": "s3://data/tokens", "validation": "fsx://fs-0123456789abcdef0/fsx/held-out"},
+    "subnets": ["subnet-1"],
+    "security_group_ids": ["sg-1"],
+    "volume_gb": 250,
+}
+CASES = {
+    "fsdp": (TASKS["llama"], Plan(library="fsdp", precision="fp16", batch_size=4)),
+    "smp-v1": (TASKS["gpt2"], Plan(tensor_parallel_degree=4, fp16=True, batch_size=4)),
+}
+
+
+def cells(library, sdk, **options):
+    model, plan = CASES[library]
+    parts = (model, Cluster("ml.p3.16xlarge", 2), Job(sequence_length=32, precision="fp16"), plan)
+    return [script_cell(*parts), estimator_cell(*parts, sdk=sdk, **options)]
+
+
+@pytest.mark.parametrize("sdk", ["v2", "v3"])
+@pytest.mark.parametrize("library", CASES)
+def test_cells_with_all_options_are_formatted(library, sdk):
+    emitted = cells(library, sdk, **OPTIONS)[1]
+    assert black.format_str(emitted, mode=black.Mode()) == emitted
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"role": "it's"}, "role must be text such as 'arn:aws:iam::"),
+        ({"role": 1}, "role must be text"),
+        ({"region": "us-west-2 "}, "region must be text such as 'us-west-2'"),
+        ({"training_plan": "mine"}, "training_plan must be text such as 'arn:aws:sagemaker:"),
+        ({"output_path": "bucket"}, "output_path must be an S3 URI"),
+        ({"output_path": "fsx://fs-0123456789abcdef0/fsx/x"}, "output_path must be an S3 URI"),
+        ({"output_kms_key": "a b"}, "output_kms_key must be text"),
+        ({"volume_kms_key": "'"}, "volume_kms_key must be text"),
+        ({"input_mode": "Pipe"}, "input_mode must be text such as 'FastFile'"),
+        ({"image_uri": "a\nb"}, "image_uri must be text"),
+        ({"retry_attempts": 31}, "retry_attempts must be a whole number from 1 to 30"),
+        ({"tags": {"aws:x": "y"}}, "must not start with aws:"),
+        ({"tags": {"x": "a#b"}}, "letters, digits, spaces"),
+        ({"tags": [("x", "y")]}, "tags must be a dictionary of strings"),
+        ({"tags": {str(i): "" for i in range(51)}}, "SageMaker accepts 50"),
+        ({"tags": {"x" * 129: ""}}, "1 to 128 characters"),
+        ({"environment": {"A-B": "1"}}, "letters, digits and underscores"),
+        ({"environment": {"A": 1}}, "environment must be a dictionary of strings"),
+        ({"environment": {"A": "x" * 513}}, "at most 512"),
+        ({"metrics": {"a": "("}}, "is not a regular expression"),
+        ({"metrics": {"a": "loss"}}, "must have a group"),
+        ({"training_plan": TRAINING_PLAN, "spot": True}, "has no spot instances"),
+    ],
+)
+def test_what_sagemaker_would_reject_is_refused(options, sentence):
+    with pytest.raises(ExportError) as raised:
+        JobOptions.of(options)
+    assert sentence in str(raised.value)
+    assert str(raised.value).endswith(".")
+    assert "\n" not in str(raised.value)
+
+
+def test_options_that_contradict_the_instances_or_the_library_are_refused():
+    model, plan = CASES["fsdp"]
+    with pytest.raises(ExportError, match="has local disks, which SageMaker encrypts"):
+        estimator_cell(model, Cluster("ml.p4d.24xlarge"), Job(precision="fp16"), plan, volume_kms_key="alias/x")
+    compiler = Plan(library="training-compiler", batch_size=4)
+    with pytest.raises(ExportError, match="accepts no image_uri with"):
+        estimator_cell(TASKS["gpt2"], Cluster("ml.p3.16xlarge"), Job(), compiler, image_uri="x:1")
+
+
+NASTY = st.lists(
+    st.text(max_size=6)
+    | st.sampled_from(
+        ["'", '"', "\n", "\\", "{{ inputs }}", "#: end", "# fmt: skip", "\x00", "\u2028", "${x}", "f'{1}'"]
+    ),
+    max_size=4,
+).map("".join)
+
+
+TEXTS = (
+    *("role", "region", "training_plan", "output_path", "output_kms_key", "volume_kms_key", "input_mode", "image_uri"),
+    *("tag", "tag value", "value", "metric", "regex"),
+)
+
+
+@given(st.sampled_from(["v2", "v3"]), st.fixed_dictionaries(dict.fromkeys(TEXTS, NASTY)))
+def test_no_text_of_an_option_changes_what_a_cell_does(sdk, texts):
+    """Each text is refused in one sentence, or is in the cell as a literal."""
+    library, plain = "fsdp", cells("fsdp", sdk, **OPTIONS)[1]
+    changes = {name: texts[name] for name in OPTIONS.keys() & texts.keys()} | {
+        "output_path": f"s3://bucket/{texts['output_path']}",
+        "tags": {texts["tag"]: texts["tag value"], "x": "y"},
+        "environment": {"A": texts["value"]},
+        "metrics": {texts["metric"]: texts["regex"] + "(x)"},
+    }
+    for name, value in changes.items():
+        try:
+            emitted = cells(library, sdk, **OPTIONS | {name: value})[1]
+        except ExportError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+            continue
+        if name not in ("tags", "environment"):
+            assert shape(emitted) == shape(plain), name
+        constants = {node.value for node in ast.walk(ast.parse(emitted)) if isinstance(node, ast.Constant)}
+        expected = {value} if isinstance(value, str) else {*value, *value.values()}
+        assert expected <= constants
+        assert black.format_str(emitted, mode=black.Mode()) == emitted
+
+
+@pytest.fixture(scope="module", params=ENVIRONMENTS)
+def requests(request):
+    notebooks = {library: [BUCKET, *cells(library, request.param[:2], **OPTIONS)] for library in CASES}
+    results = run_notebooks(notebooks, request.param)
+    for result in results.values():
+        assert result["error"] is None, result["error"]
+    return request.param, {library: result["requests"][0] for library, result in results.items()}
+
+
+@pytest.mark.moto
+@pytest.mark.slow
+@pytest.mark.parametrize("library", CASES)
+def test_every_option_arrives(requests, library):
+    environment, sent = requests[0], requests[1][library]
+    assert sent["RoleArn"] == ROLE
+    assert {tag["Key"]: tag["Value"] for tag in sent["Tags"]} == OPTIONS["tags"]
+    assert sent["ResourceConfig"]["TrainingPlanArn"] == TRAINING_PLAN
+    assert sent["ResourceConfig"]["VolumeKmsKeyId"] == OPTIONS["volume_kms_key"]
+    assert sent["ResourceConfig"]["VolumeSizeInGB"] == 250
+    assert sent["OutputDataConfig"]["S3OutputPath"].rstrip("/") == "s3://models/team"
+    assert sent["OutputDataConfig"]["KmsKeyId"] == "alias/models"
+    assert OPTIONS["environment"].items() <= sent["Environment"].items()
+    assert sent["AlgorithmSpecification"]["TrainingImage"] == OPTIONS["image_uri"]
+    assert sent["RetryStrategy"] == {"MaximumRetryAttempts": 3}
+    assert sent["VpcConfig"] == {"Subnets": ["subnet-1"], "SecurityGroupIds": ["sg-1"]}
+    channels = {channel["ChannelName"]: channel for channel in sent["InputDataConfig"]}
+    assert channels["train"]["InputMode"] == "FastFile"
+    assert channels["train"]["DataSource"]["S3DataSource"]["S3Uri"] == "s3://data/tokens"
+    assert channels["validation"].get("InputMode", "File") == "File"
+    for name in {"code", "sm_drivers"} & channels.keys():
+        assert channels[name].get("InputMode", "File") == "File"
+    metrics = {metric["Name"] for metric in sent["AlgorithmSpecification"].get("MetricDefinitions", [])}
+    first_releases = environment == "v3-oldest"
+    assert metrics == (set() if first_releases else {"train:loss", "train:throughput", "train:norm"})
+    if environment.startswith("v2"):
+        assert sent["HyperParameters"]["sagemaker_submit_directory"].startswith('"s3://models/team/smp-')
+    # The region is that of the options, not that of the environment.
+    place = sent["HyperParameters"].get("sagemaker_region", '"eu-west-1"')
+    assert place.strip('"') == "eu-west-1"
