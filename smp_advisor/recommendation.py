@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from numbers import Real
@@ -15,6 +16,8 @@ from smp_advisor.guidance import explain, nearest_reference, pitfalls
 from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, nothing_fits, why_this_plan
 from smp_advisor.guidance.library_candidates import job_for
 from smp_advisor.guidance.library_choice import LibraryChoice, choose_library, family_to_infer
+from smp_advisor.guidance.model_changes import model_changes
+from smp_advisor.guidance.precision import allows_bf16
 from smp_advisor.guidance.requested import requested
 from smp_advisor.keywords import AdviseSettings, completes
 from smp_advisor.libraries.check import check_against
@@ -36,7 +39,7 @@ from smp_advisor.request import (
     within_positions,
     within_usual_batch,
 )
-from smp_advisor.search import search
+from smp_advisor.search import Objective, SearchResult, search
 from smp_advisor.search.alternatives import representatives
 from smp_advisor.search.decision import decide
 from smp_advisor.search.fleet import search_cheapest
@@ -224,22 +227,12 @@ def advise(
     if pins:
         check_against(pinned_plan(library, job, cluster, pins), cluster, workload)
 
-    if chosen_objective == "cost":
-        best, searched = search_cheapest(
-            workload, cluster, job, library=library, min_fit_probability=min_fit_probability, pins=pins
-        )
-    else:
-        best = search(
-            workload,
-            cluster,
-            job,
-            objective=chosen_objective,
-            min_fit_probability=min_fit_probability,
-            pins=pins,
-            library=library,
-        )
-        searched = [best]
-    if best is None or not len(best.ranked):
+    limits: dict[str, Any] = {"library": library, "min_fit_probability": min_fit_probability, "pins": pins}
+    precision_is_free = "precision" not in user_settings and not {"fp16", "bf16"} & set(pins)
+    job, best, searched = _searched(
+        workload, cluster, job, chosen_objective, limits, precision_is_free=precision_is_free
+    )
+    if best is None:
         raise NoPlanFitsError(nothing_fits(workload, cluster, job, searched[0], min_fit_probability, pins))
 
     plan = best.best()
@@ -248,6 +241,16 @@ def advise(
     because = (
         why_this_plan(workload, best, plan_estimate, searched, cluster, min_fit_probability),
         batch_note(workload, job, plan_estimate, decision.batch),
+    )
+    steps = explain(
+        workload,
+        best.cluster,
+        job,
+        plan,
+        plan_estimate,
+        min_fit_probability=min_fit_probability,
+        objective=objective,
+        pins=frozenset(pins),
     )
     warnings = (low_utilisation(plan_estimate), "" if code is None else code.summary)
     return Advice(
@@ -259,16 +262,7 @@ def advise(
         objective=chosen_objective,
         min_fit_probability=min_fit_probability,
         decision=decision,
-        steps=explain(
-            workload,
-            best.cluster,
-            job,
-            plan,
-            plan_estimate,
-            min_fit_probability=min_fit_probability,
-            objective=objective,
-            pins=frozenset(pins),
-        ),
+        steps=(*steps, *model_changes(workload, best.cluster, job, plan_estimate, limits, order=len(steps) + 1)),
         pitfalls=pitfalls(
             workload,
             best.cluster,
@@ -293,7 +287,9 @@ def advise(
             objective=chosen_objective,
             min_fit_probability=min_fit_probability,
         ),
-        defaults=defaults(library, workload, job, at_default - set(job_settings), vocab_given="vocab" in shape),
+        defaults=defaults(
+            library, workload, cluster, job, at_default - set(job_settings), vocab_given="vocab" in shape
+        ),
         plans_enumerated=sum(r.plans_enumerated for r in searched),
         plans_scored=sum(len(r.peak_gib) for r in searched),
         plans_fit=sum(len(r.ranked) for r in searched),
@@ -312,6 +308,32 @@ def advise(
             **cast("AdviseSettings", pins),
         ),
     )
+
+
+def _searched(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    objective: Objective,
+    limits: Mapping[str, Any],
+    *,
+    precision_is_free: bool,
+) -> tuple[Job, SearchResult | None, list[SearchResult]]:
+    """The result that the objective prefers, and those of all clusters, in bf16 if the preferred plan allows it."""
+
+    def results(job: Job) -> tuple[SearchResult | None, list[SearchResult]]:
+        if objective == "cost":
+            return search_cheapest(model, cluster, job, **limits)
+        result = search(model, cluster, job, objective=objective, **limits)
+        return (result if len(result.ranked) else None), [result]
+
+    best, searched = results(job)
+    if best is not None and precision_is_free and allows_bf16(best.best(), best.cluster):
+        in_bf16 = replace(job, precision="bf16")
+        best_in_bf16, searched_in_bf16 = results(in_bf16)
+        if best_in_bf16 is not None:
+            return in_bf16, best_in_bf16, searched_in_bf16
+    return job, best, searched
 
 
 def _code_of(script: str | None) -> ScriptStack | None:

@@ -48,7 +48,7 @@ def test_advice_is_small_and_survives_pickle_and_copy(advice: smpa.Advice) -> No
 
 def test_defaults_are_named_until_they_are_given(advice: smpa.Advice) -> None:
     named = " ".join(advice.defaults)
-    for phrase in ("fp16", "Adam", "eager attention", "vocabulary 50,304", "4,194,304 tokens"):
+    for phrase in ("bf16", "Adam", "eager attention", "vocabulary 50,304", "4,194,304 tokens"):
         assert phrase in named
     assert "sequence length" not in named
     given = smpa.advise(

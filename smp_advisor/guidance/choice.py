@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.guidance import ranges
 from smp_advisor.guidance.amounts import batch_limit, global_batch
+from smp_advisor.guidance.precision import fp16_reason
 from smp_advisor.guidance.wording import gib, percent
 from smp_advisor.libraries.registry import get_library, libraries
 from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, search
@@ -122,7 +123,7 @@ def _change(ratio: float) -> str:
 
 
 def defaults(
-    library: str, model: Model, job: Job, at_default: Collection[str], *, vocab_given: bool
+    library: str, model: Model, cluster: Cluster, job: Job, at_default: Collection[str], *, vocab_given: bool
 ) -> tuple[str, ...]:
     """Settings that the user left at their default, as phrases.
 
@@ -134,7 +135,8 @@ def defaults(
         Whether the user set the vocabulary of an inferred shape.
     """
     phrases = {
-        "precision": f"precision {job.precision}",
+        "precision": f"precision {job.precision}"
+        + (f" ({fp16_reason(library, cluster)})" if job.precision == "fp16" else ""),
         "optimizer": "optimizer Adam",
         "attention": _attention(library, job),
         "stack": f"code of the exported script ({stack(get_library(library).stack).title})",

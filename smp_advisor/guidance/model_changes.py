@@ -1,0 +1,226 @@
+"""Slight changes of the model that make its training faster: sizes that tensor cores and degrees divide."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.guidance.amounts import unit
+from smp_advisor.guidance.step import Step
+from smp_advisor.guidance.wording import listed, percent
+from smp_advisor.search import search
+from smp_advisor.workload.build import model_from_values
+from smp_advisor.workload.counts import format_count
+from smp_advisor.workload.family import families
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["adjusted_sizes", "model_changes"]
+
+_LABELS = {
+    "vocab": "vocabulary",
+    "hidden": "hidden size",
+    "heads": "attention heads",
+    "ffn": "feed-forward size",
+    "layers": "layers",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rules:
+    """Multiples of ``model_changes.toml``, and the texts of the step."""
+
+    title: str
+    trade_off: str
+    source_title: str
+    source_url: str
+    vocabulary: int
+    hidden: int
+    feed_forward: int
+    heads: int
+    head_width: int
+    fast_head_width: int
+    least_gain: float
+    visible_gain: float
+
+
+@cache
+def _rules() -> _Rules:
+    return _Rules(
+        **tomllib.loads((files("smp_advisor.guidance") / "data" / "model_changes.toml").read_text("utf-8")),
+    )
+
+
+def adjusted_sizes(model: Model, *, pretrained: bool = False) -> dict[str, int]:
+    """Sizes of the shape to change, with their new values; empty if there is nothing to change.
+
+    Parameters
+    ----------
+    pretrained
+        Whether the run starts from a checkpoint, to which only a longer vocabulary fits.
+
+    Examples
+    --------
+    >>> from smp_advisor.workload import Model
+    >>> adjusted_sizes(Model.from_name("gpt2"))
+    {'vocab': 50304}
+    """
+    rules, shape = _rules(), model.shape
+    sizes = {"vocab": _up(shape.vocab, rules.vocabulary)}
+    if not pretrained:
+        sizes |= dict(_width(model))
+        sizes["ffn"] = _nearest(shape.ffn * sizes.get("hidden", shape.hidden) / shape.hidden, rules.feed_forward)
+    return {name: value for name, value in sizes.items() if value != getattr(shape, name)}
+
+
+def _width(model: Model) -> Iterator[tuple[str, int]]:
+    """Hidden size, heads and layers, at about the same number of parameters."""
+    rules, shape = _rules(), model.shape
+    width = shape.hidden // shape.heads
+    if shape.hidden % rules.hidden == 0 and shape.heads % rules.heads == 0 and width % rules.head_width == 0:
+        return
+    hidden = _nearest(shape.hidden, rules.hidden)
+    heads = min(
+        (
+            heads
+            for heads in range(rules.heads, hidden // 32 + 1, rules.heads)
+            if hidden % (heads * rules.head_width) == 0
+        ),
+        key=lambda heads: (hidden // heads % rules.fast_head_width != 0, abs(hidden / heads - width)),
+        default=0,
+    )
+    if not heads or (shape.kv_heads != shape.heads and heads % shape.kv_heads):
+        return
+    yield "hidden", hidden
+    yield "heads", heads
+    if shape.kv_heads == shape.heads:
+        yield "kv_heads", heads
+    yield "layers", max(1, round(shape.layers * (shape.hidden / hidden) ** 2))
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _nearest(size: float, multiple: int) -> int:
+    return max(multiple, round(size / multiple) * multiple)
+
+
+def model_changes(
+    model: Model, cluster: Cluster, job: Job, estimate: Estimate, limits: Mapping[str, Any], *, order: int
+) -> tuple[Step, ...]:
+    """The step that adjusts the model, if its fastest plan is then visibly faster at the same global batch.
+
+    Parameters
+    ----------
+    estimate
+        Estimate of the recommended plan.
+    limits
+        Keywords of `search`: library, least fit probability, fixed settings.
+    order
+        Position of the step.
+    """
+    rules = _rules()
+    if model.origin == "measured":
+        return ()
+    pretrained = job.training == "fine-tuning" or job.adapter is not None
+    sizes = adjusted_sizes(model, pretrained=pretrained)
+    fixed = replace(job, global_batch_size=estimate.global_batch_size)
+    words = {name: size for name, size in sizes.items() if name == "vocab"}
+    best: _Change | None = None
+    # A longer vocabulary alone keeps the architecture, so other sizes must gain more than it.
+    for changes, least_gain in ((words, rules.visible_gain), (sizes, rules.least_gain)):
+        change = _change(model, cluster, fixed, changes, limits) if changes else None
+        present = estimate.samples_per_second if best is None else best.samples_per_second
+        if change is not None and change.samples_per_second >= present * (1 + least_gain):
+            best = change
+    return () if best is None else (_step(model, job, estimate, best, order),)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Change:
+    """Changed sizes, the model with them, and the speed of its fastest plan."""
+
+    sizes: Mapping[str, int]
+    model: Model
+    samples_per_second: float
+
+
+def _change(
+    model: Model, cluster: Cluster, job: Job, sizes: Mapping[str, int], limits: Mapping[str, Any]
+) -> _Change | None:
+    """The change, if the family has these sizes and a plan of the changed model fits."""
+    adjusted = _rebuilt(model, sizes)
+    if adjusted is None:
+        return None
+    try:
+        result = search(adjusted, cluster, job, **limits)
+    except AdvisorError:
+        return None
+    if not len(result.ranked):
+        return None
+    tokens = model.sequence_length(job.sequence_length)
+    speed = float(result.scores.tokens_per_second[0]) / tokens
+    return _Change(sizes=sizes, model=adjusted, samples_per_second=speed)
+
+
+def _step(model: Model, job: Job, estimate: Estimate, change: _Change, order: int) -> Step:
+    rules, scale = _rules(), model.sequence_length(job.sequence_length) if model.reads_tokens else 1
+    before, after = estimate.samples_per_second, change.samples_per_second
+    speeds = [f"{value * scale:,.0f} {unit(model)}/s" for value in (after, before)]
+    changes = [
+        f"{_LABELS[name]} {getattr(model.shape, name):,} to {size:,}"
+        for name, size in change.sizes.items()
+        if name in _LABELS
+    ]
+    gain = after / before - 1
+    doubt = "" if gain >= rules.least_gain else ", less than the cost model resolves"
+    because = (
+        f"Change {listed(changes)}: {speeds[0]} instead of {speeds[1]} ({percent(gain)} faster{doubt}) with the same"
+        " global batch."
+    )
+    details = (
+        f"{because} The model then has {format_count(change.model.parameter_count)} parameters instead of"
+        f" {format_count(model.parameter_count)}. Tensor cores and tensor parallelism divide its products without a"
+        " remainder. The comparison is between the fastest plans of both models."
+    )
+    return Step(
+        order=order,
+        technique="model_changes",
+        title=rules.title,
+        decision="not used",
+        because=because,
+        details=details,
+        trade_off=rules.trade_off,
+        figures=(("throughput with", speeds[0]), ("throughput without", speeds[1])),
+        source_title=rules.source_title,
+        source_url=rules.source_url,
+    )
+
+
+def _rebuilt(model: Model, sizes: Mapping[str, int]) -> Model | None:
+    """The model with other sizes; None if its family has no such sizes."""
+    family = families().get(model.family)
+    if family is None:
+        return None
+    values = json.loads(model.config_json)
+    for name, size in sizes.items():
+        if name in family.shape_keys:
+            values[family.shape_keys[name]] = size
+        elif name != "kv_heads" and not (name == "ffn" and size == 4 * sizes.get("hidden", model.shape.hidden)):
+            return None
+    try:
+        return model_from_values(values, source="the adjusted model", name=model.name)
+    except AdvisorError:
+        return None
