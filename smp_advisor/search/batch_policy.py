@@ -24,6 +24,8 @@ class BatchPolicy:
     kind: Kind
     target_tokens: int
     """Batch of published runs of this size, in tokens per step. A larger one must gain speed."""
+    doubling_gain: float
+    """Least gain in speed of each doubling above the target."""
     cap_tokens: int
     """Largest batch of the search, in tokens per step."""
     example: str
@@ -62,6 +64,7 @@ def batch_policy(model: Model, job: Job) -> BatchPolicy:
     return BatchPolicy(
         kind=kind,
         target_tokens=entry["target"] * sample,
+        doubling_gain=entry["doubling_gain"],
         cap_tokens=cap if kind == "images" else max(cap, data["least_cap_tokens"]),
         example=entry["example"],
         source=entry["source"],

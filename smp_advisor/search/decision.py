@@ -11,6 +11,7 @@ from smp_advisor.costs.evaluate import seconds_columns
 from smp_advisor.costs.intervals import DIVISIONS, plan_divisions
 from smp_advisor.costs.predictive import layout_draws
 from smp_advisor.search.batch_policy import batch_policy
+from smp_advisor.search.policy import published_for
 from smp_advisor.search.rank import NEAR_BEST, first_of_each
 from smp_advisor.search.search import search
 
@@ -76,15 +77,15 @@ class Decision:
     """The choice under the cost model's uncertainty, from 64 joint draws of its errors."""
 
     near_best_probability: float
-    """Probability that the chosen plan is within 3 % of the fastest plan that fits."""
+    """Probability that the chosen plan is within 3 % of the fastest plan that fits with no larger batch."""
     expected_regret: float
-    """Expected share by which the fastest plan is faster than the chosen plan."""
+    """Expected share of the speed of that fastest plan that the chosen plan lacks."""
     family: str
     """Family of the chosen plan: one of `FAMILIES`."""
     indistinct: tuple[str, ...]
     """Other families whose best plan is not distinguishable in speed from the chosen plan."""
     published: str
-    """Publication that decided between these families; empty if it was not needed or there is none."""
+    """Publication that uses the plan's family for the regime; empty if no other family is as fast or there is none."""
     compared: int
     """Number of plans that were drawn: the chosen one, the fastest of each family and of each number of techniques."""
     batch: BatchChoice
@@ -107,6 +108,7 @@ def decide(
     predicted = sum(seconds_columns(model, result.cluster, job, layout).values())
     speeds = result.scores.tokens_per_second[leading] * predicted / draws
     best = speeds.max(axis=1)
+    published = published_for(result.space.library, model.parameter_count)
     divisions = plan_divisions(layout)
     names = [FAMILIES[DIVISIONS[division]] for division in divisions.tolist()]
     indistinct = {
@@ -119,7 +121,7 @@ def decide(
         expected_regret=float((1 - speeds[:, 0] / best).mean()),
         family=names[0],
         indistinct=tuple(sorted(indistinct)),
-        published="",
+        published=published.title if published and indistinct and DIVISIONS[divisions[0]] == published.division else "",
         compared=len(leading),
         batch=_batch_choice(model, job, result, min_fit_probability, pins),
     )
@@ -128,13 +130,17 @@ def decide(
 def _leading(result: SearchResult) -> NDArray[np.intp]:
     """Positions in `ranked` of the chosen plan, and of the fastest of each family and of each number of techniques.
 
-    Plans with more techniques than the fastest plan are no candidates.
+    Plans with larger batches than the chosen plan are no candidates. Offloading only adds work: plans with it are no
+    candidates unless they are estimated faster than all without.
     """
-    speed, counts = result.scores.tokens_per_second, result.scores.techniques
-    near = np.flatnonzero((speed >= _LEADING_SHARE * speed.max()) & (counts <= counts[speed.argmax()]))
+    scores, offloads = result.scores, result.space.layout.offload_activations[result.ranked]
+    speed = np.where(scores.tokens_per_step <= scores.tokens_per_step[0], scores.tokens_per_second, 0.0)
+    speed = np.where(offloads & (speed <= speed[~offloads].max(initial=0.0)), 0.0, speed)
+    speed[0] = scores.tokens_per_second[0]
+    near = np.flatnonzero(speed >= _LEADING_SHARE * speed.max())
     near = near[np.argsort(-speed[near], kind="stable")]
     of_family = near[first_of_each(plan_divisions(result.space.layout.take(result.ranked[near])))]
-    of_number = near[first_of_each(counts[near])]
+    of_number = near[first_of_each(scores.techniques[near])]
     leading = np.concatenate([np.zeros(1, dtype=np.intp), of_family, of_number])
     return leading[first_of_each(leading)]
 

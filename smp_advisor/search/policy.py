@@ -21,8 +21,6 @@ class Policy:
     """Least gain in speed for which a plan uses one more technique."""
     resolution_probability: float
     """Probability from which the faster of two plans of different kinds is distinguishable."""
-    batch_gain: float
-    """Least gain in speed of each doubling of the batch above its target."""
     first_microbatches: tuple[int, ...]
     """Microbatches of a pipeline that come before all others."""
     slowest_share: float

@@ -53,8 +53,8 @@ class Scores:
     """Share of usable memory that is free, at the point estimate."""
     techniques: NDArray[np.int64]
     tokens_per_step: NDArray[np.int64]
-    doublings: Floats
-    """Doublings of the batch above its target; 0 up to the target, and for a batch of the user's."""
+    worth: Floats
+    """Share of the speed that counts: less than 1 for batches above their target, 1 for a batch of the user's."""
     span: NDArray[np.int64]
     """GPUs over which the widest group extends that exchanges activations or parameters (`communication_span`)."""
     microbatches: NDArray[np.int64]
@@ -167,16 +167,16 @@ def communication_span(world: World, layout: Layout) -> NDArray[np.int64]:
 def order(scores: Scores, objective: Objective, resolution: Resolution | None = None) -> NDArray[np.intp]:
     """Rows from best to worst; deterministic (ties keep the order of enumeration).
 
-    ``throughput`` and ``cost``: every plan here fits, so memory does not count. Two plans are equal if they are within
-    3 %, or within the resolution of the cost model for the pair. Each doubling of the batch above its target must gain
-    3 %. First come the fewest techniques: each further one must gain 5 % over the best plan without it. Among the plans
-    with this number of techniques that equal the fastest of them come first
+    ``throughput`` and ``cost``: every plan here fits, so memory does not count. Two plans are distinguishable if one is
+    faster by more than 3 % and the resolution of the cost model for the pair. Each doubling of the batch above its
+    target must gain speed (``data/batch.toml``).
 
-    1. the family that is published for the regime,
-    2. the smallest communication span: inside a node before across nodes, a small group before a large one,
-    3. the smallest batch,
-    4. the fewest microbatches; in a pipeline 2 or 4,
-    5. the most headroom.
+    1. The fewest techniques come first. Each further one must gain 5 %, distinguishably, over the best plan without it.
+    2. Of the plans with this number of techniques, those of the family that is published for the regime come first,
+       if the best of them is not distinguishable from the best.
+    3. Of those, plans within 3 % of the best come first: by the smallest communication span (inside a node before
+       across nodes, a small group before a large one), the smallest batch, the fewest microbatches (in a pipeline 2 or
+       4) and the most headroom.
 
     Last, a plan that another plan of the table dominates makes way for it (`undominated_first`).
 
@@ -195,10 +195,8 @@ def order(scores: Scores, objective: Objective, resolution: Resolution | None = 
         near = ~slow & (value >= value[~slow].max() * (1 - NEAR_BEST))
     else:
         price = 1 / scores.usd_per_token if objective == "cost" else speed
-        value = price * (1 - policy().batch_gain) ** scores.doublings
-        near = _equal(value, scores.techniques, resolution)
-        if resolution is not None:
-            near = _of_one_family(near, value, scores, resolution)
+        value = price * scores.worth
+        near = _equal(value, scores, resolution)
     of_equals = [np.where(near, preference, 0) for preference in _preferences(scores)]
     if objective == "headroom":
         of_equals.insert(0, np.where(near, scores.techniques, 0))
@@ -208,7 +206,6 @@ def order(scores: Scores, objective: Objective, resolution: Resolution | None = 
 def _preferences(scores: Scores) -> list[NDArray[Any]]:
     """Values that rank equal plans, first to last: smaller is better."""
     return [
-        ~scores.published,
         scores.span,
         scores.tokens_per_step,
         _microbatch_rank(scores),
@@ -217,14 +214,14 @@ def _preferences(scores: Scores) -> list[NDArray[Any]]:
     ]
 
 
-def _equal(value: Floats, techniques: NDArray[np.int64], resolution: Resolution | None) -> NDArray[np.bool_]:
-    """Plans with as many techniques as are worth it, and not distinguishable from the best of them, shape (n,).
+def _equal(value: Floats, scores: Scores, resolution: Resolution | None) -> NDArray[np.bool_]:
+    """Plans with as many techniques as are worth it that equal the best of them, shape (n,).
 
     A number of techniques is worth it if each technique more than in the best plan with fewer gains 5 %, and the gain
-    is distinguishable.
+    is distinguishable. If the published family's best plan is not distinguishable from the best, it takes its place.
     """
-    levels = np.unique(techniques)
-    leaders = [int(np.where(techniques == level, value, -np.inf).argmax()) for level in levels]
+    levels = np.unique(scores.techniques)
+    leaders = [int(np.where(scores.techniques == level, value, -np.inf).argmax()) for level in levels]
     chosen = 0
     while True:
         worth = [
@@ -236,22 +233,12 @@ def _equal(value: Floats, techniques: NDArray[np.int64], resolution: Resolution 
         if gain <= value[leaders[chosen]]:
             break
         chosen = more
-    leader = leaders[chosen]
-    result: NDArray[np.bool_] = techniques == levels[chosen]
-    result &= value >= value[leader] * (1 - _share(resolution, leader, slice(None)))
-    return result
-
-
-def _of_one_family(near: NDArray[np.bool_], value: Floats, scores: Scores, resolution: Resolution) -> NDArray[np.bool_]:
-    """Of equal plans, those of the preferred one's family that equal its fastest plan, shape (n,).
-
-    The errors of the plans of a family are alike, so the cost model distinguishes them better than families.
-    """
-    rows = np.flatnonzero(near)
-    preferred = rows[np.lexsort([preference[rows] for preference in reversed(_preferences(scores))])[0]]
-    family = near & (resolution.kind == resolution.kind[preferred])
-    leader = int(np.where(family, value, -np.inf).argmax())
-    result: NDArray[np.bool_] = family & (value >= value[leader] * (1 - _share(resolution, leader, slice(None))))
+    leader, level = leaders[chosen], scores.techniques == levels[chosen]
+    published = level & scores.published & (value >= value[leader] * (1 - _share(resolution, leader, slice(None))))
+    if published.any():
+        level = level & scores.published
+        leader = int(np.where(published, value, -np.inf).argmax())
+    result: NDArray[np.bool_] = level & (value >= value[leader] * (1 - NEAR_BEST))
     return result
 
 

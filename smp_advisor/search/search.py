@@ -126,10 +126,10 @@ def _scores(
     replicas = np.asarray(world.replicas, dtype=np.int64)
     tokens = layout.batch_samples * replicas * model.sequence_length(job.sequence_length)
     speed, price = tokens / seconds, cluster.instance.usd_per_hour
+    worth = np.ones(len(tokens))
     if job.global_batch_size is None:
-        doublings = np.maximum(np.log2(tokens / batch_policy(model, job).target_tokens), 0.0)
-    else:
-        doublings = np.zeros(len(tokens))
+        batch = batch_policy(model, job)
+        worth = (1 - batch.doubling_gain) ** np.maximum(np.log2(tokens / batch.target_tokens), 0.0)
     published = published_for(library, model.parameter_count)
     return Scores(
         tokens_per_second=speed,
@@ -137,7 +137,7 @@ def _scores(
         headroom=headroom,
         techniques=techniques(layout),
         tokens_per_step=tokens,
-        doublings=doublings,
+        worth=worth,
         span=communication_span(world, layout),
         microbatches=layout.microbatches,
         pipelined=layout.pipeline_parallel_degree > 1,

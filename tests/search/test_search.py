@@ -29,7 +29,7 @@ def scores(speed: list[float], techniques: list[int], **columns: list) -> Scores
     values = {
         "headroom": [0.5] * n,
         "tokens_per_step": [1] * n,
-        "doublings": [0.0] * n,
+        "worth": [1.0] * n,
         "span": [1] * n,
         "microbatches": [1] * n,
         "pipelined": [False] * n,
@@ -92,15 +92,15 @@ def test_a_technique_must_gain_5_percent_and_more_than_the_resolution_of_the_cos
 def test_the_published_family_wins_where_the_cost_model_does_not_resolve_two() -> None:
     kinds = Resolution(np.array([0, 1, 1]), np.array([[0.0, 0.12], [0.12, 0.0]]))
     three = scores([100, 90, 94], [1, 1, 1], span=[4, 8, 16], published=[False, True, True])
-    # Of the family, the plan with the smaller span is more than 3 % slower.
     assert order(three, "throughput", kinds)[0] == 2
+    # Of the family, the plan with the smaller span is more than 3 % slower.
     assert order(three, "throughput", Resolution(kinds.kind, np.zeros((2, 2))))[0] == 0
 
 
-def test_a_batch_above_the_target_must_gain_3_percent_per_doubling() -> None:
-    batches = {"tokens_per_step": [2, 8], "doublings": [0.0, 2.0]}
-    assert order(scores([100, 108], [0, 0], **batches), "throughput")[0] == 0
-    assert order(scores([100, 111], [0, 0], **batches), "throughput")[0] == 1
+def test_a_batch_above_the_target_must_gain_more_than_its_doublings_cost() -> None:
+    batches = {"tokens_per_step": [2, 8], "worth": [1.0, 0.95**2]}
+    assert order(scores([100, 112], [0, 0], **batches), "throughput")[0] == 0
+    assert order(scores([100, 117], [0, 0], **batches), "throughput")[0] == 1
 
 
 def test_a_dominated_plan_makes_way() -> None:
