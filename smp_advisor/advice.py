@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.ladder import Ladder
+    from smp_advisor.guidance.rank_map import RankTable
     from smp_advisor.guidance.step import Pitfall, Reference, Step
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.decision import Decision
@@ -289,6 +290,29 @@ class Advice:
         from smp_advisor.guidance.explained import ladder_of
 
         return ladder_of(self, plan)
+
+    def ranks(self, plan: Plan | int | None = None, placement_strategy: str | None = None) -> RankTable:
+        """Which GPU of which node holds which stage, slice, shard and replica, as text or a table in a notebook.
+
+        Parameters
+        ----------
+        plan
+            As for `ladder`.
+        placement_strategy
+            Another placement of SMP v1, for example ``PTD``; the plan's own if None.
+
+        Raises
+        ------
+        PlanError
+            The plan does not suit the model or the cluster, or there is no such row or placement.
+        """
+        from smp_advisor.guidance.explained import ranks_of
+
+        return ranks_of(self, plan, placement_strategy)
+
+    def rank_map(self, plan: Plan | int | None = None, placement_strategy: str | None = None) -> pd.DataFrame:
+        """`ranks` as a DataFrame with one row per GPU, and the numbers of its PP, TP, RDP and DP groups."""
+        return self.ranks(plan, placement_strategy).frame()
 
     def report(self, *, details: bool = False) -> str:
         """The recommendation as text: verdict, ladder and reasons; with every figure and assumption on request."""

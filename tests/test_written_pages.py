@@ -14,6 +14,7 @@ from smp_advisor.notebook.glossary import glossary, term_for
 CONTENT = {
     "README.md": ["Recommendation\n--------------", "docs/glossary.md"],
     "docs/checks.md": ["SMP109", "EST501"],
+    "docs/gallery.md": ["### 60. ", "## Doubts", "+ sharding over"],
     "docs/glossary.md": ["## microbatch", "## hybrid shard degree", "## MFU"],
     "docs/libraries.md": ["`pipeline_parallel_degree`", '`library="fsdp"`'],
     "docs/stacks.md": ["`hf-sdpa`", "## Megatron-like", "| Llama | separate | 7 |"],
@@ -21,7 +22,7 @@ CONTENT = {
 }
 
 
-ADVISED = {"README.md", "docs/reference_rows.md"}
+ADVISED = {"README.md", "docs/gallery.md", "docs/reference_rows.md"}
 """Pages whose generators search for plans."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance.wording import SAME, degree_of_change, percent
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
@@ -12,7 +11,10 @@ if TYPE_CHECKING:
     from smp_advisor.search.decision import BatchChoice
     from smp_advisor.workload.model import Model
 
-__all__ = ["batch_change", "batch_reason"]
+__all__ = ["batch_reason"]
+
+_NEAR_TARGET = 1.5
+"""Largest ratio of a batch and the published one that counts as the same."""
 
 
 def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
@@ -23,18 +25,9 @@ def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
     if batch.policy is None:
         return f"{samples}, as requested."
     published = batch.policy.example.partition(", ")[0]
+    ratio = batch.tokens_per_step / batch.policy.target_tokens
+    if ratio > _NEAR_TARGET:
+        return f"{samples}. {published}; a larger batch is faster here."
+    if ratio < 1 / _NEAR_TARGET:
+        return f"{samples}, because larger ones are not noticeably faster. {published}."
     return f"{samples}. {published}."
-
-
-def batch_change(batch: BatchChoice) -> str:
-    """Effect of half and twice the batch on the speed, and the cost of the cap where it binds."""
-    if batch.policy is None:
-        return ""
-    sentences = []
-    for name, speed in (("Half", batch.half), ("Twice", batch.twice)):
-        if speed is not None:
-            change = degree_of_change(1, speed, more="faster", less="slower").replace("about the same", "as fast")
-            sentences.append(f"{name} the batch is {change}, with as few techniques.")
-    if batch.cap_binds and batch.cap_cost >= SAME:
-        sentences.append(f"The cap on the batch costs {percent(batch.cap_cost)} of the speed.")
-    return " ".join(sentences)

@@ -9,7 +9,9 @@ from smp_advisor.errors import PlanError
 from smp_advisor.guidance.explanation import steps_of
 from smp_advisor.guidance.ladder import climb
 from smp_advisor.guidance.planned_run import PlannedRun
+from smp_advisor.guidance.rank_map import RankTable
 from smp_advisor.libraries.check import check_against
+from smp_advisor.libraries.ranks import rank_map
 from smp_advisor.search.alternatives import listed_plans
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.ladder import Ladder
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["ladder_of", "plan_of"]
+__all__ = ["ladder_of", "plan_of", "ranks_of"]
 
 
 def plan_of(advice: Advice, plan: Plan | int | None) -> Plan:
@@ -53,3 +55,8 @@ def ladder_of(advice: Advice, plan: Plan | int | None) -> Ladder:
         objective=advice.objective,
     )
     return climb(run, advice.steps if own else steps_of(run))
+
+
+def ranks_of(advice: Advice, plan: Plan | int | None, placement_strategy: str | None) -> RankTable:
+    """The rank map of a plan, see `plan_of`."""
+    return RankTable(ranks=rank_map(plan_of(advice, plan), advice.cluster, placement_strategy))

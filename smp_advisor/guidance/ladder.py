@@ -209,10 +209,10 @@ def _verdict(run: PlannedRun, outcome: Estimate | None, *, fitting: bool) -> str
         return "does not fit"
     if not run.fits:
         return "would fit"
-    ratio = run.estimate.samples_per_second / outcome.samples_per_second
-    if abs(ratio - 1) < SAME:
+    before, after = run.estimate.samples_per_second, outcome.samples_per_second
+    if abs(after / before - 1) < SAME:
         return "no gain"
-    return degree_of_change(1, ratio, more="slower", less="faster")
+    return degree_of_change(before, after, more="faster", less="slower")
 
 
 def _other_sharding(run: PlannedRun) -> list[Rung]:

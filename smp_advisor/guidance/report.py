@@ -83,7 +83,8 @@ def _summary(advice: Advice) -> Iterator[str]:
     yield f"Speed: {', '.join(filter(None, (rate, cost)))}."
     if estimate.days is not None:
         yield f"Entire run: {', '.join(filter(None, (ranges.run_time(estimate), ranges.run_cost(estimate))))}."
-    yield certainty(advice.decision)
+    if advice.objective in {"throughput", "cost"}:
+        yield certainty(advice.decision)
     yield from advice.warnings
 
 

@@ -38,6 +38,7 @@ def details(advice: Advice) -> list[tuple[str, list[str]]]:
         ("Effective time", overhead_notes(advice.estimate)),
         ("Ladder", str(advice.ladder()).splitlines()),
         ("Techniques", _techniques(advice)),
+        ("Ranks", str(advice.ranks()).splitlines()),
         (f"Nearest AWS reference: {advice.reference.name if advice.reference else ''}", _reference(advice.reference)),
         ("Requirements for your script", _requirements(advice)),
         ("Assumptions", advice.estimate.assumptions),
