@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.cluster.containers import containers_of
@@ -12,7 +12,7 @@ from smp_advisor.errors import InstanceError
 from smp_advisor.libraries.check import mismatches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.containers import Container
@@ -77,6 +77,8 @@ class Fault:
     remedy: str
     """Without a period."""
     severity: Literal["error", "warning"] = "error"
+    changes: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the estimator that correct it; empty if there is more to change."""
 
     @property
     def sentence(self) -> str:
@@ -106,8 +108,8 @@ def job_faults(job: JobTerms) -> Iterator[Fault]:
             rule="no launcher",
             setting="launched",
             problem=f"No launcher starts processes on the {job.gpus} GPUs, so one process runs per node",
-            remedy='Pass distribution={"torch_distributed": {"enabled": True}} (version 3: distributed=Torchrun()), or'
-            " start the processes in the script",
+            remedy="Turn on torch_distributed in the distribution (version 3: distributed=Torchrun()), or start the"
+            " processes in the script",
             severity="warning",
         )
 
@@ -146,23 +148,25 @@ def _hardware(job: JobTerms) -> Iterator[Fault]:
             remedy="Pass image_uri with an image of your own, or choose another instance",
         )
     elif not job.container.drives(machine):
+        row = _driving(job.container, machine)
         code = f"sm_{machine.architecture.replace('.', '')}"
         yield Fault(
             rule="container without code for the GPU",
             setting="container",
             problem=f"The container of {job.container.title} has no code for the {machine.gpu_label} ({code}) of"
             f" {machine.name}",
-            remedy=_driving_remedy(job.container, machine),
+            remedy=f"Use framework version {row.framework_version} with {row.py_version}"
+            if row is not None
+            else "Choose another instance, or another library",
+            changes={} if row is None else {"framework_version": row.framework_version, "py_version": row.py_version},
         )
 
 
-def _driving_remedy(container: Container, machine: Instance) -> str:
+def _driving(container: Container, machine: Instance) -> Container | None:
+    """The newest container of the same repository with code for a GPU, in both versions of the SDK if possible."""
     usable = [row for row in containers_of(container.repository) if row.drives(machine)]
     both = [row for row in usable if row.sdk_2 is not None and row.sdk_3 is not None]
-    if not usable:
-        return "Choose another instance, or another library"
-    row = (both or usable)[-1]
-    return f"Use framework version {row.framework_version} with {row.py_version}"
+    return (both or usable)[-1] if usable else None
 
 
 def _capacity(job: JobTerms) -> Iterator[Fault]:
@@ -183,7 +187,7 @@ def _capacity(job: JobTerms) -> Iterator[Fault]:
             rule="warm pool of spot instances",
             setting="keep_alive_seconds",
             problem="SageMaker has no warm pools of spot instances",
-            remedy="Choose spot or keep_alive_period_in_seconds",
+            remedy="Choose spot instances or a warm pool",
         )
     if job.waits is False:
         yield Fault(
@@ -196,8 +200,8 @@ def _capacity(job: JobTerms) -> Iterator[Fault]:
         yield Fault(
             rule="waiting time shorter than the run",
             setting="max_wait_seconds",
-            problem=f"max_wait ({job.max_wait_seconds:,}) includes the running time and is shorter than max_run"
-            f" ({job.max_run_seconds:,})",
+            problem=f"max_wait ({job.max_wait_seconds:,} seconds) includes the running time and is shorter than max_run"
+            f" ({job.max_run_seconds:,} seconds)",
             remedy="Set max_wait to at least max_run",
         )
     if job.checkpoints is False:

@@ -22,6 +22,7 @@ __all__ = [
     "hyperparameters",
     "integer",
     "require_sound",
+    "require_terms",
     "sagemaker_instance",
     "seconds",
     "text",
@@ -51,7 +52,11 @@ def require_sound(cluster: Cluster, container: Container | None) -> None:
 
     Mismatches of the plan are objections of the cell (`smp_advisor.export.run`).
     """
-    terms = JobTerms(instance_type=cluster.instance.name, instance_count=cluster.nodes, container=container)
+    require_terms(JobTerms(instance_type=cluster.instance.name, instance_count=cluster.nodes, container=container))
+
+
+def require_terms(terms: JobTerms) -> None:
+    """Raise `ExportError` for terms of a job that `check_estimator` would report as an error."""
     for fault in job_faults(terms):
         if fault.severity == "error":
             raise ExportError(fault.sentence)

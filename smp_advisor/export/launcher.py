@@ -38,7 +38,7 @@ def launcher_hyperparameters(job: Launch) -> dict[str, Any]:
     if job.library.launcher == "xla":
         launcher: dict[str, Any] = {"sagemaker_pytorch_xla_multi_worker_enabled": True} if _several_by_xla(job) else {}
         return launcher | {
-            "sagemaker_training_compiler_enabled": True,
+            "sagemaker_training_compiler_enabled": bool(job.plan.parameters["enabled"]),
             "sagemaker_training_compiler_debug_mode": bool(job.plan.debug),
         }
     mpi = _mpi(job.cluster.instance)

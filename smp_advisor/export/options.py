@@ -11,6 +11,7 @@ from smp_advisor.export import checks
 from smp_advisor.export.account import check_account
 from smp_advisor.export.facts import launch_facts
 from smp_advisor.export.storage import FileSystem, Location, channels, location
+from smp_advisor.job_rules import JobTerms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -144,32 +145,25 @@ class JobOptions:
         if self.keep_alive_seconds is not None:
             longest = limits["keep_alive_seconds"]
             checks.seconds("keep_alive_seconds", self.keep_alive_seconds, longest, f"{longest // 60} minutes")
-        if self.spot and self.keep_alive_seconds is not None:
-            raise ExportError("SageMaker has no warm pools of spot instances: choose spot or keep_alive_seconds.")
-        if self.spot and self.checkpoints is False:
-            raise ExportError(
-                "A spot job can be interrupted at any time, and starts from the beginning without checkpoints: leave"
-                " out checkpoints=False."
-            )
         if self.max_wait_seconds is not None:
             if not self.spot:
                 raise ExportError("max_wait_seconds applies to spot jobs only: pass spot=True as well.")
             checks.seconds("max_wait_seconds", self.max_wait_seconds, limits["run_seconds"], "28 days")
-            if self.max_run_seconds is not None and self.max_wait_seconds < self.max_run_seconds:
-                raise ExportError(
-                    f"max_wait_seconds includes the running time and must be at least max_run_seconds"
-                    f" ({self.max_run_seconds}), not {self.max_wait_seconds}."
-                )
         if self.volume_gb is not None:
             checks.integer("volume_gb", self.volume_gb, limits["volume_gb"])
 
     def _check_places(self) -> None:
         places = [*self.channels.values(), self.checkpoint_place]
-        if any(isinstance(place, FileSystem) for place in places) and not (self.subnets and self.security_group_ids):
-            raise ExportError(
-                "FSx for Lustre is accessible only from your own network: pass subnets= and security_group_ids= of the"
-                " file system."
-            )
+        terms = JobTerms(
+            spot=self.spot,
+            max_run_seconds=self.max_run_seconds,
+            max_wait_seconds=self.max_wait_seconds,
+            checkpoints=self.checkpoints is not False,
+            keep_alive_seconds=self.keep_alive_seconds,
+            file_system=any(isinstance(place, FileSystem) for place in places),
+            network=bool(self.subnets and self.security_group_ids),
+        )
+        checks.require_terms(terms)
         if bool(self.subnets) != bool(self.security_group_ids):
             raise ExportError("subnets and security_group_ids must be passed together: pass both or neither.")
 

@@ -359,6 +359,33 @@ CASES = [
         severity="warning",
         mended='},\n  "ProfilerConfig"',
     ),
+    *(
+        _v1(
+            "EST511",
+            name,
+            "disable_profiler=True",
+            f"disable_profiler=True,\n    {more}",
+            "use_spot_instances" if "spot" in more else at,
+        )
+        for name, more, at in (
+            ("spot without checkpoints", "use_spot_instances=True, max_wait=86400, max_run=3600", ""),
+            ("spot without a waiting time", 'use_spot_instances=True, checkpoint_s3_uri="s3://b/c"', ""),
+            (
+                "warm pool of spot instances",
+                'use_spot_instances=True, max_wait=9000, checkpoint_s3_uri="s3://b", keep_alive_period_in_seconds=60',
+                "",
+            ),
+            ("longer than 28 days", "max_run=28 * 86400 + 1", "max_run"),
+        )
+    ),
+    Case(
+        "EST511",
+        "file system without a network",
+        cells.V1,
+        "disable_profiler=True,\n)",
+        'disable_profiler=True,\n)\nestimator.fit(FileSystemInput("fs-1", "FSxLustre", "/fsx/train"))',
+        "FileSystemInput",
+    ),
     _v1(
         "EST509",
         "length",

@@ -304,10 +304,10 @@ CUSTOM = Cluster.custom(
         ({"spot": True, "checkpoints": "s3://b/c", "max_wait_seconds": 60}, "must be at least 3600, the running time"),
         (
             {"spot": True, "checkpoints": "s3://b/c", "max_wait_seconds": 60, "max_run_seconds": 90},
-            "must be at least max_run_seconds (90)",
+            "shorter than max_run",
         ),
         ({"keep_alive_seconds": 30_000}, "360 minutes"),
-        ({"data": "fsx://fs-0123456789abcdef0/fsx"}, "accessible only from your own network"),
+        ({"data": "fsx://fs-0123456789abcdef0/fsx"}, "accessible only from its own network"),
         ({"data": "fsx://nonsense"}, "must be an S3 URI"),
         ({"data": {"code": "s3://b/c"}}, "choose another name"),
         ({"subnets": ["subnet-1"]}, "pass both or neither"),

@@ -1,4 +1,4 @@
-"""The checks of an estimator, EST501 to EST510."""
+"""The checks of an estimator, EST501 to EST511."""
 
 from smp_advisor.estimators.checks.case import Case, Change, Hit
 from smp_advisor.estimators.checks.cluster import degrees, tensor_parallelism
@@ -6,13 +6,14 @@ from smp_advisor.estimators.checks.container import image
 from smp_advisor.estimators.checks.launch import launcher, monitoring
 from smp_advisor.estimators.checks.memory import fit, unneeded
 from smp_advisor.estimators.checks.parameters import length, library_parameters
+from smp_advisor.estimators.checks.terms import hardware, terms
 
 __all__ = ["CHECKS", "CORRECTABLE", "Case", "Change", "Hit"]
 
-CORRECTABLE = (library_parameters, degrees, launcher, tensor_parallelism, image, monitoring)
+CORRECTABLE = (library_parameters, degrees, launcher, tensor_parallelism, image, hardware, monitoring)
 """Checks whose defects a change to the text can correct, in the order of their ids.
 
 `library_parameters` makes EST501 and EST505.
 """
-CHECKS = (*CORRECTABLE, fit, length, unneeded)
+CHECKS = (*CORRECTABLE, fit, length, unneeded, terms)
 """All checks; those after `CORRECTABLE` estimate memory or need the author."""

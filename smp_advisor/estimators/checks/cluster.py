@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["degrees", "tensor_parallelism"]
 
+_REPORTED = ("ddp is off", "horovod is off", "The container of")
+"""Starts of mismatches that other checks report."""
 _PIPELINE = ("pipeline_parallel_degree", "partitions")
 _REPLICATION = {"pytorch": "ddp", "tensorflow": "horovod"}
 """Parameter that turns on data parallelism, by framework."""
@@ -38,7 +40,7 @@ def _others(case: Case) -> Iterator[Hit]:
         return
     for sentence in mismatches(plan, cluster):
         problem, _, remedy = sentence.rstrip(".").partition(": ")
-        if not problem.startswith(("ddp is off", "horovod is off")):
+        if not problem.startswith(_REPORTED):
             values = {"problem": problem, "remedy": remedy[:1].upper() + remedy[1:]}
             yield Hit(id="EST502", span=case.span_of("parameters"), variant="cluster", values=values)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.estimators.configuration import Configuration
+from smp_advisor.estimators.configuration import Configuration, Setting
 from smp_advisor.estimators.sources.distribution import (
     choose_library,
     looks_like_parameters,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["configurations_of_cell"]
 
+_FILE_SYSTEMS = ("FileSystemInput", "FileSystemDataSource")
 _OPTIONS = ("smp_options", "mp_parameters", "smp_parameters", "distribution", "request")
 
 
@@ -39,6 +40,8 @@ def configurations_of_cell(cell: Cell) -> list[Configuration]:
         elif call.called == "create_training_job":
             configurations.append(configuration_of_request(call.passed))
     if configurations:
+        for configuration in configurations if len(configurations) == 1 else ():
+            mark_file_systems(configuration, cell)
         return configurations
     if isinstance(cell.only, Mapping):
         alone = configuration_of_dictionary(cell.only)
@@ -51,6 +54,13 @@ def configurations_of_cell(cell: Cell) -> list[Configuration]:
             return [fragment]
     made_of = (configuration_of_dictionary(table) for table in _dictionaries(cell.names))
     return [configuration for configuration in made_of if configuration is not None][:1]
+
+
+def mark_file_systems(configuration: Configuration, cell: Cell) -> None:
+    """Note that the cell makes an input on FSx for Lustre or EFS; with several jobs, its owner is not known."""
+    places = [call for call in cell.calls if call.reached and call.called in _FILE_SYSTEMS]
+    if places:
+        configuration.settings["file_system"] = Setting(value=True, span=places[0].passed.span)
 
 
 def _keywords(names: dict[str, Value]) -> Mapping:

@@ -123,7 +123,7 @@ def looks_like_parameters(table: Mapping) -> bool:
 
 def choose_library(configuration: Configuration, framework_version: object, image_library: str | None) -> str | None:
     """The library of the job: by its launcher, then its image, then its parameters."""
-    if configuration.get("compiler"):
+    if "compiler" in configuration.settings:
         return library_with(compiles=True).name
     if image_library:
         return image_library
