@@ -127,6 +127,7 @@ def common_flags(training: Training) -> dict[str, bool]:
         "adam": training.job.optimizer == "adam",
         "fp16": plan.precision == "fp16",
         "half": plan.precision != "fp32",
+        "fixes_settings": False,
         "half_inputs": False,
         "clip": True,
         "checkpoints_activations": bool(plan.activation_checkpointing),

@@ -21,6 +21,7 @@ from smp_advisor.libraries.version import release as release_of
 
 if TYPE_CHECKING:
     from smp_advisor.export.script_parts import Training
+    from smp_advisor.libraries.plan import Plan
 
 __all__ = ["require", "requirements", "write"]
 
@@ -33,6 +34,8 @@ _IMPLEMENTED = {
 }
 """Values of the job's training settings that the script implements besides the defaults."""
 _STEP_OPTIONS = {"loop": "foreach=False", "foreach": "foreach=True", "fused": "fused=True"}
+_READ_SETTINGS = ("batch_size", "gradient_accumulation_steps")
+"""Settings of a plan that the script reads; the others are built in."""
 _SELECTIVE_SINCE = (2, 5)
 """PyTorch release with ``create_selective_checkpoint_contexts``."""
 _SHARDED_SINCE = (2, 0)
@@ -111,6 +114,7 @@ def write(training: Training) -> str:
         "sharding_strategy": Comment(strategy.upper()),
         "reshard_after_forward": strategy in ("full_shard", "hybrid_shard"),
         "model_dtype": "bfloat16" if plan.precision == "bf16" else "float32",
+        "fixed_settings": {name: str(plan.hyperparameters[name]) for name in _fixed_settings(plan)},
         "built_in": Comment(plan.precision if pure else "fp32"),
         "step_option": Comment(_STEP_OPTIONS.get(training.job.optimizer_step, "")),
         "checkpoint_period": Comment(str(period)),
@@ -121,6 +125,7 @@ def write(training: Training) -> str:
     flags = common_flags(training) | {
         "smp": smp,
         "sharded": sharded,
+        "fixes_settings": True,
         "fsdp2": sharded and not smp and release >= _FULLY_SHARD_SINCE,
         "has_mesh": sharded and names_state,
         "hybrid": "hybrid" in strategy,
@@ -149,6 +154,11 @@ def write(training: Training) -> str:
     return gathered(render("train_torch.py.in", values=values, flags=flags))
 
 
+def _fixed_settings(plan: Plan) -> list[str]:
+    """Script settings of a plan that the generated code has built in."""
+    return [name for name in plan.hyperparameters if name not in _READ_SETTINGS]
+
+
 def _release(training: Training) -> tuple[int, ...]:
     """PyTorch release of the container."""
     return release_of(training.container.framework_version)[:2]
@@ -171,15 +181,20 @@ def _transforms(training: Training) -> bool:
 def _building(training: Training) -> str:
     """Where the model is built: in every process, layer by layer by the library, or in the first process only."""
     model, instance, plan = training.model, training.cluster.instance, training.plan
-    enough = copies_fit(training, _FP32_BYTES)
-    if _library_initializes(training) and (plan.delayed_parameter_initialization or not enough):
+    enough, delays = copies_fit(training, _FP32_BYTES), plan.delayed_parameter_initialization
+    if _library_initializes(training) and (delays or not enough):
         return "library"
-    if enough:
+    if enough and not delays:
         return "every process"
     one_fits = copies_fit(training, _FP32_BYTES / training.cluster.gpus_per_node)
     # Tied parameters lose their connection in processes that start without values.
     if plan.shards_parameters and one_fits and not model.head.tied and not _transforms(training):
         return "first process"
+    if enough:
+        raise ExportError(
+            f"The generated script does not delay the parameter initialization of the family {model.family!r}: set"
+            " delayed_parameter_initialization=False, or pass script= with your own script."
+        )
     raise ExportError(
         f"{model.name!r} is too large for the host memory of a {instance.name}, where every process builds the model:"
         " choose instances with more host memory, or pass script= with your own script."

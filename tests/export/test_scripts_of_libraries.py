@@ -185,6 +185,7 @@ def test_own_scripts_are_run_as_they_are():
     [
         (TASKS["gpt2"], DIVIDED["tensor"], "SMP v2 does not support the family 'gpt2'"),
         (TASKS["llama"], PLANS["compiler"], "does not support the family 'llama'"),
+        (TASKS["gpt2"], DIVIDED["delayed"], "does not delay the parameter initialization of the family 'gpt2'"),
         (TASKS["bert"], PLANS["TensorFlow"], "next-token prediction with the family 'gpt2', not masked-token"),
         (Model.from_parameters(200e9), Plan(library="fsdp", batch_size=1), "too large for the host memory"),
     ],

@@ -1,0 +1,117 @@
+"""Every setting that a job cell passes is read by the generated script, or refused at its start."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+
+import pytest
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.export import estimator_cell, training_script
+from smp_advisor.libraries import Plan
+from smp_advisor.workload.job import Job
+from tests.export.examples import P4D, TASKS
+
+TWO_NODES = Cluster(P4D, 2)
+PLANS = {
+    "smp-v1": Plan(fp16=True, tensor_parallel_degree=4, activation_checkpointing="each", batch_size=4),
+    "smp-v1-tensorflow": Plan(library="smp-v1-tensorflow", partitions=2, microbatches=2, batch_size=4, horovod=True),
+    "smp-v2": Plan(
+        library="smp-v2",
+        hybrid_shard_degree=8,
+        tensor_parallel_degree=2,
+        fp8=True,
+        activation_checkpointing="each",
+        offload_activations=True,
+        batch_size=4,
+    ),
+    "fsdp": Plan(library="fsdp", sharding_strategy="shard_grad_op", gradient_accumulation_steps=2, batch_size=4),
+    "ddp": Plan(library="ddp", activation_checkpointing="every_2", batch_size=4),
+    "training-compiler": Plan(library="training-compiler", batch_size=4),
+}
+
+
+def script_and_settings(library):
+    """The script of a plan as a syntax tree, and the settings that the job's cell passes to it."""
+    plan = PLANS[library]
+    model = TASKS["llama" if library in ("smp-v2", "fsdp") else "gpt2"]
+    parts = (model, TWO_NODES, Job(sequence_length=32, precision=plan.precision, tokens=1e9), plan)
+    cell = estimator_cell(*parts, sdk="v2", data="s3://bucket/data", checkpoints="s3://bucket/checkpoints")
+    (settings,) = [
+        keyword.value
+        for keyword in ast.walk(ast.parse(cell))
+        if isinstance(keyword, ast.keyword) and keyword.arg == "hyperparameters"
+    ]
+    return ast.parse(training_script(*parts)), ast.literal_eval(settings)
+
+
+def fixed_settings(script):
+    """Settings that the script has built in."""
+    dictionaries = [
+        node.value for node in script.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FIXED"
+    ]
+    return ast.literal_eval(dictionaries[0]) if dictionaries else {}
+
+
+def declared_settings(script):
+    """Options of the script's command line."""
+    calls = [node for node in ast.walk(script) if isinstance(node, ast.Call)]
+    added = [call.args[0] for call in calls if ast.unparse(call.func) == "parser.add_argument"]
+    return {name.value.removeprefix("--") for name in added if isinstance(name, ast.Constant)}
+
+
+def parse(script, options, monkeypatch):
+    """Run the script's own reading of its command line."""
+    names = ("FIXED", "parse_arguments", "refuse_unknown", "check_fixed")
+    nodes = [node for node in script.body if getattr(node, "name", ast.unparse(node).split(" ")[0]) in names]
+    namespace = {"argparse": argparse}
+    exec("\n".join(map(ast.unparse, nodes)), namespace)
+    command_line = ["train_smp.py", *(text for key, value in options.items() for text in (f"--{key}", str(value)))]
+    monkeypatch.setattr(sys, "argv", command_line)
+    return namespace["parse_arguments"]()
+
+
+@pytest.mark.parametrize("library", PLANS)
+def test_every_setting_is_read_or_fixed(library):
+    script, settings = script_and_settings(library)
+    read = {
+        node.attr
+        for node in ast.walk(script)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "arguments"
+    }
+    fixed = fixed_settings(script)
+    assert set(settings) - {"mp_parameters"} <= declared_settings(script) | set(fixed)
+    assert set(settings) - {"mp_parameters"} <= read | set(fixed)
+    assert declared_settings(script) - {"mp_parameters"} <= read, "an option that the script ignores"
+
+
+@pytest.mark.parametrize("library", PLANS)
+def test_the_settings_of_the_cell_are_accepted(library, monkeypatch):
+    script, settings = script_and_settings(library)
+    arguments = parse(script, settings | {"mp_parameters": "ddp=True"}, monkeypatch)
+    assert all(str(getattr(arguments, name)) == str(value) for name, value in settings.items())
+
+
+@pytest.mark.parametrize("library", PLANS)
+def test_a_setting_that_the_script_does_not_have_is_refused(library, monkeypatch):
+    script, settings = script_and_settings(library)
+    with pytest.raises(SystemExit, match="no settings named --epochs"):
+        parse(script, settings | {"epochs": 3}, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("library", "name"),
+    [
+        (library, name)
+        for library, plan in PLANS.items()
+        if library in ("smp-v2", "fsdp", "ddp")
+        for name in plan.hyperparameters
+        if name not in ("batch_size", "gradient_accumulation_steps")
+    ],
+)
+def test_another_value_of_a_setting_that_is_built_in_is_refused(library, name, monkeypatch):
+    script, settings = script_and_settings(library)
+    with pytest.raises(SystemExit, match=f"generated for {name} "):
+        parse(script, settings | {name: "other"}, monkeypatch)
