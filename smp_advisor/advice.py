@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.decision import Decision
     from smp_advisor.search.search import SearchResult
+    from smp_advisor.sizing.curve import ClusterSizes
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -72,6 +73,8 @@ class Advice:
     data: str | None = None
     """S3 URI of the training channel; None for synthetic tokens."""
     result: SearchResult = field(repr=False, compare=False)
+    sizes: ClusterSizes | None = field(default=None, repr=False, compare=False)
+    """The compared clusters, if the request left the cluster open or its objective is the cost."""
     request: partial[Advice] | None = field(default=None, repr=False, compare=False)
     """The call of `advise` for the same model, cluster and pins, without its job; None for advice made by hand."""
 

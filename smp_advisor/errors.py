@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from smp_advisor.sizing.ways import WaysOut
 
 __all__ = [
     "AdvisorError",
@@ -69,7 +73,14 @@ class ExportError(AdvisorError):
 
 
 class NoPlanFitsError(AdvisorError):
-    """No plan fits in GPU memory with the required probability."""
+    """No plan fits in GPU memory with the required probability, or within the limits of the run.
+
+    `ways_out` has the changes after which a plan fits, with their memory, speed and cost; None if none were searched.
+    """
+
+    def __init__(self, sentence: str, ways_out: WaysOut | None = None) -> None:
+        super().__init__(sentence)
+        self.ways_out = ways_out
 
 
 class ProfileError(AdvisorError):

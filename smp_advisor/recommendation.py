@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from smp_advisor.advice import Advice
 from smp_advisor.costs.evaluate import estimate
-from smp_advisor.errors import AdvisorError, JobError, NoPlanFitsError
+from smp_advisor.errors import AdvisorError, JobError
 from smp_advisor.guidance import explain, nearest_reference, pitfalls
-from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, nothing_fits, why_this_plan
-from smp_advisor.guidance.library_candidates import job_for
-from smp_advisor.guidance.library_choice import LibraryChoice, choose_library, family_to_infer
+from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, why_this_plan
+from smp_advisor.guidance.library_candidates import Request, job_for, library_policy
+from smp_advisor.guidance.library_choice import LibraryChoice, choose_library, family_to_infer, framework_of
 from smp_advisor.guidance.model_changes import model_changes
 from smp_advisor.guidance.precision import allows_bf16
 from smp_advisor.guidance.requested import requested
@@ -26,7 +26,6 @@ from smp_advisor.libraries.support import require_supported_instance
 from smp_advisor.request import (
     JOB_FIELDS,
     checked_objective,
-    cluster_of,
     job_of,
     listed,
     pinned_plan,
@@ -42,7 +41,7 @@ from smp_advisor.request import (
 from smp_advisor.search import Objective, SearchResult, search
 from smp_advisor.search.alternatives import representatives
 from smp_advisor.search.decision import decide
-from smp_advisor.search.fleet import search_cheapest
+from smp_advisor.sizing import ClusterSizes, Limits, Places, decided, nothing_fits, places_of
 from smp_advisor.workload.counts import is_count
 from smp_advisor.workload.from_config import is_path
 from smp_advisor.workload.inference import can_be_inferred
@@ -50,7 +49,7 @@ from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Unpack
 
     from smp_advisor.cluster.cluster import Cluster
@@ -126,16 +125,19 @@ def _of_module(module: Any, job: Job, library: str) -> Model:
 @completes(AdviseSettings)
 def advise(
     model: Any,
-    cluster: Cluster | Instance | str,
+    cluster: Cluster | Instance | str | Sequence[Instance | str],
     job: Job | None = None,
     *,
-    instance_count: int | None = None,
+    instance_count: int | str | None = None,
+    max_days: float | str | None = None,
+    max_usd: float | str | None = None,
     library: str = "auto",
     framework: str | None = None,
     objective: str = "throughput",
     min_fit_probability: float = 0.95,
     script: str | None = None,
     data: str | None = None,
+    on_progress: Callable[[float, float, str], Any] | None = None,
     **settings: Unpack[AdviseSettings],
 ) -> Advice:
     """Recommend a model-parallel configuration and explain it.
@@ -147,11 +149,16 @@ def advise(
         transformers config (object, dict, path of a ``config.json``), a ``torch.nn.Module`` (traced first) or a
         `Profile`.
     cluster
-        A `Cluster`, or an instance name with `instance_count`.
+        A `Cluster`, or an instance name with `instance_count`. Several instances, or ``"any"``, leave the type open:
+        `Advice.sizes` compares the clusters.
     job
-        The training run; or its fields as keywords (``sequence_length=512``).
+        The training run; or its fields as keywords (``sequence_length=512``, ``tokens="300B"``).
     instance_count
-        Nodes, where `cluster` is an instance; 1 if not given.
+        Nodes, where `cluster` is an instance; 1 if not given. ``"smallest"`` is the smallest number that fits. Without
+        a number, a deadline, a budget or several instances leave it open.
+    max_days, max_usd
+        Deadline and budget of the run, which needs `tokens`: 30, ``"250k"``. With a deadline, the cheapest cluster
+        within it is recommended; with a budget, the fastest.
     library
         ``auto`` chooses a library from instance, framework, fixed settings and model. `Advice.library_because` is the
         reason, and `Advice.library_comparisons` compares the others. Or the name of a library: ``smp-v1``,
@@ -167,6 +174,9 @@ def advise(
     script, data
         Path of your own training script and S3 URI of its data, for the cell. If the script is on this machine, its
         kind of code is read (`read_stack`) and used where neither `job` nor the settings name one.
+    on_progress
+        Called while clusters are compared, with the number of those compared, that of all, and the next one's name.
+        An interrupt (Ctrl-C, the notebook's stop button) ends the comparison with the clusters compared by then.
     **settings
         Fields of `Job`; of an inferred shape (`family`, `layers`, `hidden`, `heads`, `vocab`, `activation`); and fields
         of `Plan` to fix at a value (``tensor_parallel_degree=4``).
@@ -194,52 +204,54 @@ def advise(
     user_settings = JOB_FIELDS if job is not None else frozenset(job_settings)
     job = job_of(job, job_settings)
     at_default = set(job.defaulted())
-    cluster = cluster_of(cluster, instance_count)
+    limits = Limits.of(job, max_days=max_days, max_usd=max_usd)
+    places = places_of(cluster, instance_count, limits=limits, library=library, cost=chosen_objective == "cost")
+    place = places.fixed or places.clusters[0]
     workload = read_model(model, sequence_length=job.sequence_length, shape=shape, job=job, library=library)
     job = within_positions(job, workload, is_set="sequence_length" in user_settings)
     job = within_usual_batch(job, workload)
     if library == "auto":  # one shape for all libraries, so that their plans compare
         workload = _in_shape_of(family_to_infer(framework), workload, model, job, shape)
-    choice = _library(
-        library,
-        workload,
-        cluster,
-        job,
-        framework=framework,
-        user_settings=user_settings,
-        probability=min_fit_probability,
+    else:
+        require_fields(library, pins)
+        require_trainable(library, job)
+        workload = _in_shape_of(get_library(library).inferred_family, workload, model, job, shape)
+    request = Request(
+        model=workload,
+        cluster=place,
+        job=job,
         pins=pins,
+        user_settings=user_settings,
+        pytorch=framework_of(framework)[1],
+        min_fit_probability=min_fit_probability,
     )
+    sizes = _sizes(request, places, library, limits, framework, on_progress)
+    place = sizes.chosen.cluster if sizes is not None and sizes.chosen is not None else place
+    choice = _library(replace(request, cluster=place), library, framework)
     if library != "auto" or get_library(choice.library).smdistributed:
         workload = _in_shape_of(get_library(choice.library).inferred_family, workload, model, job, shape)
-    library = choice.library
-    job = job_for(library, job, cluster, user_settings=user_settings)
+    wish, library = library, choice.library
+    job = job_for(library, job, place, user_settings=user_settings)
     require_fields(library, pins)
-    if chosen_objective == "cost" and cluster.usd_per_hour is None:
-        raise AdvisorError(
-            f"objective='cost' needs a price, and none is known for {cluster.instance.name}: use another objective, or "
-            "Cluster.custom(..., usd_per_hour=...)."
-        )
     require_trainable(library, job)
-    if job.precision == "bf16" and not cluster.instance.bf16:
-        raise JobError(f"{cluster.instance.gpu_label} does not compute in bf16; use precision='fp16'.")
+    if job.precision == "bf16" and not place.instance.bf16:
+        raise JobError(f"{place.instance.gpu_label} does not compute in bf16; use precision='fp16'.")
 
     if pins:
-        check_against(pinned_plan(library, job, cluster, pins), cluster, workload)
+        check_against(pinned_plan(library, job, place, pins), place, workload)
 
-    limits: dict[str, Any] = {"library": library, "min_fit_probability": min_fit_probability, "pins": pins}
+    terms: dict[str, Any] = {"library": library, "min_fit_probability": min_fit_probability, "pins": pins}
     precision_is_free = "precision" not in user_settings and not {"fp16", "bf16"} & set(pins)
-    job, best, searched = _searched(
-        workload, cluster, job, chosen_objective, limits, precision_is_free=precision_is_free
-    )
-    if best is None:
-        raise NoPlanFitsError(nothing_fits(workload, cluster, job, searched[0], min_fit_probability, pins))
+    job, best = _searched(workload, place, job, chosen_objective, terms, precision_is_free=precision_is_free)
+    if not len(best.ranked):
+        raise nothing_fits(replace(request, model=workload, cluster=place), best, wish)
 
     plan = best.best()
     plan_estimate = estimate(workload, best.cluster, job, plan)
     decision = decide(workload, job, best, min_fit_probability=min_fit_probability, pins=pins)
     because = (
-        why_this_plan(workload, best, plan_estimate, searched, cluster, min_fit_probability),
+        *(() if sizes is None else sizes.lines()),
+        why_this_plan(best, min_fit_probability),
         batch_note(workload, job, plan_estimate, decision.batch),
     )
     steps = explain(
@@ -262,7 +274,7 @@ def advise(
         objective=chosen_objective,
         min_fit_probability=min_fit_probability,
         decision=decision,
-        steps=(*steps, *model_changes(workload, best.cluster, job, plan_estimate, limits, order=len(steps) + 1)),
+        steps=(*steps, *model_changes(workload, best.cluster, job, plan_estimate, terms, order=len(steps) + 1)),
         pitfalls=pitfalls(
             workload,
             best.cluster,
@@ -287,19 +299,21 @@ def advise(
             objective=chosen_objective,
             min_fit_probability=min_fit_probability,
         ),
-        defaults=defaults(
-            library, workload, cluster, job, at_default - set(job_settings), vocab_given="vocab" in shape
-        ),
-        plans_enumerated=sum(r.plans_enumerated for r in searched),
-        plans_scored=sum(len(r.peak_gib) for r in searched),
-        plans_fit=sum(len(r.ranked) for r in searched),
+        defaults=defaults(library, workload, place, job, at_default - set(job_settings), vocab_given="vocab" in shape),
+        plans_enumerated=best.plans_enumerated,
+        plans_scored=len(best.peak_gib),
+        plans_fit=len(best.ranked),
         script=script,
         data=data,
         result=representatives(best),
+        sizes=sizes,
         request=partial(
             advise,
             workload,
             cluster,
+            instance_count=instance_count,
+            max_days=max_days,
+            max_usd=max_usd,
             library=library,
             objective=objective,
             min_fit_probability=min_fit_probability,
@@ -310,30 +324,38 @@ def advise(
     )
 
 
+def _sizes(
+    request: Request,
+    places: Places,
+    library: str,
+    limits: Limits,
+    framework: str | None,
+    on_progress: Callable[[float, float, str], Any] | None,
+) -> ClusterSizes | None:
+    """The compared clusters; None for one cluster without limits."""
+    if places.fixed is not None and not limits:
+        return None
+    searched = library_policy().tensorflow if framework_of(framework)[0] == "tensorflow" else library
+    return decided(request, places, searched, limits, on_progress)
+
+
 def _searched(
     model: Model,
     cluster: Cluster,
     job: Job,
     objective: Objective,
-    limits: Mapping[str, Any],
+    terms: Mapping[str, Any],
     *,
     precision_is_free: bool,
-) -> tuple[Job, SearchResult | None, list[SearchResult]]:
-    """The result that the objective prefers, and those of all clusters, in bf16 if the preferred plan allows it."""
-
-    def results(job: Job) -> tuple[SearchResult | None, list[SearchResult]]:
-        if objective == "cost":
-            return search_cheapest(model, cluster, job, **limits)
-        result = search(model, cluster, job, objective=objective, **limits)
-        return (result if len(result.ranked) else None), [result]
-
-    best, searched = results(job)
-    if best is not None and precision_is_free and allows_bf16(best.best(), best.cluster):
+) -> tuple[Job, SearchResult]:
+    """The search of a cluster, in bf16 if the preferred plan allows it."""
+    result = search(model, cluster, job, objective=objective, **terms)
+    if precision_is_free and len(result.ranked) and allows_bf16(result.best(), cluster):
         in_bf16 = replace(job, precision="bf16")
-        best_in_bf16, searched_in_bf16 = results(in_bf16)
-        if best_in_bf16 is not None:
-            return in_bf16, best_in_bf16, searched_in_bf16
-    return job, best, searched
+        best_in_bf16 = search(model, cluster, in_bf16, objective=objective, **terms)
+        if len(best_in_bf16.ranked):
+            return in_bf16, best_in_bf16
+    return job, result
 
 
 def _code_of(script: str | None) -> ScriptStack | None:
@@ -353,29 +375,19 @@ def _job_settings_of(code: ScriptStack, job_settings: Mapping[str, Any]) -> dict
     return {name: value for name, value in code.settings.items() if name != "stack" or "attention" not in job_settings}
 
 
-def _library(
-    library: str,
-    model: Model,
-    cluster: Cluster,
-    job: Job,
-    *,
-    framework: str | None,
-    user_settings: frozenset[str],
-    probability: float,
-    pins: Mapping[str, Any],
-) -> LibraryChoice:
+def _library(request: Request, library: str, framework: str | None) -> LibraryChoice:
     """The requested library, if it runs on the instance, or the chosen one."""
     if library == "auto":
         return choose_library(
-            model,
-            cluster,
-            job,
+            request.model,
+            request.cluster,
+            request.job,
             framework=framework,
-            user_settings=user_settings,
-            min_fit_probability=probability,
-            pins=pins,
+            user_settings=request.user_settings,
+            min_fit_probability=request.min_fit_probability,
+            pins=request.pins,
         )
-    require_supported_instance(library, cluster.instance)
+    require_supported_instance(library, request.cluster.instance)
     return LibraryChoice(library=library, because="")
 
 

@@ -6,7 +6,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import AdvisorError, JobError
 from smp_advisor.libraries.check import unsupported_settings
 from smp_advisor.libraries.plan import Plan
@@ -22,13 +21,12 @@ from smp_advisor.workload.job import Job
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.workload.model import Model
 
 __all__ = [
     "JOB_FIELDS",
     "checked_objective",
-    "cluster_of",
     "job_of",
     "listed",
     "pinned_plan",
@@ -180,14 +178,3 @@ def within_usual_batch(job: Job, model: Model) -> Job:
     if "max_tokens_per_step" not in job.defaulted():
         return job
     return replace(job, max_tokens_per_step=batch_policy(model, job).cap_tokens)
-
-
-def cluster_of(cluster: Cluster | Instance | str, count: int | None) -> Cluster:
-    """The cluster, or one of `count` instances."""
-    if isinstance(cluster, Cluster):
-        if count is not None and count != cluster.nodes:
-            raise AdvisorError(
-                f"instance_count={count} contradicts the cluster's {cluster.nodes} nodes; pass one of them."
-            )
-        return cluster
-    return Cluster(cluster, 1 if count is None else count)

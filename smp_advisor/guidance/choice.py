@@ -1,50 +1,37 @@
-"""Reasons for the recommended plan: its rank, its batch, the defaults; or why nothing fits, and what would."""
+"""Reasons for the recommended plan: its rank, its batch, the defaults."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.guidance import ranges
 from smp_advisor.guidance.amounts import batch_limit, global_batch
 from smp_advisor.guidance.precision import fp16_reason
-from smp_advisor.guidance.wording import gib, percent
-from smp_advisor.libraries.registry import get_library, libraries
-from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, search
+from smp_advisor.guidance.wording import percent
+from smp_advisor.libraries.registry import get_library
+from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY
 from smp_advisor.workload.stack import stack
 from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
+    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.search import SearchResult
     from smp_advisor.search.decision import BatchChoice
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["batch_note", "defaults", "low_utilisation", "nothing_fits", "why_this_plan"]
+__all__ = ["batch_note", "defaults", "low_utilisation", "why_this_plan"]
 
 _NEAR = f"{100 * NEAR_BEST:.0f} %"
 
 _LOW_MFU = 0.1
 """Model FLOPs utilization below which a recommendation has a warning."""
 
-_LARGER_BY = (2, 4, 8, 16, 32, 64)
-"""Multiples of the cluster that are tried if nothing fits."""
 
-_MOST_COUNTS = 16
-"""Numbers of nodes tried between the last multiple that does not fit and the first that does."""
-
-
-def why_this_plan(
-    model: Model,
-    best: SearchResult,
-    estimate: Estimate,
-    searched: list[SearchResult],
-    requested: Cluster,
-    probability: float,
-) -> str:
+def why_this_plan(best: SearchResult, probability: float) -> str:
     """How many plans fit, and by which rule this one is the first of them."""
     fit = (
         f"{len(best.ranked):,} of {best.plans_enumerated:,} plans fit with a probability of at least "
@@ -53,11 +40,7 @@ def why_this_plan(
     if best.objective == "throughput":
         return f"{fit} {_rank(best)}"
     if best.objective == "cost":
-        place = "yours" if best.cluster == requested else f"{best.cluster.nodes} x {best.cluster.instance.name}"
-        return (
-            f"{fit} {len(searched)} clusters of up to {requested.nodes} nodes were compared; {place} is the cheapest"
-            f" at {ranges.cost_per_million(model, estimate)}."
-        )
+        return fit
     merit = {"headroom": "leaves the most memory free", "simplicity": "uses the fewest techniques"}[best.objective]
     return f"{fit} Of the plans at least half as fast as the fastest, this one {merit}."
 
@@ -164,63 +147,3 @@ def _attention(library: str, job: Job) -> str:
     if get_library(library).framework == "tensorflow":
         return "eager attention"
     return "eager attention (PyTorch 1.13 has no fused kernel of its own)"
-
-
-def nothing_fits(
-    model: Model, cluster: Cluster, job: Job, result: SearchResult, probability: float, pins: Mapping[str, Any]
-) -> str:
-    """How far the nearest plan is from fitting, and the smallest cluster on which a plan fits."""
-    place = f"{cluster.nodes} x {cluster.instance.name}"
-    pinned = ", ".join(sorted(pins))
-    if not result.plans_enumerated:
-        return _no_plan(model, cluster, job, place, pinned)
-    nearest = float(result.needed_gib.min())
-    usable = cluster.instance.usable_gpu_memory_gib
-    shortfall = (
-        f"needs {gib(nearest)} of the GPU's {gib(usable)}"
-        if nearest > usable
-        else f"leaves {gib(usable - nearest)} free, which is not enough for this probability"
-    )
-    sentence = (
-        f"None of {result.plans_enumerated:,} plans fits {model.name} on {place} with a probability of "
-        f"{percent(probability)}: the nearest {shortfall}"
-    )
-    record = get_library(result.space.library)
-    if not record.divides_model:
-        others = [f"'{other.name}'" for other in libraries() if other.divides_model and other.launcher == "torchrun"]
-        return f"{sentence}; every GPU holds an entire replica: divide the model with library={' or '.join(others)}."
-
-    def fits(nodes: int) -> bool:
-        larger = Cluster(cluster.instance, nodes)
-        candidates = search(model, larger, job, min_fit_probability=probability, pins=pins, library=record.name)
-        return len(candidates.ranked) > 0
-
-    enough = next((cluster.nodes * factor for factor in _LARGER_BY if fits(cluster.nodes * factor)), None)
-    if enough:
-        # Upwards, because whether a number of nodes fits depends on its divisors: some larger ones do not.
-        least = max(cluster.nodes, enough // 2) + 1
-        step = max(1, (enough - least) // _MOST_COUNTS)
-        enough = next((nodes for nodes in range(least, enough, step) if fits(nodes)), enough)
-        return f"{sentence}; {enough} nodes would be enough."
-    smaller_batch = "" if job.global_batch_size is None else " or a smaller batch"
-    comma = "," if smaller_batch else " or"
-    return f"{sentence}; use GPUs with more memory{comma} a shorter sequence{smaller_batch}."
-
-
-def _no_plan(model: Model, cluster: Cluster, job: Job, place: str, pinned: str) -> str:
-    """Why the library has no plan at all on a cluster."""
-    if job.global_batch_size is not None:
-        multiple = max(1, round(job.global_batch_size / cluster.gpus)) * cluster.gpus
-        remedy = f"choose a multiple of the replicas, for example {multiple:,}"
-        return f"No plan divides a global batch of {job.global_batch_size:,} samples over {place}" + (
-            f" with {pinned} fixed; free one of them, or {remedy}." if pinned else f"; {remedy}."
-        )
-    if not pinned:
-        return (
-            f"On {place} one sample per replica already exceeds max_tokens_per_step ({job.max_tokens_per_step:,}):"
-            " raise it, or use fewer nodes."
-        )
-    return (
-        f"No plan is left on {place} with {pinned} fixed and at most {batch_limit(model, job)} per step; free one of"
-        " them."
-    )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["Candidate", "LibraryPolicy", "Request", "candidate", "job_for", "library_policy", "titled"]
+__all__ = ["Candidate", "LibraryPolicy", "Request", "candidate", "job_for", "library_policy", "obstacle", "titled"]
 
 Obstacle = Literal["setting", "job", "framework", "instance", "memory"]
 
@@ -122,7 +122,7 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
         Global batch to compare at, where the request leaves it free. SMP v1 has hundreds of thousands of plans with a
         free batch.
     """
-    excluded = _obstacle(library, request)
+    excluded = obstacle(library, request)
     if excluded is not None:
         return Candidate(library=library, obstacle=excluded[0], because=excluded[1])
     job = job_for(library, request.job, request.cluster, user_settings=request.user_settings)
@@ -159,7 +159,7 @@ def _too_large(library: str, request: Request) -> str:
     return f"an entire replica does not fit on one {request.cluster.instance.gpu_label}"
 
 
-def _obstacle(library: str, request: Request) -> tuple[Obstacle, str] | None:
+def obstacle(library: str, request: Request) -> tuple[Obstacle, str] | None:
     """Why a library can't train a request, before any plan is estimated."""
     lacks = sorted(set(request.pins) - plan_fields(library))
     if lacks:

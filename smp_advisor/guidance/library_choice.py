@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["LibraryChoice", "choose_library", "family_to_infer"]
+__all__ = ["LibraryChoice", "choose_library", "family_to_infer", "framework_of"]
 
 _RESOLVED = 0.03
 """Gain in throughput that the cost model resolves."""
@@ -70,7 +70,7 @@ def choose_library(
     PlanError, InstanceError
         No library has the fixed settings, or none of those that have them runs on the instance.
     """
-    name, version = _framework(framework)
+    name, version = framework_of(framework)
     policy = library_policy()
     if name == "tensorflow":
         require_supported_instance(policy.tensorflow, cluster.instance)
@@ -106,12 +106,12 @@ def choose_library(
 
 def family_to_infer(framework: str | None) -> str:
     """Family of a shape that is inferred before the library is chosen: that of AWS's current library."""
-    name, version = _framework(framework)
+    name, version = framework_of(framework)
     old = name == "tensorflow" or (version is not None and version < (2,))
     return get_library(library_policy().archived if old else "smp-v2").inferred_family
 
 
-def _framework(text: str | None) -> tuple[str, tuple[int, ...] | None]:
+def framework_of(text: str | None) -> tuple[str, tuple[int, ...] | None]:
     """Name and version of a framework: ``pytorch 1.13`` is ("pytorch", (1, 13))."""
     if text is None:
         return "pytorch", None

@@ -89,15 +89,19 @@ class Space:
                     f" max_tokens_per_step ({job.max_tokens_per_step:,})."
                 )
             parts.append((size, block))
-        columns = {
-            field: np.concatenate([np.broadcast_to(block[field], size) for size, block in parts])
-            if parts
-            else np.empty(0, dtype=np.int64)
-            for field in fields
-        }
+        columns = {field: _column([(size, block[field]) for size, block in parts]) for field in fields}
         record = get_library(name)
         layout = record.layout_of(PlanColumns.of_fields(record.plan, rows, {**shared, **columns}), job, cluster)
         return cls(library=name, layout=layout, columns=columns, shared=shared, finish=finish)
+
+
+def _column(parts: list[tuple[int, Any]]) -> NDArray[Any]:
+    """One column of blocks of rows, each with its values or with one value for all of them."""
+    if not parts:
+        return np.empty(0, dtype=np.int64)
+    if any(isinstance(values, np.ndarray) for _, values in parts):
+        return np.concatenate([np.broadcast_to(values, size) for size, values in parts])
+    return np.repeat(np.array([value for _, value in parts]), [size for size, _ in parts])
 
 
 def enumerate_plans(

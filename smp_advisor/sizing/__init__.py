@@ -1,0 +1,23 @@
+"""Questions about clusters: which one fits, which is fast or cheap enough, and what would make a model fit."""
+
+from smp_advisor.sizing.cluster_size import ClusterSize
+from smp_advisor.sizing.curve import ClusterSizes
+from smp_advisor.sizing.limits import Limits
+from smp_advisor.sizing.no_fit import nothing_fits
+from smp_advisor.sizing.places import Places, places_of
+from smp_advisor.sizing.sweep import compare, decided
+from smp_advisor.sizing.ways import WayOut, WaysOut, ways_out
+
+__all__ = [
+    "ClusterSize",
+    "ClusterSizes",
+    "Limits",
+    "Places",
+    "WayOut",
+    "WaysOut",
+    "compare",
+    "decided",
+    "nothing_fits",
+    "places_of",
+    "ways_out",
+]

@@ -1,0 +1,111 @@
+"""The answer to a question about clusters, in short sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.guidance.wording import gib, percent
+from smp_advisor.sizing.choice import choose, saves, within
+from smp_advisor.sizing.cluster_size import saving
+from smp_advisor.sizing.figures import time_and_cost
+
+if TYPE_CHECKING:
+    from smp_advisor.sizing.cluster_size import ClusterSize
+    from smp_advisor.sizing.curve import ClusterSizes
+
+__all__ = ["nothing", "sentences"]
+
+_GOALS = {
+    "smallest": "is the smallest cluster that fits",
+    "fastest": "is the fastest cluster",
+    "cheapest": "is the cheapest cluster",
+}
+
+
+def sentences(sizes: ClusterSizes) -> list[str]:
+    """The chosen cluster with its figures, what it saves, the knee, and how many clusters were compared."""
+    chosen = sizes.chosen
+    compared = f"{len(sizes.sizes)} clusters were compared" + ("." if sizes.complete else ", then it was stopped.")
+    if chosen is None:
+        return [nothing(sizes), compared]
+    within_limits = f" {sizes.limits.words}" if sizes.limits else ""
+    result = [f"{chosen.name} {_GOALS[sizes.goal]}{within_limits}: {_figures(sizes, chosen)}."]
+    if not within(chosen, sizes.limits, surely=True):
+        result.append("The upper end of its interval is beyond the limit, as on every other cluster.")
+    return [*result, *_saving(sizes, chosen), *_knee(sizes, chosen), compared]
+
+
+def _figures(sizes: ClusterSizes, size: ClusterSize) -> str:
+    return (
+        "no plan fits" if size.estimate is None else ", ".join(filter(None, time_and_cost(sizes.model, size.estimate)))
+    )
+
+
+def _saving(sizes: ClusterSizes, chosen: ClusterSize) -> list[str]:
+    """The saving over the requested cluster, or the reason to stay with it."""
+    own = sizes.own
+    if own is None or sizes.goal != "cheapest":
+        return []
+    if own is not chosen and not within(own, sizes.limits):
+        return [f"{own.name} is beyond the limit: {_figures(sizes, own)}."]
+    if own is not chosen:
+        shares = saving(chosen, own)
+        return [] if shares is None else [f"It saves {_share(shares)} over {own.name}: {_figures(sizes, own)}."]
+    cheapest = choose(sizes.sizes, "cheapest", sizes.limits)
+    shares = None if cheapest is None else saving(cheapest, own)
+    if cheapest is None or shares is None or cheapest is own or saves(cheapest, own):
+        return []
+    lowest = f"{cheapest.name} has the lowest estimate ({_figures(sizes, cheapest)})."
+    return [f"{lowest} The difference of {_share(shares)} is not resolved: zero is within its interval."]
+
+
+def _knee(sizes: ClusterSizes, chosen: ClusterSize) -> list[str]:
+    kind = chosen.cluster.instance.name
+    knee = next((size for size in sizes.knees if size.cluster.instance.name == kind), None)
+    most = max(size.cluster.nodes for size in sizes.sizes if size.cluster.instance.name == kind)
+    if knee is None or most == min(size.cluster.nodes for size in sizes.sizes if size.cluster.instance.name == kind):
+        return []
+    if knee.cluster.nodes < most:
+        return [f"The knee of {kind} is at {knee.cluster.nodes} nodes: further ones add less than half a node's speed."]
+    return [f"Up to {most} nodes of {kind}, each adds at least half a node's speed."]
+
+
+def nothing(sizes: ClusterSizes, enough: ClusterSize | None = None) -> str:
+    """Why no cluster is the answer, and the nearest one.
+
+    Parameters
+    ----------
+    enough
+        A larger cluster that would be.
+    """
+    count = len(sizes.sizes)
+    if not any(size.fits for size in sizes.sizes):
+        return f"No plan fits {sizes.model.name} on any of these {count} clusters{_least(sizes)}."
+    nearest = {"fastest": sizes.fastest if sizes.limits.max_days else None}
+    nearest["cheapest"] = sizes.cheapest if sizes.limits.max_usd else None
+    parts = [
+        f"the {title} is {size.name} ({_figures(sizes, size)})" if count > 1 else f"it needs {_figures(sizes, size)}"
+        for title, size in nearest.items()
+        if size is not None
+    ]
+    if enough is not None:
+        parts.append(f"{enough.name} would be enough ({_figures(sizes, enough)})")
+    where = f"None of {count} clusters trains" if count > 1 else f"{sizes.sizes[0].name} does not train"
+    return f"{where} {sizes.model.name} {sizes.limits.words}: {'; '.join(dict.fromkeys(parts))}."
+
+
+def _least(sizes: ClusterSizes) -> str:
+    near = [size for size in sizes.sizes if size.nearest_gib is not None]
+    if not near:
+        return ""
+    best = min(near, key=lambda size: (size.nearest_gib or 0.0) / size.cluster.instance.usable_gpu_memory_gib)
+    return (
+        f": the nearest is {best.name}, with {gib(best.nearest_gib or 0.0)} needed of"
+        f" {gib(best.cluster.instance.usable_gpu_memory_gib)}"
+    )
+
+
+def _share(shares: tuple[float, float, float]) -> str:
+    """A saving with its interval: ``22 % (4 to 37)``."""
+    point, low, high = shares
+    return f"{'' if point >= 0 else '-'}{percent(point)} ({100 * low:.0f} to {100 * high:.0f})"

@@ -1,0 +1,87 @@
+"""The error where no plan fits: how far the nearest plan is from fitting, and the ways out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.errors import NoPlanFitsError
+from smp_advisor.guidance.amounts import batch_limit
+from smp_advisor.guidance.wording import gib, percent
+from smp_advisor.libraries.registry import get_library, libraries
+from smp_advisor.sizing.ways import ways_out
+
+if TYPE_CHECKING:
+    from smp_advisor.guidance.library_candidates import Request
+    from smp_advisor.search import SearchResult
+
+__all__ = ["nothing_fits"]
+
+_LONGEST = 370
+"""Characters of the sentence; the error has all ways out."""
+
+
+def nothing_fits(request: Request, result: SearchResult, library: str) -> NoPlanFitsError:
+    """The error with the ways out, which `NoPlanFitsError.ways_out` has as a table.
+
+    Parameters
+    ----------
+    result
+        The search without a plan that fits.
+    library
+        Requested library, or ``auto``.
+    """
+    cluster, model = request.cluster, request.model
+    place = f"{cluster.nodes} x {cluster.instance.name}"
+    nearest = float(result.needed_gib.min()) if result.plans_enumerated else None
+    ways = ways_out(request, library, nearest)
+    if nearest is None:
+        return NoPlanFitsError(_no_plan(request, place), ways)
+    usable = cluster.instance.usable_gpu_memory_gib
+    shortfall = (
+        f"needs {gib(nearest)} of the GPU's {gib(usable)}"
+        if nearest > usable
+        else f"leaves {gib(usable - nearest)} free, which is not enough for this probability"
+    )
+    sentence = (
+        f"None of {result.plans_enumerated:,} plans fits {model.name} on {place} with a probability of"
+        f" {percent(request.min_fit_probability)}: the nearest {shortfall}"
+    )
+    nodes = ways.of("nodes")
+    enough = "" if nodes is None else f"; {nodes.words} would be enough"
+    changes = ways.words
+    while changes and len(sentence) + len(changes) + len(enough) > _LONGEST:
+        changes = changes.rpartition(", ")[0]
+    if changes:
+        return NoPlanFitsError(f"{sentence}; possible: {changes}{enough}.", ways)
+    if enough:
+        return NoPlanFitsError(f"{sentence}{enough}.", ways)
+    return NoPlanFitsError(f"{sentence}; {_remedy(request, result.space.library)}.", ways)
+
+
+def _remedy(request: Request, library: str) -> str:
+    if not get_library(library).divides_model:
+        names = [f"'{record.name}'" for record in libraries() if record.divides_model and record.launcher == "torchrun"]
+        return f"every GPU holds an entire replica: divide the model with library={' or '.join(names)}"
+    smaller_batch = "" if request.job.global_batch_size is None else " or a smaller batch"
+    comma = "," if smaller_batch else " or"
+    return f"use GPUs with more memory{comma} a shorter sequence{smaller_batch}"
+
+
+def _no_plan(request: Request, place: str) -> str:
+    """Why the library has no plan at all on a cluster."""
+    job, pinned = request.job, ", ".join(sorted(request.pins))
+    if job.global_batch_size is not None:
+        multiple = max(1, round(job.global_batch_size / request.cluster.gpus)) * request.cluster.gpus
+        remedy = f"choose a multiple of the replicas, for example {multiple:,}"
+        return f"No plan divides a global batch of {job.global_batch_size:,} samples over {place}" + (
+            f" with {pinned} fixed; free one of them, or {remedy}." if pinned else f"; {remedy}."
+        )
+    if not pinned:
+        return (
+            f"On {place} one sample per replica already exceeds max_tokens_per_step ({job.max_tokens_per_step:,}):"
+            " raise it, or use fewer nodes."
+        )
+    return (
+        f"No plan is left on {place} with {pinned} fixed and at most {batch_limit(request.model, job)} per step; free"
+        " one of them."
+    )

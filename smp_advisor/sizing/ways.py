@@ -1,0 +1,243 @@
+"""Changes that make a model fit, with their memory and their speed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal
+
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.guidance import ranges
+from smp_advisor.guidance.wording import gib, plural
+from smp_advisor.libraries.registry import get_library
+from smp_advisor.sizing.figures import time_and_cost
+from smp_advisor.sizing.places import suitable
+from smp_advisor.sizing.sweep import best_on
+from smp_advisor.workload.adapter import Adapter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from smp_advisor.guidance.library_candidates import Request
+    from smp_advisor.sizing.cluster_size import ClusterSize
+
+__all__ = ["WayOut", "WaysOut", "ways_out"]
+
+Change = Literal["setting", "library", "nodes", "instance", "batch", "optimizer", "sequence", "adapter"]
+
+_LARGER_BY = (2, 4, 8, 16, 32, 64)
+"""Multiples of the cluster that are tried."""
+_MOST_COUNTS = 16
+"""Numbers of nodes tried between the last multiple that does not fit and the first that does."""
+_SHORTEST = 128
+"""Tokens of the shortest sequence that is tried."""
+_RANK = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WayOut:
+    """One change after which a plan fits."""
+
+    change: Change
+    """Kind of the change, in the order of `WaysOut.ways`."""
+    words: str
+    """The change in words: ``11 nodes``, ``a sequence of 1,024 tokens``."""
+    size: ClusterSize
+    """The best plan after the change, on its cluster."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaysOut:
+    """Changes after which a model fits, each by itself: first those that train the same, then smaller runs."""
+
+    request: Request = field(repr=False)
+    nearest_gib: float | None
+    """GiB per GPU of the plan that is nearest to fitting; None if the library has no plan at all."""
+    ways: tuple[WayOut, ...] = field(repr=False)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per change: memory, speed, days and cost of the best plan after it."""
+        import pandas as pd
+
+        return pd.DataFrame([_row(way, self.nearest_gib) for way in self.ways])
+
+    def of(self, change: Change) -> WayOut | None:
+        """The first change of a kind; None if none of them makes the model fit."""
+        return next((way for way in self.ways if way.change == change), None)
+
+    @property
+    def words(self) -> str:
+        """The changes other than more nodes in one phrase: ``2 x ml.p5.48xlarge (54.9 GiB), LoRA (20.1 GiB)``."""
+        return ", ".join(f"{way.words} ({_memory(way)})" for way in self.ways if way.change != "nodes")
+
+    def __str__(self) -> str:
+        rows = [_TITLES, *(self._cells(way) for way in self.ways)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES))]
+        return "\n".join(
+            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        )
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _cells(self, way: WayOut) -> tuple[str, ...]:
+        now = way.size.estimate
+        if now is None:
+            return (way.words, "", "", "")
+        return (way.words, _memory(way), ranges.token_rate(now), time_and_cost(self.request.model, now)[1])
+
+    def _repr_html_(self) -> str:
+        cell = 'style="text-align:left;padding:2px 14px 2px 0"'
+        head = "".join(f"<th {cell}>{escape(title)}</th>" for title in _TITLES)
+        rows = "".join(
+            f"<tr>{''.join(f'<td {cell}>{escape(text)}</td>' for text in self._cells(way))}</tr>" for way in self.ways
+        )
+        return f'<div class="smp-ways"><table><tr>{head}</tr>{rows}</table></div>'
+
+
+_TITLES = ("change that fits", "memory per GPU", "speed (95 %)", "cost (95 %)")
+
+
+def _memory(way: WayOut) -> str:
+    return "" if way.size.estimate is None else gib(way.size.estimate.needed_gib)
+
+
+def _row(way: WayOut, nearest: float | None) -> dict[str, Any]:
+    now = way.size.estimate
+    return {
+        "change": way.change,
+        "what": way.words,
+        "instance": way.size.cluster.instance.name,
+        "nodes": way.size.cluster.nodes,
+        "library": way.size.library,
+        "needed_gib": None if now is None else now.needed_gib,
+        "saved_gib": None if now is None or nearest is None else nearest - now.needed_gib,
+        "fit_probability": None if now is None else now.fit_probability,
+        "tokens_per_second": way.size.tokens_per_second,
+        "days": way.size.days,
+        "usd": way.size.usd,
+        "global_batch": None if now is None else now.global_batch_size,
+    }
+
+
+def ways_out(request: Request, library: str, nearest_gib: float | None) -> WaysOut:
+    """Every change that makes a model fit, each by itself; the smallest of its kind.
+
+    Checkpointing, offloading and all degrees are part of every search: only fixed ones are changes.
+
+    Parameters
+    ----------
+    library
+        Name of the requested library, or ``auto``.
+    nearest_gib
+        Memory of the plan that is nearest to fitting.
+    """
+    # As where the library is chosen: if nothing fits, libraries count that may run on the instance.
+    here = replace(request, unlisted=True)
+    ways = [way for tries in _TRIES for way in tries(here, library)]
+    return WaysOut(request=request, nearest_gib=nearest_gib, ways=tuple(ways))
+
+
+def _settings(request: Request, library: str) -> Iterator[WayOut]:
+    """Fixed settings that are freed, one by one, then all."""
+    for name in sorted(request.pins):
+        pins = {key: value for key, value in request.pins.items() if key != name}
+        size = best_on(replace(request, pins=pins), request.cluster, library)
+        if size.fits:
+            yield WayOut(change="setting", words=f"{name} not fixed", size=size)
+            return
+    if len(request.pins) > 1:
+        size = best_on(replace(request, pins={}), request.cluster, library)
+        if size.fits:
+            yield WayOut(change="setting", words="no fixed settings", size=size)
+
+
+def _libraries(request: Request, library: str) -> Iterator[WayOut]:
+    if library == "auto":
+        return
+    size = best_on(request, request.cluster, "auto")
+    if size.fits and size.library != library:
+        yield WayOut(change="library", words=f"library={size.library!r}", size=size)
+
+
+def _nodes(request: Request, library: str) -> Iterator[WayOut]:
+    """The smallest number of nodes that fits."""
+    here = request.cluster
+    if library != "auto" and not get_library(library).divides_model:
+        return
+
+    def on(nodes: int) -> ClusterSize:
+        return best_on(request, Cluster(here.instance, nodes), library)
+
+    enough = next((size for factor in _LARGER_BY if (size := on(here.nodes * factor)).fits), None)
+    if enough is None:
+        return
+    # Upwards, because whether a number of nodes fits depends on its divisors: some larger ones do not.
+    last = enough.cluster.nodes
+    least = max(here.nodes, last // 2) + 1
+    step = max(1, (last - least) // _MOST_COUNTS)
+    enough = next((size for nodes in range(least, last, step) if (size := on(nodes)).fits), enough)
+    yield WayOut(change="nodes", words=plural(enough.cluster.nodes, "node"), size=enough)
+
+
+def _instances(request: Request, library: str) -> Iterator[WayOut]:
+    """The instance type with the lowest cost per token on which as many nodes are enough."""
+    here = request.cluster
+    memory = here.instance.usable_gpu_memory_gib * here.instance.gpus
+    larger = [machine for machine in suitable(library) if machine.usable_gpu_memory_gib * machine.gpus > memory]
+    listed = replace(request, unlisted=False)
+    sizes = [best_on(listed, Cluster(machine, here.nodes), library) for machine in larger]
+    fitting = [size for size in sizes if size.fits]
+    if fitting:
+        size = min(fitting, key=lambda size: size.usd or math.inf)
+        yield WayOut(change="instance", words=size.name, size=size)
+
+
+def _batches(request: Request, library: str) -> Iterator[WayOut]:
+    """The largest of the global batches divided by a power of two."""
+    batch = request.job.global_batch_size or 1
+    while batch % 2 == 0:
+        batch //= 2
+        size = best_on(replace(request, job=replace(request.job, global_batch_size=batch)), request.cluster, library)
+        if size.fits:
+            yield WayOut(change="batch", words=f"a global batch of {plural(batch, 'sample')}", size=size)
+            return
+
+
+def _optimizers(request: Request, library: str) -> Iterator[WayOut]:
+    if request.job.optimizer != "adam" or request.job.adapter is not None:
+        return
+    size = best_on(replace(request, job=replace(request.job, optimizer="adam-8bit")), request.cluster, library)
+    if size.fits:
+        yield WayOut(change="optimizer", words="8-bit Adam", size=size)
+
+
+def _sequences(request: Request, library: str) -> Iterator[WayOut]:
+    """The longest of the sequences divided by a power of two."""
+    length = request.job.sequence_length
+    while not request.model.fixed_sequence_length and length % 2 == 0 and length > _SHORTEST:
+        length //= 2
+        size = best_on(replace(request, job=replace(request.job, sequence_length=length)), request.cluster, library)
+        if size.fits:
+            yield WayOut(change="sequence", words=f"a sequence of {length:,} tokens", size=size)
+            return
+
+
+def _adapters(request: Request, library: str) -> Iterator[WayOut]:
+    """LoRA, and QLoRA if LoRA does not fit, in a library that has adapters."""
+    if request.job.adapter is not None or not request.model.reads_tokens:
+        return
+    chosen = library if library != "auto" and get_library(library).adapters else "auto"
+    for title, bits in (("LoRA", 16), ("QLoRA", 4)):
+        adapter = Adapter(rank=_RANK, targets="all-linear", base_bits=16 if bits == 16 else 4)
+        size = best_on(replace(request, job=replace(request.job, adapter=adapter)), request.cluster, chosen)
+        if size.fits:
+            yield WayOut(change="adapter", words=f"{title} of rank {_RANK}", size=size)
+            return
+
+
+_TRIES = (_settings, _libraries, _nodes, _instances, _batches, _optimizers, _sequences, _adapters)
+"""Kinds of changes in their order: first those that train the same model in the same way."""
