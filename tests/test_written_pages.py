@@ -12,7 +12,7 @@ from smp_advisor.findings.catalog import catalog
 from smp_advisor.notebook.glossary import glossary, term_for
 
 CONTENT = {
-    "README.md": ["Recommendation\n--------------", "docs/glossary.md"],
+    "README.md": ["10 B on 16 x ml.p4d.24xlarge: fits", "docs/glossary.md"],
     "docs/checks.md": ["SMP109", "EST501"],
     "docs/gallery.md": ["### 60. ", "## Doubts", "+ sharding over"],
     "docs/glossary.md": ["## microbatch", "## hybrid shard degree", "## MFU"],

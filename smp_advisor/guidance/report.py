@@ -10,6 +10,7 @@ from smp_advisor.guidance import ranges
 from smp_advisor.guidance.batch_reason import batch_reason
 from smp_advisor.guidance.certainty import certainty
 from smp_advisor.guidance.ladder_text import ladder_text, unused_lines
+from smp_advisor.guidance.practices import order
 from smp_advisor.guidance.wording import probability
 from smp_advisor.libraries.groups import data_parallel_degree
 from smp_advisor.libraries.registry import get_library
@@ -78,9 +79,8 @@ def _summary(advice: Advice) -> Iterator[str]:
     yield f"Library: {advice.library_because or f'{title}, as requested.'}"
     yield f"Global batch: {batch_reason(advice.model, estimate, advice.decision.batch)}"
     yield f"Data-parallel degree: {data_parallel_degree(advice.plan, advice.cluster):,}."
-    rate = ranges.token_rate(estimate) if advice.model.reads_tokens else ranges.throughput(estimate)
-    cost = ranges.cost_per_million(advice.model, estimate) if advice.objective == "cost" else ""
-    yield f"Speed: {', '.join(filter(None, (rate, cost)))}."
+    if advice.objective == "cost":
+        yield f"Cost: {ranges.cost_per_million(advice.model, estimate)}."
     if estimate.days is not None:
         yield f"Entire run: {', '.join(filter(None, (ranges.run_time(estimate), ranges.run_cost(estimate))))}."
     if advice.objective in {"throughput", "cost"}:
@@ -94,8 +94,9 @@ def _rungs(ladder: Ladder) -> list[str]:
 
 def _why(advice: Advice, ladder: Ladder) -> Iterator[str]:
     """A short paragraph per technique of the plan, and one line per technique that it does not use."""
+    practices = order(advice.plan.library)
     for step in advice.steps:
-        if step.decision == "used":
+        if step.decision == "used" or step.technique not in practices:  # changes of the model are no practice
             yield f"- {step.title}. {step.because}"
     lines = unused_lines(ladder)
     if lines:

@@ -43,7 +43,9 @@ def requested(
         Fixed fields of the plan, and fixed values of an inferred shape.
     """
     phrases = [_job_phrase(name, getattr(job, name)) for name in _order(names)]
-    phrases += [f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in shape.items()]
+    for name, value in shape.items():
+        title = "vocabulary" if name == "vocab" else name
+        phrases.append(f"{title} {value:,}" if isinstance(value, int) else f"{title} {value}")
     for name, value in pins.items():
         parameter = schema(library).described(name)
         title = parameter.title.lower() if parameter else name.replace("_", " ")

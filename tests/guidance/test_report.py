@@ -58,7 +58,7 @@ def test_the_report_names_every_setting_of_the_user() -> None:
     text = flat(str(advice))
     for words in (
         "sequence length 4,096", "global batch of 256 samples", "300 B tokens", "Lion", "precision bf16",
-        "vocab 32,000", "objective headroom", "fit probability of at least 90.0 %", "16",
+        "vocabulary 32,000", "objective headroom", "fit probability of at least 90.0 %", "16",
     ):  # fmt: skip
         assert words in text
     assert "Fixed by you." in text

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.comparing import compared
 from smp_advisor.guidance.practices import subset_tip
-from smp_advisor.guidance.wording import SAME, fit, fits, gib
+from smp_advisor.guidance.wording import SAME, fit, fits, gib, percent
 from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN
 
 if TYPE_CHECKING:
@@ -78,9 +78,16 @@ def why_not_used(run: PlannedRun, with_: WhatIf, estimate: Estimate | None, *, n
         return f"{sentence}. Without it, the plan {own}; with it, the plan {fit(estimate, required)}."
     gain = _gain(run.estimate, estimate)
     if gain > SAME:
-        return f"{sentence}. Memory does not require it: without it, the plan {own}. It would be used for speed."
+        return f"{sentence}. Memory does not require it: without it, the plan {own}.{_too_little(gain)}"
     effect = "it would only cost time" if gain < -SAME else "no speedup"
     return f"{sentence}. Without it, the plan {own}: {effect}."
+
+
+def _too_little(gain: float) -> str:
+    """Why a gain in speed does not decide for a technique, as a sentence; empty if it is large enough."""
+    if gain <= NEAR_BEST:
+        return f" A gain of up to {percent(NEAR_BEST)} counts as none."
+    return f" A further technique must gain at least {percent(TECHNIQUE_GAIN)}." if gain < TECHNIQUE_GAIN else ""
 
 
 def brief_used(run: PlannedRun, estimate: Estimate, *, name: str = "it") -> str:
@@ -102,8 +109,7 @@ def brief_not_used(run: PlannedRun, estimate: Estimate) -> str:
     """`why_not_used` without figures."""
     if not fits(estimate, run.min_fit_probability) or not run.fits:
         return f"{brief_change(run, estimate)} with it."
-    gain = _gain(run.estimate, estimate)
-    if 0 < gain < TECHNIQUE_GAIN and gain > NEAR_BEST:
+    if NEAR_BEST < _gain(run.estimate, estimate) < TECHNIQUE_GAIN:
         return "Training would be faster with it, but by less than another technique must gain."
     return f"Not required. {brief_change(run, estimate)} with it."
 

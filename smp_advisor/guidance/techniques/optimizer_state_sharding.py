@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.guidance.comparing import compared, figures
 from smp_advisor.guidance.techniques.conclusion import Conclusion, brief_used, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary, without
-from smp_advisor.guidance.wording import SAME, fit, fits, gib, plural
+from smp_advisor.guidance.wording import SAME, VISIBLE_GIB, fit, fits, gib, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +64,8 @@ def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapp
 
 def _state(estimate: Estimate) -> str:
     peak = estimate.memory.peak
-    return gib(peak.optimizer_state_gib + peak.fp32_copies_gib)
+    value = peak.optimizer_state_gib + peak.fp32_copies_gib
+    return gib(value) if value >= VISIBLE_GIB or not value else "less than 0.1 GiB"
 
 
 def _optimizer(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:

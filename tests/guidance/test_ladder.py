@@ -1,0 +1,208 @@
+"""Ladders of plans."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from itertools import pairwise, product
+
+import pytest
+from hypothesis import given
+
+import smp_advisor as smpa
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs import estimate
+from smp_advisor.errors import PlanError
+from smp_advisor.guidance.explanation import steps_of
+from smp_advisor.guidance.ladder import Ladder, climb
+from smp_advisor.guidance.ladder_text import COLUMNS
+from smp_advisor.guidance.planned_run import PlannedRun
+from smp_advisor.guidance.what_if import vary
+from smp_advisor.guidance.wording import SAME, fits
+from smp_advisor.libraries import Plan
+from smp_advisor.libraries.groups import divisors
+from smp_advisor.search import NEAR_BEST
+from smp_advisor.workload import Job
+from tests.guidance.runs import any_run, model, planned_run
+
+P4D = Cluster("ml.p4d.24xlarge", 16)
+TEN_B = planned_run(
+    model("10 B"),
+    P4D,
+    Plan(
+        tensor_parallel_degree=4,
+        shard_optimizer_state=True,
+        prescaled_batch=True,
+        fp16=True,
+        batch_size=40,
+        activation_checkpointing="each",
+    ),
+)
+
+
+def ladder(run: PlannedRun) -> Ladder:
+    return climb(run, steps_of(run))
+
+
+def test_aws_s_row_of_10_billion_is_climbed_in_aws_s_order() -> None:
+    rungs = ladder(TEN_B).rungs
+    assert [rung.title for rung in rungs] == [
+        "the entire model on each GPU",
+        "optimizer-state sharding",
+        "activation checkpointing",
+        "tensor parallelism over 4 GPUs",
+    ]
+    needed = [rung.needed_gib for rung in rungs]
+    assert needed == sorted(needed, reverse=True)
+    assert [rung.fits for rung in rungs] == [False, False, False, True]
+    assert [rung.decision for rung in rungs][1:] == ["used, not enough", "used, not enough", "used, now fits"]
+    assert rungs[-1].step_seconds == TEN_B.estimate.step_seconds
+    assert rungs[0].step_seconds is None
+
+
+@pytest.mark.slow
+@given(any_run())
+def test_a_ladder_ends_with_its_plan_and_each_rung_is_an_estimate(run: PlannedRun) -> None:
+    result = ladder(run)
+    assert result.rungs[-1].plan == run.plan
+    assert result.rungs[-1].estimate == run.estimate
+    for rung in (*result.rungs, *result.unused):
+        if rung.plan is None or rung.plan.precision != run.plan.precision:
+            continue
+        job = Job(sequence_length=run.job.sequence_length, precision=run.job.precision)
+        expected = estimate(run.model, run.cluster, job, rung.plan)
+        assert rung.needed_gib == pytest.approx(expected.needed_gib)
+        assert rung.fits == fits(expected, run.min_fit_probability)
+        assert (rung.step_seconds is None) == (not rung.fits)
+        if expected.global_batch_size != run.estimate.global_batch_size:
+            assert f"{expected.global_batch_size:,} samples instead of" in rung.because
+
+
+@pytest.mark.slow
+@given(any_run())
+def test_decisions_follow_from_the_rungs(run: PlannedRun) -> None:
+    result = ladder(run)
+    for before, rung in pairwise(result.rungs):
+        match rung.decision:
+            case "used, now fits":
+                assert rung.fits
+                assert not before.fits
+            case "used, not enough":
+                assert not rung.fits
+            case "used for speed":
+                assert rung.estimate.step_seconds < before.estimate.step_seconds
+            case "used for headroom":
+                assert rung.needed_gib < before.needed_gib
+    for rung in result.unused:
+        if rung.decision.endswith(("faster", "slower")):
+            change = rung.estimate.samples_per_second / run.estimate.samples_per_second - 1
+            assert (change > 0) == rung.decision.endswith("faster")
+            assert abs(change) >= SAME
+        assert (rung.decision == "does not fit") == (rung.estimate is not None and not rung.fits)
+
+
+@pytest.mark.slow
+@given(any_run())
+def test_short_reasons_are_true(run: PlannedRun) -> None:
+    for step in steps_of(run):
+        if step.outcome is None or step.technique in {"batch", "optimizer_state_sharding"}:
+            continue
+        gain = step.outcome.samples_per_second / run.estimate.samples_per_second - 1
+        fitting = fits(step.outcome, run.min_fit_probability)
+        text = step.because
+        assert ("does not fit without" in text or "would not fit" in text) == (not fitting), text
+        if text.startswith("Required"):
+            assert run.fits
+        if "about as fast" in text:
+            assert abs(gain) <= NEAR_BEST
+        elif "as fast" in text:
+            assert abs(gain) <= SAME
+        elif "slower" in text:
+            assert gain < 0
+        elif "faster" in text:
+            assert gain > 0
+
+
+@pytest.mark.slow
+@given(any_run())
+def test_a_technique_is_required_only_if_no_sharding_and_no_microbatches_replace_it(run: PlannedRun) -> None:
+    steps = {step.technique: step for step in steps_of(run)}
+    for technique, off in (
+        ("tensor_parallelism", {"tensor_parallel_degree": 1}),
+        ("activation_checkpointing", {"activation_checkpointing": False}),
+    ):
+        if not steps[technique].because.startswith("Required"):
+            continue
+        degrees = divisors(run.cluster.gpus) if run.plan.sharded_data_parallel_degree > 1 else [1]
+        for degree, parts in product(degrees, (1, 2, 4, 8, 16)):
+            form = vary(run, **off, sharded_data_parallel_degree=degree, microbatches=parts)
+            if form.plan is not None:
+                value = estimate(run.model, run.cluster, form.job, form.plan)
+                assert not fits(value, run.min_fit_probability), (degree, parts)
+
+
+def test_comparisons_raise_the_sharding_degree_where_that_is_enough() -> None:
+    plan = Plan(
+        tensor_parallel_degree=2,
+        sharded_data_parallel_degree=2,
+        prescaled_batch=True,
+        fp16=True,
+        batch_size=16,
+        activation_checkpointing="each",
+    )
+    run = planned_run(model("10 B"), P4D, plan, job=Job(sequence_length=512, precision="fp16"))
+    assert not fits(estimate(run.model, P4D, run.job, vary(run, tensor_parallel_degree=1).plan), 0.95)
+    step = {step.technique: step for step in steps_of(run)}["tensor_parallelism"]
+    assert step.alternative.sharded_data_parallel_degree > 2
+    assert fits(step.outcome, 0.95)
+    assert f"sharding over {step.alternative.sharded_data_parallel_degree} GPUs instead of 2" in step.details
+
+
+def test_every_library_has_a_ladder_for_any_plan() -> None:
+    for library, plan in (
+        ("smp-v1", Plan(tensor_parallel_degree=2, batch_size=4, fp16=True)),
+        ("smp-v2", Plan(library="smp-v2", hybrid_shard_degree=8, precision="bf16")),
+        ("fsdp", Plan(library="fsdp", precision="bf16", activation_checkpointing="each")),
+        ("ddp", Plan(library="ddp", precision="bf16", gradient_accumulation_steps=2)),
+        (
+            "smp-v1-tensorflow",
+            Plan(library="smp-v1-tensorflow", partitions=2, microbatches=2, batch_size=2, horovod=True),
+        ),
+        ("training-compiler", Plan(library="training-compiler", precision="fp16")),
+    ):
+        family = "gpt2" if library == "training-compiler" else None
+        settings = {"sequence_length": 512} | ({} if family is None else {"family": family})
+        advice = smpa.advise("125M", "ml.p3.16xlarge" if family else "ml.p4d.24xlarge", library=library, **settings)
+        assert advice.ladder().rungs[-1].plan == advice.plan
+        result = advice.ladder(plan)
+        assert result.rungs[-1].plan == plan
+        assert result.rungs[-1].decision
+        text = str(result)
+        assert all(title in text for title in COLUMNS)
+
+
+def test_alternatives_have_ladders() -> None:
+    advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="smp-v1", sequence_length=512)
+    table = advice.alternatives
+    for row in range(3):
+        last = advice.ladder(row).rungs[-1]
+        assert last.plan.tensor_parallel_degree == table["tensor_parallel_degree"][row]
+        assert last.needed_gib == pytest.approx(table["needed_gib"][row])
+    with pytest.raises(PlanError, match="rows 0 to"):
+        advice.ladder(len(table))
+    with pytest.raises(PlanError, match="multiple"):
+        advice.ladder(Plan(pipeline_parallel_degree=3, microbatches=3, batch_size=3))
+
+
+def test_text_table_and_frame_have_the_same_rungs() -> None:
+    result = ladder(TEN_B)
+    frame = result.frame()
+    assert frame["used"].sum() == len(result.rungs)
+    assert len(frame) == len(result.rungs) + len(result.unused)
+    html = unescape(re.sub(r"<[^>]+>", " ", result._repr_html_()))
+    for rung in (*result.rungs, *result.unused):
+        for text in (rung.title, rung.decision):
+            assert text in str(result)
+            assert text in html
+    assert result._repr_html_().count('<th scope="row"') == len(frame)
+    assert "<caption" in result._repr_html_()
