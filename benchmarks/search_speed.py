@@ -1,7 +1,8 @@
 """Measure the time of one call of `advise` on one core, and count its plans.
 
 Run it with ``python benchmarks/search_speed.py``. It fails if the median of the calls exceeds the limit of the project:
-one second for 175 B parameters on 64 nodes, with at least 20,000 plans.
+one second for 175 B parameters on 64 nodes, with at least 500,000 plans and with the decision under uncertainty. The
+time is that of the processor, so that a busy machine does not count.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 import time
 
 LIMIT_SECONDS = 1.0
-MIN_PLANS = 20_000
+MIN_PLANS = 500_000
 CALLS = 5
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -29,9 +30,17 @@ def main() -> int:
     first = time.perf_counter() - start
     seconds = []
     for _ in range(CALLS):
-        start = time.perf_counter()
-        advice = smpa.advise("175B", "ml.p4d.24xlarge", instance_count=64, library="smp-v1")
-        seconds.append(time.perf_counter() - start)
+        start = time.process_time()
+        advice = smpa.advise(
+            "175B",
+            "ml.p4d.24xlarge",
+            instance_count=64,
+            library="smp-v1",
+            precision="fp16",
+            sequence_length=512,
+            max_tokens_per_step=2**26,
+        )
+        seconds.append(time.process_time() - start)
     median = statistics.median(seconds)
     print(f"imports and a first small call   {first:.2f} s")
     print(

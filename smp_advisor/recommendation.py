@@ -242,13 +242,13 @@ def advise(
 
     terms: dict[str, Any] = {"library": library, "min_fit_probability": min_fit_probability, "pins": pins}
     precision_is_free = "precision" not in user_settings and not {"fp16", "bf16"} & set(pins)
-    job, best = _searched(workload, place, job, chosen_objective, terms, precision_is_free=precision_is_free)
+    job, best, compared = _searched(workload, place, job, chosen_objective, terms, precision_is_free=precision_is_free)
     if not len(best.ranked):
         raise nothing_fits(replace(request, model=workload, cluster=place), best, wish)
 
     plan = best.best()
     plan_estimate = estimate(workload, best.cluster, job, plan)
-    decision = decide(workload, job, best, min_fit_probability=min_fit_probability, pins=pins)
+    decision = decide(workload, *compared, min_fit_probability=min_fit_probability, pins=pins)
     because = (
         *(() if sizes is None else sizes.lines()),
         why_this_plan(best, min_fit_probability),
@@ -347,15 +347,18 @@ def _searched(
     terms: Mapping[str, Any],
     *,
     precision_is_free: bool,
-) -> tuple[Job, SearchResult]:
-    """The search of a cluster, in bf16 if the preferred plan allows it."""
+) -> tuple[Job, SearchResult, tuple[Job, SearchResult]]:
+    """The search of a cluster, in bf16 if the preferred plan allows it; and the search whose plans it was preferred to.
+
+    They differ where bf16 leaves out the plans of SMP v1 that require fp16.
+    """
     result = search(model, cluster, job, objective=objective, **terms)
     if precision_is_free and len(result.ranked) and allows_bf16(result.best(), cluster):
         in_bf16 = replace(job, precision="bf16")
-        best_in_bf16 = search(model, cluster, in_bf16, objective=objective, **terms)
-        if len(best_in_bf16.ranked):
-            return in_bf16, best_in_bf16
-    return job, result
+        best = search(model, cluster, in_bf16, objective=objective, **terms)
+        if len(best.ranked):
+            return in_bf16, best, (job, result) if best.has_best_of(result) else (in_bf16, best)
+    return job, result, (job, result)
 
 
 def _code_of(script: str | None) -> ScriptStack | None:

@@ -16,6 +16,7 @@ from smp_advisor.costs.pressure import pressure_factor
 from smp_advisor.costs.stack import stack_of
 from smp_advisor.costs.uncertainty import comparison_spread
 from smp_advisor.costs.world import World
+from smp_advisor.libraries.layout import COLUMNS
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY
 from smp_advisor.libraries.space import Space, enumerate_plans
 from smp_advisor.search.batch_policy import batch_policy
@@ -75,6 +76,11 @@ class SearchResult:
     def best(self) -> Plan:
         """The best plan."""
         return self.space.plan(int(self.ranked[0]))
+
+    def has_best_of(self, result: SearchResult) -> bool:
+        """Whether the best plans of two results are the same, but for their precision."""
+        mine, theirs = (of.space.layout.take(of.ranked[:1]) for of in (self, result))
+        return self.cluster == result.cluster and all(getattr(mine, name) == getattr(theirs, name) for name in COLUMNS)
 
 
 def search(

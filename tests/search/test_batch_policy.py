@@ -60,7 +60,8 @@ GRID = [
 @pytest.mark.parametrize(("parameters", "instance", "nodes", "library"), GRID)
 def test_the_sentences_about_the_batch_are_true(parameters: float, instance: str, nodes: int, library: str) -> None:
     try:
-        advice = smpa.advise(parameters, instance, instance_count=nodes, library=library, sequence_length=1024)
+        settings = {"library": library, "sequence_length": 1024, "precision": "fp16"}
+        advice = smpa.advise(parameters, instance, instance_count=nodes, **settings)
     except AdvisorError:
         return
     batch, now = advice.decision.batch, advice.estimate

@@ -23,7 +23,8 @@ def test_probability_and_regret_are_shares_and_repeat_themselves(advice: smpa.Ad
     assert decision.family in FAMILIES.values()
     assert decision.family not in decision.indistinct
     assert set(decision.indistinct) <= set(FAMILIES.values())
-    assert decision == advice.again().decision
+    repeated = smpa.advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1")
+    assert decision == repeated.decision
 
 
 def test_a_publication_is_named_where_families_are_as_fast(advice: smpa.Advice) -> None:
@@ -50,3 +51,8 @@ def test_a_search_with_one_plan_is_certain() -> None:
     advice = smpa.advise("125M", "ml.p4d.24xlarge", library="ddp", **pins)
     assert advice.decision.near_best_probability == 1
     assert advice.decision.expected_regret == 0
+
+
+def test_a_plan_in_bf16_is_compared_with_the_plans_that_require_fp16(advice: smpa.Advice) -> None:
+    assert advice.job.precision == "bf16"
+    assert "pipeline parallelism" in advice.decision.indistinct
