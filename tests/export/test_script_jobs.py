@@ -3,6 +3,8 @@
 The first job of a case trains for six steps on two processes, and its newest checkpoint then loses a file. The second
 job continues from the older one, on one process with the same global batch. Both print the same losses. The model of
 the second job is loaded with `from_pretrained` and trained further.
+
+The jobs with faults continue each other: a full disk, a process that ends while it saves, a signal.
 """
 
 from __future__ import annotations
@@ -109,6 +111,15 @@ def batch_of(task):
     return {"input_ids": tokens} | (labels if "classifier" in task else {"labels": tokens})
 
 
+FAULTS = {
+    "disk full once, then killed": ({"full": ["step-2"], "killed": "step-6"}, 2, 10),
+    "interrupted": ({"terminated": 4}, 2, 10),
+    "number of processes changed": ({}, 1, 10),
+    "disk full": ({"full": ["step-12", "step-14"]}, 2, 20),
+}
+"""Jobs that continue each other: their faults, processes and steps."""
+
+
 def make_specs(folder):
     data = folder / "data"
     data.mkdir()
@@ -152,6 +163,20 @@ def make_specs(folder):
                 "options": [text for key, value in chosen.items() for text in (f"--{key}", str(value))],
             }
         specs[f"{name}, resumed"] |= {"removed": [newest_part(plan)], "batch": batch_of(case.task)}
+    text, _ = script_of(Resumed("gpt_neox", {"library": "fsdp"}))
+    script, place = folder / "faults.py", folder / "faults"
+    script.write_text(text)
+    for name, (faults, processes, steps) in FAULTS.items():
+        chosen = {"max_steps": steps, "log_every": 1, "checkpoint_every": 2, "gradient_accumulation_steps": 1}
+        chosen |= {"checkpoint_directory": place / "checkpoints"}
+        specs[name] = {
+            "script": str(script),
+            "folder": str(place),
+            "stand_in": str(Path(__file__).with_name("faults.py")),
+            "environment": {"SM_MODEL_DIR": str(place / name), "FAULTS": json.dumps(faults)},
+            "processes": processes,
+            "options": [text for key, value in chosen.items() for text in (f"--{key}", str(value))],
+        }
     return specs
 
 
@@ -213,3 +238,28 @@ def test_the_model_that_a_job_leaves_is_loaded_and_continued(jobs, name):
 def test_a_divided_model_is_transformed_before_it_trains(jobs):
     printed = jobs["SMP v2"]["printed"]
     assert printed.index("library initialized") < printed.index("model transformed") < printed.index("step 1 loss")
+
+
+def test_a_full_disk_leaves_the_job_running_once(jobs):
+    """The second failure in a row stops it, because the next hours would be lost."""
+    printed = jobs["disk full once, then killed"]["printed"]
+    assert "checkpoint step-2 failed: OSError: [Errno 28] No space left on device" in printed
+    assert "checkpoint step-4 seconds" in printed
+    stopped = jobs["disk full"]
+    assert "The last two checkpoints could not be saved" in stopped["error"]
+    assert stopped["checkpoints"] == ["step-10", "step-8"], "the complete ones stay"
+
+
+def test_a_job_that_is_killed_while_it_saves_leaves_the_last_complete_checkpoint(jobs):
+    killed, later = jobs["disk full once, then killed"], succeeded(jobs["interrupted"])
+    assert killed["error"] is not None
+    assert "resumed from step 4" in later["printed"]
+
+
+def test_a_signal_to_one_process_saves_and_stops_all(jobs):
+    """SIGTERM arrives in the third step of the job. All processes learn of it a step later."""
+    interrupted, later = jobs["interrupted"], succeeded(jobs["number of processes changed"])
+    assert "stopped by SIGTERM after step 8" in interrupted["printed"]
+    assert interrupted["summary"] is None
+    assert "resumed from step 8" in later["printed"]
+    assert list(losses_of(later)) == [9, 10]
