@@ -77,6 +77,10 @@ class Resolution:
     """Share by which a plan of one kind must be faster than one of another kind to be distinguishable, shape
     (kinds, kinds)."""
 
+    def take(self, rows: NDArray[np.intp]) -> Resolution:
+        """The resolution for some plans."""
+        return Resolution(self.kind[rows], self.shares)
+
     def against(self, row: int) -> Floats:
         """The shares for pairs with one plan, shape (n,)."""
         result: Floats = self.shares[self.kind[row]][self.kind]
@@ -180,27 +184,22 @@ def order(scores: Scores, objective: Objective, resolution: Resolution | None = 
 
     Last, a plan that another plan of the table dominates makes way for it (`undominated_first`).
 
-    ``headroom``: free memory, among plans at least half as fast as the fastest. ``simplicity``: fewest techniques,
-    among the same. Sources and thresholds: ``data/policy.toml``.
+    ``headroom`` looks at the plans at least half as fast as the fastest that leave the most memory free within 3 %,
+    ``simplicity`` at those with the fewest techniques; of these the same rules choose. Sources and thresholds:
+    ``data/policy.toml``.
     """
-    speed = scores.tokens_per_second
+    value = scores.tokens_per_second * scores.worth
+    eligible, merit = np.ones(len(value), dtype=np.bool_), -value
     if objective in ("headroom", "simplicity"):
-        slow = speed < policy().slowest_share * speed.max()
-    else:
-        slow = np.zeros(len(speed), dtype=np.bool_)
-    if objective == "simplicity":
-        return np.lexsort((-speed, scores.techniques, slow))
-    if objective == "headroom":
-        value = scores.headroom
-        near = ~slow & (value >= value[~slow].max() * (1 - NEAR_BEST))
-    else:
-        price = 1 / scores.usd_per_token if objective == "cost" else speed
-        value = price * scores.worth
-        near = _equal(value, scores, resolution)
+        eligible = value >= policy().slowest_share * value.max()
+        merit = -scores.headroom if objective == "headroom" else scores.techniques.astype(np.float64)
+        best = merit[eligible].min()
+        eligible &= merit <= best + (NEAR_BEST * abs(best) if objective == "headroom" else 0)
+    rows, near = np.flatnonzero(eligible), np.zeros(len(value), dtype=np.bool_)
+    near[rows] = _equal(value[rows], scores.take(rows), None if resolution is None else resolution.take(rows))
     of_equals = [np.where(near, preference, 0) for preference in _preferences(scores)]
-    if objective == "headroom":
-        of_equals.insert(0, np.where(near, scores.techniques, 0))
-    return np.lexsort((-speed, -value, *reversed(of_equals), ~near, slow))
+    slow = value < (policy().slowest_share * value.max() if objective in ("headroom", "simplicity") else 0)
+    return np.lexsort((-value, np.where(near, 0, merit), *reversed(of_equals), ~near, ~eligible, slow))
 
 
 def _preferences(scores: Scores) -> list[NDArray[Any]]:

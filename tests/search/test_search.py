@@ -44,6 +44,14 @@ def scores(speed: list[float], techniques: list[int], **columns: list) -> Scores
     )
 
 
+def test_headroom_and_simplicity_choose_among_their_best_like_throughput() -> None:
+    columns = {"headroom": [0.9, 0.9, 0.1], "tokens_per_step": [8, 2, 1], "worth": [0.8, 1.0, 1.0]}
+    three = scores([70, 60, 100], [1, 1, 0], **columns)
+    assert order(three, "headroom")[0] == 1
+    two = scores([70, 69], [0, 0], tokens_per_step=[8, 2], span=[1, 1])
+    assert order(two, "simplicity")[0] == 1
+
+
 def test_memory_is_a_constraint_so_headroom_comes_last() -> None:
     four = scores([100, 99, 98, 98], [1, 1, 1, 1], headroom=[0.1, 0.2, 0.9, 0.8], span=[8, 4, 4, 8])
     assert order(four, "throughput")[0] == 2
