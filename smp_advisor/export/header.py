@@ -29,7 +29,7 @@ def duration(job: Launch) -> str:
         text += f" Price: {expected} ({least} to {most})"
         text += " on demand; spot instances cost less." if job.options.spot else "."
     if run.is_trial:
-        text += " The job has no number of tokens, so these steps only measure memory and speed."
+        text += " The job has no length, so these steps only measure memory and speed."
     return f"{text} Ranges are 95 % intervals of the estimate."
 
 

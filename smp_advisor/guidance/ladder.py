@@ -161,7 +161,7 @@ def _decision(before: Rung | None, estimate: Estimate | None, *, fitting: bool) 
     if estimate is None:
         return "no such plan"
     if before is None:
-        return "fits" if fitting else "does not fit"
+        return "fits" if fitting else _too_large(estimate)
     if not fitting:
         return "used, not enough"
     if not before.fits or before.estimate is None:
@@ -172,6 +172,11 @@ def _decision(before: Rung | None, estimate: Estimate | None, *, fitting: bool) 
     if change < -SAME:
         return "used for speed"
     return "used for headroom" if estimate.needed_gib < before.estimate.needed_gib else "used"
+
+
+def _too_large(estimate: Estimate) -> str:
+    """Whether a plan exceeds the memory, or only leaves too little for the required probability."""
+    return "does not fit" if estimate.headroom_gib < 0 or not estimate.host_memory_fits else "too close to the limit"
 
 
 def _divides(step: Step) -> bool:
@@ -206,7 +211,7 @@ def _verdict(run: PlannedRun, outcome: Estimate | None, *, fitting: bool) -> str
     if outcome is None:
         return "not possible"
     if not fitting:
-        return "does not fit"
+        return _too_large(outcome)
     if not run.fits:
         return "would fit"
     before, after = run.estimate.samples_per_second, outcome.samples_per_second

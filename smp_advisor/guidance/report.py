@@ -73,15 +73,17 @@ def _verdict(advice: Advice) -> str:
 def _summary(advice: Advice) -> Iterator[str]:
     """Requested settings, library, batch, speed, and the certainty of the choice."""
     estimate = advice.estimate
-    if advice.requested:
-        yield f"Requested: {'; '.join(advice.requested)}."
+    sizes = advice.sizes
+    wishes = [*advice.requested, *([sizes.limits.words] if sizes is not None and sizes.limits else [])]
+    if wishes:
+        yield f"Requested: {'; '.join(wishes)}."
     title = get_library(advice.plan.library).title
     yield f"Library: {advice.library_because or f'{title}, as requested.'}"
     yield f"Global batch: {batch_reason(advice.model, estimate, advice.decision.batch)}"
     yield f"Data-parallel degree: {data_parallel_degree(advice.plan, advice.cluster):,}."
-    if advice.objective == "cost":
-        yield f"Cost: {ranges.cost_per_million(advice.model, estimate)}."
-    if estimate.days is not None:
+    if sizes is not None:
+        yield f"Cluster: {' '.join(sizes.lines())}"
+    elif estimate.days is not None:
         yield f"Entire run: {', '.join(filter(None, (ranges.run_time(estimate), ranges.run_cost(estimate))))}."
     if advice.objective in {"throughput", "cost"}:
         yield certainty(advice.decision)

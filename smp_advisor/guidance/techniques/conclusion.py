@@ -93,6 +93,8 @@ def _too_little(gain: float) -> str:
 def brief_used(run: PlannedRun, estimate: Estimate, *, name: str = "it") -> str:
     """`why_used` without figures."""
     if not fits(estimate, run.min_fit_probability):
+        if run.fits and estimate.headroom_gib >= 0 and estimate.host_memory_fits:
+            return f"Required: without {name}, the plan is too close to the memory limit."
         end = "." if run.fits else ", either."
         return f"{'Required: the' if run.fits else 'The'} plan does not fit without {name}{end}"
     if not run.fits:
@@ -117,6 +119,8 @@ def brief_not_used(run: PlannedRun, estimate: Estimate) -> str:
 def brief_change(run: PlannedRun, estimate: Estimate) -> str:
     """Effect of one change on a plan, without figures: "training would be slower"."""
     if not fits(estimate, run.min_fit_probability):
+        if run.fits and estimate.headroom_gib >= 0 and estimate.host_memory_fits:
+            return "The plan would be too close to the memory limit"
         return "The plan would not fit" if run.fits else "The plan would not fit, either,"
     if not run.fits:
         return "The plan would fit"
