@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.keywords import JobOptionSettings, completes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from functools import partial
     from typing import Unpack
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.calibration import Probe, Summary
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.cluster.instance import Instance
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.ladder import Ladder
     from smp_advisor.guidance.rank_map import RankTable
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.decision import Decision
     from smp_advisor.search.search import SearchResult
-    from smp_advisor.sizing.curve import ClusterSizes
+    from smp_advisor.sizing import ClusterSizes, Progress, Question
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -75,6 +77,8 @@ class Advice:
     result: SearchResult = field(repr=False, compare=False)
     sizes: ClusterSizes | None = field(default=None, repr=False, compare=False)
     """The compared clusters, if the request left the cluster open or its objective is the cost."""
+    question: Question | None = field(default=None, repr=False, compare=False)
+    """The request as it is searched on other clusters; None for advice made by hand."""
     request: partial[Advice] | None = field(default=None, repr=False, compare=False)
     """The call of `advise` for the same model, cluster and pins, without its job; None for advice made by hand."""
 
@@ -195,6 +199,58 @@ class Advice:
             earlier=self.job.calibration,
         )
         return replace(self, job=replace(self.job, calibration=calibration)).again()
+
+    def compare_clusters(
+        self,
+        instances: Instance | str | Sequence[Instance | str] | None = None,
+        counts: Sequence[int] | None = None,
+        *,
+        max_days: float | str | None = None,
+        max_usd: float | str | None = None,
+        on_progress: Progress | None = None,
+    ) -> ClusterSizes:
+        """Days, cost and memory of the best plan on other clusters, and the knee of each instance type.
+
+        Parameters
+        ----------
+        instances
+            An instance type, several, or ``"any"``; the advice's own type if None.
+        counts
+            Numbers of nodes; 16 numbers from 1 to 256 if None.
+        max_days, max_usd
+            Deadline and budget of the run.
+        on_progress
+            As for `advise`. An interrupt ends the comparison with the clusters compared by then.
+
+        Raises
+        ------
+        AdvisorError
+            The clusters or limits are not valid, or the advice was not made by `advise`.
+
+        Examples
+        --------
+        >>> import smp_advisor as smpa
+        >>> advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", tokens="20B")
+        >>> [size.cluster.nodes for size in advice.compare_clusters(counts=(1, 2)).sizes]
+        [1, 2]
+        """
+        from smp_advisor.errors import AdvisorError
+        from smp_advisor.sizing import Limits, compare, places_of
+
+        if self.question is None:
+            raise AdvisorError("Only advice made by advise() can be compared with other clusters.")
+        question = self.question.training(calibration=self.job.calibration)
+        limits = Limits.of(question.request.job, max_days=max_days, max_usd=max_usd)
+        places = places_of(
+            self.cluster.instance if instances is None else instances,
+            None if counts is not None else "smallest",
+            limits=limits,
+            library=question.library,
+            counts=counts,
+        )
+        clusters = tuple(dict.fromkeys((*places.clusters, self.cluster)))
+        here = replace(places, clusters=clusters, goal="cheapest", requested=self.cluster)
+        return compare(question, here, limits, on_progress)
 
     def probe(self, plan: Plan | None = None) -> Probe:
         """The cheapest short job on one or two nodes that teaches the most about the plan's step time.

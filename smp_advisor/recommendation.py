@@ -17,7 +17,7 @@ from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, w
 from smp_advisor.guidance.library_candidates import Request, job_for, library_policy
 from smp_advisor.guidance.library_choice import LibraryChoice, choose_library, family_to_infer, framework_of
 from smp_advisor.guidance.model_changes import model_changes
-from smp_advisor.guidance.precision import allows_bf16
+from smp_advisor.guidance.precision import search_in_bf16_if_possible
 from smp_advisor.guidance.requested import requested
 from smp_advisor.keywords import AdviseSettings, completes
 from smp_advisor.libraries.check import check_against
@@ -38,10 +38,9 @@ from smp_advisor.request import (
     within_positions,
     within_usual_batch,
 )
-from smp_advisor.search import Objective, SearchResult, search
 from smp_advisor.search.alternatives import representatives
 from smp_advisor.search.decision import decide
-from smp_advisor.sizing import ClusterSizes, Limits, Places, decided, nothing_fits, places_of
+from smp_advisor.sizing import ClusterSizes, Limits, Places, Progress, Question, decided, nothing_fits, places_of
 from smp_advisor.workload.counts import is_count
 from smp_advisor.workload.from_config import is_path
 from smp_advisor.workload.inference import can_be_inferred
@@ -49,7 +48,7 @@ from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Unpack
 
     from smp_advisor.cluster.cluster import Cluster
@@ -137,7 +136,7 @@ def advise(
     min_fit_probability: float = 0.95,
     script: str | None = None,
     data: str | None = None,
-    on_progress: Callable[[float, float, str], Any] | None = None,
+    on_progress: Progress | None = None,
     **settings: Unpack[AdviseSettings],
 ) -> Advice:
     """Recommend a model-parallel configuration and explain it.
@@ -225,12 +224,13 @@ def advise(
         pytorch=framework_of(framework)[1],
         min_fit_probability=min_fit_probability,
     )
-    sizes = _sizes(request, places, library, limits, framework, on_progress)
+    question = Question(request=request, library=library, objective=chosen_objective)
+    sizes = _sizes(question, places, limits, framework, on_progress)
     place = sizes.chosen.cluster if sizes is not None and sizes.chosen is not None else place
     choice = _library(replace(request, cluster=place), library, framework)
     if library != "auto" or get_library(choice.library).smdistributed:
         workload = _in_shape_of(get_library(choice.library).inferred_family, workload, model, job, shape)
-    wish, library = library, choice.library
+    library = choice.library
     job = job_for(library, job, place, user_settings=user_settings)
     require_fields(library, pins)
     require_trainable(library, job)
@@ -241,10 +241,11 @@ def advise(
         check_against(pinned_plan(library, job, place, pins), place, workload)
 
     terms: dict[str, Any] = {"library": library, "min_fit_probability": min_fit_probability, "pins": pins}
-    precision_is_free = "precision" not in user_settings and not {"fp16", "bf16"} & set(pins)
-    job, best, compared = _searched(workload, place, job, chosen_objective, terms, precision_is_free=precision_is_free)
+    job, best, compared = search_in_bf16_if_possible(
+        workload, place, job, chosen_objective, terms, user_settings=user_settings
+    )
     if not len(best.ranked):
-        raise nothing_fits(replace(request, model=workload, cluster=place), best, wish)
+        raise nothing_fits(replace(question, request=replace(request, model=workload, cluster=place)), best)
 
     plan = best.best()
     plan_estimate = estimate(workload, best.cluster, job, plan)
@@ -307,6 +308,7 @@ def advise(
         data=data,
         result=representatives(best),
         sizes=sizes,
+        question=question,
         request=partial(
             advise,
             workload,
@@ -325,40 +327,14 @@ def advise(
 
 
 def _sizes(
-    request: Request,
-    places: Places,
-    library: str,
-    limits: Limits,
-    framework: str | None,
-    on_progress: Callable[[float, float, str], Any] | None,
+    question: Question, places: Places, limits: Limits, framework: str | None, on_progress: Progress | None
 ) -> ClusterSizes | None:
     """The compared clusters; None for one cluster without limits."""
     if places.fixed is not None and not limits:
         return None
-    searched = library_policy().tensorflow if framework_of(framework)[0] == "tensorflow" else library
-    return decided(request, places, searched, limits, on_progress)
-
-
-def _searched(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
-    objective: Objective,
-    terms: Mapping[str, Any],
-    *,
-    precision_is_free: bool,
-) -> tuple[Job, SearchResult, tuple[Job, SearchResult]]:
-    """The search of a cluster, in bf16 if the preferred plan allows it; and the search whose plans it was preferred to.
-
-    They differ where bf16 leaves out the plans of SMP v1 that require fp16.
-    """
-    result = search(model, cluster, job, objective=objective, **terms)
-    if precision_is_free and len(result.ranked) and allows_bf16(result.best(), cluster):
-        in_bf16 = replace(job, precision="bf16")
-        best = search(model, cluster, in_bf16, objective=objective, **terms)
-        if len(best.ranked):
-            return in_bf16, best, (job, result) if best.has_best_of(result) else (in_bf16, best)
-    return job, result, (job, result)
+    if framework_of(framework)[0] == "tensorflow":
+        question = replace(question, library=library_policy().tensorflow)
+    return decided(question, places, limits, on_progress)
 
 
 def _code_of(script: str | None) -> ScriptStack | None:

@@ -31,6 +31,7 @@ def details(advice: Advice) -> list[tuple[str, list[str]]]:
     """Sections of the details: titles with their lines."""
     sections = (
         ("Model and cluster", _header(advice)),
+        ("Compared clusters", () if advice.sizes is None else advice.sizes.rows()),
         ("Configuration", _plan(advice.model, advice.job, advice.plan, advice.estimate)),
         ("Figures", _figures(advice.model, advice.estimate)),
         ("Calibration with your runs", _learned(advice)),

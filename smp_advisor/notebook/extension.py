@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from smp_advisor.notebook.calibration_magics import CalibrationMagics
+from smp_advisor.notebook.cluster_magics import ClusterMagics
 from smp_advisor.notebook.completion import complete_options
 from smp_advisor.notebook.magics import AdvisorMagics
 from smp_advisor.notebook.profile_magics import ProfileMagics
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MAGICS", "load", "unload"]
 
-MAGICS = ("smp_advise", "smp_export", "smp_check", "smp_profile", "smp_local", "smp_calibrate")
-_CLASSES = (AdvisorMagics, ProfileMagics, CalibrationMagics)
+MAGICS = ("smp_advise", "smp_export", "smp_check", "smp_profile", "smp_local", "smp_calibrate", "smp_clusters")
+_CLASSES = (AdvisorMagics, ProfileMagics, CalibrationMagics, ClusterMagics)
 
 _loaded: WeakKeyDictionary[Any, Callable[[], None]] = WeakKeyDictionary()
 

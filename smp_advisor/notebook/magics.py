@@ -16,6 +16,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.registry import LIBRARIES
 from smp_advisor.notebook.arguments import amount, model_named, parsed, read, training_options, whole_number, with_help
 from smp_advisor.notebook.cells import KINDS
+from smp_advisor.notebook.cluster_options import comparing, instances, node_count
 from smp_advisor.notebook.fine_tuning import fine_tuning, fine_tuning_options
 from smp_advisor.workload.optimizer import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO
@@ -48,8 +49,15 @@ class AdvisorMagics(Magics):
         help="A parameter count (10B), the name of a model (llama-3-70b), the path of a config.json, or a variable with"
         " a model or a config.",
     )
-    @argument("--instance", "-i", required=True, help="SageMaker instance type, for example ml.p4d.24xlarge.")
-    @argument("--count", "-n", default="1", help="Number of instances; default 1.")
+    @argument(
+        "--instance",
+        "-i",
+        required=True,
+        help="SageMaker instance type, for example ml.p4d.24xlarge; several with commas, or any, are compared.",
+    )
+    @argument("--count", "-n", help="Number of instances, or smallest: the smallest that fits; default 1.")
+    @argument("--max-days", help="Deadline of the run: the cheapest cluster within it, if --count is not set.")
+    @argument("--max-usd", help="Budget of the run, for example 250k: the fastest cluster within it.")
     @argument(
         "--library",
         choices=("auto", *LIBRARIES),
@@ -108,6 +116,9 @@ class AdvisorMagics(Magics):
         from smp_advisor.recommendation import advise
 
         options: dict[str, Any] = {
+            "instance_count": read(arguments.count, node_count),
+            "max_days": arguments.max_days,
+            "max_usd": arguments.max_usd,
             "sequence_length": read(arguments.sequence_length, whole_number),
             "vocab": read(arguments.vocab, whole_number),
             "global_batch_size": read(arguments.global_batch, whole_number),
@@ -129,7 +140,8 @@ class AdvisorMagics(Magics):
         }
         model = model_named(arguments.model, self.shell.user_ns)
         keywords = {name: value for name, value in options.items() if value is not None}
-        return Advisor(advise(model, arguments.instance, instance_count=whole_number(arguments.count), **keywords))
+        with comparing(arguments) as progress:
+            return Advisor(advise(model, instances(arguments.instance), **keywords, **progress))
 
     @with_help
     @magic_arguments()

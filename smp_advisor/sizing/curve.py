@@ -115,10 +115,16 @@ class ClusterSizes:
         return sentences(self)
 
     def __str__(self) -> str:
-        rows = [_COLUMNS, *(self._cells(size) for size in self._shown())]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-        table = ["  " + "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([*self.lines(), "", *table])
+        return "\n".join([*self.lines(), "", *self.rows()])
+
+    def rows(self) -> list[str]:
+        """The table as lines of text."""
+        cells = [_COLUMNS, *(self._cells(size) for size in self._shown())]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(_COLUMNS))]
+        return [
+            "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in cells
+        ]
 
     def _shown(self) -> tuple[ClusterSize, ...]:
         """Rows of the text: all of a single type, else the ones that no other beats, the knees and the answer."""

@@ -13,6 +13,7 @@ from smp_advisor.sizing.ways import ways_out
 if TYPE_CHECKING:
     from smp_advisor.guidance.library_candidates import Request
     from smp_advisor.search import SearchResult
+    from smp_advisor.sizing.question import Question
 
 __all__ = ["nothing_fits"]
 
@@ -20,20 +21,21 @@ _LONGEST = 370
 """Characters of the sentence; the error has all ways out."""
 
 
-def nothing_fits(request: Request, result: SearchResult, library: str) -> NoPlanFitsError:
+def nothing_fits(question: Question, result: SearchResult) -> NoPlanFitsError:
     """The error with the ways out, which `NoPlanFitsError.ways_out` has as a table.
 
     Parameters
     ----------
+    question
+        The request on its cluster.
     result
         The search without a plan that fits.
-    library
-        Requested library, or ``auto``.
     """
+    request = question.request
     cluster, model = request.cluster, request.model
     place = f"{cluster.nodes} x {cluster.instance.name}"
     nearest = float(result.needed_gib.min()) if result.plans_enumerated else None
-    ways = ways_out(request, library, nearest)
+    ways = ways_out(question, nearest)
     if nearest is None:
         return NoPlanFitsError(_no_plan(request, place), ways)
     usable = cluster.instance.usable_gpu_memory_gib

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from smp_advisor.sizing.choice import Goal
     from smp_advisor.sizing.limits import Limits
 
-__all__ = ["ANY", "COUNTS", "SMALLEST", "Places", "places_of", "suitable"]
+__all__ = ["ANY", "AUTO", "COUNTS", "SMALLEST", "Places", "places_of", "suitable"]
 
+AUTO = "auto"
+"""The library is chosen."""
 ANY = "any"
 """Every suitable instance type."""
 SMALLEST = "smallest"
@@ -148,7 +150,7 @@ def _instance(entry: object) -> Instance:
 
 def suitable(library: str) -> list[Instance]:
     """Types with a price that AWS suggests for a library, or for one of those that ``auto`` prefers."""
-    names = library_policy().order if library == "auto" else (library,)
+    names = library_policy().order if library == AUTO else (library,)
     return _distinct(machine for name in names for machine in suggested_instances(name))
 
 

@@ -12,7 +12,7 @@ from smp_advisor.guidance import ranges
 from smp_advisor.guidance.wording import gib, plural
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.sizing.figures import time_and_cost
-from smp_advisor.sizing.places import suitable
+from smp_advisor.sizing.places import AUTO, suitable
 from smp_advisor.sizing.sweep import best_on
 from smp_advisor.workload.adapter import Adapter
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.guidance.library_candidates import Request
     from smp_advisor.sizing.cluster_size import ClusterSize
+    from smp_advisor.sizing.question import Question
 
 __all__ = ["WayOut", "WaysOut", "ways_out"]
 
@@ -34,7 +35,6 @@ _MOST_COUNTS = 16
 """Numbers of nodes tried between the last multiple that does not fit and the first that does."""
 _SHORTEST = 128
 """Tokens of the shortest sequence that is tried."""
-_RANK = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,54 +123,56 @@ def _row(way: WayOut, nearest: float | None) -> dict[str, Any]:
     }
 
 
-def ways_out(request: Request, library: str, nearest_gib: float | None) -> WaysOut:
+def ways_out(question: Question, nearest_gib: float | None) -> WaysOut:
     """Every change that makes a model fit, each by itself; the smallest of its kind.
 
     Checkpointing, offloading and all degrees are part of every search: only fixed ones are changes.
 
     Parameters
     ----------
-    library
-        Name of the requested library, or ``auto``.
+    question
+        The request on its cluster.
     nearest_gib
         Memory of the plan that is nearest to fitting.
     """
     # As where the library is chosen: if nothing fits, libraries count that may run on the instance.
-    here = replace(request, unlisted=True)
-    ways = [way for tries in _TRIES for way in tries(here, library)]
-    return WaysOut(request=request, nearest_gib=nearest_gib, ways=tuple(ways))
+    here = question.having(unlisted=True)
+    ways = [way for tries in _TRIES for way in tries(here)]
+    return WaysOut(request=question.request, nearest_gib=nearest_gib, ways=tuple(ways))
 
 
-def _settings(request: Request, library: str) -> Iterator[WayOut]:
-    """Fixed settings that are freed, one by one, then all."""
-    for name in sorted(request.pins):
-        pins = {key: value for key, value in request.pins.items() if key != name}
-        size = best_on(replace(request, pins=pins), request.cluster, library)
+def _here(question: Question) -> ClusterSize:
+    return best_on(question, question.request.cluster)
+
+
+def _settings(question: Question) -> Iterator[WayOut]:
+    """Fixed settings that are freed: the first that is enough by itself, else all."""
+    fixed = question.request.pins
+    for name in sorted(fixed):
+        size = _here(question.having(pins={key: value for key, value in fixed.items() if key != name}))
         if size.fits:
             yield WayOut(change="setting", words=f"{name} not fixed", size=size)
             return
-    if len(request.pins) > 1:
-        size = best_on(replace(request, pins={}), request.cluster, library)
-        if size.fits:
-            yield WayOut(change="setting", words="no fixed settings", size=size)
+    if len(fixed) > 1 and (size := _here(question.having(pins={}))).fits:
+        yield WayOut(change="setting", words="no fixed settings", size=size)
 
 
-def _libraries(request: Request, library: str) -> Iterator[WayOut]:
-    if library == "auto":
+def _libraries(question: Question) -> Iterator[WayOut]:
+    if question.library == AUTO:
         return
-    size = best_on(request, request.cluster, "auto")
-    if size.fits and size.library != library:
+    size = _here(replace(question, library=AUTO))
+    if size.fits and size.library != question.library:
         yield WayOut(change="library", words=f"library={size.library!r}", size=size)
 
 
-def _nodes(request: Request, library: str) -> Iterator[WayOut]:
+def _nodes(question: Question) -> Iterator[WayOut]:
     """The smallest number of nodes that fits."""
-    here = request.cluster
-    if library != "auto" and not get_library(library).divides_model:
+    here = question.request.cluster
+    if question.library != AUTO and not get_library(question.library).divides_model:
         return
 
     def on(nodes: int) -> ClusterSize:
-        return best_on(request, Cluster(here.instance, nodes), library)
+        return best_on(question, Cluster(here.instance, nodes))
 
     enough = next((size for factor in _LARGER_BY if (size := on(here.nodes * factor)).fits), None)
     if enough is None:
@@ -183,61 +185,69 @@ def _nodes(request: Request, library: str) -> Iterator[WayOut]:
     yield WayOut(change="nodes", words=plural(enough.cluster.nodes, "node"), size=enough)
 
 
-def _instances(request: Request, library: str) -> Iterator[WayOut]:
+def _instances(question: Question) -> Iterator[WayOut]:
     """The instance type with the lowest cost per token on which as many nodes are enough."""
-    here = request.cluster
+    here = question.request.cluster
     memory = here.instance.usable_gpu_memory_gib * here.instance.gpus
-    larger = [machine for machine in suitable(library) if machine.usable_gpu_memory_gib * machine.gpus > memory]
-    listed = replace(request, unlisted=False)
-    sizes = [best_on(listed, Cluster(machine, here.nodes), library) for machine in larger]
+    types = suitable(question.library)
+    larger = [machine for machine in types if machine.usable_gpu_memory_gib * machine.gpus > memory]
+    listed = question.having(unlisted=False)
+    sizes = [best_on(listed, Cluster(machine, here.nodes)) for machine in larger]
     fitting = [size for size in sizes if size.fits]
     if fitting:
         size = min(fitting, key=lambda size: size.usd or math.inf)
         yield WayOut(change="instance", words=size.name, size=size)
 
 
-def _batches(request: Request, library: str) -> Iterator[WayOut]:
+def _batches(question: Question) -> Iterator[WayOut]:
     """The largest of the global batches divided by a power of two."""
-    batch = request.job.global_batch_size or 1
+    batch = question.request.job.global_batch_size or 1
     while batch % 2 == 0:
         batch //= 2
-        size = best_on(replace(request, job=replace(request.job, global_batch_size=batch)), request.cluster, library)
+        size = _here(question.training(global_batch_size=batch))
         if size.fits:
             yield WayOut(change="batch", words=f"a global batch of {plural(batch, 'sample')}", size=size)
             return
 
 
-def _optimizers(request: Request, library: str) -> Iterator[WayOut]:
-    if request.job.optimizer != "adam" or request.job.adapter is not None:
-        return
-    size = best_on(replace(request, job=replace(request.job, optimizer="adam-8bit")), request.cluster, library)
-    if size.fits:
+def _optimizers(question: Question) -> Iterator[WayOut]:
+    job = question.request.job
+    if (
+        job.optimizer == "adam"
+        and job.adapter is None
+        and (size := _here(question.training(optimizer="adam-8bit"))).fits
+    ):
         yield WayOut(change="optimizer", words="8-bit Adam", size=size)
 
 
-def _sequences(request: Request, library: str) -> Iterator[WayOut]:
+def _sequences(question: Question) -> Iterator[WayOut]:
     """The longest of the sequences divided by a power of two."""
-    length = request.job.sequence_length
-    while not request.model.fixed_sequence_length and length % 2 == 0 and length > _SHORTEST:
+    length = question.request.job.sequence_length
+    while not question.request.model.fixed_sequence_length and length % 2 == 0 and length > _SHORTEST:
         length //= 2
-        size = best_on(replace(request, job=replace(request.job, sequence_length=length)), request.cluster, library)
+        size = _here(question.training(sequence_length=length))
         if size.fits:
             yield WayOut(change="sequence", words=f"a sequence of {length:,} tokens", size=size)
             return
 
 
-def _adapters(request: Request, library: str) -> Iterator[WayOut]:
-    """LoRA, and QLoRA if LoRA does not fit, in a library that has adapters."""
+def _adapters(question: Question) -> Iterator[WayOut]:
+    """LoRA, or QLoRA if LoRA does not fit, in a library that has adapters."""
+    request, library = question.request, question.library
     if request.job.adapter is not None or not request.model.reads_tokens:
         return
-    chosen = library if library != "auto" and get_library(library).adapters else "auto"
-    for title, bits in (("LoRA", 16), ("QLoRA", 4)):
-        adapter = Adapter(rank=_RANK, targets="all-linear", base_bits=16 if bits == 16 else 4)
-        size = best_on(replace(request, job=replace(request.job, adapter=adapter)), request.cluster, chosen)
+    if library != AUTO and not get_library(library).adapters:
+        question = replace(question, library=AUTO)
+    for title, adapter in _ADAPTERS.items():
+        size = _here(question.training(adapter=adapter))
         if size.fits:
-            yield WayOut(change="adapter", words=f"{title} of rank {_RANK}", size=size)
+            yield WayOut(change="adapter", words=f"{title} of rank {adapter.rank}", size=size)
             return
 
 
+_ADAPTERS = {
+    "LoRA": Adapter(rank=16, targets="all-linear"),
+    "QLoRA": Adapter(rank=16, targets="all-linear", base_bits=4),
+}
 _TRIES = (_settings, _libraries, _nodes, _instances, _batches, _optimizers, _sequences, _adapters)
 """Kinds of changes in their order: first those that train the same model in the same way."""

@@ -58,6 +58,7 @@ def test_every_option_reaches_the_python_api(shell, asked, capsys):
         "--framework pytorch-1.13 --overheads checkpoints,restarts"
     )
     assert isinstance(shell.run_line_magic("smp_advise", line), Advisor)
+    assert callable(asked[0][2].pop("on_progress"))  # the objective compares clusters
     assert asked == [
         (
             "10B",
@@ -103,7 +104,7 @@ def test_a_variable_is_taken_for_what_it_holds(shell, asked, capsys):
         (f"{ADVISE} --cout 16", "%smp_advise has no option --cout 16; did you mean --count?"),
         (f"{ADVISE} --nodes 16", "%smp_advise has no option --nodes 16; did you mean --count?"),
         (f"{ADVISE} --seq_len 512", "did you mean --sequence-length?"),
-        (f"{ADVISE} --count -3", "at least 1, not -3"),
+        (f"{ADVISE} --count -3", "at least 1 or 'smallest', not -3"),
         ("-5B --instance ml.p4d.24xlarge", "not '-5B'"),
         (f"{ADVISE} --global-batch 1000000000000000000", "at most 1,000,000,000"),
         (f"{ADVISE} --sequence-length 99999999999", "sequence_length must be at most"),
@@ -297,6 +298,34 @@ def test_fine_tuning_is_an_option(shell, asked, options, settings):
 def test_options_of_fine_tuning_that_contradict_are_refused(shell, asked, line, problem):
     with pytest.raises(UsageError, match=problem):
         shell.run_line_magic("smp_advise", line)
+
+
+def test_an_open_cluster_is_an_option(shell, asked):
+    line = "10B --instance p4d.24xlarge,p5.48xlarge --count smallest --tokens 300B --max-days 30 --max-usd 250k"
+    shell.run_line_magic("smp_advise", line)
+    ((_, cluster, settings),) = asked
+    assert cluster == ["p4d.24xlarge", "p5.48xlarge"]
+    assert callable(settings.pop("on_progress"))
+    assert settings == {"instance_count": "smallest", "tokens": 3e11, "max_days": "30", "max_usd": "250k"}
+    shell.run_line_magic("smp_advise", "10B --instance any")
+    assert asked[1][1] == "any"
+    assert set(asked[1][2]) == {"on_progress"}
+
+
+def test_clusters_are_compared_for_the_advice_displayed_last(shell, capsys):
+    with pytest.raises(UsageError, match="run %smp_advise first"):
+        shell.run_line_magic("smp_clusters", "")
+    shell.run_line_magic("smp_advise", "1.3B -i ml.p4d.24xlarge --library fsdp --tokens 20B")
+    sizes = shell.run_line_magic("smp_clusters", "--counts 1,2 --instance p4d.24xlarge,p5.48xlarge --max-days 30")
+    assert [(size.cluster.instance.name, size.cluster.nodes) for size in sizes.sizes] == [
+        ("ml.p4d.24xlarge", 1),
+        ("ml.p4d.24xlarge", 2),
+        ("ml.p5.48xlarge", 1),
+        ("ml.p5.48xlarge", 2),
+    ]
+    assert sizes.requested.nodes == 1
+    with pytest.raises(UsageError, match="max_usd must be a positive number"):
+        shell.run_line_magic("smp_clusters", "--max-usd lots")
 
 
 def test_settings_of_the_training_script_are_options(shell, asked):
