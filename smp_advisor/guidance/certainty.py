@@ -21,5 +21,5 @@ def certainty(decision: Decision) -> str:
     )
     if decision.indistinct:
         text += f" By the cost model, {listed(decision.indistinct)} may be as fast"
-        text += f"; {decision.published} decided." if decision.published else "."
+        text += f"; the published family is preferred ({decision.published})." if decision.published else "."
     return text

@@ -128,11 +128,14 @@ def _rungs(run: PlannedRun) -> list[Rung]:
     names = [START, *off]
     itself = WhatIf(cluster=run.cluster, job=run.job, plan=run.plan)
     plans: dict[str, WhatIf] = {}
+    shards = get_library(library).shard_field
     for position, name in enumerate(names):
         later: dict[str, Any] = {}
         for following in names[position + 1 :]:
             later |= off[following]
-        plans[name] = vary(run, **later) if later else itself
+        # Sharding over all GPUs would otherwise grow with the GPUs that later techniques take.
+        own = {shards: getattr(run.plan, shards)} if later and shards and shards not in later else {}
+        plans[name] = vary(run, **own, **later) if later else itself
     estimates = evaluate(run.model, plans) | {names[-1]: run.estimate}
     result: list[Rung] = []
     for name, comparison in plans.items():
@@ -171,7 +174,9 @@ def _decision(before: Rung | None, estimate: Estimate | None, *, fitting: bool) 
     change = estimate.step_seconds / before.estimate.step_seconds - 1
     if change < -SAME:
         return "used for speed"
-    return "used for headroom" if estimate.needed_gib < before.estimate.needed_gib else "used"
+    if estimate.needed_gib < before.estimate.needed_gib:
+        return "used for headroom"
+    return "used, slower" if change > SAME else "used, no gain"
 
 
 def _too_large(estimate: Estimate) -> str:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["Conclusion", "brief_change", "brief_not_used", "brief_used", "why_not_used", "why_used"]
 
 
+_MUCH = -1 / 3
+"""Change of the throughput from which a plan is much slower."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conclusion:
     """Decision on a technique, with its reasons."""
@@ -103,7 +107,8 @@ def brief_used(run: PlannedRun, estimate: Estimate, *, name: str = "it") -> str:
     if run.objective == "headroom" and estimate.needed_gib > run.estimate.needed_gib:
         return "It frees memory, which is the objective."
     if gain < -SAME:
-        return f"The plan also fits without {name}, but training is {'' if gain < -NEAR_BEST else 'slightly '}slower."
+        degree = "much " if gain < _MUCH else "" if gain < -NEAR_BEST else "slightly "
+        return f"The plan also fits without {name}, but training is {degree}slower."
     return f"The plan also fits without {name}, and is {'faster' if gain > SAME else 'as fast'}."
 
 
@@ -125,5 +130,6 @@ def brief_change(run: PlannedRun, estimate: Estimate) -> str:
     if not run.fits:
         return "The plan would fit"
     gain = _gain(run.estimate, estimate)
-    near = "about as fast" if abs(gain) > SAME else "as fast"
-    return f"Training would be {near if abs(gain) <= NEAR_BEST else 'faster' if gain > 0 else 'slower'}"
+    if abs(gain) <= NEAR_BEST:
+        return f"Training would be {'about as fast' if abs(gain) > SAME else 'as fast'}"
+    return f"Training would be {'faster' if gain > 0 else 'much slower' if gain < _MUCH else 'slower'}"
