@@ -129,11 +129,15 @@ class Advice:
         return monitoring_cell(self.cluster)
 
     @completes(JobOptionSettings)
-    def permissions_cell(self, plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
-        """The cell with the minimum permissions of the job's execution role."""
+    def permissions_cell(
+        self, plan: Plan | None = None, *, sdk: str = "auto", **options: Unpack[JobOptionSettings]
+    ) -> str:
+        """The cell with the minimum permissions of the job's execution role, for the SDK version of the job's cell."""
         from smp_advisor.export import permissions_cell
 
-        return permissions_cell(self.cluster, plan or self.plan, **self._options(options))
+        return permissions_cell(
+            self.cluster, plan or self.plan, model_name=self.model.name, sdk=sdk, **self._options(options)
+        )
 
     @completes(JobOptionSettings)
     def quota_cell(self, **options: Unpack[JobOptionSettings]) -> str:

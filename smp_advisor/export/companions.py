@@ -8,9 +8,10 @@ from smp_advisor.cluster.table import table_date
 from smp_advisor.export import checks
 from smp_advisor.export.literal import Comment, comment_lines
 from smp_advisor.export.options import JobOptions
-from smp_advisor.export.storage import FileSystem, bucket_and_prefix
+from smp_advisor.export.policy import policy
+from smp_advisor.export.sdk import chosen_sdk
+from smp_advisor.export.storage import FileSystem
 from smp_advisor.export.template import render
-from smp_advisor.libraries.version import image
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -37,24 +38,31 @@ def monitoring_cell(cluster: Cluster) -> str:
     return render("monitoring.py.in", values=values, flags={})
 
 
-def permissions_cell(cluster: Cluster, plan: Plan, **options: Any) -> str:
+def permissions_cell(cluster: Cluster, plan: Plan, *, model_name: str = "", sdk: str = "auto", **options: Any) -> str:
     """Cell with the minimum permissions of a job's execution role, and the managed policies that AWS recommends.
 
-    `options` are the options of the job, see `JobOptions`; their buckets and file systems are in the statements.
+    Parameters
+    ----------
+    cluster, plan
+        The same as for the job cell.
+    model_name
+        Name of the model, from which the names of jobs and of their output derive.
+    sdk
+        Version of the SageMaker Python SDK: version 3 refuses a role without permissions for networks.
+    options
+        Options of the job, see `JobOptions`; their locations, keys and file systems are in the statements.
     """
     checks.sagemaker_instance(cluster)
     chosen = JobOptions.of(options)
-    places = [place for place in (*chosen.channels.values(), chosen.checkpoint_place) if place is not None]
-    buckets = dict.fromkeys(bucket_and_prefix(place)[0] for place in places if isinstance(place, str))
-    container = image(plan.library, plan.version)
+    places = (*chosen.channels.values(), chosen.checkpoint_place)
+    checks_network = chosen_sdk(sdk) == "v3"
     values = {
-        "buckets": ["sagemaker-*", *buckets],
-        "repository": f"arn:aws:ecr:*:{container.account}:repository/{container.repository}",
+        "policy": policy(plan, chosen, model_name=model_name, checks_network=checks_network),
         "policy_name": "smp-advisor-training-job",
     }
     flags = {
         "fsx": any(isinstance(place, FileSystem) for place in places),
-        "network": bool(chosen.subnets),
+        "checks_network": checks_network and not chosen.subnets,
         "efa_network": bool(chosen.subnets) and cluster.instance.efa,
     }
     return render("permissions.py.in", values=values, flags=flags)

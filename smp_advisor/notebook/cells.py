@@ -42,7 +42,7 @@ def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **op
     elif what == "monitoring":
         sources = [advice.monitoring_cell()]
     elif what == "permissions":
-        sources = [advice.permissions_cell(plan, **options)]
+        sources = [advice.permissions_cell(plan, sdk=sdk, **options)]
     elif what == "quota":
         sources = [advice.quota_cell(**options)]
     elif what == "probe":

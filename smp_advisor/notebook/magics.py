@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +158,13 @@ class AdvisorMagics(Magics):
     )
     @argument("--data", help="Training data: s3://bucket/prefix, or fsx://file-system-id/mount-name/path.")
     @argument("--checkpoints", help="Location of checkpoints, in S3 or on FSx for Lustre.")
-    @argument("--spot", action="store_true", help="Run on Spot capacity; requires --checkpoints.")
+    @argument("--spot", action="store_true", help="Run on Spot capacity, with checkpoints.")
+    @argument(
+        "--option",
+        action="append",
+        default=[],
+        help="Other option of the job as NAME=VALUE, such as role=..., region=... or max_run_seconds=7200; repeatable.",
+    )
     @argument("--keep-alive", help="Seconds to keep the instances for the next job (a warm pool).")
     @argument("--subnet", action="append", default=[], help="Subnet of the job; repeatable.")
     @argument("--security-group", action="append", default=[], help="Security group of the job; repeatable.")
@@ -280,4 +287,18 @@ def _job_options(arguments: Namespace) -> dict[str, Any]:
         "subnets": tuple(arguments.subnet) or None,
         "security_group_ids": tuple(arguments.security_group) or None,
     }
-    return {name: value for name, value in options.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None} | _other_options(arguments.option)
+
+
+def _other_options(texts: list[str]) -> dict[str, Any]:
+    """Options as NAME=VALUE. A value is a literal of Python, else text."""
+    options: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--option must be NAME=VALUE, for example --option region=us-west-2, not {text!r}.")
+        try:
+            options[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            options[name] = value
+    return options

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from smp_advisor.cluster import Cluster
+from smp_advisor.cluster.table import table_date
 from smp_advisor.export import (
     estimator_cell,
     monitoring_cell,
@@ -336,7 +337,7 @@ def test_permissions_are_printed_or_given(ran):
     printed = results["permissions"]["printed"]
     for action in ("s3:GetObject", "ecr:BatchGetImage", "fsx:DescribeFileSystems", "ec2:CreateNetworkInterface"):
         assert action in printed
-    assert "arn:aws:s3:::bucket/*" in printed
+    assert "arn:aws:s3:::bucket/held-out*" in printed
     assert "arn:aws:ecr:*:763104351884:repository/pytorch-training" in printed
     assert results["permissions"]["operations"] == []
     assert results["permissions given"]["operations"] == ["PutRolePolicy"]
@@ -348,7 +349,7 @@ def test_where_aws_does_not_answer_the_table_does(ran):
     result = results["quota"]
     assert result["error"] is None, result["error"]
     assert "AWS did not return the quota" in result["printed"]
-    assert "$50.50 per hour for 2 x ml.p4d.24xlarge (the advisor's table of 2026-11-20)." in result["printed"]
+    assert f"$50.50 per hour for 2 x ml.p4d.24xlarge (the advisor's table of {table_date()})." in result["printed"]
 
 
 def test_nothing_but_the_mock_was_reached(ran):

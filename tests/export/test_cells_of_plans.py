@@ -122,7 +122,7 @@ def test_advice_writes_every_cell_with_its_own_script_and_data():
     assert '"train": "s3://mine/train"' in advice.cell("v2")
     assert 'data_source="s3://mine/train"' in advice.cell("v3")
     assert 'data_source="s3://other"' in advice.cell("v3", data="s3://other")
-    assert '"mine",' in advice.permissions_cell()
+    assert '"arn:aws:s3:::mine/train*",' in advice.permissions_cell()
     assert "INSTANCES, SECONDS = 2, 60" in advice.monitoring_cell()
     assert 'QUOTA = "ml.p4d.24xlarge for training job usage"' in advice.quota_cell()
     assert advice.local_cell().startswith("%%smp_local ")

@@ -4,14 +4,16 @@ usage: cells.py
 
 Each line of standard input names two files, separated by a tab: notebooks to run, and where their results go. The
 answer is the same line.
-A notebook is a list of cells; each runs in a directory of its own, with the credentials of a SageMaker execution role,
-or, where its name starts with "as a user", of a user.
+A notebook is a list of cells; each runs in a directory of its own, with the credentials of a SageMaker execution role
+that may do everything, or, where its name starts with "as a user", of a user, or, where it starts with "least
+privilege", of a role without permissions other than those that a cell attaches.
 Nothing leaves the machine: an audit hook refuses, and writes down, every connection to another host.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import io
 import json
 import os
@@ -32,8 +34,6 @@ os.environ |= {
     "AWS_DEFAULT_REGION": REGION,
     "AWS_REGION": REGION,
     "AWS_EC2_METADATA_DISABLED": "true",
-    # moto cannot simulate policies; newer releases of version 3 ask for it in ModelTrainer's constructor.
-    "SAGEMAKER_VALIDATE_ROLE": "false",
 }
 os.environ.pop("AWS_CA_BUNDLE", None)
 
@@ -70,6 +70,9 @@ _make_api_call = botocore.client.BaseClient._make_api_call
 
 def recorded_call(client, operation, parameters):
     calls.append((operation, parameters))
+    if operation == "SimulatePrincipalPolicy":
+        # moto cannot simulate policies. Newer releases of version 3 ask for it in ModelTrainer's constructor.
+        return simulation(client, parameters)
     return _make_api_call(client, operation, parameters)
 
 
@@ -83,10 +86,50 @@ TRUST = {
 }
 
 
-def assume_execution_role():
+EVERYTHING = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+
+
+def simulation(iam, parameters):
+    """What IAM answers about the policies of a role, without values of condition keys."""
+    role = parameters["PolicySourceArn"].rpartition("/")[2]
+    names = iam.list_role_policies(RoleName=role)["PolicyNames"]
+    documents = [iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"] for name in names]
+    results = []
+    for action in parameters["ActionNames"]:
+        for resource in parameters.get("ResourceArns", ["*"]):
+            decision = "allowed" if allows(documents, action, resource) else "implicitDeny"
+            results.append({"EvalActionName": action, "EvalResourceName": resource, "EvalDecision": decision})
+    return {"EvaluationResults": results, "IsTruncated": False}
+
+
+def allows(documents, action, resource, **context):
+    """Whether a statement allows an action on a resource: names with wildcards, and conditions on strings."""
+    return any(
+        any(fnmatch.fnmatchcase(action, pattern) for pattern in listed(statement["Action"]))
+        and any(fnmatch.fnmatchcase(resource, pattern) for pattern in listed(statement["Resource"]))
+        and all(
+            (key not in context and test.endswith("IfExists"))
+            or any(fnmatch.fnmatchcase(context.get(key, "\0"), value) for value in listed(values))
+            for test, tested in statement.get("Condition", {}).items()
+            for key, values in tested.items()
+        )
+        for document in documents
+        for statement in document["Statement"]
+    )
+
+
+def listed(value):
+    return [value] if isinstance(value, str) else value
+
+
+def assume_execution_role(policy):
     """Be a role: the SDK finds its execution role in the caller's identity, and moto's own caller is a user."""
     boto3.setup_default_session()
     role = boto3.client("iam").create_role(RoleName="SageMakerRole", AssumeRolePolicyDocument=json.dumps(TRUST))
+    if policy is not None:
+        boto3.client("iam").put_role_policy(
+            RoleName="SageMakerRole", PolicyName="given", PolicyDocument=json.dumps(policy)
+        )
     credentials = boto3.client("sts").assume_role(RoleArn=role["Role"]["Arn"], RoleSessionName="notebook")
     os.environ |= {
         "AWS_ACCESS_KEY_ID": credentials["Credentials"]["AccessKeyId"],
@@ -138,7 +181,7 @@ def run(name, cells):
     before = os.environ.copy()
     with mock_aws(), tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
         if not name.startswith("as a user"):
-            assume_execution_role()
+            assume_execution_role(None if name.startswith("least privilege") else EVERYTHING)
         calls.clear()
         with contextlib.redirect_stdout(printed):
             try:

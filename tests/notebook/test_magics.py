@@ -182,8 +182,13 @@ def test_export_takes_the_jobs_options_and_refuses_in_a_sentence(shell, asked, n
     shell.run_line_magic("smp_export", f"--sdk v3 --data fsx://fs-0123456789abcdef0/fsx --keep-alive 600 {network}")
     for written in ("ModelTrainer(", "FileSystemDataSource(", "keep_alive_period_in_seconds=600", '"subnet-1"'):
         assert written in next_cells[0]
-    shell.run_cell("%smp_export --spot")
-    assert "starts from the beginning without checkpoints: pass" in "".join(capsys.readouterr())
+    shell.run_line_magic("smp_export", "--sdk v2 --spot --option region=eu-west-1 --option max_run_seconds=7200")
+    for written in ('region_name="eu-west-1"', "max_run=7200", "use_spot_instances=True", "default_bucket()"):
+        assert written in next_cells[-1]
+    shell.run_cell("%smp_export --spot --option checkpoints=False")
+    assert "starts from the beginning without checkpoints" in "".join(capsys.readouterr())
+    shell.run_cell("%smp_export --option region")
+    assert "--option must be NAME=VALUE" in "".join(capsys.readouterr())
 
 
 def test_export_without_advice_says_what_to_do(shell, capsys):

@@ -1,0 +1,156 @@
+"""The permissions cell: the job's role may do what the job needs, and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.export import estimator_cell, permissions_cell, script_cell
+from smp_advisor.libraries import Plan
+from smp_advisor.workload import Job
+from tests.export.examples import TASKS
+from tests.moto_harness.notebooks import ENVIRONMENTS, run_notebooks
+
+MODEL, PLAN = TASKS["llama"], Plan(library="fsdp", version="2.5.1", precision="fp16", batch_size=4)
+CLUSTER = Cluster("ml.p3.16xlarge", 2)
+KEY = "arn:aws:kms:us-west-2:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+DATA = {"train": "s3://data/tokens/v1", "validation": "s3://held-out"}
+OPTIONS = {
+    "plain": {"data": DATA},
+    "places": {
+        "data": DATA,
+        "checkpoints": "s3://runs/checkpoints",
+        "output_path": "s3://models/team",
+        "output_kms_key": "alias/models",
+        "volume_kms_key": KEY,
+        "image_uri": "111122223333.dkr.ecr.us-west-2.amazonaws.com/team/image:1",
+    },
+}
+ATTACHED = "role_name = 'SageMakerRole'"
+
+
+def statements(sdk="v2", **options):
+    cell = permissions_cell(CLUSTER, PLAN, model_name=MODEL.name, sdk=sdk, **options)
+    printed = {}
+    exec(cell.replace("print(json.dumps(policy, indent=2))", "printed = policy"), printed)
+    return printed["printed"]["Statement"]
+
+
+def of_action(found, action):
+    """Resources and conditions with an action."""
+    return [
+        (resource, statement.get("Condition"))
+        for statement in found
+        if action in statement["Action"]
+        for resource in ([statement["Resource"]] if isinstance(statement["Resource"], str) else statement["Resource"])
+    ]
+
+
+def test_inputs_are_read_and_not_written():
+    found = statements(data=DATA)
+    own = "arn:aws:s3:::sagemaker-*/smp-Llama-2*"
+    readable = {resource for resource, _ in of_action(found, "s3:GetObject")}
+    writable = {resource for resource, _ in of_action(found, "s3:PutObject")}
+    assert {"arn:aws:s3:::data/tokens/v1*", "arn:aws:s3:::held-out/*"} < readable
+    assert len(writable) == 1
+    (place,) = writable
+    assert place.startswith(own[:-2])
+    assert readable - writable == {"arn:aws:s3:::data/tokens/v1*", "arn:aws:s3:::held-out/*"}
+
+
+def test_lists_are_limited_to_prefixes():
+    listed = dict(of_action(statements(data=DATA), "s3:ListBucket"))
+    assert listed["arn:aws:s3:::data"] == {"StringLike": {"s3:prefix": ["tokens/v1*"]}}
+    assert listed["arn:aws:s3:::held-out"] == {"StringLike": {"s3:prefix": ["*"]}}
+    assert set(listed) == {"arn:aws:s3:::data", "arn:aws:s3:::held-out", "arn:aws:s3:::sagemaker-*"}
+
+
+def test_metrics_have_one_namespace():
+    ((resource, condition),) = of_action(statements(), "cloudwatch:PutMetricData")
+    assert resource == "*"
+    assert condition == {"StringEqualsIfExists": {"cloudwatch:namespace": "/aws/sagemaker/TrainingJobs"}}
+
+
+def test_keys_are_usable_only_when_used():
+    assert not any("kms:" in action for statement in statements() for action in statement["Action"])
+    found = statements(**OPTIONS["places"])
+    ((resource, condition),) = of_action(found, "kms:GenerateDataKey")
+    assert (resource, condition) == ("*", {"ForAnyValue:StringEquals": {"kms:ResourceAliases": "alias/models"}})
+    ((resource, condition),) = of_action(found, "kms:CreateGrant")
+    assert (resource, condition) == (KEY, {"Bool": {"kms:GrantIsForAWSResource": "true"}})
+
+
+def test_networks_are_for_jobs_in_a_network_and_for_version_3():
+    network = "ec2:CreateNetworkInterface"
+    assert not of_action(statements(), network)
+    assert of_action(statements("v3"), network)
+    assert of_action(statements(subnets=["subnet-1"], security_group_ids=["sg-1"]), network)
+
+
+def test_an_image_of_the_user_is_the_only_container():
+    ((resource, _),) = of_action(statements(**OPTIONS["places"]), "ecr:BatchGetImage")
+    assert resource == "arn:aws:ecr:us-west-2:111122223333:repository/team/image"
+    assert not of_action(statements(image_uri="public.example/mine:1"), "ecr:BatchGetImage")
+
+
+def test_text_of_the_user_stays_text():
+    found = statements(data='s3://bucket/it\'s "x" {{ policy }}\n')
+    assert ('arn:aws:s3:::bucket/it\'s "x" {{ policy }}\n*', None) in of_action(found, "s3:GetObject")
+
+
+def notebooks(environment):
+    sdk, parts = environment[:2], (MODEL, CLUSTER, Job(sequence_length=32, precision="fp16"), PLAN)
+    bucket = "import boto3; boto3.client('s3', region_name='us-east-1').create_bucket(Bucket='models')"
+    result = {}
+    for name, options in OPTIONS.items():
+        attach = permissions_cell(CLUSTER, PLAN, model_name=MODEL.name, sdk=sdk, **options)
+        attach = attach.replace("role_name = None", ATTACHED)
+        job = [script_cell(*parts), estimator_cell(*parts, sdk=sdk, **options)]
+        result[f"least privilege: {name}"] = [bucket, attach, *job]
+        result[f"least privilege: {name}, not attached"] = [bucket, *job]
+    return result
+
+
+@pytest.fixture(scope="module", params=ENVIRONMENTS)
+def ran(request):
+    return request.param, run_notebooks(notebooks(request.param), request.param)
+
+
+@pytest.mark.moto
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_role_passes_the_validation_of_the_sdk(ran, name):
+    """Newer releases of version 3 simulate the policy of the role. The others send the request."""
+    environment, results = ran
+    result = results[f"least privilege: {name}"]
+    assert result["error"] is None, result["error"]
+    (request,) = result["requests"]
+    validates = environment == "v3-newest"
+    assert ("SimulatePrincipalPolicy" in result["operations"]) == validates
+    without = results[f"least privilege: {name}, not attached"]
+    assert bool(without["requests"]) != validates
+    assert not validates or "RoleValidationError" in without["error"]
+    _covers(request, name)
+
+
+def _covers(request, name):
+    """The policy allows what SageMaker does with the places of the request."""
+    sdk = "v2" if "sagemaker_program" in request["HyperParameters"] else "v3"
+    found = statements(sdk, **OPTIONS[name])
+    read = [channel["DataSource"]["S3DataSource"]["S3Uri"] for channel in request["InputDataConfig"]]
+    source = request["HyperParameters"].get("sagemaker_submit_directory")
+    read += [json.loads(source)] if source else []
+    written = [f"{request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/output"]
+    written += [place["S3Uri"] for place in [request.get("CheckpointConfig")] if place]
+    for action, uris in (("s3:GetObject", read), ("s3:PutObject", written)):
+        for uri in uris:
+            resource = f"arn:aws:s3:::{uri.removeprefix('s3://')}/part"
+            assert any(_matches(resource, pattern) for pattern, _ in of_action(found, action)), (action, uri)
+
+
+def _matches(resource, pattern):
+    from fnmatch import fnmatchcase
+
+    return fnmatchcase(resource, pattern)
