@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Architecture",
+    "adapter_packages",
     "architecture_of",
     "configuration",
     "first_library_version",
@@ -109,6 +110,14 @@ def newest_release(pytorch_version: str) -> str:
     releases = _table()["release"]["by_pytorch"]
     since = [first for first in releases if release(first) <= release(pytorch_version)]
     return str(releases[max(since, key=release)])
+
+
+def adapter_packages(pytorch_version: str, *, quantized: bool) -> list[str]:
+    """Packages that train adapters with `newest_release`, with exact versions."""
+    adapters = _table()["release"]["adapters"]
+    since = [first for first in adapters if release(first) <= release(pytorch_version)]
+    packages = adapters[max(since, key=release)]
+    return [f"peft=={packages['peft']}", *([f"bitsandbytes=={packages['bitsandbytes']}"] if quantized else [])]
 
 
 def _task(model: Model, usual: str) -> str:

@@ -8,6 +8,7 @@ from smp_advisor.errors import ExportError
 from smp_advisor.export import script_compiler, script_smp_v1, script_tensorflow, script_torch
 from smp_advisor.export.architectures import architecture_of
 from smp_advisor.export.script_parts import Training
+from smp_advisor.libraries.registry import get_library
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -91,11 +92,15 @@ def _training(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Training:
             f"No training script can be generated for {model.name!r}, which has no transformers configuration: pass"
             " script= with your own script."
         )
-    if job.adapter is not None or job.optimizer not in {"adam", "sgd"}:
-        setting = "an adapter" if job.adapter is not None else f"the optimizer {job.optimizer!r}"
+    if job.optimizer not in {"adam", "sgd"}:
         raise ExportError(
-            f"The generated script trains all parameters with Adam or SGD, and the job has {setting}: pass script="
-            " with your own script."
+            f"The generated script trains with Adam or SGD, and the job has the optimizer {job.optimizer!r}: pass"
+            " script= with your own script."
+        )
+    if job.adapter is not None and plan.library not in {"ddp", "fsdp"}:
+        raise ExportError(
+            f"The generated script trains adapters with FSDP or DDP, as AWS's examples with PEFT do, and not with"
+            f" {get_library(plan.library).title}: set library='fsdp', or pass script= with your own script."
         )
     training = Training(model=model, cluster=cluster, job=job, plan=plan, architecture=architecture_of(model))
     if training.lacks_positions and model.origin != "inferred":

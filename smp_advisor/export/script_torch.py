@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
+from smp_advisor.export import script_adapter as adapter
 from smp_advisor.export.architectures import newest_release
 from smp_advisor.export.literal import Comment
 from smp_advisor.export.script_imports import gathered
@@ -58,6 +59,8 @@ def require(training: Training) -> None:
             " expert parallelism or fp8: disable them, or pass script= with your own script."
         )
     _require_settings(training)
+    if training.job.adapter is not None:
+        adapter.require(training)
     _building(training)
 
 
@@ -91,7 +94,9 @@ def _require_settings(training: Training) -> None:
 def requirements(training: Training) -> list[str]:
     """Packages missing from the container."""
     packages = [f"transformers=={newest_release(training.container.framework_version)}"]
-    return [*packages, "accelerate"] if training.library.smdistributed else packages
+    if training.library.smdistributed:
+        packages.append("accelerate")
+    return packages + adapter.requirements(training)
 
 
 def write(training: Training) -> str:
@@ -115,14 +120,20 @@ def write(training: Training) -> str:
         "reshard_after_forward": strategy in ("full_shard", "hybrid_shard"),
         "model_dtype": "bfloat16" if plan.precision == "bf16" else "float32",
         "fixed_settings": {name: str(plan.hyperparameters[name]) for name in _fixed_settings(plan)},
-        "built_in": Comment(plan.precision if pure else "fp32"),
+        "built_in": Comment(plan.precision if pure or training.job.adapter is not None else "fp32"),
         "step_option": Comment(_STEP_OPTIONS.get(training.job.optimizer_step, "")),
         "checkpoint_period": Comment(str(period)),
         "wrapped": Comment("with sharded layers" if sharded else "with a full copy on every GPU"),
         # Activation offloading by the library requires reentrant checkpoints.
         "checkpoint_kind": Comment("REENTRANT" if smp and plan.offload_activations else "NO_REENTRANT"),
+        **adapter.values(training),
     }
     flags = common_flags(training) | {
+        "reads_text": training.architecture.task == "causal",
+        "chats": training.architecture.task == "causal",
+        "tracks": True,
+        "evaluates": True,
+        "starts_pretrained": True,
         "smp": smp,
         "sharded": sharded,
         "fixes_settings": True,
@@ -136,6 +147,8 @@ def write(training: Training) -> str:
         "autocast": not sharded and not pure and plan.precision != "fp32",
         "casts": not pure and plan.precision != "fp32",
         "pure": pure,
+        "builds_half": pure or (training.job.adapter is not None and plan.precision != "fp32"),
+        "loads_first": building == "library" or _transforms(training),
         "chunked_loss": training.job.loss == "chunked",
         "chooses_step": training.job.optimizer_step != "auto",
         "delays_reduction": not sharded or training.job.unsharded_accumulation,
@@ -150,6 +163,7 @@ def write(training: Training) -> str:
         "finds_layers": sharded or checkpoints,
         "delay_initialization": building == "library",
         "first_builds": building == "first process",
+        **adapter.flags(training),
     }
     return gathered(render("train_torch.py.in", values=values, flags=flags))
 
@@ -181,7 +195,9 @@ def _transforms(training: Training) -> bool:
 def _building(training: Training) -> str:
     """Where the model is built: in every process, layer by layer by the library, or in the first process only."""
     model, instance, plan = training.model, training.cluster.instance, training.plan
-    enough, delays = copies_fit(training, _FP32_BYTES), plan.delayed_parameter_initialization
+    half = training.job.adapter is not None and plan.precision != "fp32"
+    enough = copies_fit(training, _FP32_BYTES / 2 if half else _FP32_BYTES)
+    delays = plan.delayed_parameter_initialization
     if _library_initializes(training) and (delays or not enough):
         return "library"
     if enough and not delays:

@@ -69,6 +69,12 @@ class Adapter:
         return self.base_bits < 16
 
     @property
+    def module_names(self) -> frozenset[str]:
+        """Names of adapted modules in the code of models; empty for all linear ones."""
+        roles = {"query-value": ("query", "value", "joint"), "attention": tuple(_MODULE_NAMES), "all-linear": ()}
+        return frozenset().union(*(_MODULE_NAMES[role] for role in roles[self.targets]))
+
+    @property
     def base_bytes_per_parameter(self) -> float:
         """Bytes per weight of the frozen products, scales included."""
         scales = _DOUBLE_QUANTIZED_SCALE_BYTES if self.double_quantization else _SCALE_BYTES[self.base_bits]

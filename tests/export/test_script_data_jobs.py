@@ -1,0 +1,285 @@
+"""Generated scripts as jobs over gloo on text: JSON lines and Parquet, packed and cached, conversations, adapters.
+
+Jobs build on each other: one leaves a model, on which conversations and an adapter are then trained. One child process
+runs them all, see `run_jobs.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from smp_advisor.calibration.text import read_text
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs.compute import model_flops_per_sample
+from smp_advisor.errors import ExportError
+from smp_advisor.export import training_script
+from smp_advisor.export.script import requirements
+from smp_advisor.libraries import Plan
+from smp_advisor.workload.adapter import Adapter
+from smp_advisor.workload.job import Job
+from tests.export.examples import P4D, TASKS
+
+TWO_NODES = Cluster(P4D, 2)
+LENGTH, BATCH, ROWS = 16, 4, 90
+MODEL = TASKS["llama"]
+WORDS = ["<s>", "</s>", "<user>", "<assistant>", *(f"w{number}" for number in range(60))]
+TEMPLATE = (
+    "{% for message in messages %}<{{ message['role'] }}> {{ message['content'] }} </s> {% endfor %}"
+    "{% if add_generation_prompt %}<assistant> {% endif %}"
+)
+
+
+def make_data(folder):
+    """Text and conversations: each word is followed by the next one."""
+    words = [" ".join(f"w{(row + place) % 8}" for place in range(3 + row % 20)) for row in range(ROWS)]
+    (folder / "text").mkdir()
+    lines = [json.dumps({"text": text}) for text in words]
+    (folder / "text" / "a.jsonl").write_text("\n".join(lines[:50]))
+    (folder / "text" / "b.jsonl").write_text("\n".join(lines[50:]) + "\n")
+    chats = [
+        [
+            {"role": "user", "content": f"w{row % 8}"},
+            {"role": "assistant", "content": f"w{(row + 1) % 8} w{(row + 2) % 8}"},
+        ]
+        for row in range(ROWS)
+    ]
+    (folder / "chats").mkdir()
+    pq.write_table(pa.table({"messages": chats}), folder / "chats" / "chats.parquet", row_group_size=16)
+    (folder / "few chats").mkdir()
+    pq.write_table(pa.table({"messages": chats[:13]}), folder / "few chats" / "chats.parquet")
+    tokenizer = Tokenizer(models.WordLevel({word: place for place, word in enumerate(WORDS)}, unk_token="<s>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    (folder / "tokenizer").mkdir()
+    tokenizer.save(str(folder / "tokenizer" / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "</s>",
+        "bos_token": "<s>",
+        "chat_template": TEMPLATE,
+    }
+    (folder / "tokenizer" / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def script(folder, name, plan, **job):
+    path = folder / f"{name}.py"
+    job = Job(sequence_length=LENGTH, precision=plan.precision, **job)
+    path.write_text(training_script(MODEL, TWO_NODES, job, plan))
+    return path
+
+
+def make_specs(folder):
+    make_data(folder)
+    fsdp = script(folder, "fsdp", Plan(library="fsdp", batch_size=BATCH, precision="fp32"))
+    ddp = script(folder, "ddp", Plan(library="ddp", batch_size=BATCH, precision="fp32"))
+    lora = script(
+        folder, "lora", Plan(library="fsdp", batch_size=BATCH, precision="bf16"), adapter=Adapter(dropout=False)
+    )
+    lora_ddp = script(
+        folder,
+        "lora ddp",
+        Plan(library="ddp", batch_size=BATCH, precision="fp32"),
+        adapter=Adapter(targets="all-linear", dropout=False),
+    )
+    qlora = script(
+        folder, "qlora", Plan(library="ddp", batch_size=BATCH, precision="bf16"), adapter=Adapter(base_bits=4)
+    )
+    specs = {}
+
+    def add(name, path, channels, place=None, *, processes=2, environment=None, **options):
+        place = folder / (place or name)
+        chosen = {
+            "learning_rate": 0.01,
+            "warmup_steps": 1,
+            "log_every": 1,
+            "max_steps": 6,
+            "gradient_accumulation_steps": 2 // processes,
+            "checkpoint_every": 3,
+            "checkpoint_directory": place / "checkpoints",
+        } | options
+        specs[name] = {
+            "script": str(path),
+            "folder": str(place),
+            "stand_in": None,
+            "processes": processes,
+            "environment": {
+                "SM_MODEL_DIR": str(place),
+                **{f"SM_CHANNEL_{channel.upper()}": str(folder / data) for channel, data in channels.items()},
+                **(environment or {}),
+            },
+            "options": [text for key, value in chosen.items() for text in (f"--{key}", str(value))],
+        }
+
+    text = {"train": "text", "tokenizer": "tokenizer"}
+    add("text", fsdp, text | {"validation": "text"}, evaluate_every=4, max_steps=9)
+    add("text, resumed", fsdp, text, "text", processes=1, max_steps=9)
+    specs["text, resumed"]["removed"] = ["checkpoints/step-9/__0_0.distcp"]
+    cached = {"tokenization": "cached", "token_cache": folder / "cache"}
+    add("cached", fsdp, text, "cached", **cached)
+    add("cached, resumed", ddp, text, "cached alone", processes=1, **cached)
+    chats = {"train": "chats", "model": "text", "validation": "few chats"}
+    add("chats", ddp, chats, evaluation_batches=0, max_steps=12)
+    add("chats, alone", ddp, chats, processes=1, evaluation_batches=0, max_steps=12)
+    add("chats, packed", fsdp, chats, packing=1)
+    add("adapter", lora, chats, max_steps=3)
+    add("adapter, resumed", lora, chats, "adapter", processes=1, max_steps=12)
+    add("adapter, DDP", lora_ddp, chats)
+    add("quantized", qlora, chats, processes=1)
+    add("no tokenizer", fsdp, {"train": "text"}, processes=1)
+    return specs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("data jobs")
+
+
+@pytest.fixture(scope="module")
+def jobs(folder):
+    (folder / "jobs.json").write_text(json.dumps(make_specs(folder)))
+    runner = Path(__file__).with_name("run_jobs.py")
+    command = [sys.executable, runner, folder / "jobs.json", folder / "results.json"]
+    subprocess.run(command, check=True, timeout=280, cwd=folder)
+    return json.loads((folder / "results.json").read_text())
+
+
+def losses_of(job):
+    assert job["error"] is None, job["error"][-3000:]
+    return [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)", job["printed"], re.MULTILINE)]
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+class TestJobs:
+    def test_text_trains_and_is_evaluated_every_few_steps(self, jobs):
+        losses = losses_of(jobs["text"])
+        assert losses[-1] < losses[0] - 0.5
+        evaluations = re.findall(r"^step (\d+) validation_loss (\S+)", jobs["text"]["printed"], re.MULTILINE)
+        assert [int(step) for step, _ in evaluations] == [4, 8, 9]
+        assert jobs["text"]["summary"]["validation_loss"] == pytest.approx(float(evaluations[-1][1]), abs=1e-3)
+
+    @pytest.mark.parametrize("job", ["text, resumed", "cached, resumed"])
+    def test_another_number_of_processes_sees_the_same_tokens(self, jobs, job):
+        """Of the same global batch. Text is packed while it trains, or read from the cache of the first job."""
+        whole = {"text, resumed": losses_of(jobs["text"])[6:], "cached, resumed": losses_of(jobs["cached"])}[job]
+        assert losses_of(jobs[job]) == pytest.approx(whole, abs=2e-3)
+
+    def test_each_job_leaves_its_tokenizer(self, jobs, folder):
+        del jobs
+        assert (folder / "text" / "a.jsonl").exists()
+        assert {"config.json", "tokenizer.json"} <= {path.name for path in (folder / "chats").iterdir()}
+
+    def test_conversations_start_from_the_weights_and_learn_the_answers(self, jobs):
+        losses = losses_of(jobs["chats"])
+        assert losses[-1] < losses[0] - 0.5
+
+    def test_each_target_counts_the_same_on_any_number_of_processes(self, jobs):
+        """The last batch of the evaluation is partial, and batches have different numbers of targets."""
+        alone, together = jobs["chats, alone"], jobs["chats"]
+        assert losses_of(alone) == pytest.approx(losses_of(together), abs=2e-3)
+        assert alone["summary"]["validation_loss"] == pytest.approx(together["summary"]["validation_loss"], abs=2e-3)
+
+    def test_conversations_can_be_packed(self, jobs):
+        losses = losses_of(jobs["chats, packed"])
+        assert losses[-1] < losses[0]
+
+    def test_an_adapter_is_trained_resumed_and_loaded(self, jobs, folder):
+        first, later = losses_of(jobs["adapter"]), losses_of(jobs["adapter, resumed"])
+        assert len(first) == 3
+        assert len(later) == 9
+        assert later[-1] < first[0]
+        place = folder / "adapter"
+        assert not (place / "model.safetensors").exists()
+        assert sum(path.stat().st_size for path in place.glob("*.safetensors")) < 100_000
+        losses = adapted_losses(folder, place)
+        assert losses["adapted"] < losses["base"] - 0.05
+
+    def test_an_adapter_of_replicas_is_trained(self, jobs, folder):
+        losses = losses_of(jobs["adapter, DDP"])
+        assert losses[-1] < losses[0]
+        config = json.loads((folder / "adapter, DDP" / "adapter_config.json").read_text())
+        assert any("gate_proj" in name for name in config["target_modules"])
+
+    def test_what_a_job_lacks_is_reported_in_a_sentence(self, jobs):
+        assert "requires a GPU and a channel `model`" in jobs["quantized"]["error"]
+        assert "requires a tokenizer" in jobs["no tokenizer"]["error"]
+
+    def test_calibration_reads_the_lines_of_the_script(self, jobs):
+        """The line of a step has speed, TFLOPS, utilization and memory; its seconds are those that are learned."""
+        log = read_text(jobs["text"]["printed"])
+        assert log.title == "exported script"
+        assert log.unit == "seconds"
+        lines = [line for line in jobs["text"]["printed"].splitlines() if " loss " in line]
+        figures = [dict(zip(line.split()[0::2], line.split()[1::2], strict=True)) for line in lines]
+        # The first step is not timed.
+        assert [sample.step for sample in log.samples] == [int(row["step"]) for row in figures[1:]]
+        assert [sample.value for sample in log.samples] == [float(row["seconds_per_step"]) for row in figures[1:]]
+        last = figures[-1]
+        samples = 2 * BATCH / float(last["seconds_per_step"])
+        assert float(last["tokens_per_second"]) == pytest.approx(samples * LENGTH, rel=0.01)
+        per_gpu = samples * model_flops_per_sample(MODEL, LENGTH) / 2 / 1e12
+        assert float(last["tflops_per_gpu"]) == pytest.approx(per_gpu, abs=0.006)
+        assert {"mfu", "learning_rate", "peak_allocated_gib", "peak_reserved_gib"} <= last.keys()
+
+
+def adapted_losses(folder, place):
+    """Loss of the base and of the adapted model on an answer, in a process that loads them with PEFT."""
+    program = """
+import json, sys, torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+base = AutoModelForCausalLM.from_pretrained(sys.argv[1], torch_dtype=torch.float32)
+tokens = torch.tensor([[2, 4, 1, 3, 5, 6, 1]])
+labels = tokens.clone()
+labels[:, :4] = -100
+with torch.no_grad():
+    losses = {"base": base(input_ids=tokens, labels=labels)["loss"].item()}
+    adapted = PeftModel.from_pretrained(base, sys.argv[2])
+    losses["adapted"] = adapted(input_ids=tokens, labels=labels)["loss"].item()
+print(json.dumps(losses))
+"""
+    command = [sys.executable, "-c", program, folder / "text", place]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    return json.loads(output.splitlines()[-1])
+
+
+ADAPTED = {"sequence_length": LENGTH, "precision": "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("task", "plan", "job", "sentence"),
+    [
+        ("llama", {"library": "smp-v2", "hybrid_shard_degree": 8}, {}, "with FSDP or DDP, as AWS's examples"),
+        (
+            "llama",
+            {"library": "fsdp", "version": "2.5.1"},
+            {},
+            "with PyTorch 2.6 or later, and the container",
+        ),
+        ("llama", {"library": "fsdp"}, {"adapter": Adapter(base_bits=4)}, "does not shard a base of 4 bits"),
+        ("llama", {"library": "ddp"}, {"loss": "chunked"}, "with the loss of the model and 32-bit states"),
+        ("bert", {"library": "ddp"}, {}, "adapters of language models, not of masked-token prediction"),
+    ],
+)
+def test_adapters_that_no_script_trains_are_refused(task, plan, job, sentence):
+    job = Job(**(ADAPTED | {"adapter": Adapter()} | job))
+    with pytest.raises(ExportError, match=sentence):
+        training_script(TASKS[task], TWO_NODES, job, Plan(batch_size=BATCH, **plan))
+
+
+def test_adapters_bring_their_packages():
+    plan = Plan(library="ddp", batch_size=BATCH)
+    packages = requirements(MODEL, TWO_NODES, Job(**ADAPTED, adapter=Adapter(base_bits=4)), plan).splitlines()
+    assert [package.split("==")[0] for package in packages] == ["transformers", "peft", "bitsandbytes"]
+    script = training_script(MODEL, TWO_NODES, Job(**ADAPTED, adapter=Adapter(base_bits=4)), plan)
+    assert "load_in_4bit=True" in script
+    plain = requirements(MODEL, TWO_NODES, Job(**ADAPTED), plan)
+    assert "peft" not in plain
