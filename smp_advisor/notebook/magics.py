@@ -264,14 +264,14 @@ def set_displayed(shell: InteractiveShell, advisor: Advisor) -> None:
 def _cluster(arguments: Namespace) -> Cluster | Instance | None:
     """The cluster of ``--instance`` and ``--count``, or the instance alone."""
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.cluster.table import instance
+    from smp_advisor.cluster.table import completed_instance
 
     count = read(arguments.count, whole_number)
     if arguments.instance is None:
         if count is not None:
             raise AdvisorError("--count needs an instance: add --instance, for example --instance ml.p5.48xlarge.")
         return None
-    return instance(arguments.instance) if count is None else Cluster(arguments.instance, count)
+    return completed_instance(arguments.instance) if count is None else Cluster(arguments.instance, count)
 
 
 def _strategy(text: str | None) -> str | bool | None:

@@ -28,10 +28,15 @@ def sentences(sizes: ClusterSizes) -> list[str]:
     compared = f"{len(sizes.sizes)} clusters were compared" + ("." if sizes.complete else ", then it was stopped.")
     if chosen is None:
         return [nothing(sizes), compared]
-    within_limits = f" {sizes.limits.words}" if sizes.limits else ""
-    result = [f"{chosen.name} {_GOALS[sizes.goal]}{within_limits}: {_figures(sizes, chosen)}."]
-    if not within(chosen, sizes.limits, surely=True):
-        result.append("The upper end of its interval is beyond the limit, as on every other cluster.")
+    limits, goal = "", _GOALS[sizes.goal]
+    if sizes.limits:
+        surely = within(chosen, sizes.limits, surely=True)
+        limits = (
+            f" {sizes.limits.words}, {'with its entire interval' if surely else 'though not with its entire interval'}"
+        )
+    if sizes.goal == "cheapest" and chosen is sizes.own:
+        goal = "stays, because no cluster is surely cheaper"
+    result = [f"{chosen.name} {goal}{limits}: {_figures(sizes, chosen)}."]
     return [*result, *_saving(sizes, chosen), *_knee(sizes, chosen), compared]
 
 

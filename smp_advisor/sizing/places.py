@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.instance import Instance
-from smp_advisor.cluster.table import instance as table_instance
+from smp_advisor.cluster.table import completed_instance
 from smp_advisor.errors import AdvisorError, ClusterError
 from smp_advisor.guidance.library_candidates import library_policy
 from smp_advisor.libraries.support import suggested_instances
@@ -141,7 +141,7 @@ def _instance(entry: object) -> Instance:
     if isinstance(entry, Instance):
         return entry
     if isinstance(entry, str):
-        return table_instance(entry)
+        return completed_instance(entry)
     raise ClusterError(
         f"A cluster is a Cluster, an instance such as 'ml.p4d.24xlarge', a list of instances, or 'any', not"
         f" {entry!r:.80}."

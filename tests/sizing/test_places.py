@@ -40,6 +40,10 @@ def test_what_is_not_named_is_open(cluster, count, limits, nodes, goal):
     assert (result.fixed is not None) == (len(result.clusters) == 1)
 
 
+def test_names_of_instances_are_completed():
+    assert places(["p4d", "p5.48xlarge"], 2).clusters == (Cluster(P4D, 2), Cluster(P5, 2))
+
+
 def test_any_is_one_type_of_those_with_the_same_gpus():
     machines = [c.instance for c in places("any", 1).clusters]
     assert len({(m.gpu, m.gpus) for m in machines}) == len(machines) > 10
@@ -59,7 +63,7 @@ def test_the_cost_objective_tries_fewer_nodes_and_other_types():
     ("cluster", "count", "problem"),
     [
         ([], None, "The list of instances is empty"),
-        (["ml.p4d"], None, "ml.p4d"),
+        (["ml.p4f"], None, "ml.p4f"),
         (7, None, "not 7"),
         (P4D, 0, "at least 1 or 'smallest', not 0"),
         (P4D, "big", "'smallest', not 'big'"),

@@ -27,7 +27,7 @@ def test_a_deadline_opens_the_number_of_nodes_and_is_met():
     assert advice.estimate.days <= 1
     assert advice.cluster.nodes > 1
     assert advice.sizes.limits.max_days == 1
-    assert "within 1 day:" in advice.because
+    assert "within 1 day, with its entire interval:" in advice.because
     later = smpa.advise("1.3B", P4D, max_days="30", **SMALL)
     assert later.cluster.nodes < advice.cluster.nodes
     # The same request again, for example after a calibration, has the same answer.
