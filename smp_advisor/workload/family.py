@@ -50,6 +50,8 @@ class Family:
     """Defaults of a model built from a shape that differ from the configuration class's."""
     builder: str
     """Module of `smp_advisor.workload.families` that builds the model."""
+    traits: Mapping[str, Any] = field(default_factory=dict)
+    """Differences of the family's blocks from others of the same builder, as fields of its traits."""
     gated: bool = False
     """Whether the blocks are Llama's, with a gated feed-forward layer."""
     sparse_form: str | None = None

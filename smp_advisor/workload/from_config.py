@@ -13,6 +13,7 @@ from smp_advisor.errors import ModelError
 from smp_advisor.files import MODEL, has_too_many_values, read_bytes
 from smp_advisor.workload.build import model_from_values
 from smp_advisor.workload.counts import format_count
+from smp_advisor.workload.family import families
 from smp_advisor.workload.names import is_model_name
 
 if TYPE_CHECKING:
@@ -84,8 +85,19 @@ def _model(values: Mapping[str, Any], *, source: str) -> Model:
             else 'add one such as "model_type": "gpt2"'
         )
         raise ModelError(f"In {source}, model_type is missing: {hint}.")
-    model = model_from_values(values, source=source)
-    return replace(model, name=_hub_name(values.get("_name_or_path")) or _title(model))
+    text = _text_part(values)
+    model = model_from_values(values if text is None else text, source=source)
+    note = model.note if text is None else "the language model alone, without the parts for images"
+    return replace(model, name=_hub_name(values.get("_name_or_path")) or _title(model), note=note)
+
+
+def _text_part(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Configuration of the language model inside one of a model for text and images (Gemma 3, Llama 4)."""
+    text = values.get("text_config")
+    if not isinstance(text, dict):
+        return None
+    outer, inner = values.get("model_type"), text.get("model_type")
+    return text if str(outer) not in families() and str(inner) in families() else None
 
 
 def _hub_name(origin: object) -> str:

@@ -16,16 +16,20 @@ from smp_advisor.workload.part import Part
 if TYPE_CHECKING:
     from smp_advisor.workload.activation import Activation
 
-__all__ = ["Norm", "attention", "feed_forward", "gated_feed_forward", "norm", "residual"]
+__all__ = ["Norm", "attention", "feed_forward", "gated_feed_forward", "head_norm", "norm", "residual"]
 
-Norm = Literal["layer", "rms", "t5"]
+Norm = Literal["layer", "plain-layer", "rms", "fp32-rms", "t5"]
 
 
-def norm(hidden: int, kind: Norm = "layer", *, affine: bool = True, input_saved: bool = True) -> Part:
+def norm(
+    hidden: int, kind: Norm = "layer", *, affine: bool = True, input_saved: bool = True, output_saved: bool = True
+) -> Part:
     """A normalization. It saves its input, and its output as the input of the following products.
 
     RMSNorm computes in fp32. In half precision it saves an fp32 copy of its input, the normalized values and the output
-    (4 + 2 + 2 bytes); in fp32, three tensors. T5's form also saves the 16-bit input.
+    (4 + 2 + 2 bytes); in fp32, three tensors. T5's form also saves the 16-bit input. The form of Gemma, OLMo 2 and
+    gpt-oss multiplies with its weight in fp32, so it saves the normalized values in fp32. OLMo's LayerNorm has no
+    weight and computes in fp32.
 
     Parameters
     ----------
@@ -33,8 +37,18 @@ def norm(hidden: int, kind: Norm = "layer", *, affine: bool = True, input_saved:
         Whether it has a weight (and, as LayerNorm, a bias).
     input_saved
         False where another norm of the same block already saves the same input.
+    output_saved
+        False where no product reads the output: a norm after a layer.
     """
-    inputs = 1 if input_saved else 0
+    inputs, outputs = 1 if input_saved else 0, 1 if output_saved else 0
+    if kind == "plain-layer":
+        return Part(
+            replicated_elements=(inputs + outputs) * hidden,
+            weight_replicated_elements=outputs * hidden,
+            half_replicated_bytes=2 * inputs * hidden,
+            separate=Kernels(elements=7 * hidden, launches=3),
+            fused=Kernels(elements=2 * hidden, launches=1),
+        )
     if kind == "layer":
         return Part(
             replicated_parameters=2 * hidden if affine else 0,
@@ -46,13 +60,34 @@ def norm(hidden: int, kind: Norm = "layer", *, affine: bool = True, input_saved:
         )
     return Part(
         replicated_parameters=hidden,
-        replicated_elements=(inputs + 2) * hidden,
-        weight_replicated_elements=2 * hidden,
+        replicated_elements=(inputs + 1 + outputs) * hidden,
+        # Normalized values in fp32 are two elements.
+        weight_replicated_elements=(1 + outputs + (kind == "fp32-rms")) * hidden,
         autocast_replicated_bytes=2 * hidden,
         half_replicated_bytes=(2 if kind == "rms" else 4) * hidden,
         # Written as separate operations: to fp32, square, mean, epsilon, root, scale, back to 16 bits, weight.
         separate=Kernels(elements=18 * hidden, launches=8),
         fused=Kernels(elements=2 * hidden, launches=1),
+    )
+
+
+def head_norm(width: int, kind: Norm, *, weights: int) -> Part:
+    """RMSNorm of queries and keys after their products. The rotation after it does not save its output.
+
+    Parameters
+    ----------
+    width
+        Elements of all queries and keys of a token.
+    weights
+        Parameters of the norms; 0 for norms without a weight, which save no normalized values.
+    """
+    return Part(
+        replicated_parameters=weights,
+        split_elements=(2 if weights else 1) * width,
+        weight_split_elements=(1 + (kind == "fp32-rms")) * width if weights else 0,
+        half_replicated_bytes=(4 if kind == "fp32-rms" else 2) * width,
+        separate=Kernels(split_elements=18 * width, launches=16),
+        fused=Kernels(split_elements=2 * width, launches=2),
     )
 
 
@@ -86,6 +121,7 @@ def attention(
     fusible: bool = True,
     scores_in_fp32: bool = False,
     position_biases: bool = False,
+    score_bytes: float | None = None,
 ) -> Part:
     """Self-attention or, with `cross`, attention to an encoder's output, without its norm.
 
@@ -105,7 +141,7 @@ def attention(
         Whether eager attention saves fp32 copies of q and k (GPT-J).
     joint
         Whether one product computes q, k and v. Three separate products each cast their input under autocast.
-    fusible, scores_in_fp32, position_biases
+    fusible, scores_in_fp32, position_biases, score_bytes
         As in `Attention`.
     """
     kv_heads = heads if kv_heads is None else kv_heads
@@ -145,6 +181,7 @@ def attention(
                 fusible=fusible,
                 scores_in_fp32=scores_in_fp32,
                 position_biases=position_biases,
+                score_bytes=score_bytes,
             ),
         ),
         split_elements=saved + queries,

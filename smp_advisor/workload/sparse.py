@@ -14,16 +14,26 @@ if TYPE_CHECKING:
 __all__ = ["gated_experts"]
 
 
-def gated_experts(hidden: int, ffn: int, function: Activation, experts: int, experts_per_token: int) -> Part:
+def gated_experts(
+    hidden: int, ffn: int, function: Activation, experts: int, experts_per_token: int, *, clamped: bool = False
+) -> Part:
     """Router and gated experts (Jiang et al. 2024, arXiv 2401.04088).
 
     Each of a token's experts saves a copy of the token and the expert's output, in addition to the tensors of a gated
     layer. Tensor parallelism divides every expert and replicates the router.
+
+    Parameters
+    ----------
+    clamped
+        Whether router and experts have biases, and both projections are clamped before a gate of separate operations
+        (gpt-oss). Its code then saves the joint product, the clamped gate and its sigmoid, both factors, their product.
     """
     uses = experts_per_token
+    saved = 7 if clamped else function.saved + 3
+    biases = experts * (2 * ffn + hidden + 1) if clamped else 0
     return Part(
         split_parameters=3 * hidden * ffn * experts,
-        replicated_parameters=hidden * experts,
+        replicated_parameters=hidden * experts + biases,
         matmuls=(
             Matmul(name="router", inputs=hidden, outputs=experts),
             Matmul(
@@ -44,7 +54,7 @@ def gated_experts(hidden: int, ffn: int, function: Activation, experts: int, exp
                 weights_per_token=uses,
             ),
         ),
-        split_elements=(function.saved + 3) * ffn * uses,
+        split_elements=saved * ffn * uses,
         replicated_elements=2 * hidden * uses,
         separate_expert_elements=hidden * uses,
         weight_split_elements=ffn * uses,

@@ -90,6 +90,14 @@ def test_reads_a_file_or_its_folder(tmp_path, argument):
     assert model.name == "GPT-2 60.6 M"  # never the folder
 
 
+def test_the_language_model_of_a_model_for_images_is_read():
+    model = Model.from_config(
+        {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}, "vision_config": {}}
+    )
+    assert model.family == "gemma3_text"
+    assert "without the parts for images" in model.note
+
+
 @pytest.mark.parametrize(
     ("origin", "title"),
     [

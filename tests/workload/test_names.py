@@ -39,6 +39,26 @@ def test_every_published_shape_has_its_name_and_its_count():
         assert model.origin == "given"
 
 
+# Billions of parameters on the model cards.
+STATED = {
+    "Qwen/Qwen2.5-0.5B": 0.494, "Qwen/Qwen2.5-7B": 7.61, "Qwen/Qwen2.5-72B": 72.7, "Qwen/Qwen3-8B": 8.2,
+    "Qwen/Qwen3-32B": 32.8, "Qwen/Qwen3-30B-A3B": 30.5, "Qwen/Qwen3-235B-A22B": 235, "google/gemma-2-2b": 2.61,
+    "google/gemma-2-9b-it": 9.24, "google/gemma-2-27b": 27.2, "google/gemma-3-1b-pt": 1.0,
+    "microsoft/Phi-3-mini-4k-instruct": 3.82, "microsoft/Phi-3-medium-4k-instruct": 14.0, "microsoft/phi-4": 14.7,
+    "microsoft/Phi-4-mini-instruct": 3.84, "allenai/OLMo-7B-hf": 6.89, "allenai/OLMo-2-1124-7B": 7.3,
+    "allenai/OLMo-2-1124-13B": 13.7, "allenai/OLMo-2-0325-32B-Instruct": 32.2, "openai/gpt-oss-20b": 20.9,
+    "openai/gpt-oss-120b": 116.8, "deepseek-ai/DeepSeek-V2-Lite": 15.7, "deepseek-ai/DeepSeek-V2": 235.7,
+    "deepseek-ai/DeepSeek-V3": 671, "deepseek-ai/DeepSeek-R1": 671, "meta-llama/Llama-4-Scout-17B-16E": 107.8,
+    "mistralai/Mixtral-8x7B-v0.1": 46.7, "mistralai/Mixtral-8x22B-v0.1": 140.6,
+    "meta-llama/Llama-3.1-8B-Instruct": 8.03, "meta-llama/Llama-3.3-70B-Instruct": 70.6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "billions"), STATED.items())
+def test_configurations_by_name_have_the_count_of_their_model_card(name, billions):
+    assert Model.from_name(name).parameter_count / 1e9 == pytest.approx(billions, rel=0.006)
+
+
 @pytest.mark.parametrize(
     ("text", "suggestion"), [("llama-3-71b", "Llama 3 70B"), ("gtp2", "GPT-2"), ("zzzz", "a parameter count")]
 )

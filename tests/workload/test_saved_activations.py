@@ -15,6 +15,22 @@ transformers = Deferred("transformers")
 saved_bytes = Deferred("tests.workload.saved_trace", "saved_bytes")
 
 WIDE = {"hidden_size": 512, "num_attention_heads": 8}
+GATED = WIDE | {"intermediate_size": 1792, "num_key_value_heads": 2, "vocab_size": 1000, "pad_token_id": 0}
+LATENT = WIDE | {
+    "intermediate_size": 1792,
+    "num_key_value_heads": 8,
+    "moe_intermediate_size": 512,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "q_lora_rank": 192,
+    "kv_lora_rank": 128,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 96,  # FakeTensor traces no fused attention with values of another width than keys
+    "vocab_size": 1000,
+    "pad_token_id": 0,
+}
 BATCH = 2
 
 
@@ -78,6 +94,59 @@ CASES = {
         "num_hidden_layers",
         "sdpa",
     ),
+    "Qwen2": ("Qwen2Model", GATED, "num_hidden_layers", "sdpa"),
+    "Qwen3": ("Qwen3Model", GATED | {"head_dim": 64}, "num_hidden_layers", "sdpa"),
+    "Qwen2 MoE": (
+        "Qwen2MoeModel",
+        GATED
+        | {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 896,
+            "shared_expert_intermediate_size": 1024,
+        },
+        "num_hidden_layers",
+        "sdpa",
+    ),
+    "Qwen3 MoE": (
+        "Qwen3MoeModel",
+        GATED | {"num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 896, "head_dim": 64},
+        "num_hidden_layers",
+        "sdpa",
+    ),
+    "Gemma": ("GemmaModel", GATED | {"head_dim": 64}, "num_hidden_layers", "sdpa"),
+    "Gemma 2": ("Gemma2Model", GATED | {"head_dim": 64}, "num_hidden_layers", "eager"),
+    "Gemma 3": ("Gemma3TextModel", GATED | {"head_dim": 64}, "num_hidden_layers", "sdpa"),
+    "Phi-3": ("Phi3Model", GATED | {"pad_token_id": 0}, "num_hidden_layers", "sdpa"),
+    "OLMo": ("OlmoModel", GATED, "num_hidden_layers", "sdpa"),
+    "OLMo 2": ("Olmo2Model", GATED, "num_hidden_layers", "sdpa"),
+    "OLMo 3": ("Olmo3Model", GATED, "num_hidden_layers", "sdpa"),
+    "Llama 4 without experts": (
+        "Llama4TextModel",
+        GATED | {"head_dim": 64, "moe_layers": [], "intermediate_size_mlp": 1792, "num_local_experts": 2},
+        "num_hidden_layers",
+        "sdpa",
+    ),
+    "Llama 4 with one expert": (
+        "Llama4TextModel",
+        GATED | {"head_dim": 64, "num_local_experts": 1, "num_experts_per_tok": 1},
+        "num_hidden_layers",
+        "sdpa",
+    ),
+    "DeepSeek V2 dense": ("DeepseekV2Model", LATENT | {"first_k_dense_replace": 8}, "num_hidden_layers", "sdpa"),
+    "DeepSeek V2": ("DeepseekV2Model", LATENT | {"q_lora_rank": None}, "num_hidden_layers", "sdpa"),
+    "DeepSeek V3": (
+        "DeepseekV3Model",
+        LATENT | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 0},
+        "num_hidden_layers",
+        "sdpa",
+    ),
+    "gpt-oss": (
+        "GptOssModel",
+        GATED | {"head_dim": 64, "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 896},
+        "num_hidden_layers",
+        "eager",
+    ),
     # Eager attention: its scores grow with the square of the length and fall out of the comparison.
     "BLOOM": ("BloomModel", {"hidden_size": 512, "n_head": 8, "hidden_dropout": 0.1}, "n_layer", "eager"),
 }
@@ -100,6 +169,7 @@ def expected_per_token(block, attention):
     saved = block.saved
     elements = saved.split_elements + saved.replicated_elements + saved.unfused_split_elements
     statistics = sum(4 * a.heads for a in block.attentions) if attention == "sdpa" else 0
+    elements += 0 if attention == "sdpa" else saved.eager_split_elements
     return 2 * elements + saved.split_bytes + saved.replicated_bytes + saved.half_replicated_bytes + statistics
 
 

@@ -83,7 +83,33 @@ CASES = [
     ),
     ("OPT", {"enable_bias": False, "layer_norm_elementwise_affine": False}, ["ForCausalLM"]),
     ("Bloom", {"hidden_size": 1024, "n_layer": 24, "n_head": 16}, ["ForCausalLM", "ForTokenClassification", "Model"]),
+    ("Qwen2", {}, ["ForCausalLM", "ForSequenceClassification", "ForTokenClassification", "Model"]),
+    ("Qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 2}, ["ForCausalLM"]),
+    ("Qwen3", {}, ["ForCausalLM", "ForSequenceClassification", "Model"]),
+    ("Qwen3", {"attention_bias": True, "num_key_value_heads": 4}, ["ForCausalLM"]),
+    ("Qwen2Moe", {}, ["ForCausalLM", "ForSequenceClassification"]),
+    ("Qwen2Moe", {"decoder_sparse_step": 2, "qkv_bias": False}, ["ForCausalLM"]),
+    ("Qwen3Moe", {}, ["ForCausalLM", "ForTokenClassification"]),
+    ("Qwen3Moe", {"mlp_only_layers": [1, 3], "head_dim": 32, "num_local_experts": 16}, ["ForCausalLM"]),
+    ("Gemma", {}, ["ForCausalLM", "ForSequenceClassification"]),
+    ("Gemma2", {}, ["ForCausalLM", "ForSequenceClassification", "Model"]),
+    ("Gemma3Text", {}, ["ForCausalLM", "Model"]),
+    ("Phi3", {}, ["ForCausalLM", "ForSequenceClassification", "Model"]),
+    ("Phi3", {"num_key_value_heads": 8, "tie_word_embeddings": True}, ["ForCausalLM"]),
+    ("Olmo", {}, ["ForCausalLM", "Model"]),
+    ("Olmo", {"attention_bias": True, "clip_qkv": 8.0}, ["ForCausalLM"]),
+    ("Olmo2", {}, ["ForCausalLM", "Model"]),
+    ("Olmo2", {"num_key_value_heads": 8, "attention_bias": True}, ["ForCausalLM"]),
+    ("Olmo3", {}, ["ForCausalLM"]),
+    ("GptOss", {}, ["ForCausalLM", "Model"]),
+    ("GptOss", {"attention_bias": False, "num_local_experts": 6}, ["ForCausalLM"]),
+    ("Llama4Text", {}, ["ForCausalLM", "Model"]),
+    ("Llama4Text", {"interleave_moe_layer_step": 2, "use_qk_norm": False}, ["ForCausalLM"]),
+    ("DeepseekV2", {"num_experts_per_tok": 6, "first_k_dense_replace": 1}, ["ForCausalLM", "Model"]),
+    ("DeepseekV2", {"num_experts_per_tok": 6, "q_lora_rank": None, "attention_bias": True}, ["ForCausalLM"]),
+    ("DeepseekV3", {}, ["ForCausalLM", "ForSequenceClassification"]),
 ]
+CLASSES = {"Llama4TextForCausalLM": "Llama4ForCausalLM", "Gemma3TextForCausalLM": "Gemma3ForCausalLM"}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +117,7 @@ CASES = [
     [(prefix, keywords, suffix) for prefix, keywords, suffixes in CASES for suffix in suffixes],
 )
 def test_object_and_plain_values_count_what_transformers_builds(prefix, keywords, suffix):
-    class_name, config_class = prefix + suffix, getattr(transformers, prefix + "Config")
+    class_name, config_class = CLASSES.get(prefix + suffix, prefix + suffix), getattr(transformers, prefix + "Config")
     config = config_class(**keywords)
     config.architectures = [class_name]
     built = count(class_name, config)
@@ -106,6 +132,7 @@ def test_object_and_plain_values_count_what_transformers_builds(prefix, keywords
 
 
 DECODERS = ["gpt2", "gptj", "gpt_neo", "gpt_neox", "llama", "mistral", "opt", "bloom", "falcon"]
+DECODERS += ["qwen2", "qwen3", "gemma", "gemma2", "phi3", "olmo", "olmo2", "olmo3"]
 
 
 @given(st.data())

@@ -18,7 +18,7 @@ __all__ = ["decoder_model"]
 def decoder_model(
     settings: Settings,
     shape: Shape,
-    block: Block,
+    block: Block | tuple[BlockGroup, ...],
     *,
     input_parameters: int = 0,
     final_parameters: int | None = None,
@@ -30,7 +30,7 @@ def decoder_model(
     Parameters
     ----------
     block
-        The block that repeats.
+        The block that repeats, or groups of blocks in execution order.
     input_parameters
         Parameters before the first block besides the token and position tables: norms, projections.
     final_parameters
@@ -59,7 +59,7 @@ def decoder_model(
         family=settings.family.model_type,
         origin="given",
         shape=shape,
-        groups=(BlockGroup(block=block, count=shape.layers),),
+        groups=block if isinstance(block, tuple) else (BlockGroup(block=block, count=shape.layers),),
         embedding_parameters=tokens + shape.max_positions * shape.hidden + input_parameters,
         token_embedding_parameters=tokens,
         final_parameters=2 * shape.hidden if final_parameters is None else final_parameters,

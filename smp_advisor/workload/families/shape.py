@@ -22,7 +22,7 @@ def shape_of(settings: Settings, **sizes: int) -> Shape:
     for field in ("kv_heads", "ffn", "vocab", "experts", "experts_per_token"):
         if field in keys and field not in sizes:
             is_derived = settings.family.defaults[keys[field]] is None or field == "kv_heads"
-            sizes[field] = settings.size(keys[field], default=derived[field] if is_derived else None)
+            sizes[field] = settings.size(keys[field], default=derived.get(field) if is_derived else None)
     shape = Shape(hidden=hidden, heads=heads, **{**derived, "vocab": 0, **sizes})
     if heads % shape.kv_heads:
         raise settings.error(f"{keys['kv_heads']} ({shape.kv_heads}) must divide the {heads} attention heads")

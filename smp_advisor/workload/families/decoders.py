@@ -1,0 +1,218 @@
+"""Decoders with rotary positions and gated feed-forward layers or experts: Qwen, Gemma, Phi, OLMo, gpt-oss, Llama 4.
+
+They differ in norms, biases, windows and experts, which the family's traits in ``families.json`` describe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal
+
+from smp_advisor.workload.families.decoder import decoder_model
+from smp_advisor.workload.families.shape import shape_of
+from smp_advisor.workload.layers import attention, gated_feed_forward, head_norm, norm, residual
+from smp_advisor.workload.model import BlockGroup
+from smp_advisor.workload.part import Part, assemble
+from smp_advisor.workload.sparse import gated_experts
+
+if TYPE_CHECKING:
+    from smp_advisor.workload.activation import Activation
+    from smp_advisor.workload.block import Block
+    from smp_advisor.workload.layers import Norm
+    from smp_advisor.workload.model import Model, Shape
+    from smp_advisor.workload.settings import Settings
+
+__all__ = ["build", "groups_of"]
+
+_MOST_RUNS = 4
+"""Groups of consecutive blocks from which equal blocks are put together."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Traits:
+    """Traits of a family in ``families.json``."""
+
+    norm: Norm = "rms"
+    norms: Literal["before", "after", "around"] = "before"
+    """Places of the norms of attention and feed-forward layer."""
+    query_key_norm: Literal["", "head", "full", "l2"] = ""
+    """Norm of queries and keys: of each head, over all heads, or of each head without a weight."""
+    biases: str = ""
+    """Key of the biases of all attention projections."""
+    qkv_bias: bool | str = False
+    """Whether q, k and v have biases and the output has none; or the key of this setting."""
+    joint: bool = False
+    """Whether one product computes q, k and v, of which rotation copies q and k (Phi-3)."""
+    window_flag: str = "sliding_window"
+    """Key of the switch of the sliding window. Empty: the window is on wherever it has a size."""
+    full_every: int = 0
+    """Every layer of this number attends to all tokens, the others to a window. 0: all layers are alike."""
+    fusible: bool = True
+    """Whether transformers' code runs with PyTorch's fused attention."""
+    sinks: bool = False
+    """Whether each head has a learned sink of attention."""
+    expert_bias: bool = False
+    """Whether router and experts have biases, and gates are clamped (gpt-oss)."""
+    dense_width: str = "intermediate_size"
+    """Key of the width of layers without experts."""
+    shared_width: str = ""
+    """Key of the width of the expert that all tokens use; empty without one."""
+    shared_gate: bool = False
+    """Whether a gate weights that expert."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Differences between the layers of a model."""
+
+    windowed: bool
+    sparse: bool
+    rotated: bool = True
+
+
+def build(settings: Settings) -> Model:
+    """Model of a configuration of one of these families."""
+    traits, shape = _Traits(**settings.family.traits), shape_of(settings)
+    if shape.experts_per_token > shape.experts:
+        raise settings.error(f"experts per token ({shape.experts_per_token}) must be at most {shape.experts}")
+    layers = [_layer(settings, traits, index) for index in range(shape.layers)]
+    blocks = {layer: _block(settings, traits, shape, layer) for layer in dict.fromkeys(layers)}
+    model = decoder_model(
+        settings,
+        shape,
+        groups_of([blocks[layer] for layer in layers]),
+        final_parameters=0 if traits.norm == "plain-layer" else shape.hidden,
+    )
+    # The soft cap of the logits saves the output of its tanh.
+    capped = settings.is_set("final_logit_softcapping") and model.head.kind == "language-model"
+    return replace(model, outside_elements=float(shape.vocab)) if capped else model
+
+
+def groups_of(blocks: list[Block]) -> tuple[BlockGroup, ...]:
+    """Consecutive equal blocks as groups.
+
+    Of a repeated pattern (a window in every second layer), equal blocks are in one group. The sums are the same, and
+    the search is several times faster. Only pipeline stages depend on the order.
+    """
+    runs = [(block, len(list(run))) for block, run in groupby(blocks)]
+    if len(runs) > _MOST_RUNS:
+        runs = [(block, blocks.count(block)) for block in dict.fromkeys(blocks)]
+    return tuple(BlockGroup(block=block, count=count) for block, count in runs)
+
+
+def _layer(settings: Settings, traits: _Traits, index: int) -> _Layer:
+    rotated = not settings.is_set("no_rope_layer_interval") or _rotated(settings, index)
+    return _Layer(
+        windowed=_windowed(settings, traits, index) and rotated,
+        sparse="experts" in settings.family.shape_keys and _sparse(settings, index),
+        rotated=rotated,
+    )
+
+
+def _windowed(settings: Settings, traits: _Traits, index: int) -> bool:
+    if settings.is_set("attention_chunk_size"):
+        return True
+    if not settings.is_set("sliding_window") or settings.value("sliding_window") == 0:
+        return False
+    kinds = settings.value("layer_types")
+    if isinstance(kinds, list) and index < len(kinds):
+        return bool(kinds[index] == "sliding_attention")
+    if traits.full_every:
+        return (index + 1) % settings.size("sliding_window_pattern", default=traits.full_every) != 0
+    if traits.window_flag == "use_sliding_window":
+        return settings.flag("use_sliding_window") and index >= settings.size("max_window_layers", default=0, least=0)
+    return True
+
+
+def _rotated(settings: Settings, index: int) -> bool:
+    marks = settings.value("no_rope_layers")
+    if isinstance(marks, list) and index < len(marks):
+        return bool(marks[index])
+    return (index + 1) % settings.size("no_rope_layer_interval") != 0
+
+
+def _sparse(settings: Settings, index: int) -> bool:
+    """Whether a layer has experts: by a list of dense or of sparse layers, or one layer in several."""
+    listed = settings.value("moe_layers")
+    if isinstance(listed, list):
+        return index in listed
+    dense = settings.value("mlp_only_layers")
+    if isinstance(dense, list) and index in dense:
+        return False
+    key = "interleave_moe_layer_step" if settings.is_set("interleave_moe_layer_step") else "decoder_sparse_step"
+    return (index + 1) % settings.size(key, default=1) == 0
+
+
+def _block(settings: Settings, traits: _Traits, shape: Shape, layer: _Layer) -> Block:
+    hidden = shape.hidden
+    attend = _attention(settings, traits, shape, layer)
+    mlp = _feed_forward(settings, traits, shape, layer)
+    between = residual(hidden, dropout=settings.is_set("resid_pdrop") and settings.rate("resid_pdrop") > 0)
+    before = (norm(hidden, traits.norm),) if traits.norms in {"before", "around"} else ()
+    # A layer without a norm before it still saves its input, which the residual stream does not keep otherwise.
+    inputs = (Part(replicated_elements=hidden, weight_replicated_elements=hidden),) if traits.norms == "after" else ()
+    after = (norm(hidden, traits.norm, output_saved=False),) if traits.norms in {"after", "around"} else ()
+    kind = "mixture-of-experts decoder" if layer.sparse else "decoder"
+    return assemble(kind, hidden, (*before, *inputs, *attend, *after, between, *before, *inputs, *mlp, *after, between))
+
+
+def _attention(settings: Settings, traits: _Traits, shape: Shape, layer: _Layer) -> tuple[Part, ...]:
+    heads, kv_heads = shape.heads, shape.kv_heads
+    head_dim = settings.head_dim(shape.hidden, heads, "head_dim")
+    every = bool(traits.biases) and settings.value(traits.biases) is True
+    own = settings.value(traits.qkv_bias) is True if isinstance(traits.qkv_bias, str) else traits.qkv_bias
+    window = "attention_chunk_size" if settings.is_set("attention_chunk_size") else "sliding_window"
+    capped = settings.is_set("attn_logit_softcapping")
+    attend = attention(
+        shape.hidden,
+        heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        qkv_bias=every or own,
+        output_bias=every,
+        window=settings.size(window) if layer.windowed else None,
+        dropout=settings.rate("attention_dropout") > 0,
+        rotary_dim=head_dim if layer.rotated else 0,
+        joint=traits.joint,
+        partly_rotated=traits.joint,
+        fusible=traits.fusible,
+        # gpt-oss and Llama 4 keep the softmax in 16 bits.
+        scores_in_fp32=not traits.sinks and traits.query_key_norm != "l2",
+        # Softmax in fp32, its 16-bit copy and the output of tanh; softmax without the sink, and its copy.
+        score_bytes=8.0 if capped else 4.0 if traits.sinks else None,
+    )
+    queries, keys = heads * head_dim, kv_heads * head_dim
+    parts = [attend]
+    if traits.query_key_norm and (traits.query_key_norm != "l2" or (layer.rotated and settings.flag("use_qk_norm"))):
+        weights = {"head": 2 * head_dim, "full": queries + keys, "l2": 0}[traits.query_key_norm]
+        parts.append(head_norm(queries + keys, traits.norm, weights=weights))
+    if traits.sinks:
+        parts.append(Part(replicated_parameters=heads))
+    if settings.is_set("clip_qkv"):  # the clamp saves its input
+        parts.append(Part(split_elements=queries + 2 * keys))
+    return tuple(parts)
+
+
+def _feed_forward(settings: Settings, traits: _Traits, shape: Shape, layer: _Layer) -> tuple[Part, ...]:
+    function = settings.activation(settings.family.shape_keys["activation"])
+    if not layer.sparse:
+        return (gated_feed_forward(shape.hidden, settings.size(traits.dense_width), function),)
+    experts = gated_experts(
+        shape.hidden, shape.ffn, function, shape.experts, shape.experts_per_token, clamped=traits.expert_bias
+    )
+    if not traits.shared_width:
+        return (experts,)
+    return experts, _shared_expert(shape.hidden, settings.size(traits.shared_width), function, gate=traits.shared_gate)
+
+
+def _shared_expert(hidden: int, ffn: int, function: Activation, *, gate: bool) -> Part:
+    """The expert that all tokens use. Its gate saves the expert's output."""
+    part = gated_feed_forward(hidden, ffn, function)
+    if not gate:
+        return part
+    return replace(
+        part,
+        replicated_parameters=part.replicated_parameters + hidden,
+        replicated_elements=part.replicated_elements + hidden,
+    )
