@@ -76,13 +76,18 @@ def run_spread(stack: str, kind: str) -> float:
     return spreads(kind, stack)[1]
 
 
-def comparison_spread(stack: str, kind: str, to_kind: str) -> float:
+def comparison_spread(stack: str, kind: str, to_kind: str, widths: tuple[float, float] = (1.0, 1.0)) -> float:
     """Doubt about a comparison: one standard deviation of the logarithm of the quotient of two step times.
 
     The plans run the same code on one cluster. Errors of plans of one kind are nearly equal and cancel. Those of two
     kinds are correlated (`kind_correlation`), and the remainder does not cancel.
+
+    Parameters
+    ----------
+    widths
+        Widths of the intervals of both relative to those without measured runs (`learned_width`).
     """
     if kind == to_kind:
         return 0.0
-    first, second = source_spread(stack, kind), source_spread(stack, to_kind)
+    first, second = widths[0] * source_spread(stack, kind), widths[1] * source_spread(stack, to_kind)
     return math.sqrt(first**2 + second**2 - 2 * kind_correlation() * first * second)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smp_advisor.costs.evaluate import HOST_SHARE, memory_columns, seconds_columns
+from smp_advisor.costs.evaluate import HOST_SHARE, learned_width, memory_columns, seconds_columns
 from smp_advisor.costs.intervals import DIVISIONS, kind_names, plan_divisions
 from smp_advisor.costs.memory import GIB
 from smp_advisor.costs.pressure import pressure_factor
@@ -27,6 +27,7 @@ from smp_advisor.search.rank import (
     Scores,
     combinations,
     communication_span,
+    first_of_each,
     order,
     techniques,
     undominated_first,
@@ -108,7 +109,7 @@ def search(
     scores = _scores(model, cluster, job, library, layout, seconds, 1 - memory.needed_bytes[rows] / usable)
     best_first = np.empty(0, dtype=np.intp)
     if len(rows):
-        best_first = order(scores, objective, _resolution(cluster, job, layout))
+        best_first = order(scores, objective, _resolution(model, cluster, job, layout, scores))
         if objective in ("throughput", "cost"):
             best_first = undominated_first(best_first, scores, combinations(layout))
     return SearchResult(
@@ -153,9 +154,20 @@ def _scores(
     )
 
 
-def _resolution(cluster: Cluster, job: Job, layout: Layout) -> Resolution:
-    """Resolution of the cost model for pairs of the plans' kinds."""
-    code, kinds = stack_of(job, layout).name, list(map(str, kind_names(cluster)))
+def _resolution(model: Model, cluster: Cluster, job: Job, layout: Layout, scores: Scores) -> Resolution:
+    """Resolution of the cost model for pairs of the plans' kinds. Measured runs refine it."""
+    code, divisions, kinds = stack_of(job, layout).name, plan_divisions(layout), list(map(str, kind_names(cluster)))
+    width = np.ones(len(kinds))
+    if job.calibration is not None:
+        fastest_first = np.argsort(-scores.tokens_per_second, kind="stable")
+        leaders = fastest_first[first_of_each(divisions[fastest_first])]
+        width[divisions[leaders]] = learned_width(model, cluster, job, layout.take(leaders))
     quantile = NormalDist().inv_cdf(policy().resolution_probability)
-    shares = [[-math.expm1(-quantile * comparison_spread(code, mine, kind)) for kind in kinds] for mine in kinds]
-    return Resolution(plan_divisions(layout), np.array(shares))
+    shares = [
+        [
+            -math.expm1(-quantile * comparison_spread(code, mine, kind, (width[row], width[column])))
+            for column, kind in enumerate(kinds)
+        ]
+        for row, mine in enumerate(kinds)
+    ]
+    return Resolution(divisions, np.array(shares))

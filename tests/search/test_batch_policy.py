@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import smp_advisor as smpa
@@ -85,3 +87,12 @@ def test_where_the_cap_binds_its_cost_is_that_of_half_the_possible_batch() -> No
     assert batch.twice is not None
     assert batch.cap_cost == pytest.approx(max(batch.twice - 1, 0.0))
     assert "would exceed the limit of 32,768 tokens" in limited.because
+
+
+def test_the_documentation_has_the_targets_of_the_data_file() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "choice.md").read_text("utf-8")
+    for parameters, row in ((1e9, "up to 1 B"), (4e9, "up to 4 B"), (25e9, "up to 25 B"), (100e9, "up to 100 B")):
+        policy = batch_policy(Model.from_parameters(parameters * 0.9), Job())
+        target, cap = (int(tokens).bit_length() - 1 for tokens in (policy.target_tokens, policy.cap_tokens))
+        line = f"| {row} | 2^{target} tokens | 2^{cap} | {100 * policy.doubling_gain:.0f} % |"
+        assert line in page

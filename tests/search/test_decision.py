@@ -7,6 +7,7 @@ import pytest
 
 import smp_advisor as smpa
 from smp_advisor.costs.predictive import layout_draws
+from smp_advisor.costs.uncertainty import comparison_spread
 from smp_advisor.search.decision import FAMILIES
 from smp_advisor.search.policy import published_for
 
@@ -56,3 +57,12 @@ def test_a_search_with_one_plan_is_certain() -> None:
 def test_a_plan_in_bf16_is_compared_with_the_plans_that_require_fp16(advice: smpa.Advice) -> None:
     assert advice.job.precision == "bf16"
     assert "pipeline parallelism" in advice.decision.indistinct
+
+
+def test_measured_runs_refine_the_resolution_between_families(advice: smpa.Advice) -> None:
+    measured = advice.calibrate(step_seconds=advice.estimate.step_seconds, plan=advice.plan)
+    assert comparison_spread("hf-eager", "sharded, nodes", "tensor, nodes", (0.5, 0.5)) < comparison_spread(
+        "hf-eager", "sharded, nodes", "tensor, nodes"
+    )
+    assert measured.decision.expected_regret <= advice.decision.expected_regret
+    assert len(measured.decision.indistinct) <= len(advice.decision.indistinct)
