@@ -47,6 +47,21 @@ test("a user's text is never markup, and a link leads nowhere but to https", () 
   expect([...el.querySelectorAll('a')].map(a => a.href)).toEqual(['https://docs.aws.amazon.com/x']);
 });
 
+test('the ladder of the configuration on screen follows the kernel', () => {
+  const rows = [...el.querySelectorAll('.smp-ladder tbody tr')].map(row => [...row.children].map(cell => cell.textContent));
+  expect(rows).toEqual([
+    [HOSTILE, '61 GiB', 'no', '-', 'does not fit'],
+    ['with one change'],
+    ['offloading', '16 GiB', 'yes', '3 s', 'no gain']
+  ]);
+  expect([...el.querySelectorAll('.smp-ladder tbody th')].map(head => head.getAttribute('scope'))).toEqual(['row', 'rowgroup', 'row']);
+  const state = model.get('_state');
+  model.set('_state', { ...state, ladder: { ...state.ladder, rungs: [['sharding', '9 GiB', 'yes', '2 s', 'fits']], unused: [] } });
+  model.emit('change:_state');
+  expect(el.querySelectorAll('.smp-ladder tbody tr')).toHaveLength(1);
+  expect(text('.smp-ladder tbody th')).toBe('sharding');
+});
+
 test('the view reports to the kernel', () => {
   expect(model.sent).toEqual([{ kind: 'ready' }]);
 });

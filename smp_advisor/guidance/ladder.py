@@ -170,7 +170,7 @@ def _decision(before: Rung | None, estimate: Estimate | None, *, fitting: bool) 
     if not before.fits or before.estimate is None:
         return "used, now fits"
     if before.estimate.global_batch_size != estimate.global_batch_size:
-        return "used"
+        return "used"  # step times of other batches do not compare
     change = estimate.step_seconds / before.estimate.step_seconds - 1
     if change < -SAME:
         return "used for speed"

@@ -25,7 +25,7 @@ def cells(rung: Rung, *, first: bool = False) -> tuple[str, str, str, str, str]:
         _NONE if rung.needed_gib is None else gib(rung.needed_gib),
         "yes" if rung.fits else "no",
         ranges.step_time(rung.estimate) if rung.estimate is not None and rung.fits else _NONE,
-        rung.decision,
+        f"{rung.decision} (another batch)" if "a global batch of" in rung.because else rung.decision,
     )
 
 

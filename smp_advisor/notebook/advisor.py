@@ -261,7 +261,8 @@ class Advisor(anywidget.AnyWidget):
     def _text(self) -> str:
         if self.plan == self.advice.plan:
             return str(self.advice)
-        return f"{self.advice}\n\nCurrent plan: {self.plan}\n{self._controls.summary}"
+        ladder = self._controls.advice.ladder(self.plan)
+        return f"{self.advice}\n\nCurrent plan: {self.plan}\n{self._controls.summary}\n{ladder}"
 
     def __repr__(self) -> str:
         return f"Advisor({self.advice.model.name!r}, {self.plan!r})"

@@ -137,6 +137,18 @@ def test_every_rich_form_is_there_and_says_what_the_controls_say(advisor):
     assert "Batch size 20 → 24" in data["text/plain"]
 
 
+def test_the_ladder_is_that_of_the_plan_on_screen(advisor):
+    def shown():
+        return [row[0] for row in advisor.state["ladder"]["rungs"]]
+
+    before = shown()
+    advisor.move(tensor_parallel_degree=2)
+    assert shown() != before
+    ladder = advisor.advice.ladder(advisor.plan)
+    assert shown() == [f"{'+ ' if n else ''}{rung.title}" for n, rung in enumerate(ladder.rungs)]
+    assert str(ladder) in advisor._repr_mimebundle_()[0]["text/plain"]
+
+
 def test_a_users_text_is_escaped_in_the_static_picture(sent):
     html = Advisor(make_advice(name=HOSTILE))._repr_mimebundle_()[0]["text/html"]
     assert "<script" not in html
