@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance.wording import gib, percent
+from smp_advisor.guidance.wording import gib, percent, plural
 from smp_advisor.sizing.choice import choose, saves, within
 from smp_advisor.sizing.cluster_size import saving
 from smp_advisor.sizing.figures import time_and_cost
@@ -24,20 +24,28 @@ _GOALS = {
 
 def sentences(sizes: ClusterSizes) -> list[str]:
     """The chosen cluster with its figures, what it saves, the knee, and how many clusters were compared."""
-    chosen = sizes.chosen
-    compared = f"{len(sizes.sizes)} clusters were compared" + ("." if sizes.complete else ", then it was stopped.")
+    chosen, count = sizes.chosen, len(sizes.sizes)
+    compared = f"{plural(count, 'cluster')} compared{'' if sizes.complete else ', then it was stopped'}."
     if chosen is None:
-        return [nothing(sizes), compared]
-    limits, goal = "", _GOALS[sizes.goal]
-    if sizes.limits:
-        surely = within(chosen, sizes.limits, surely=True)
-        limits = (
-            f" {sizes.limits.words}, {'with its entire interval' if surely else 'though not with its entire interval'}"
-        )
-    if sizes.goal == "cheapest" and chosen is sizes.own:
-        goal = "stays, because no cluster is surely cheaper"
-    result = [f"{chosen.name} {goal}{limits}: {_figures(sizes, chosen)}."]
+        return [f"{nothing(sizes)}.", compared]
+    result = [f"{chosen.name} {_verdict(sizes, chosen)}{_limits(sizes, chosen)}: {_figures(sizes, chosen)}."]
+    if count == 1:
+        return result
     return [*result, *_saving(sizes, chosen), *_knee(sizes, chosen), compared]
+
+
+def _verdict(sizes: ClusterSizes, chosen: ClusterSize) -> str:
+    if len(sizes.sizes) == 1:
+        return "is"
+    stays = chosen is sizes.own and chosen is not choose(sizes.sizes, "cheapest", sizes.limits)
+    return "stays, because no cluster is surely cheaper" if stays and sizes.goal == "cheapest" else _GOALS[sizes.goal]
+
+
+def _limits(sizes: ClusterSizes, chosen: ClusterSize) -> str:
+    if not sizes.limits:
+        return ""
+    surely = within(chosen, sizes.limits, surely=True)
+    return f" {sizes.limits.words}, {'' if surely else 'though not '}with its entire interval"
 
 
 def _figures(sizes: ClusterSizes, size: ClusterSize) -> str:
@@ -76,7 +84,7 @@ def _knee(sizes: ClusterSizes, chosen: ClusterSize) -> list[str]:
 
 
 def nothing(sizes: ClusterSizes, enough: ClusterSize | None = None) -> str:
-    """Why no cluster is the answer, and the nearest one.
+    """Why no cluster is the answer, and the nearest one, as a sentence without its period.
 
     Parameters
     ----------
@@ -85,7 +93,7 @@ def nothing(sizes: ClusterSizes, enough: ClusterSize | None = None) -> str:
     """
     count = len(sizes.sizes)
     if not any(size.fits for size in sizes.sizes):
-        return f"No plan fits {sizes.model.name} on any of these {count} clusters{_least(sizes)}."
+        return f"No plan fits {sizes.model.name} on any of these {count} clusters{_nearest(sizes)}"
     nearest = {"fastest": sizes.fastest if sizes.limits.max_days else None}
     nearest["cheapest"] = sizes.cheapest if sizes.limits.max_usd else None
     parts = [
@@ -96,18 +104,15 @@ def nothing(sizes: ClusterSizes, enough: ClusterSize | None = None) -> str:
     if enough is not None:
         parts.append(f"{enough.name} would be enough ({_figures(sizes, enough)})")
     where = f"None of {count} clusters trains" if count > 1 else f"{sizes.sizes[0].name} does not train"
-    return f"{where} {sizes.model.name} {sizes.limits.words}: {'; '.join(dict.fromkeys(parts))}."
+    return f"{where} {sizes.model.name} {sizes.limits.words}: {'; '.join(dict.fromkeys(parts))}"
 
 
-def _least(sizes: ClusterSizes) -> str:
-    near = [size for size in sizes.sizes if size.nearest_gib is not None]
-    if not near:
+def _nearest(sizes: ClusterSizes) -> str:
+    best = sizes.nearest
+    if best is None or best.nearest_gib is None:
         return ""
-    best = min(near, key=lambda size: (size.nearest_gib or 0.0) / size.cluster.instance.usable_gpu_memory_gib)
-    return (
-        f": the nearest is {best.name}, with {gib(best.nearest_gib or 0.0)} needed of"
-        f" {gib(best.cluster.instance.usable_gpu_memory_gib)}"
-    )
+    usable = best.cluster.instance.usable_gpu_memory_gib
+    return f": the nearest is {best.name}, with {gib(best.nearest_gib)} needed of {gib(usable)}"
 
 
 def _share(shares: tuple[float, float, float]) -> str:

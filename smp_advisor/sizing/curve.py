@@ -101,6 +101,12 @@ class ClusterSizes:
         }
 
     @property
+    def nearest(self) -> ClusterSize | None:
+        """The cluster whose GPU is the nearest to the memory that a plan needs, if no plan fits on any; else None."""
+        searched = [size for size in self.sizes if size.nearest_gib is not None]
+        return min(searched, key=_excess, default=None) if not any(size.fits for size in self.sizes) else None
+
+    @property
     def reference(self) -> ClusterSize | None:
         """The cluster that savings refer to: the requested one if it fits, else the chosen one."""
         return self.own or self.chosen
@@ -168,6 +174,11 @@ _COLUMNS = ("cluster", "library", "time (95 %)", "cost (95 %)", "memory per GPU"
 
 def _type(size: ClusterSize) -> str:
     return size.cluster.instance.name
+
+
+def _excess(size: ClusterSize) -> float:
+    """Memory of the nearest plan over that of the GPU."""
+    return (size.nearest_gib or 0.0) / size.cluster.instance.usable_gpu_memory_gib
 
 
 def _figures(size: ClusterSize, reference: ClusterSize | None) -> dict[str, Any]:

@@ -1,24 +1,54 @@
-"""The error where no plan fits: how far the nearest plan is from fitting, and the ways out."""
+"""Errors where no cluster or no plan is the answer: the nearest one, and the ways out."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import NoPlanFitsError
 from smp_advisor.guidance.amounts import batch_limit
 from smp_advisor.guidance.wording import gib, percent
 from smp_advisor.libraries.registry import get_library, libraries
+from smp_advisor.sizing.answer import nothing
+from smp_advisor.sizing.places import COUNTS, Places
+from smp_advisor.sizing.sweep import compare
 from smp_advisor.sizing.ways import ways_out
 
 if TYPE_CHECKING:
     from smp_advisor.guidance.library_candidates import Request
     from smp_advisor.search import SearchResult
+    from smp_advisor.sizing.curve import ClusterSizes
+    from smp_advisor.sizing.limits import Limits
     from smp_advisor.sizing.question import Question
+    from smp_advisor.sizing.sweep import Progress
 
-__all__ = ["nothing_fits"]
+__all__ = ["decided", "nothing_fits"]
 
 _LONGEST = 370
 """Characters of the sentence; the error has all ways out."""
+
+
+def decided(question: Question, places: Places, limits: Limits, progress: Progress | None = None) -> ClusterSizes:
+    """Compare the clusters of a question, of which one must be the answer. A single one without a plan is no error.
+
+    Raises
+    ------
+    NoPlanFitsError
+        No cluster fits within the limits; with the nearest one, and what would be enough.
+    """
+    sizes = compare(question, places, limits, progress)
+    if sizes.chosen is not None or (places.fixed is not None and not sizes.sizes[0].fits):
+        return sizes
+    if not any(size.fits for size in sizes.sizes):
+        nearest = sizes.nearest
+        ways = None if nearest is None else ways_out(question.on(nearest.cluster), nearest.nearest_gib)
+        changes = "" if ways is None else ways.words
+        raise NoPlanFitsError(f"{nothing(sizes)}{f'; possible there: {changes}' if changes else ''}.", ways)
+    machine, most = places.clusters[-1].instance, max(cluster.nodes for cluster in places.clusters)
+    if any(cluster.instance != machine for cluster in places.clusters):
+        raise NoPlanFitsError(f"{nothing(sizes)}.")
+    larger = Places(clusters=tuple(Cluster(machine, nodes) for nodes in COUNTS if nodes > most), goal="smallest")
+    raise NoPlanFitsError(f"{nothing(sizes, compare(question, larger, limits).chosen)}.")
 
 
 def nothing_fits(question: Question, result: SearchResult) -> NoPlanFitsError:

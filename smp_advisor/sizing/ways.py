@@ -11,9 +11,9 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.guidance import ranges
 from smp_advisor.guidance.wording import gib, plural
 from smp_advisor.libraries.registry import get_library
+from smp_advisor.sizing.best_plan import best_on
 from smp_advisor.sizing.figures import time_and_cost
 from smp_advisor.sizing.places import AUTO, suitable
-from smp_advisor.sizing.sweep import best_on
 from smp_advisor.workload.adapter import Adapter
 
 if TYPE_CHECKING:

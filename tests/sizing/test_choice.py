@@ -122,7 +122,7 @@ def test_the_curve_is_a_table_in_each_form():
     assert html.count("<tr>") == 1 + len(SIZES)
     assert [one.cluster.nodes for one in curve.pareto] == [32, 16, 8, 4, 2]
     stopped = replace(curve, sizes=curve.sizes[:3], complete=False)
-    assert stopped.lines()[-1] == "3 clusters were compared, then it was stopped."
+    assert stopped.lines()[-1] == "3 clusters compared, then it was stopped."
 
 
 def test_names_are_escaped():

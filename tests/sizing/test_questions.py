@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import smp_advisor as smpa
@@ -108,3 +110,26 @@ def test_no_fit_is_no_dead_end():
     assert nodes.words in str(error.value)
     assert "QLoRA" in str(ways) or "LoRA" in str(ways)
     assert ways._repr_html_().count("<tr>") == 1 + len(changes)
+
+
+def test_a_comparison_without_any_fit_has_ways_out_on_the_nearest_cluster():
+    with pytest.raises(NoPlanFitsError, match=r"possible there: .*QLoRA") as error:
+        smpa.advise("70B", ["g5.12xlarge", "g6.12xlarge"], instance_count=2, sequence_length=4096)
+    assert error.value.ways_out.of("adapter") is not None
+
+
+def test_other_clusters_are_compared_for_an_advice():
+    advice = smpa.advise("1.3B", P4D, instance_count=3, **SMALL)
+    sizes = advice.compare_clusters(counts=(1, 2), max_days=300)
+    assert [size.cluster.nodes for size in sizes.sizes] == [1, 2, 3]
+    assert sizes.own.estimate.days == pytest.approx(advice.estimate.days)
+    assert sizes.limits.max_days == 300
+    types = {size.cluster.instance.name for size in advice.compare_clusters(["p4d", "p5.48xlarge"], counts=(1,)).sizes}
+    assert types == {P4D, "ml.p5.48xlarge"}
+    with pytest.raises(smpa.errors.AdvisorError, match="made by advise"):
+        replace(advice, question=None).compare_clusters()
+
+
+def test_a_comparison_ranks_by_the_objective_of_the_request():
+    advice = smpa.advise("1.3B", P4D, instance_count=2, objective="simplicity", max_days=3000, **SMALL)
+    assert advice.sizes.chosen.estimate.days == pytest.approx(advice.estimate.days)

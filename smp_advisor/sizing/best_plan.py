@@ -1,0 +1,71 @@
+"""The best plan on one cluster, over the libraries that can train there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs.intervals import plan_kinds
+from smp_advisor.costs.stack import stack_of
+from smp_advisor.errors import AdvisorError
+from smp_advisor.guidance.library_candidates import job_for, library_policy, obstacle
+from smp_advisor.guidance.precision import search_in_bf16_if_possible
+from smp_advisor.sizing.cluster_size import ClusterSize
+from smp_advisor.sizing.places import AUTO
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.guidance.library_candidates import Request
+    from smp_advisor.search import Objective
+    from smp_advisor.sizing.question import Question
+
+__all__ = ["best_on"]
+
+
+def best_on(question: Question, cluster: Cluster) -> ClusterSize:
+    """The best plan on a cluster; that of a later library of the policy only if it gains enough for the policy."""
+    here = question.on(cluster)
+    names = _libraries(here.request) if question.library == AUTO else [question.library]
+    best = ClusterSize(cluster=cluster, library=names[0], job=here.request.job, estimate=None)
+    gain = library_policy().gain
+    for name in names:
+        size = _searched(here.request, name, question.objective)
+        faster = size.tokens_per_second >= best.tokens_per_second * (1 + gain) and cluster.gpus > 1
+        if not best.fits or (size.fits and faster):
+            best = size
+    return best
+
+
+def _libraries(request: Request) -> list[str]:
+    """Libraries of the policy that can train the request on its cluster, in order."""
+    policy = library_policy()
+    usual = [name for name in policy.order if obstacle(name, request) is None]
+    return usual or [policy.archived]
+
+
+def _searched(request: Request, library: str, objective: Objective) -> ClusterSize:
+    cluster = request.cluster
+    job = job_for(library, request.job, cluster, user_settings=request.user_settings)
+    nothing = ClusterSize(cluster=cluster, library=library, job=job, estimate=None)
+    if obstacle(library, request) is not None or (job.precision == "bf16" and not cluster.instance.bf16):
+        return nothing
+    terms = {"library": library, "min_fit_probability": request.min_fit_probability, "pins": request.pins}
+    try:
+        job, result, _ = search_in_bf16_if_possible(
+            request.model, cluster, job, objective, terms, user_settings=request.user_settings
+        )
+    except AdvisorError:
+        return nothing  # a fixed setting that this cluster does not allow
+    if not len(result.ranked):
+        nearest = float(result.needed_gib.min()) if result.plans_enumerated else None
+        return replace(nothing, nearest_gib=nearest)
+    layout = result.space.layout.take(result.ranked[:1])
+    return ClusterSize(
+        cluster=cluster,
+        library=library,
+        job=job,
+        estimate=estimate(request.model, cluster, job, result.best()),
+        kind=str(plan_kinds(layout, cluster)[0]),
+        stack=stack_of(job, layout).name,
+    )
