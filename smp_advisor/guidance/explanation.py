@@ -168,8 +168,8 @@ def steps_of(run: PlannedRun) -> tuple[Step, ...]:
 def _brief(run: PlannedRun, technique: str, conclusion: Conclusion, outcome: Estimate | None) -> str:
     """The short reason for a conclusion."""
     text = conclusion.brief
-    if not text and outcome is not None and conclusion.decision != "not possible":
+    fields = technique_fields(practice(technique, run.plan.library).argument)
+    if not text and outcome is not None and fields and conclusion.decision != "not possible":
         text = (brief_used if conclusion.decision == "used" else brief_not_used)(run, outcome)
     text = text or first_sentence(conclusion.because)
-    argument = practice(technique, run.plan.library).argument
-    return f"Fixed by you. {text}" if run.pins & technique_fields(argument) else text
+    return f"Fixed by you. {text}" if run.pins & fields else text

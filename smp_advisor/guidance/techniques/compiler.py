@@ -58,6 +58,7 @@ def _batch(run: PlannedRun) -> Conclusion:
         return Conclusion(
             decision="used",
             because=f"{sentence} AWS tested no such model: find the largest batch with the compiler by trying.",
+            brief="The batch fits without the compiler. AWS tested no such model: try larger ones with it.",
             figures=(("batch_size", str(plan.batch_size)),),
         )
     tested = (
@@ -75,6 +76,7 @@ def _batch(run: PlannedRun) -> Conclusion:
     return Conclusion(
         decision="used",
         because=f"{sentence} {tested} {advice}, and watch the GPU's memory.{less}",
+        brief="The batch fits without the compiler. AWS's tests show how it changes with the compiler (details).",
         figures=(
             ("batch_size", str(plan.batch_size)),
             ("tested native batch", str(row.native_batch_size)),

@@ -64,6 +64,7 @@ class Degree:
         return Conclusion(
             decision="not used",
             because=why_not_used(run, comparison, estimate, name=f"{self.key}={value}"),
+            brief=f"There is no such plan here: {comparison.obstacle}" if estimate is None else "",
             figures=figures(estimate, run.estimate),
             alternative=alternative,
         )

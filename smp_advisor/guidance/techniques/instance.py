@@ -87,13 +87,15 @@ def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapp
         sentences.append("The library runs on no other instance with this number of GPUs.")
     else:
         sentences += _against(run, instance, comparisons, estimates)
-    return Conclusion(decision=_decision(run), because=" ".join(sentences), brief=_brief(here), figures=tuple(figures))
+    return Conclusion(decision=_decision(run), because=" ".join(sentences), brief=_brief(run), figures=tuple(figures))
 
 
-def _brief(machine: Instance) -> str:
-    """Links of an instance in words."""
-    link = "" if machine.gpus == 1 else f"{'NVLink' if machine.nvlink else 'no NVLink'} inside the node and "
-    return f"The instance has {link}{'EFA' if machine.efa else 'no EFA'} between nodes."
+def _brief(run: PlannedRun) -> str:
+    """Links of the cluster in words."""
+    machine = run.cluster.instance
+    links = [f"{'NVLink' if machine.nvlink else 'no NVLink'} inside the node"] if machine.gpus > 1 else []
+    links += [f"{'EFA' if machine.efa else 'no EFA'} between nodes"] if run.cluster.nodes > 1 else []
+    return f"The cluster has {' and '.join(links)}." if links else "A single GPU trains, without any exchange."
 
 
 def _follows(machine: Instance) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.comparing import compared, figures
-from smp_advisor.guidance.techniques.conclusion import Conclusion, brief_used
+from smp_advisor.guidance.techniques.conclusion import Conclusion, brief_change, brief_used
 from smp_advisor.guidance.what_if import vary
-from smp_advisor.guidance.wording import SAME, fit, fits, gib, plural
+from smp_advisor.guidance.wording import fit, fits, gib, plural
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.registry import get_library
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["comparisons", "conclude"]
 
 _STRATEGIES = ("full_shard", "hybrid_shard")
+_ALL = "The library shards parameters, gradients and optimizer state over all GPUs."
+"""Short reason without another strategy, on one node."""
 
 
 def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
@@ -82,20 +84,14 @@ def _brief(run: PlannedRun, current: int, by_degree: Mapping[int, Estimate]) -> 
     if current == 1:
         return "Each GPU stores the entire state, which fits." if run.fits else "Each GPU stores the entire state."
     if not run.fits or not lower:
-        return ""
+        return "Parameters, gradients and optimizer state are sharded."
     if not enough:
         return "Required: it is the lowest degree that fits, as AWS advises."
     least = min(enough)
     start = brief_used(run, by_degree[1], name="sharding") if 1 in by_degree else ""
-    return start if least == 1 else f"{start} A degree of {least} also fits. {_against(run, by_degree[least])}".strip()
-
-
-def _against(run: PlannedRun, estimate: Estimate) -> str:
-    """Speed of another sharding against that of the plan."""
-    if not fits(estimate, run.min_fit_probability):
-        return "The plan would not fit with it."
-    change = estimate.samples_per_second / run.estimate.samples_per_second - 1
-    return f"Training would be {'as fast' if abs(change) < SAME else 'faster' if change > 0 else 'slower'} with it."
+    if least == 1:
+        return start
+    return f"{start} A degree of {least} also fits. {brief_change(run, by_degree[least])} with it.".strip()
 
 
 def _strategy(
@@ -118,7 +114,7 @@ def _strategy(
     return Conclusion(
         decision="used",
         because=" ".join(sentences),
-        brief=f"The alternative is {strategy}. {_against(run, estimate)}" if estimate else "",
+        brief=f"The alternative is {strategy}. {brief_change(run, estimate)} with it." if estimate else _ALL,
         figures=figures(run.estimate, estimate),
         alternative=comparisons[strategy].plan if estimate else None,
     )
