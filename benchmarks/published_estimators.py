@@ -19,7 +19,7 @@ LIBRARIES = {
     "smp-v2": "SMP v2",
     "training-compiler": "Training Compiler",
     "fsdp": "PyTorch FSDP",
-    "ddp": "torchrun, no library",
+    "ddp": "PyTorch DDP",
     None: "none of these",
 }
 

@@ -9,9 +9,15 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cells import read_cell
 from smp_advisor.estimators.checks import Case
 from smp_advisor.estimators.readback import read_back
+from smp_advisor.estimators.siblings import Siblings
 from smp_advisor.estimators.sources import configuration_of_recipe, configurations_of_cell
-from smp_advisor.estimators.sources.recipe import yaml_table
+from smp_advisor.estimators.sources.accelerate import configuration_of_accelerate, looks_like_accelerate
+from smp_advisor.estimators.sources.deepspeed import configuration_of_deepspeed, looks_like_deepspeed
+from smp_advisor.estimators.sources.torch_job import read_strategy
+from smp_advisor.estimators.sources.torchtitan import configuration_of_torchtitan
+from smp_advisor.estimators.sources.yaml_values import yaml_table
 from smp_advisor.libraries.registry import get_library
+from smp_advisor.reading.values import Mapping as Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +30,8 @@ if TYPE_CHECKING:
     from smp_advisor.reading.source import Unresolved
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
+
+_JOBS = ("estimator", "model trainer", "request")
 
 __all__ = ["Terms", "read_configurations"]
 
@@ -56,6 +64,10 @@ class Terms:
             alone = configuration.form == "parameters" and not configuration.settings
             if self.library is not None and (configuration.library is None or alone):
                 configuration.library = self.library
+        siblings = Siblings(document.source.file)
+        for configuration in configurations:
+            if configuration.library is None and configuration.form in _JOBS and configuration.strategy is None:
+                read_strategy(configuration, siblings)
         # A notebook often trains first without the libraries: that job is no defect.
         chosen = [configuration for configuration in configurations if _uses_library(configuration)]
         cases = [
@@ -79,9 +91,15 @@ def read_configurations(
     document: Document, variables: Mapping[str, Any] | None
 ) -> tuple[list[Configuration], tuple[Unresolved, ...]]:
     """The configurations in a document, and the followed cell."""
+    if document.dialect == "toml":
+        return [configuration_of_torchtitan(document.source.text)], ()
     if document.dialect == "yaml":
-        return [configuration_of_recipe(yaml_table(document.source.text))], ()
+        table = yaml_table(document.source.text)
+        reader = configuration_of_accelerate if looks_like_accelerate(table) else configuration_of_recipe
+        return [reader(table)], ()
     cell = read_cell(document.source, variables, json=document.dialect == "json")
+    if isinstance(cell.only, Table) and looks_like_deepspeed(cell.only):
+        return [configuration_of_deepspeed(cell.only)], cell.unresolved
     configurations = configurations_of_cell(cell)
     if configurations:
         return configurations, cell.unresolved

@@ -11,6 +11,7 @@ from smp_advisor.reading.values import Constant, Mapping, Value
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from smp_advisor.estimators.strategy import Strategy
     from smp_advisor.reading.source import Span
 
 __all__ = ["Configuration", "Gap", "Setting", "why_not"]
@@ -60,8 +61,16 @@ class Configuration:
     embedded: Setting | None = None
     """The JSON text of the parameters, if they are in a hyperparameter."""
     gaps: list[Gap] = field(default_factory=list)
+    strategy: Strategy | None = None
+    """How a job without SageMaker's libraries divides its model; None for other jobs."""
     sure: bool = True
     """False if the job depends on a condition that cannot be decided."""
+
+    def use(self, strategy: Strategy) -> None:
+        """Set the strategy, with its library and the settings that follow."""
+        self.strategy, self.library = strategy, strategy.library
+        for name, value in strategy.settings.items():
+            self.hyperparameters[name] = Setting(value)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Value of a setting."""

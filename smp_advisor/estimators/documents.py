@@ -12,21 +12,32 @@ from pathlib import Path
 from typing import Any, Literal
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.estimators.sources.torchtitan import is_toml
 from smp_advisor.files import CONFIGURATION, read_bytes
 from smp_advisor.reading.source import Source, read
 
 __all__ = ["Dialect", "Document", "open_document", "with_text"]
 
-Dialect = Literal["python", "json", "yaml"]
+Dialect = Literal["python", "json", "yaml", "toml"]
 
 _DEEPEST = 40
 _PLAIN = (bool, int, float, str)
-_FILES: dict[str, Dialect] = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".py": "python", ".ipynb": "python"}
+_FILES: dict[str, Dialect] = {
+    ".json": "json",
+    ".yaml": "yaml",
+    ".yml": "yaml",
+    ".toml": "toml",
+    ".py": "python",
+    ".ipynb": "python",
+}
 _CHECKED_HERE = ("%%smp_check",)
 _TYPESET = str.maketrans("\u00a0\u2007\u202f\u201c\u201d\u2018\u2019", "   \"\"''")
 """No-break spaces and curly quotes."""
 _ELLIPSIS = re.compile(r"([ \t]*)(?:\.\.\.|\u2026)[ \t]*,?[ \t]*")
 _MARK = "# ..."
+_KEYS = re.compile(r"^(?:distributed_type|compute_environment|run|trainer):(?:[ \t]|$)", re.MULTILINE)
+"""Keys of configurations whose YAML is also Python, where ``key: value`` annotates a name."""
+_SECTION = re.compile(r"^\[\w+\]\s*$", re.MULTILINE)
 _ELIDED = "... replaces a part of the text"
 
 
@@ -47,7 +58,7 @@ class Document:
     @property
     def correctable(self) -> bool:
         """Whether the text can be corrected: a notebook has several cells, and an object has no text."""
-        return not self.source.cells
+        return not self.source.cells and self.dialect != "toml"
 
 
 def with_text(document: Document, text: str) -> Document:
@@ -133,9 +144,11 @@ def _of_file(path: Path) -> Document:
 def _of_text(text: str, dialect: Dialect | None = None) -> Document:
     if dialect is None and text.lstrip().startswith(("{", "[")) and _is_json(text):
         dialect = "json"
-    if dialect is None and not _is_python(text) and _is_yaml(text):
+    if dialect is None and _is_yaml(text) and (_KEYS.search(text) or not _is_python(text)):
         dialect = "yaml"
-    if dialect in ("json", "yaml"):
+    if dialect is None and _SECTION.search(text) and is_toml(text):
+        dialect = "toml"
+    if dialect in ("json", "yaml", "toml"):
         return Document(Source("<text>", text), dialect, text)
     text, elided = _as_python(text)
     source = read(text if text.lstrip().startswith("%") else f"{text}\n")

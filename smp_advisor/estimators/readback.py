@@ -17,6 +17,7 @@ from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.version import default_version, release
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH, Job
 from smp_advisor.workload.model import Model
+from smp_advisor.workload.names import is_model_name, model_from_name
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
@@ -25,6 +26,7 @@ __all__ = ["ReadBack", "read_back", "script_settings"]
 
 _BATCH = ("batch_size", "train_batch_size", "per_device_train_batch_size", "per_gpu_train_batch_size")
 _SEQUENCE = ("sequence_length", "max_context_width", "block_size", "max_seq_length", "max_sequence_length")
+_MODEL_NAMES = ("model_id", "model_name_or_path", "hf_model_name_or_path", "model_name")
 _FAMILIES = {
     "llama": "llama",
     "mixtral": "mixtral",
@@ -80,6 +82,8 @@ def read_back(
     library = configuration.library
     version = _version(configuration, inferred) if library else ""
     settings = script_settings(configuration, inferred)
+    if configuration.strategy is not None:
+        inferred += configuration.strategy.inferred
     if configuration.get("replaces_model", default=True) is False:
         inferred.append(
             "SMP v2 only shards the model (use_smp_model: False), which has no tensor parallelism, expert parallelism"
@@ -91,8 +95,11 @@ def read_back(
         )
     plan = _plan(configuration, version, settings, left_open)
     place = _cluster(configuration, cluster, inferred, left_open)
-    read_model = model or _model(configuration, inferred)
-    if read_model is None and configuration.form == "recipe":
+    shared = configuration.get("shares_gpus")
+    read_model = model or (None if shared else _model(configuration, inferred))
+    if shared:
+        left_open.append(f"Memory is not checked: {shared} are on the same GPUs, and no plan describes them.")
+    elif read_model is None and configuration.form == "recipe" and library is not None:
         left_open.append(f"{configuration.title} does not describe the model, so memory is not checked: pass model=.")
     read_job = job or _job(configuration, plan, read_model, inferred)
     if plan is not None and read_job is not None and read_job.precision != plan.precision:
@@ -183,6 +190,9 @@ def _plan(configuration: Configuration, version: str, settings: dict[str, Any], 
             if configuration.form == "recipe"
             else "uses neither smdistributed.modelparallel nor Training Compiler, so there is no plan for it"
         )
+        if configuration.strategy is not None:
+            left_open.append(configuration.strategy.why_no_plan)
+            return None
         left_open.append(f"{configuration.title} {uses}.")
         return None
     compiles = get_library(library).compiles
@@ -231,7 +241,8 @@ def _cluster(
             inferred.append(f"{chosen.nodes} nodes, those of your cluster instead of the {count} in the text.")
         return chosen
     kind = chosen if chosen is not None else configuration.get("instance_type")
-    if kind is None and configuration.form == "recipe" and not configuration.unknown("instance_type"):
+    described = configuration.strategy is None or configuration.library is not None
+    if kind is None and described and configuration.form == "recipe" and not configuration.unknown("instance_type"):
         left_open.append(
             f"{configuration.title} names no instance, so memory is not checked: pass one, for example"
             " cluster='ml.p5.48xlarge'."
@@ -275,7 +286,13 @@ def _number(configuration: Configuration, name: str) -> int | None:
 
 
 def _model(configuration: Configuration, inferred: list[str]) -> Model | None:
-    """The model with the shape in the hyperparameters, as in AWS's samples and recipes."""
+    """The model with the shape in the hyperparameters, as in AWS's samples and recipes, or with the name in them."""
+    for name in _MODEL_NAMES:
+        setting = configuration.hyperparameters.get(name)
+        if setting is not None and isinstance(setting.value, str) and is_model_name(setting.value):
+            model = model_from_name(setting.value)
+            inferred.append(f"The model is {model.summary.rstrip('.')}, by its name {setting.value!r}.")
+            return model
     shape: dict[str, Any] = {
         field: next((value for name in names if (value := _number(configuration, name))), None)
         for field, names in _SHAPE.items()

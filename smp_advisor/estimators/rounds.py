@@ -9,7 +9,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.checks import CORRECTABLE, Case
 from smp_advisor.estimators.corrections import corrected_text
 from smp_advisor.estimators.documents import Document, with_text
-from smp_advisor.estimators.sources.recipe import yaml_table
+from smp_advisor.estimators.sources.yaml_values import yaml_table
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.reading.edits import parses
 

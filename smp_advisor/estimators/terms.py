@@ -86,6 +86,8 @@ def _launched_by_estimator(configuration: Configuration, call: Mapping) -> bool 
         return True
     entry = configuration.get("entry_point")
     unread = call.open or configuration.unknown("distribution", "distributions", *_LAUNCHERS)
+    if {"deepspeed", "deepspeed_config"} & configuration.hyperparameters.keys():
+        return None  # DeepSpeed has a launcher of its own
     # A shell script may start processes, TensorFlow uses all GPUs in one process, and an image may have a launcher.
     if unread or "image_uri" in configuration.settings or not isinstance(entry, str) or not entry.endswith(".py"):
         return None

@@ -129,11 +129,9 @@ def choose_library(configuration: Configuration, framework_version: object, imag
         return image_library
     shown = "modelparallel" in configuration.tables or configuration.parameters or "parameters" in configuration.tables
     if not shown:
-        # Torchrun starts it without a library. Only its own settings can show what the script does.
-        if not configuration.get("torch_distributed"):
-            return None
-        shards = "sharding_strategy" in configuration.hyperparameters
-        return library_with(of_sagemaker=False, divides_model=shards).name
+        # `read_strategy` finds how the script of such a job divides its model.
+        shards = "sharding_strategy" in configuration.hyperparameters and configuration.get("torch_distributed")
+        return library_with(of_sagemaker=False, divides_model=True).name if shards else None
     if configuration.framework == "tensorflow":
         return library_with(smdistributed=True, framework="tensorflow").name
     launcher = "torchrun" if _is_version_2(configuration, framework_version) else "mpi"

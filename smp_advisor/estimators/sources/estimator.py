@@ -25,6 +25,8 @@ _TAKEN = (
     "debugger_hook_config",
     "disable_profiler",
     "entry_point",
+    "source_dir",
+    "git_config",
     "use_spot_instances",
 )
 _OLDER_NAMES = {"train_instance_type": "instance_type", "train_instance_count": "instance_count"}

@@ -75,6 +75,8 @@ def adapter_of(configuration: Configuration, inferred: list[str]) -> Adapter | N
 
 def _targets(modules: object, inferred: list[str]) -> AdapterTargets:
     """Adapted products: those of ``target_modules``, by default all linear ones."""
+    if modules == "all-linear":
+        return "all-linear"
     names = frozenset(re.findall(r"\w+_proj\w*", modules)) if isinstance(modules, str) else frozenset()
     if names == _ATTENTION:
         return "attention"

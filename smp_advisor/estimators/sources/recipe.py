@@ -1,251 +1,131 @@
-"""HyperPod recipes: YAML, read as plain data only."""
+"""HyperPod recipes of every kind: SMP v2 (to 1.3.3), LLM fine-tuning, verl, NeMo, Amazon Nova, evaluation."""
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from typing import TYPE_CHECKING
 
-import yaml
+from smp_advisor.cluster.table import instances
+from smp_advisor.estimators.configuration import Configuration, Setting
+from smp_advisor.estimators.sources.recipe_fine_tuning import configuration_of_fine_tuning, is_fine_tuning
+from smp_advisor.estimators.sources.recipe_smp import configuration_of_smp_recipe
+from smp_advisor.estimators.sources.recipe_verl import configuration_of_verl
+from smp_advisor.estimators.sources.yaml_values import resolve, unwrapped
+from smp_advisor.estimators.strategy import Strategy, undescribed
+from smp_advisor.reading.values import Collection, Constant, Mapping
 
-from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.configuration import Configuration, Gap, Setting, why_not
-from smp_advisor.estimators.sources.peft import read_peft
-from smp_advisor.libraries.registry import library_with
-from smp_advisor.reading.source import Span
-from smp_advisor.reading.values import Collection, Constant, Entry, Mapping, Unknown, Value
+if TYPE_CHECKING:
+    from smp_advisor.reading.values import Value
 
-__all__ = ["configuration_of_recipe", "yaml_table"]
+__all__ = ["configuration_of_recipe"]
 
-_LARGEST = 200_000
-_MOST_NODES = 10_000
-"""Values and keys of a recipe; an alias counts with all of its values."""
-_LONGEST_NUMBER = 40
-_DEEPEST = 40
-_REFERENCE = re.compile(r"\$\{([^{}]*)\}")
-_PARAMETERS = {
-    "shard_degree": "hybrid_shard_degree",
-    "tensor_model_parallel_degree": "tensor_parallel_degree",
-    "expert_model_parallel_degree": "expert_parallel_degree",
-    "context_parallel_degree": "context_parallel_degree",
-    "activation_loading_horizon": "activation_loading_horizon",
-}
-"""Names in a recipe and those of the library."""
-_SETTINGS = (
-    "train_batch_size",
-    "activation_checkpointing",
-    "offload_activations",
-    "delayed_param",
-    "sharding_strategy",
-    "fp8",
-)
-_SHAPE = {
-    "num_hidden_layers": "num_layers",
-    "hidden_size": "hidden_width",
-    "num_attention_heads": "num_heads",
-    "num_key_value_heads": "num_key_value_heads",
-    "intermediate_size": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "max_context_width": "max_context_width",
-    "model_type": "model_type",
-    "num_local_experts": "num_local_experts",
-    "num_experts_per_tok": "num_experts_per_tok",
-}
-_WRAPPERS = ("recipes", "training_config", "recipe")
+_OUTER = ("recipes", "recipe")
+_MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
 
-def yaml_table(text: str) -> Mapping:
-    """Read YAML text as a table with places.
+def configuration_of_recipe(table: Mapping) -> Configuration:
+    """Read a recipe by its kind.
 
     Raises
     ------
     AdvisorError
-        Where it is not YAML of plain data, or no mapping.
+        The text is not a recipe.
     """
-    if len(text) > _LARGEST:
-        raise AdvisorError(f"The text is longer than {_LARGEST:,} characters, too long for a recipe.")
-    try:
-        loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-            loader.nodes = 0
-            value = _value(node, loader, 0) if node is not None else None
-        finally:
-            loader.dispose()
-    except AdvisorError:
-        raise
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "it cannot be read"
-        raise AdvisorError(f"The recipe is not valid YAML{where} ({problem}): paste the complete file.") from None
-    if not isinstance(value, Mapping):
-        raise AdvisorError("The text is not a recipe: a recipe is a mapping with trainer and model.")
-    return value
-
-
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
-    """Counts the nodes of a text while it is read, and again with its aliases followed."""
-
-    nodes = 0
-    depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self.count()
-        self.depth += 1
-        if self.depth > _DEEPEST:
-            raise AdvisorError(f"The recipe is nested more than {_DEEPEST} levels deep: paste only one recipe.")
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
-
-    def count(self) -> None:
-        self.nodes += 1
-        if self.nodes > _MOST_NODES:
-            raise AdvisorError(
-                f"The recipe has more than {_MOST_NODES:,} values, aliases included: paste only one recipe."
-            )
-
-
-def _value(node: yaml.Node, loader: _Loader, depth: int) -> Value:
-    loader.count()
-    if depth > _DEEPEST:
-        raise yaml.YAMLError  # a cyclic alias, or a text that is slow on purpose
-    if not str(node.tag).startswith("tag:yaml.org,2002:") or ":python" in str(node.tag):
-        raise yaml.constructor.ConstructorError(None, None, f"the tag {node.tag} is not plain data", node.start_mark)
-    span = Span(node.start_mark.index, node.end_mark.index)
-    if isinstance(node, yaml.MappingNode):
-        table = Mapping({}, span)
-        for key, inner in node.value:
-            value = _value(inner, loader, depth + 1)
-            name = loader.construct_object(key) if isinstance(key, yaml.ScalarNode) else None
-            value_span = Span(inner.start_mark.index, inner.end_mark.index)
-            key_span = Span(key.start_mark.index, key.end_mark.index)
-            table.entries[name] = Entry(value, Span(key_span.start, value_span.end), value_span, key_span)
-        return table
-    if isinstance(node, yaml.SequenceNode):
-        return Collection([_value(inner, loader, depth + 1) for inner in node.value], span)
-    if node.tag.endswith((":int", ":float")) and len(node.value) > _LONGEST_NUMBER:
-        raise yaml.constructor.ConstructorError(None, None, "a number is too long", node.start_mark)
-    return Constant(loader.construct_object(node), span)
-
-
-def configuration_of_recipe(table: Mapping) -> Configuration:
-    """Read a recipe: parameters of SMP v2 by their names there."""
-    recipe = _unwrapped(table)
-    configuration = Configuration("recipe", "The recipe", recipe.span)
-    trainer, model = recipe.get("trainer"), recipe.get("model")
-    if not isinstance(trainer, Mapping) or not isinstance(model, Mapping):
-        raise AdvisorError("The text is not a recipe: a recipe is a mapping with trainer and model.")
-    _resolve(recipe)
-    configuration.tables |= {"trainer": trainer, "model": model}
-    configuration.take(trainer, "devices", "processes_per_host")
-    configuration.take(trainer, "num_nodes", "instance_count")
-    configuration.take(table, "instance_type")
-    _instance(configuration)
-    for key, name in _PARAMETERS.items():
-        _move(configuration, configuration.parameters, model, key, name)
-    for name in ("hybrid_shard_degree", "tensor_parallel_degree", "context_parallel_degree", "expert_parallel_degree"):
-        if name in configuration.parameters and configuration.parameters[name].value is None:
-            del configuration.parameters[name]
-    for key in _SETTINGS:
-        _move(configuration, configuration.hyperparameters, model, key, key)
-    for key, name in _SHAPE.items():
-        _move(configuration, configuration.hyperparameters, model, key, name)
-    _precision(configuration, trainer)
-    read_peft(configuration, model)
-    configuration.take(_table(model, "dpo"), "enabled", "trains_on_preferences")
-    used = recipe.get("use_smp_model")
-    if not isinstance(used, Constant):
-        configuration.library = None  # NeMo's own recipes, and those for Trainium
-        return configuration
-    # SMP v2 divides the model over shard_degree GPUs either way: the training adapter always passes the degrees to it
-    # (aws/sagemaker-hyperpod-training-adapter-for-nemo 1.4.0, collections/parts/fsdp_strategy.py, _setup_smp_config).
-    configuration.library = library_with(smdistributed=True, launcher="torchrun", divides_model=True).name
-    configuration.settings["modelparallel"] = Setting(value=True, span=recipe.span)
-    configuration.settings["torch_distributed"] = Setting(value=True, span=recipe.span)
-    if used.value is not True:
-        configuration.settings["replaces_model"] = Setting(value=False, span=recipe.entries["use_smp_model"].span)
-        configuration.hyperparameters.pop("fp8", None)  # has no effect without the library's model
+    recipe = table
+    for name in _OUTER:
+        inner = recipe.get(name)
+        recipe = inner if isinstance(inner, Mapping) else recipe
+    kind = _text(_table(recipe, "run"), "model_type")
+    own = _of_kind(kind, recipe)
+    if own is None:
+        inner_recipe = unwrapped(table)
+        resolve(inner_recipe)
+        configuration = configuration_of_smp_recipe(inner_recipe)
+        configuration.take(table, "instance_type")
+    else:
+        configuration = own
+        for place in (table, recipe):
+            if "instance_type" in place.entries:
+                configuration.take(place, "instance_type")
+    _instance(configuration, recipe)
     return configuration
 
 
-def _move(configuration: Configuration, into: dict[str, Setting], table: Mapping, key: str, name: str) -> None:
-    entry = table.entries.get(key)
-    if entry is None:
-        return
-    if isinstance(entry.value, Constant):
-        if entry.value.value is not None:
-            into[name] = Setting(entry.value.value, entry.span, table, key)
-    else:
-        why = why_not(entry.value, "it is not a single value")
-        configuration.gaps.append(Gap(name, why, entry.span))
-
-
-def _precision(configuration: Configuration, trainer: Mapping) -> None:
-    """Lightning's names of precisions as those of plans."""
-    precision = trainer.entries.get("precision")
-    if precision is not None and isinstance(precision.value, Constant):
-        text = str(precision.value.value).removesuffix("-mixed")
-        configuration.hyperparameters["precision"] = Setting(
-            {"16": "fp16", "32": "fp32"}.get(text, text), precision.span, trainer, "precision"
+def _of_kind(kind: str, recipe: Mapping) -> Configuration | None:
+    """Configuration of a recipe of another kind than SMP v2; None for that kind."""
+    if not any(isinstance(recipe.get(name), Mapping) for name in ("run", "trainer")):
+        return None
+    if {
+        "evaluation",
+        "llm_as_judge",
+        "eval_metrics_config",
+    } & recipe.entries.keys() and "schedule" not in recipe.entries:
+        return _without_plan(recipe, "The evaluation recipe", "Evaluation", "it trains no model")
+    if kind.startswith("amazon.nova"):
+        return _without_plan(
+            recipe, "The recipe of Amazon Nova", "Amazon Nova", "AWS publishes neither its shape nor its parallelism"
         )
+    if kind == "mtrl" or ("rollout" in recipe.entries and "rl" in recipe.entries):
+        return _without_plan(
+            recipe, "The multi-turn RL recipe", "Reinforcement learning of Amazon Nova", "AWS publishes no shape of it"
+        )
+    if isinstance(recipe.get("strategy"), Mapping) and isinstance(recipe.get("trainer"), Mapping):
+        degrees = [
+            f"{name} {value.value}"
+            for name in _MEGATRON
+            if isinstance(value := _table(recipe, "strategy").get(name), Constant) and value.value not in (None, 1)
+        ]
+        name = f"Megatron-Core of NeMo ({', '.join(degrees) or 'one GPU per model'})"
+        return _without_plan(recipe, "The NeMo recipe", name, "no library here has its parallelism")
+    if is_fine_tuning(recipe):
+        resolve(recipe)
+        return configuration_of_fine_tuning(recipe)
+    if kind == "verl":
+        resolve(recipe)
+        return configuration_of_verl(recipe)
+    return None
 
 
-def _table(table: Mapping, key: str) -> Mapping | None:
-    inner = table.get(key)
-    return inner if isinstance(inner, Mapping) else None
+def _without_plan(recipe: Mapping, title: str, name: str, why: str) -> Configuration:
+    configuration = Configuration("recipe", title, recipe.span)
+    strategy: Strategy = undescribed(name, why)
+    configuration.use(strategy)
+    trainer = recipe.get("trainer")
+    if isinstance(trainer, Mapping):
+        configuration.take(trainer, "devices", "processes_per_host")
+        configuration.take(trainer, "num_nodes", "instance_count")
+    elif isinstance(run := recipe.get("run"), Mapping) and isinstance(run.get("replicas"), Constant):
+        configuration.take(run, "replicas", "instance_count")
+    return configuration
 
 
-def _instance(configuration: Configuration) -> None:
-    """HyperPod instance types have no ``ml.``."""
+def _instance(configuration: Configuration, recipe: Mapping) -> None:
+    """The instance, whose names in HyperPod have no ``ml.``; else the first of the supported ones with these GPUs."""
     setting = configuration.settings.get("instance_type")
     if setting is not None and isinstance(setting.value, str) and not setting.value.startswith("ml."):
         configuration.settings["instance_type"] = Setting(
             f"ml.{setting.value}", setting.span, setting.table, setting.key
         )
+    supported = recipe.get("instance_types")
+    if setting is not None or not isinstance(supported, Collection) or configuration.strategy is None:
+        return
+    names = [item.value for item in supported.items if isinstance(item, Constant) and isinstance(item.value, str)]
+    devices = configuration.get("processes_per_host")
+    machines = {machine.name: machine for machine in instances()}
+    for name in names:
+        if name in machines and machines[name].gpus == devices:
+            configuration.settings["instance_type"] = Setting(name, recipe.entries["instance_types"].span)
+            if len(names) > 1:
+                configuration.strategy = configuration.strategy.assuming(
+                    f"The instance is {name}, the first of {len(names)} that the recipe supports with {devices} GPUs."
+                )
+            return
 
 
-def _unwrapped(table: Mapping) -> Mapping:
-    for name in _WRAPPERS:
-        inner = table.get(name)
-        if isinstance(inner, Mapping):
-            return _unwrapped(inner)
-    return table
+def _table(table: Mapping, name: str) -> Mapping:
+    inner = table.get(name)
+    return inner if isinstance(inner, Mapping) else Mapping({})
 
 
-def _resolve(recipe: Mapping) -> None:
-    """Replace references such as ``${.sibling}`` and ``${recipes.trainer.precision}`` with their values."""
-
-    def visit(table: Mapping, depth: int) -> None:
-        for entry in table.entries.values():
-            if isinstance(entry.value, Mapping) and depth < _DEEPEST:
-                visit(entry.value, depth + 1)
-            elif isinstance(entry.value, Constant) and isinstance(entry.value.value, str):
-                entry.value = _referred(recipe, table, entry.value)
-
-    visit(recipe, 0)
-
-
-def _referred(recipe: Mapping, table: Mapping, value: Constant) -> Value:
-    match = _REFERENCE.fullmatch(str(value.value).strip())
-    if match is None:
-        reference = _REFERENCE.search(str(value.value))
-        return value if reference is None else Unknown(f"it refers to {reference.group(0)}")
-    visited: set[str] = set()
-    path, home = match.group(1), table
-    while path not in visited:
-        visited.add(path)
-        owner: Value | None = home if path.startswith(".") else recipe
-        parts = path.removeprefix(".").split(".")
-        if not path.startswith(".") and parts[0] in _WRAPPERS:
-            parts = parts[1:]
-        for part in parts[:-1]:
-            owner = owner.get(part) if isinstance(owner, Mapping) else None
-        target = owner.get(parts[-1]) if isinstance(owner, Mapping) else None
-        if not isinstance(target, Constant):
-            break
-        again = _REFERENCE.fullmatch(str(target.value).strip())
-        if again is None:
-            return Constant(target.value, value.span)
-        path, home = again.group(1), owner if isinstance(owner, Mapping) else recipe
-    return Unknown(f"it refers to {match.group(0)}")
+def _text(table: Mapping, name: str) -> str:
+    value: Value | None = table.get(name)
+    return str(value.value) if isinstance(value, Constant) else ""

@@ -1,0 +1,43 @@
+"""DeepSpeed's configuration: its ZeRO stage, offloading, batch and precision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.estimators.configuration import Configuration, Setting
+from smp_advisor.estimators.sources.plain_tables import plain_of, section
+from smp_advisor.estimators.strategy import Strategy, zero
+
+if TYPE_CHECKING:
+    from smp_advisor.reading.values import Mapping
+
+__all__ = ["configuration_of_deepspeed", "looks_like_deepspeed", "strategy_of_deepspeed"]
+
+_DEVICES = ("cpu", "nvme")
+_BATCH = "train_micro_batch_size_per_gpu"
+
+
+def looks_like_deepspeed(table: Mapping) -> bool:
+    """Whether a dictionary is DeepSpeed's configuration."""
+    return "zero_optimization" in table.entries or _BATCH in table.entries
+
+
+def strategy_of_deepspeed(config: dict[str, Any]) -> Strategy:
+    """Strategy of a configuration as plain data."""
+    stages = section(config, "zero_optimization")
+    moved = any(section(stages, name).get("device") in _DEVICES for name in ("offload_optimizer", "offload_param"))
+    return zero(stages.get("stage", 0), offloads=moved or stages.get("cpu_offload") is True)
+
+
+def configuration_of_deepspeed(table: Mapping) -> Configuration:
+    """Read the configuration alone: strategy and settings, without a cluster."""
+    configuration = Configuration("deepspeed", "The DeepSpeed configuration", table.span)
+    data = plain_of(table)
+    configuration.use(strategy_of_deepspeed(data))
+    for key, name in ((_BATCH, "batch_size"), ("gradient_accumulation_steps", "gradient_accumulation_steps")):
+        if type(data.get(key)) is int:
+            configuration.hyperparameters[name] = Setting(data[key], table.entries[key].span, table, key)
+    for name in ("bf16", "fp16"):
+        if section(data, name).get("enabled") is True:
+            configuration.hyperparameters["precision"] = Setting(name, table.entries[name].span, table, name)
+    return configuration

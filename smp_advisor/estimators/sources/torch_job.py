@@ -1,0 +1,215 @@
+"""Jobs of PyTorch without SageMaker's libraries: how their script divides the model, or that this is unknown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+import yaml
+
+from smp_advisor.estimators.configuration import Setting
+from smp_advisor.estimators.sources.accelerate import strategy_of_environment
+from smp_advisor.estimators.sources.deepspeed import strategy_of_deepspeed
+from smp_advisor.estimators.sources.plain_tables import plain_of
+from smp_advisor.estimators.sources.training_script import ScriptFacts, fsdp_option, read_training_script
+from smp_advisor.estimators.strategy import Strategy, replicated, undescribed
+from smp_advisor.estimators.terms import terms_of
+from smp_advisor.libraries.registry import get_library
+from smp_advisor.reading.values import Mapping
+
+if TYPE_CHECKING:
+    from smp_advisor.estimators.configuration import Configuration
+    from smp_advisor.estimators.siblings import Siblings
+
+__all__ = ["read_strategy"]
+
+_DEEPSPEED = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_config_file")
+_CONFIG = ("config", "config_file", "training_config")
+_LARGEST = 100_000
+_PEFT_RANK = 8
+"""Default rank of an adapter in PEFT."""
+_TRAINER_ARGUMENTS = frozenset(
+    {
+        "bf16",
+        "fp16",
+        "gradient_accumulation_steps",
+        "gradient_checkpointing",
+        "learning_rate",
+        "lr_scheduler_type",
+        "num_train_epochs",
+        "optim",
+        "per_device_eval_batch_size",
+        "per_device_train_batch_size",
+        "warmup_ratio",
+        "warmup_steps",
+    }
+)
+
+
+def read_strategy(configuration: Configuration, siblings: Siblings) -> None:
+    """Add the strategy of a job that uses none of SageMaker's libraries, and its library if plans describe it."""
+    if configuration.framework == "tensorflow" or "tensorflow_version" in configuration.settings:
+        return
+    _merge_file(configuration, siblings)
+    script = _script(configuration, siblings)
+    strategy = (
+        _of_settings(configuration, siblings) or _of_environment(configuration) or _of_code(configuration, script)
+    )
+    _adapter(configuration, script)
+    assumption = _precision(configuration, script) if strategy.library is not None else ""
+    configuration.use(strategy.assuming(assumption))
+
+
+def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
+    """Hyperparameters in a YAML file that a hyperparameter names."""
+    for name in _CONFIG:
+        setting = configuration.hyperparameters.get(name)
+        if setting is None or not str(setting.value).endswith((".yaml", ".yml")):
+            continue
+        text = siblings.text(PurePosixPath(str(setting.value)).name) or siblings.text(str(setting.value))
+        try:
+            data = yaml.safe_load(text) if text is not None and len(text) <= _LARGEST and "&" not in text else None
+        except (yaml.YAMLError, RecursionError, ValueError):
+            data = None
+        if isinstance(data, dict):
+            for key, value in data.items():
+                if isinstance(key, str) and isinstance(value, str | int | float | bool | dict):
+                    configuration.hyperparameters.setdefault(key, Setting(value, setting.span))
+        else:
+            configuration.settings["unread_file"] = Setting(str(setting.value), setting.span)
+
+
+def _script(configuration: Configuration, siblings: Siblings) -> ScriptFacts | None:
+    entry, folder = configuration.get("entry_point"), configuration.get("source_dir")
+    name = configuration.hyperparameters.get("training_script")
+    entry = name.value if name is not None and isinstance(name.value, str) else entry
+    if not isinstance(entry, str) or "git_config" in configuration.settings:
+        return None
+    places = ([folder] if isinstance(folder, str) and "://" not in folder else []) + [""]
+    for place in places:
+        text = siblings.text(*([place, entry] if place else [entry]))
+        if text is not None:
+            return read_training_script(text)
+    return None
+
+
+def _of_settings(configuration: Configuration, siblings: Siblings) -> Strategy | None:
+    """FSDP of the Trainer, or DeepSpeed, in the hyperparameters."""
+    for name in _DEEPSPEED:
+        setting = configuration.hyperparameters.get(name)
+        if setting is not None and setting.value not in (None, "", False):
+            return _deepspeed(setting.value, configuration.get("source_dir"), siblings)
+    option = configuration.hyperparameters.get("fsdp")
+    if option is not None and option.value not in (None, "", False, '""'):
+        return fsdp_option(option.value)
+    return None
+
+
+def _deepspeed(value: object, folder: object, siblings: Siblings) -> Strategy:
+    if isinstance(value, dict):
+        return strategy_of_deepspeed(value)
+    text: object = value
+    if not str(value).lstrip().startswith("{"):
+        inside = siblings.text(folder, str(value)) if isinstance(folder, str) else None
+        text = inside or siblings.text(str(value))
+    try:
+        data = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        data = None
+    if isinstance(data, dict):
+        return strategy_of_deepspeed(data)
+    return undescribed("DeepSpeed", f"its configuration is in the file {str(value)[:80]!r}: paste that file")
+
+
+def _of_environment(configuration: Configuration) -> Strategy | None:
+    call = configuration.tables.get("estimator")
+    table = call.get("environment") if call is not None else None
+    return strategy_of_environment(plain_of(table)) if isinstance(table, Mapping) else None
+
+
+def _of_code(configuration: Configuration, script: ScriptFacts | None) -> Strategy:
+    """Strategy by the script and the launcher."""
+    terms = terms_of(configuration)
+    if script is not None and script.strategy is not None:
+        return script.strategy
+    starts = [name for name in ("dataparallel", "pytorchddp") if configuration.get(name)]
+    if starts or _ours(configuration):
+        return replicated()
+    launched = any(configuration.get(name) for name in ("torch_distributed", "mpi", "driver"))
+    if script is not None and script.maps_devices and not launched and (terms.gpus or 0) > 1:
+        return undescribed("A model spread over the GPUs of one process (device_map)", "it runs one GPU at a time")
+    if terms.gpus == 1:
+        return replicated("One GPU")
+    if launched:
+        return _launched(configuration, script)
+    if terms.launched is False and terms.gpus is not None:
+        return undescribed("One process", f"it has {terms.gpus} GPUs and no launcher")
+    return _unknown(configuration)
+
+
+def _launched(configuration: Configuration, script: ScriptFacts | None) -> Strategy:
+    """Strategy of a script that torchrun or MPI starts, if its arguments decide it."""
+    if "unread_file" in configuration.settings:
+        return undescribed(
+            "The strategy", f"its settings are in the file {configuration.get('unread_file')!r}: paste that file"
+        )
+    if script is not None and script.trainer and not script.sets_arguments:
+        return replicated().assuming("The Trainer replicates the model, because neither fsdp nor deepspeed is set.")
+    if "git_config" in configuration.settings and len(_TRAINER_ARGUMENTS & configuration.hyperparameters.keys()) > 1:
+        return replicated().assuming(
+            "The example script of transformers replicates the model without fsdp or deepspeed."
+        )
+    return _unknown(configuration)
+
+
+def _ours(configuration: Configuration) -> bool:
+    """Whether the hyperparameters are those of plans of a library without shards."""
+    record = get_library(str(replicated().library))
+    own = set(getattr(record.plan, "SCRIPT_SETTINGS", ())) - {"batch_size"}
+    return bool(own) and own <= configuration.hyperparameters.keys()
+
+
+def _unknown(configuration: Configuration) -> Strategy:
+    return Strategy(
+        name="unknown",
+        why_no_plan=(
+            f"{configuration.title} starts a script whose strategy is unknown, so there is no plan: its hyperparameters"
+            " and environment set neither fsdp nor deepspeed, and the script was not found next to the text."
+        ),
+    )
+
+
+def _adapter(configuration: Configuration, script: ScriptFacts | None) -> None:
+    """LoRA or QLoRA, in the hyperparameters (TRL's names) or in the script."""
+    values = {name: entry.value for name, entry in configuration.hyperparameters.items()}
+    lora = _on(values.get("use_peft")) or "lora_r" in values or (script is not None and script.lora)
+    if not lora:
+        return
+    four_bit = _on(values.get("load_in_4bit")) or (script is not None and script.four_bit)
+    configuration.settings["adapter"] = Setting("qlora_4bit" if four_bit else "lora")
+    rank = values.get("lora_r", script.rank if script is not None else None)
+    configuration.settings["adapter_rank"] = Setting(rank if type(rank) is int else _PEFT_RANK)
+    configuration.settings["adapter_targets"] = Setting("all-linear")
+
+
+def _precision(configuration: Configuration, script: ScriptFacts | None) -> str:
+    """Set precision and checkpointing by the Trainer's arguments; the assumption about the precision, if any."""
+    values = configuration.hyperparameters
+    setting = values.get("gradient_checkpointing")
+    if setting is not None and "activation_checkpointing" not in values:
+        values["activation_checkpointing"] = Setting("each" if _on(setting.value) else "none", setting.span)
+    if any(_on(values[name].value) for name in ("bf16", "fp16") if name in values) or "precision" in values:
+        return ""
+    example = script is None and "git_config" in configuration.settings
+    if example or (script is not None and script.parses_arguments):
+        values["precision"] = Setting("fp32")  # the default of the Trainer
+        return ""
+    machine = terms_of(configuration).instance
+    precision = "bf16" if machine is None or machine.bf16 else "fp32"
+    values["precision"] = Setting(precision)
+    return f"The precision is {precision}, because the text has none."
+
+
+def _on(value: object) -> bool:
+    return str(value).lower() in ("1", "true")

@@ -1,0 +1,351 @@
+"""Jobs without SageMaker's libraries: their strategy is read, or honestly unknown; recipes of every kind."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smp_advisor import check_estimator
+from smp_advisor.errors import AdvisorError
+from smp_advisor.estimators.strategy import fully_sharded, zero
+
+ESTIMATOR = """
+from sagemaker.huggingface import HuggingFace
+
+estimator = HuggingFace(
+    entry_point="train.py",
+    source_dir="scripts",
+    instance_type="{instance}",
+    instance_count={count},
+    transformers_version="4.56.2",
+    pytorch_version="2.8.0",
+    py_version="py312",
+    hyperparameters={hyperparameters},
+    {more}
+)
+"""
+TORCHRUN = 'distribution={"torch_distributed": {"enabled": True}},'
+MODEL = {"model_id": "meta-llama/Llama-2-7b-hf", "per_device_train_batch_size": 2, "bf16": True}
+
+
+def job(hyperparameters=None, more=TORCHRUN, *, instance="ml.p4d.24xlarge", count=2):
+    settings = {**MODEL, **(hyperparameters or {})}
+    return ESTIMATOR.format(instance=instance, count=count, hyperparameters=repr(settings), more=more)
+
+
+def reading(text):
+    return check_estimator(text).readings[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "sharding"),
+    [
+        ("full_shard auto_wrap", "full_shard"),
+        ('"full_shard auto_wrap"', "full_shard"),
+        ("shard_grad_op", "shard_grad_op"),
+        ("hybrid_shard auto_wrap", "hybrid_shard"),
+    ],
+)
+def test_fsdp_of_the_trainer(option, sharding):
+    job_read = reading(job({"fsdp": option, "gradient_checkpointing": True}))
+    assert (job_read.plan.library, job_read.plan.sharding_strategy) == ("fsdp", sharding)
+    assert (job_read.plan.batch_size, job_read.plan.precision) == (2, "bf16")
+    assert job_read.plan.activation_checkpointing == "each"
+    assert job_read.estimate is not None
+    assert "by its name 'meta-llama/Llama-2-7b-hf'" in " ".join(job_read.inferred)
+
+
+@pytest.mark.parametrize(
+    ("hyperparameters", "more", "words"),
+    [
+        ({"fsdp": "full_shard offload"}, TORCHRUN, "offloading to the CPU"),
+        (
+            {"deepspeed": {"zero_optimization": {"stage": 1}}},
+            TORCHRUN,
+            "ZeRO-1 has no plan: no library here shards only",
+        ),
+        ({"deepspeed": "configs/z3.json"}, TORCHRUN, "in the file 'configs/z3.json'"),
+        (
+            {"deepspeed": {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}},
+            TORCHRUN,
+            "ZeRO-3 with offloading",
+        ),
+        ({}, TORCHRUN, "strategy is unknown, so there is no plan"),
+        ({"config": "/opt/ml/input/data/config/x.yaml"}, TORCHRUN, "paste that file"),
+        ({}, "", "One process has no plan: it has 16 GPUs and no launcher"),
+    ],
+)
+def test_no_plan_instead_of_a_guess(hyperparameters, more, words):
+    job_read = reading(job(hyperparameters, more))
+    assert job_read.plan is None
+    assert words in " ".join(job_read.open), job_read.open
+
+
+@pytest.mark.parametrize(("stage", "sharding"), [(2, "shard_grad_op"), (3, "full_shard")])
+def test_zero_is_estimated_as_fsdp_and_says_so(stage, sharding):
+    job_read = reading(job({"deepspeed": {"zero_optimization": {"stage": stage}}}))
+    assert job_read.plan.sharding_strategy == sharding
+    assert f"DeepSpeed ZeRO-{stage} is estimated as FSDP with {sharding}" in " ".join(job_read.inferred)
+    alone = reading(json.dumps({"zero_optimization": {"stage": stage}, "train_micro_batch_size_per_gpu": 4}))
+    assert (alone.plan.sharding_strategy, alone.plan.batch_size) == (sharding, 4)
+
+
+@pytest.mark.parametrize(
+    ("environment", "library", "sharding"),
+    [
+        ({"ACCELERATE_USE_FSDP": "1", "FSDP_SHARDING_STRATEGY": "HYBRID_SHARD"}, "fsdp", "hybrid_shard"),
+        ({"ACCELERATE_USE_FSDP": "true", "FSDP_SHARDING_STRATEGY": "2"}, "fsdp", "shard_grad_op"),
+        ({"ACCELERATE_USE_FSDP": "1"}, "fsdp", "full_shard"),
+        (
+            {"ACCELERATE_USE_FSDP": "1", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "false"},
+            "fsdp",
+            "shard_grad_op",
+        ),
+    ],
+)
+def test_accelerate_in_the_environment(environment, library, sharding):
+    job_read = reading(job(more=f"{TORCHRUN} environment={environment!r},"))
+    assert (job_read.plan.library, job_read.plan.sharding_strategy) == (library, sharding)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        'distribution={"smdistributed": {"dataparallel": {"enabled": True}}},',
+        'distribution={"pytorchddp": {"enabled": True}},',
+    ],
+)
+def test_data_parallel_jobs_are_ddp(more):
+    assert reading(job(more=more)).plan.library == "ddp"
+
+
+def test_a_job_on_one_gpu_is_a_single_replica():
+    job_read = reading(job(more="", instance="ml.g5.2xlarge", count=1))
+    assert job_read.plan.library == "ddp"
+    assert "EST511" not in {found.id for found in check_estimator(job(more="", instance="ml.g5.2xlarge", count=1))}
+
+
+ACCELERATE = """
+distributed_type: FSDP
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+fsdp_config:
+  fsdp_sharding_strategy: SHARD_GRAD_OP
+  fsdp_activation_checkpointing: true
+"""
+
+
+def test_accelerate_s_configuration():
+    plan = reading(ACCELERATE).plan
+    assert (plan.sharding_strategy, plan.precision, plan.activation_checkpointing) == ("shard_grad_op", "bf16", "each")
+    two = ACCELERATE.replace(
+        "fsdp_sharding_strategy: SHARD_GRAD_OP", "fsdp_version: 2\n  fsdp_reshard_after_forward: true"
+    )
+    assert reading(two).plan.sharding_strategy == "full_shard"
+    zero_3 = "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config:\n  zero_stage: 3\n"
+    assert reading(zero_3).plan.sharding_strategy == "full_shard"
+    assert reading("distributed_type: MULTI_GPU\nnum_processes: 8\n").plan.library == "ddp"
+    assert "MEGATRON_LM has no plan" in reading("distributed_type: MEGATRON_LM\nnum_processes: 8\n").open[0]
+
+
+TITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+
+[training]
+local_batch_size = 1
+seq_len = 8192
+
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 1
+
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "op"
+"""
+
+
+def test_torchtitan_s_configuration():
+    job_read = check_estimator(TITAN, cluster="ml.p5.48xlarge").readings[0]
+    assert job_read.plan.sharding_strategy == "full_shard"
+    assert job_read.plan.activation_checkpointing == "operators"
+    assert job_read.job.sequence_length == 8192
+    assert job_read.model is not None
+    tensor = reading(TITAN.replace("tensor_parallel_degree = 1", "tensor_parallel_degree = 2"))
+    assert "FSDP here has no tensor_parallel_degree 2" in tensor.open[0]
+
+
+SCRIPTS = {
+    "FSDP2": ("from torch.distributed.fsdp import fully_shard\nfully_shard(model)\n", "full_shard"),
+    "FSDP": (
+        """from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+model = FSDP(model, sharding_strategy=ShardingStrategy.HYBRID_SHARD)
+""",
+        "hybrid_shard",
+    ),
+    "Trainer": (
+        """from transformers import HfArgumentParser, Trainer, TrainingArguments
+(arguments,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()
+Trainer(model, arguments).train()
+""",
+        None,
+    ),
+    "DDP": ("from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP(model)\n", None),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_script_next_to_the_text_decides(tmp_path, name):
+    code, sharding = SCRIPTS[name]
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.py").write_text(code)
+    (tmp_path / "launch.py").write_text(job())
+    job_read = reading(tmp_path / "launch.py")
+    assert (getattr(job_read.plan, "sharding_strategy", None) or None) == sharding
+    assert job_read.plan.library == ("fsdp" if sharding else "ddp")
+
+
+def test_qlora_in_the_script_is_an_adapter_over_four_bits(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.py").write_text(
+        "from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training\n"
+        "model = get_peft_model(prepare_model_for_kbit_training(model), LoraConfig(r=64))\n"
+    )
+    (tmp_path / "launch.py").write_text(job({"fsdp": "full_shard"}))
+    adapter = reading(tmp_path / "launch.py").job.adapter
+    assert (adapter.rank, adapter.base_bits) == (64, 4)
+
+
+FINE_TUNING = """
+run:
+  model_type: llm_finetuning_aws
+  name: llama-2-7b
+instance_types: [ml.g5.12xlarge, ml.p5.48xlarge, ml.p4d.24xlarge]
+trainer:
+  devices: 8
+  num_nodes: 1
+training_config:
+  model_config:
+    model_name_or_path: meta-llama/Llama-2-7b-hf
+    peft_config:
+      peft_type: lora
+      r: 16
+      target_modules: all-linear
+  training_args:
+    gradient_checkpointing: true
+    max_len: 4096
+    micro_train_batch_size: 2
+    train_batch_size: 128
+    strategy:
+      fsdp_config:
+        cpu_offload: false
+        sharding_strategy: FULL_SHARD
+    trainer_type: sft
+"""
+VERL = """
+run:
+  model_type: verl
+  name: verl-sft-llama
+instance_types: [ml.p5.48xlarge]
+trainer:
+  devices: 8
+  num_nodes: 2
+training_config:
+  data:
+    max_length: 4096
+    max_token_len_per_gpu: 16384
+    train_batch_size: 128
+    use_dynamic_bsz: true
+  engine:
+    fsdp_size: 8
+    strategy: fsdp2
+  model:
+    enable_gradient_checkpointing: true
+    lora_rank: 32
+    path: meta-llama/Llama-2-7b-hf
+"""
+
+
+def test_a_recipe_of_llm_fine_tuning():
+    job_read = reading(FINE_TUNING)
+    assert (job_read.plan.library, job_read.plan.sharding_strategy) == ("fsdp", "full_shard")
+    assert (job_read.plan.batch_size, job_read.plan.gradient_accumulation_steps) == (2, 8)
+    assert (job_read.job.adapter.rank, job_read.job.adapter.targets) == (16, "all-linear")
+    assert job_read.cluster.instance.name == "ml.p5.48xlarge"
+    assert "the first of 3 that the recipe supports with 8 GPUs" in " ".join(job_read.inferred)
+    assert job_read.estimate.fits
+    assert "offloading" in reading(FINE_TUNING.replace("cpu_offload: false", "cpu_offload: true")).open[0]
+
+
+def test_a_recipe_of_verl():
+    job_read = reading(VERL)
+    assert job_read.plan.sharding_strategy == "hybrid_shard"
+    assert (job_read.plan.batch_size, job_read.plan.gradient_accumulation_steps) == (4, 2)
+    assert job_read.job.adapter.rank == 32
+
+
+def test_memory_of_reinforcement_learning_is_not_checked():
+    roles = (
+        VERL.replace(
+            "  engine:\n    fsdp_size: 8\n    strategy: fsdp2\n  model:",
+            "  actor_rollout_ref:\n   actor: {strategy: fsdp}\n   model:",
+        )
+        .replace("\n    enable_g", "\n     enable_g")
+        .replace("\n    lora_rank", "\n     lora_rank")
+        .replace("\n    path", "\n     path")
+    )
+    job_read = reading(roles)
+    assert job_read.plan.library == "fsdp"
+    assert job_read.estimate is None
+    assert "Memory is not checked: the rollout engine" in " ".join(job_read.open)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "run:\n  model_type: amazon.nova-lite-v1:0:300k\n  replicas: 4\ntraining_config:\n  max_length: 4096\n",
+            "Amazon Nova",
+        ),
+        ("run:\n  name: x\nevaluation:\n  task: mmlu\n", "it trains no model"),
+        (
+            "run:\n  name: nemo\ntrainer:\n  devices: 8\nstrategy:\n  tensor_model_parallel_size: 8\n",
+            "Megatron-Core of NeMo (tensor_model_parallel_size 8)",
+        ),
+    ],
+)
+def test_recipes_without_a_plan_name_their_reason(text, words):
+    job_read = reading(text)
+    assert job_read.plan is None
+    assert words in job_read.open[0]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-9, 99) | st.text("ab", max_size=3),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+        max_leaves=3,
+    ),
+    st.data(),
+)
+def test_any_value_anywhere_in_a_recipe_is_read_or_refused(value, data):
+    text = data.draw(st.sampled_from((FINE_TUNING, VERL, ACCELERATE)))
+    lines = text.strip().split("\n")
+    place = data.draw(st.integers(0, len(lines) - 1))
+    lines[place] = f"{lines[place].partition(':')[0]}: {json.dumps(value)}"
+    try:
+        check_estimator("\n".join(lines))
+    except AdvisorError:
+        return
+
+
+def test_strategies_that_do_not_exist_have_no_plan():
+    assert fully_sharded("diagonal").library is None
+    assert zero("x").library is None
+    assert zero(0).library == "ddp"
