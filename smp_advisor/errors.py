@@ -20,6 +20,7 @@ __all__ = [
     "NoPlanFitsError",
     "PlanError",
     "ProfileError",
+    "UnknownFamilyError",
 ]
 
 
@@ -46,6 +47,10 @@ class AdvisorError(ValueError):
 
 class ModelError(AdvisorError):
     """A model description that is unreadable or inconsistent."""
+
+
+class UnknownFamilyError(ModelError):
+    """A model type for which the package has no formulas."""
 
 
 class JobError(AdvisorError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from inspect import signature
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,11 +22,11 @@ from smp_advisor.keywords import AdviseSettings, completes
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.support import require_supported_instance
+from smp_advisor.model_input import read_model
 from smp_advisor.request import (
     JOB_FIELDS,
     checked_objective,
     job_of,
-    listed,
     pinned_plan,
     require_fields,
     require_library,
@@ -41,10 +40,7 @@ from smp_advisor.request import (
 from smp_advisor.search.alternatives import representatives
 from smp_advisor.search.decision import decide
 from smp_advisor.sizing import ClusterSizes, Limits, Places, Progress, Question, decided, nothing_fits, places_of
-from smp_advisor.workload.counts import is_count
-from smp_advisor.workload.from_config import is_path
 from smp_advisor.workload.inference import can_be_inferred
-from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
@@ -54,71 +50,9 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.instance import Instance
     from smp_advisor.scripts.stack import ScriptStack
+    from smp_advisor.workload.job import Job
 
-__all__ = ["advise", "read_model"]
-
-
-def read_model(
-    model: Any,
-    *,
-    sequence_length: int,
-    shape: Mapping[str, Any] | None = None,
-    job: Job | None = None,
-    library: str = "auto",
-) -> Model:
-    """Convert any description of a model to a `Model`.
-
-    Parameters
-    ----------
-    model
-        A `Model`; a parameter count (``10e9``, ``"10B"``); the name of a published model (``"llama-3-70b"``); a
-        transformers config (object, dict, path of a ``config.json``); a `Profile`; a ``torch.nn.Module``, which is
-        traced in a child process.
-    sequence_length
-        Positions that an inferred shape needs at least.
-    shape
-        Fixed values for a shape that is inferred from a count: `family`, `layers`, `hidden`, `heads`, `vocab`,
-        `activation`.
-    job, library
-        Job and library for the trace of a module.
-    """
-    if isinstance(model, Model):
-        return model
-    shape = dict(shape or {})
-    is_profile = hasattr(model, "provenance") and callable(getattr(model, "as_dict", None))
-    is_module = callable(getattr(model, "named_parameters", None))
-    if (is_profile or is_module) and shape:
-        raise AdvisorError(f"{listed(shape)} can only be given with a parameter count; this model is measured.")
-    if is_profile:
-        return Model.from_profile(model)
-    if is_module:
-        return _of_module(model, job or Job(sequence_length=sequence_length), library)
-    if not isinstance(model, int | str) and isinstance(model, Real):
-        model = float(model)  # NumPy's numbers
-    if isinstance(model, int | float) or (isinstance(model, str) and is_count(model)):
-        return Model.from_parameters(model, sequence_length=sequence_length, **shape)
-    if shape:
-        raise AdvisorError(
-            f"{listed(shape)} can only be given with a parameter count; this model's configuration already has them."
-        )
-    if isinstance(model, str) and not is_path(model):
-        return Model.from_name(model)
-    return Model.from_config(model)
-
-
-def _of_module(module: Any, job: Job, library: str) -> Model:
-    """Model of a module from its trace, or from its family's formulas if it cannot be traced."""
-    from smp_advisor.profiling import profile
-    from smp_advisor.profiling.entry import attention_for
-
-    attention = job.attention if "attention" not in job.defaulted() else attention_for(library)
-    try:
-        return Model.from_profile(profile(module, job, stages=("trace",), attention=attention))
-    except AdvisorError as untraced:
-        try:
-            return Model.from_module(module)
-        except AdvisorError:
-            raise untraced from None
+__all__ = ["advise"]
 
 
 @completes(AdviseSettings)
@@ -145,8 +79,8 @@ def advise(
     ----------
     model
         A parameter count (``10e9``, ``"10B"``), the name of a published model (``"llama-3-70b"``), a `Model`, a
-        transformers config (object, dict, path of a ``config.json``), a ``torch.nn.Module`` (traced first) or a
-        `Profile`.
+        transformers config (object, dict, path of a ``config.json``; traced first if its family has no formulas), a
+        ``torch.nn.Module`` (traced first) or a `Profile`.
     cluster
         A `Cluster`, or an instance name with `instance_count`. Several instances, or ``"any"``, leave the type open:
         `Advice.sizes` compares the clusters.

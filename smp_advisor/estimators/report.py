@@ -98,7 +98,8 @@ class EstimatorReport(Report):
         """
         from smp_advisor.estimators.comparison import compare
         from smp_advisor.libraries.groups import global_batch_size
-        from smp_advisor.recommendation import advise, read_model
+        from smp_advisor.model_input import read_model
+        from smp_advisor.recommendation import advise
 
         main = self.main
         if (main is None or main.plan is None) and self.mended is not None:

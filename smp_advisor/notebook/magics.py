@@ -19,6 +19,7 @@ from smp_advisor.notebook.arguments import amount, model_named, parsed, read, tr
 from smp_advisor.notebook.cells import KINDS
 from smp_advisor.notebook.cluster_options import comparing, instances, node_count
 from smp_advisor.notebook.fine_tuning import fine_tuning, fine_tuning_options
+from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH
 from smp_advisor.workload.optimizer import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO
 from smp_advisor.workload.training_settings import training_settings
@@ -113,7 +114,9 @@ class AdvisorMagics(Magics):
         return advisor
 
     def _advise(self, arguments: Namespace) -> Advisor:
+        from smp_advisor.model_input import has_formulas, read_model
         from smp_advisor.notebook.advisor import Advisor
+        from smp_advisor.notebook.progress_display import ProgressDisplay
         from smp_advisor.recommendation import advise
 
         options: dict[str, Any] = {
@@ -140,6 +143,10 @@ class AdvisorMagics(Magics):
             "data": arguments.data,
         }
         model = model_named(arguments.model, self.shell.user_ns)
+        if not has_formulas(model):
+            with ProgressDisplay(f"Trace of {arguments.model}, whose family has no formulas") as progress:
+                length = options["sequence_length"] or DEFAULT_SEQUENCE_LENGTH
+                model = read_model(model, sequence_length=length, on_progress=progress.update)
         keywords = {name: value for name, value in options.items() if value is not None}
         with comparing(arguments) as progress:
             return Advisor(advise(model, instances(arguments.instance), **keywords, **progress))

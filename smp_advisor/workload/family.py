@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import ModelError
+from smp_advisor.errors import UnknownFamilyError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,5 +79,5 @@ def family(model_type: object, *, source: str = "family") -> Family:
     """Family by its ``model_type``."""
     supported = families()
     if not isinstance(model_type, str) or model_type not in supported:
-        raise ModelError(f"{source} names the model type {model_type!r}; supported are {', '.join(supported)}.")
+        raise UnknownFamilyError(f"{source} names the model type {model_type!r}; supported are {', '.join(supported)}.")
     return supported[model_type]

@@ -21,17 +21,23 @@ if TYPE_CHECKING:
 
     from smp_advisor.workload.model import Model
 
-__all__ = ["is_path", "model_from_config"]
+__all__ = ["config_values", "is_path", "model_from_config", "title_of"]
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def model_from_config(config: str | os.PathLike[str] | Mapping[str, Any] | object) -> Model:
     """Model of a configuration; see `Model.from_config`."""
+    values, source = config_values(config)
+    return _model(values, source=source)
+
+
+def config_values(config: str | os.PathLike[str] | Mapping[str, Any] | object) -> tuple[Mapping[str, Any], str]:
+    """Values of a configuration, and its name for an error."""
     if isinstance(config, str | os.PathLike):
         path = Path(config)
         file = path / "config.json" if path.is_dir() else path
-        return _model(_read(file), source=str(file))
+        return _read(file), str(file)
     if not isinstance(config, dict) and callable(getattr(config, "to_dict", None)):
         values = config.to_dict()  # type: ignore[attr-defined]
         if not isinstance(values, dict):
@@ -40,9 +46,9 @@ def model_from_config(config: str | os.PathLike[str] | Mapping[str, Any] | objec
             )
         # Some releases add dtypes and quantization objects, which JSON cannot represent.
         values = {key: value for key, value in values.items() if _is_json(value)}
-        return _model(values, source=f"the {type(config).__name__}")
+        return values, f"the {type(config).__name__}"
     if isinstance(config, dict):
-        return _model(config, source="the configuration")
+        return config, "the configuration"
     raise ModelError(
         f"A configuration must be a transformers configuration object, a dict or the path of a config.json, "
         f"not {type(config).__name__}."
@@ -88,7 +94,7 @@ def _model(values: Mapping[str, Any], *, source: str) -> Model:
     text = _text_part(values)
     model = model_from_values(values if text is None else text, source=source)
     note = model.note if text is None else "the language model alone, without the parts for images"
-    return replace(model, name=_hub_name(values.get("_name_or_path")) or _title(model), note=note)
+    return replace(model, name=title_of(values, model.name, model.parameter_count), note=note)
 
 
 def _text_part(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -107,9 +113,9 @@ def _hub_name(origin: object) -> str:
     return origin.rsplit("/", 1)[-1] if _HUB_NAME.fullmatch(origin) or is_model_name(origin) else ""
 
 
-def _title(model: Model) -> str:
-    """Family with the size: ``Llama 8.03 B``."""
-    return f"{model.name} {format_count(model.parameter_count)}"
+def title_of(values: Mapping[str, Any], family: str, count: int) -> str:
+    """Name of the model on its hub, else the family with the size: ``Llama 8.03 B``."""
+    return _hub_name(values.get("_name_or_path")) or f"{family} {format_count(count)}"
 
 
 def _is_json(value: object) -> bool:
