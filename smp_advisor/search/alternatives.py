@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.search.rank import Objective
     from smp_advisor.search.search import SearchResult
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -91,7 +92,7 @@ def alternatives(result: SearchResult, model: Model, job: Job, *, min_fit_probab
                 "communication_gpus": int(spans[row]),
             }
         )
-        rows[-1]["why"] = _why(rows[-1], rows[0], min_fit_probability)
+        rows[-1]["why"] = _why(rows[-1], rows[0], result.objective, min_fit_probability)
     return pd.DataFrame(rows)
 
 
@@ -104,7 +105,7 @@ def _speed(value: Estimate | None) -> dict[str, float | None]:
     return columns
 
 
-def _why(row: dict[str, Any], leader: dict[str, Any], min_fit_probability: float) -> str:
+def _why(row: dict[str, Any], leader: dict[str, Any], objective: Objective, min_fit_probability: float) -> str:
     """Why a plan is not the recommended one, in one sentence."""
     if row["tokens_per_second"] is None:
         if row["headroom_gib"] < 0:
@@ -123,6 +124,8 @@ def _why(row: dict[str, Any], leader: dict[str, Any], min_fit_probability: float
     more = row["techniques"] - leader["techniques"]
     if ratio > 1 + NEAR_BEST:
         faster = f"{100 * (ratio - 1):.0f} % faster"
+        if objective in ("headroom", "simplicity"):
+            return f"{faster}, ranked lower by the objective."
         if more > 0:
             return f"{faster}, with {more} more technique{'s' if more > 1 else ''}."
         if row["global_batch_size"] > leader["global_batch_size"]:
