@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.guidance.practices import order, practice
 from smp_advisor.guidance.rung_titles import off_settings, rung_title, start_title
 from smp_advisor.guidance.techniques.conclusion import brief_change
-from smp_advisor.guidance.what_if import WhatIf, evaluate, vary
+from smp_advisor.guidance.what_if import WhatIf, evaluate, evaluate_best, vary, without
 from smp_advisor.guidance.wording import SAME, degree_of_change, fits
 from smp_advisor.libraries.dependent import fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, shard_degree
@@ -240,8 +240,7 @@ def _other_sharding(run: PlannedRun) -> list[Rung]:
         changes += [("sharding only the optimizer state", {field: 1, "shard_optimizer_state": True})] * replaces
     elif plan.shard_optimizer_state and plan.pipeline_parallel_degree == 1:
         changes += [("sharded data parallelism instead", {field: d, "shard_optimizer_state": False}) for d in degrees]
-    plans = {position: vary(run, **change) for position, (_, change) in enumerate(changes)}
-    estimates = evaluate(run.model, plans)
+    plans, estimates = evaluate_best(run, {n: without(run, **change) for n, (_, change) in enumerate(changes)})
     fitting = {key for key, estimate in estimates.items() if fits(estimate, run.min_fit_probability)}
     if current == 1:  # of sharded data parallelism, the smallest degree that fits
         smallest = sorted(fitting) or sorted(estimates, reverse=True)

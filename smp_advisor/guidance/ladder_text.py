@@ -54,4 +54,9 @@ def _line(row: tuple[str, ...], widths: list[int]) -> str:
 
 def unused_lines(ladder: Ladder) -> list[str]:
     """One line for each technique that is not used: the technique and the reason."""
-    return [f"{rung.short_title[:1].upper()}{rung.short_title[1:]}. {rung.because}" for rung in ladder.unused]
+    return [f"{rung.short_title[:1].upper()}{rung.short_title[1:]}. {_short(rung.because)}" for rung in ladder.unused]
+
+
+def _short(because: str) -> str:
+    """A reason without the other settings that follow from the change, which have figures."""
+    return f"{because.partition(' (')[0]}." if because.endswith(").") else because

@@ -25,7 +25,7 @@ def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
     """No sharding, optimizer-state sharding, and every degree of sharded data parallelism."""
     result = {
         "nothing": without(run, **_NOTHING),
-        "optimizer": vary(run, shard_optimizer_state=True, sharded_data_parallel_degree=1),
+        "optimizer": without(run, shard_optimizer_state=True, sharded_data_parallel_degree=1),
     }
     if run.plan.sharded_data_parallel_degree == 1 and run.plan.pipeline_parallel_degree == 1:
         for degree in _degrees(run.replicas):

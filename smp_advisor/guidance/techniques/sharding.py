@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.comparing import compared, figures
 from smp_advisor.guidance.techniques.conclusion import Conclusion, brief_change, brief_used
-from smp_advisor.guidance.what_if import vary
+from smp_advisor.guidance.what_if import vary, without
 from smp_advisor.guidance.wording import fit, fits, gib, plural
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.registry import get_library
@@ -35,7 +35,7 @@ def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
     degrees = divisors(run.cluster.gpus // (plan.tensor_parallel_degree * plan.expert_parallel_degree))
     higher = [degree for degree in degrees if degree > current][:1]
     changes: list[dict[str, Any]] = [{field: degree} for degree in degrees if degree < current or degree in higher]
-    return {str(change[field]): vary(run, **change) for change in changes}
+    return {str(change[field]): without(run, **change) for change in changes}
 
 
 def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
@@ -59,7 +59,10 @@ def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapp
     if enough:
         least = min(enough)
         sentences += [
-            f"A degree of {least} would be enough: with it, the plan {compared(run.estimate, lower[least])}.",
+            (
+                f"A degree of {least} would be enough{comparisons[str(least)].aside}: with it, the plan"
+                f" {compared(run.estimate, lower[least])}."
+            ),
             "AWS advises the lowest degree that fits.",
         ]
     elif lower:
