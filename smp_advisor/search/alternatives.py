@@ -108,14 +108,7 @@ def _speed(value: Estimate | None) -> dict[str, float | None]:
 def _why(row: dict[str, Any], leader: dict[str, Any], objective: Objective, min_fit_probability: float) -> str:
     """Why a plan is not the recommended one, in one sentence."""
     if row["tokens_per_second"] is None:
-        if row["headroom_gib"] < 0:
-            return f"Does not fit: {-row['headroom_gib']:.1f} GiB over the available memory with the smallest batch."
-        if row["fit_probability"] < min_fit_probability:
-            return (
-                f"Fits by the point estimate, but with a probability of {100 * row['fit_probability']:.1f} % only "
-                f"({100 * min_fit_probability:.0f} % required)."
-            )
-        return "Its offloaded activations do not fit in host memory."
+        return _unfit(row, min_fit_probability)
     if row is leader:
         return "Recommended."
     ratio = row["tokens_per_second"] / leader["tokens_per_second"]
@@ -134,6 +127,18 @@ def _why(row: dict[str, Any], leader: dict[str, Any], objective: Objective, min_
     if more > 0:
         return f"As fast within {100 * NEAR_BEST:.0f} %, with {more} more technique{'s' if more > 1 else ''}."
     return f"As fast within {100 * NEAR_BEST:.0f} %, {_lesser(row, leader)}."
+
+
+def _unfit(row: dict[str, Any], min_fit_probability: float) -> str:
+    """Why a plan does not fit."""
+    if row["headroom_gib"] < 0:
+        return f"Does not fit: {-row['headroom_gib']:.1f} GiB over the available memory with the smallest batch."
+    if row["fit_probability"] < min_fit_probability:
+        return (
+            f"Fits by the point estimate, but with a probability of {100 * row['fit_probability']:.1f} % only "
+            f"({100 * min_fit_probability:.0f} % required)."
+        )
+    return "Its offloaded activations do not fit in host memory."
 
 
 def _lesser(row: dict[str, Any], leader: dict[str, Any]) -> str:
