@@ -87,6 +87,9 @@ def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: 
     )
     # Settings that save memory do not matter for a small model.
     plain: dict[str, Any] = {name: training_settings()[name].default for name in job.training_settings()}
+    if job.adapter is not None:
+        # Weights of 4 and 8 bits require a GPU.
+        plain["adapter"] = replace(job.adapter, base_bits=16, double_quantization=False)
     script = training_script(small, cluster, replace(job, **plain), alone)
     return f"%%smp_local --processes {_PROCESSES} --steps {_STEPS} --name {SCRIPT_NAME}\n{script}"
 

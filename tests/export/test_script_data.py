@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 from types import SimpleNamespace
 
 import numpy as np
@@ -224,3 +226,33 @@ def test_rows_that_cannot_be_read_are_refused_in_a_sentence(files, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(SystemExit, match="requires pyarrow"):
         PART.rows_of(files / "parquet")
+
+
+def test_figures_go_to_tensorboard_and_mlflow(monkeypatch):
+    """Each only where it is installed and wanted: TensorBoard is in the containers, MLflow has a tracking server."""
+    trackers = {}
+    exec(render("metrics/trackers.py.in", values={}, flags={}), trackers)
+    settings = SimpleNamespace(tensorboard_directory="board", mlflow_tracking_uri=None, mlflow_experiment="gpt2")
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    assert trackers["trackers"](settings) == []
+    for name in ("torch", "torch.utils"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    values, board = [], types.ModuleType("torch.utils.tensorboard")
+    board.SummaryWriter = lambda directory: SimpleNamespace(
+        add_scalar=lambda *scalar: values.append((directory, *scalar)), flush=lambda: None
+    )
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    settings.mlflow_tracking_uri = "arn:aws:sagemaker:tracking"
+    with pytest.raises(SystemExit, match="requires mlflow"):
+        trackers["trackers"](settings)
+    calls = []
+    mlflow = types.ModuleType("mlflow")
+    for name in ("set_tracking_uri", "set_experiment", "start_run", "log_params", "log_metrics"):
+        setattr(mlflow, name, lambda *values, name=name, **options: calls.append((name, *values, options)))
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    for track in trackers["trackers"](settings):
+        track(7, {"loss": 2.5})
+    assert values == [("board", "loss", 2.5, 7)]
+    assert calls[0] == ("set_tracking_uri", "arn:aws:sagemaker:tracking", {})
+    assert calls[-1] == ("log_metrics", {"loss": 2.5}, {"step": 7})

@@ -128,6 +128,9 @@ def make_specs(folder):
     chats = {"train": "chats", "model": "text", "validation": "few chats"}
     add("chats", ddp, chats, evaluation_batches=0, max_steps=12)
     add("chats, alone", ddp, chats, processes=1, evaluation_batches=0, max_steps=12)
+    for processes in (1, 3):
+        options = {"processes": processes, "gradient_accumulation_steps": 1, "max_steps": 0, "evaluation_batches": 0}
+        add(f"evaluated by {processes}", ddp, chats, **options)
     add("chats, packed", fsdp, chats, packing=1)
     add("adapter", lora, chats, max_steps=3)
     add("adapter, resumed", lora, chats, "adapter", processes=1, max_steps=12)
@@ -186,6 +189,13 @@ class TestJobs:
         alone, together = jobs["chats, alone"], jobs["chats"]
         assert losses_of(alone) == pytest.approx(losses_of(together), abs=2e-3)
         assert alone["summary"]["validation_loss"] == pytest.approx(together["summary"]["validation_loss"], abs=2e-3)
+
+    def test_an_evaluation_is_the_same_on_any_number_of_processes(self, jobs):
+        """13 conversations, in batches of 4 and of 12: with three processes, two have nothing left at the end."""
+        alone, three = (jobs[f"evaluated by {processes}"] for processes in (1, 3))
+        assert (alone["error"], three["error"]) == (None, None)
+        expected = alone["summary"]["validation_loss"]
+        assert three["summary"]["validation_loss"] == pytest.approx(expected, abs=1e-5)
 
     def test_conversations_can_be_packed(self, jobs):
         losses = losses_of(jobs["chats, packed"])

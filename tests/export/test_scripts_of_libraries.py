@@ -18,6 +18,7 @@ from smp_advisor.export import estimator_cell, local_cell, training_script
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.version import image
 from smp_advisor.scripts import check_script
+from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, TASKS, WORDS
@@ -97,6 +98,10 @@ SCRIPTS = {name: (training_script(model, TWO_NODES, job(plan), plan), plan) for 
     name: (training_script(TASKS["gpt2"], TWO_NODES, replace(job(plan), **settings), plan), plan)
     for name, (plan, settings) in SAVING.items()
 }
+for targets, bits, library in (("query-value", 16, "fsdp"), ("attention", 4, "ddp"), ("all-linear", 8, "ddp")):
+    plan = Plan(library=library, batch_size=4)
+    adapted = replace(job(plan), adapter=Adapter(targets=targets, base_bits=bits))
+    SCRIPTS[f"adapter of {targets}, {bits} bits"] = training_script(TASKS["llama"], TWO_NODES, adapted, plan), plan
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
