@@ -23,6 +23,7 @@ CODE = re.compile(r"```.*?```", re.DOTALL)
 PUBLISHERS = (
     "https://docs.aws.amazon.com/sagemaker/latest/",
     "https://docs.pytorch.org/",
+    "https://github.com/aws/",
     "https://huggingface.co/docs/",
     "https://lightning.ai/docs/",
 )

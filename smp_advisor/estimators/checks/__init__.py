@@ -1,5 +1,6 @@
-"""The checks of an estimator, EST501 to EST511."""
+"""The checks of an estimator, EST501 to EST512."""
 
+from smp_advisor.estimators.checks.adapter import adapter
 from smp_advisor.estimators.checks.case import Case, Change, Hit
 from smp_advisor.estimators.checks.cluster import degrees, tensor_parallelism
 from smp_advisor.estimators.checks.container import image
@@ -10,7 +11,7 @@ from smp_advisor.estimators.checks.terms import hardware, terms
 
 __all__ = ["CHECKS", "CORRECTABLE", "Case", "Change", "Hit"]
 
-CORRECTABLE = (library_parameters, degrees, launcher, tensor_parallelism, image, hardware, monitoring)
+CORRECTABLE = (library_parameters, degrees, launcher, tensor_parallelism, image, hardware, monitoring, adapter)
 """Checks whose defects a change to the text can correct, in the order of their ids.
 
 `library_parameters` makes EST501 and EST505.

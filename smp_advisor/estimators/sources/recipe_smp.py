@@ -70,8 +70,10 @@ def configuration_of_smp_recipe(recipe: Mapping) -> Configuration:
     configuration.library = library_with(smdistributed=True, launcher="torchrun", divides_model=True).name
     configuration.settings["modelparallel"] = Setting(value=True, span=recipe.span)
     configuration.settings["torch_distributed"] = Setting(value=True, span=recipe.span)
+    configuration.settings["replaces_model"] = Setting(
+        used.value is True, recipe.entries["use_smp_model"].span, recipe, "use_smp_model"
+    )
     if used.value is not True:
-        configuration.settings["replaces_model"] = Setting(value=False, span=recipe.entries["use_smp_model"].span)
         configuration.hyperparameters.pop("fp8", None)  # has no effect without the library's model
     return configuration
 
