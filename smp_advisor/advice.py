@@ -122,11 +122,11 @@ class Advice:
 
         return local_cell(self.model, self.cluster, self.job, plan or self.plan, **self._options(options))
 
-    def monitoring_cell(self) -> str:
+    def monitoring_cell(self, *, region: str | None = None) -> str:
         """The cell that shows metrics and logs of the running job, with links to the console."""
         from smp_advisor.export import monitoring_cell
 
-        return monitoring_cell(self.cluster)
+        return monitoring_cell(self.cluster, region=region)
 
     @completes(JobOptionSettings)
     def permissions_cell(

@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 __all__ = ["monitoring_cell", "permissions_cell", "quota_cell"]
 
 
-def monitoring_cell(cluster: Cluster) -> str:
+def monitoring_cell(cluster: Cluster, *, region: str | None = None) -> str:
     """Cell that monitors a job: utilization of each host from CloudWatch, last log lines, links to the console.
 
-    It reads ``job_name`` from the cell that started the job, and defines a data frame ``usage``.
+    It reads ``job_name`` from the cell that started the job, and defines a data frame ``usage``. `region` is the AWS
+    region of the job; None for that of the environment.
     """
     checks.sagemaker_instance(cluster)
     gpus, vcpus = cluster.instance.gpus, cluster.instance.vcpus
     values = {
+        "region": JobOptions(region=region).region,
         "instances": cluster.nodes,
         "gpus": gpus,
         "vcpus": vcpus,
@@ -35,7 +37,7 @@ def monitoring_cell(cluster: Cluster) -> str:
         "gpus_percent": Comment(100 * gpus),
         "vcpus_comment": Comment(vcpus),
     }
-    return render("monitoring.py.in", values=values, flags={})
+    return render("monitoring.py.in", values=values, flags={"in_region": region is not None})
 
 
 def permissions_cell(cluster: Cluster, plan: Plan, *, model_name: str = "", sdk: str = "auto", **options: Any) -> str:

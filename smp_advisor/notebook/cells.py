@@ -40,7 +40,7 @@ def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **op
     elif what == "local":
         sources = [advice.local_cell(plan, **options)]
     elif what == "monitoring":
-        sources = [advice.monitoring_cell()]
+        sources = [advice.monitoring_cell(region=options.get("region"))]
     elif what == "permissions":
         sources = [advice.permissions_cell(plan, sdk=sdk, **options)]
     elif what == "quota":

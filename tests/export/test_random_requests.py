@@ -1,0 +1,94 @@
+"""Random plans of every library with random options: each request is the one that was worked out apart.
+
+`make explore` tries a thousand jobs, other runs some of them.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import settings
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.export import estimator_cell
+from smp_advisor.libraries.registry import LIBRARIES
+from tests.export.random_jobs import draw, expected, sent
+from tests.moto_harness.notebooks import run_notebooks
+
+pytestmark = [pytest.mark.moto, pytest.mark.slow, pytest.mark.hypothesis]
+
+EXPLORES = settings.get_current_profile_name() == "explore"
+JOBS = 1000 if EXPLORES else 40
+AT_ONCE = 25
+SEED = 20_261_122
+BUCKET = "import boto3; boto3.client('s3', region_name='us-east-1').create_bucket(Bucket='models')"
+
+
+def notebook(drawn):
+    """Cells of a job, and whether the script is generated; None if the exporter refuses the job in a sentence."""
+    try:
+        cell, generated = estimator_cell(*drawn.parts, sdk=drawn.sdk, **drawn.options), True
+    except AdvisorError:
+        try:
+            cell, generated = estimator_cell(*drawn.parts, sdk=drawn.sdk, script="mine.py", **drawn.options), False
+        except AdvisorError:
+            return None
+    name = "train_smp.py" if generated else "mine.py"
+    cell = cell.replace("START_ANYWAY = False", "START_ANYWAY = True")
+    return [BUCKET, f"%%writefile {name}\nprint()\n", cell], generated
+
+
+def typed(value):
+    """A value with its type: 4 equals 4.0 and True equals 1 in Python, and not for the library."""
+    if isinstance(value, dict):
+        return {key: typed(entry) for key, entry in value.items()}
+    return type(value).__name__, value
+
+
+def differences(drawn, generated, result):
+    if result["error"] or not result["requests"]:
+        return [result["error"] or "no request"]
+    request = sent(result["requests"][0], result["files"])
+    wanted = expected(drawn, generated=generated)
+    return [
+        f"{fact}: {request[fact]!r} instead of {wanted[fact]!r}"
+        for fact in wanted
+        if typed(request[fact]) != typed(wanted[fact])
+    ]
+
+
+def test_every_request_is_the_expected_one():
+    chance, jobs, refused = random.Random(SEED), {}, 0
+    while len(jobs) < JOBS:
+        drawn = draw(chance)
+        if (cells := notebook(drawn)) is None:
+            refused += 1
+            continue
+        jobs[str(len(jobs))] = (drawn, *cells)
+    assert refused < JOBS / 4
+    assert {drawn.plan.library for drawn, *_ in jobs.values()} == set(LIBRARIES)
+    wrong = {}
+    for sdk in ("v2", "v3"):
+        names = [name for name, (drawn, *_) in jobs.items() if drawn.sdk == sdk]
+        assert len(names) > JOBS / 4
+        for first in range(0, len(names), AT_ONCE):
+            notebooks = {name: jobs[name][1] for name in names[first : first + AT_ONCE]}
+            for name, result in run_notebooks(notebooks, f"{sdk}-newest").items():
+                drawn, _, generated = jobs[name]
+                if found := differences(drawn, generated, result):
+                    wrong[name] = (drawn.plan.library, sdk, drawn.options, found)
+    assert not wrong, "\n".join(map(str, wrong.values()))
+
+
+@pytest.mark.parametrize("change", ['"max_steps": ', "instance_count=", "volume_size=", "max_run=", '"batch_size": '])
+def test_a_changed_cell_is_told_apart(change):
+    """The comparison above can fail: each of these cells has one number with another digit."""
+    chance, cells = random.Random(SEED), None
+    while cells is None:
+        drawn = draw(chance)
+        cells = notebook(drawn) if drawn.sdk == "v2" else None
+    *before, cell = cells[0]
+    assert cell.count(change) == 1
+    result = run_notebooks({"changed": [*before, cell.replace(change, f"{change}1")]}, "v2-newest")["changed"]
+    assert differences(drawn, cells[1], result)
