@@ -13,7 +13,6 @@ from smp_advisor.libraries.check import undocumented_settings
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.support import unconfirmed, unlisted_because
-from smp_advisor.libraries.version import default_version
 from smp_advisor.search import search
 from smp_advisor.workload.stack import AUTO
 
@@ -142,7 +141,7 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
     except AdvisorError as error:
         return Candidate(library=library, obstacle="setting", because=str(error).removesuffix("."))
     if not len(result.ranked):
-        return Candidate(library=library, obstacle="memory", because=_too_large(library, request))
+        return Candidate(library=library, obstacle="memory", because=_too_large(library))
     tokens = request.model.sequence_length(job.sequence_length)
     return Candidate(
         library=library,
@@ -152,11 +151,11 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
     )
 
 
-def _too_large(library: str, request: Request) -> str:
+def _too_large(library: str) -> str:
     record = get_library(library)
     if record.divides_model:
         return "no plan fits"
-    return f"an entire replica does not fit on one {request.cluster.instance.gpu_label}"
+    return "an entire replica does not fit on a GPU"
 
 
 def obstacle(library: str, request: Request) -> tuple[Obstacle, str] | None:
@@ -176,7 +175,7 @@ def obstacle(library: str, request: Request) -> tuple[Obstacle, str] | None:
         needs = "PyTorch 2" if version < (2,) else "a PyTorch older than 2"
         return "framework", f"needs {needs}, and the script has {'.'.join(map(str, version))}"
     if library == policy.compiled and version is None:
-        return "framework", f"its newest container has PyTorch {default_version(library)}"
+        return "framework", "needs a PyTorch older than 2"
     unlisted = (
         ""
         if request.unlisted and unconfirmed(library, request.cluster.instance)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LibraryChoice", "choose_library", "family_to_infer", "framework_of"]
 
-_RESOLVED = 0.03
-"""Gain in throughput that the cost model resolves."""
+_RESOLVED = 0.05
+"""Gain in throughput that the cost model resolves between libraries."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,13 +204,18 @@ def _requirements(lacking: list[Candidate], request: Request) -> str:
 
 def _compared(rival: Candidate, chosen: Candidate, request: Request) -> str:
     """One sentence on a library that was not chosen."""
-    name = titled(rival.library)
+    title = get_library(rival.library).title
+    name = title if rival.library in library_policy().order else titled(rival.library)
     if rival.obstacle is not None:
-        return f"{name}: {rival.because}."
+        return f"{name}: {rival.because.removeprefix(title).strip().partition(': ')[0]}."
     if not chosen.tokens_per_second:
         return f"{name} has a plan that fits."
     gain = rival.tokens_per_second / chosen.tokens_per_second - 1
-    speed = "as fast within 3 %" if abs(gain) < _RESOLVED else f"{percent(gain)} {'faster' if gain > 0 else 'slower'}"
+    speed = (
+        f"as fast within {percent(_RESOLVED)}"
+        if abs(gain) < _RESOLVED
+        else f"{percent(gain)} {'faster' if gain > 0 else 'slower'}"
+    )
     notes = [f"in {rival.precision}"] if rival.precision != chosen.precision else []
     if rival.library not in library_policy().order and request.job.global_batch_size is None:
         notes.append("with the same batch")

@@ -79,6 +79,7 @@ def _summary(advice: Advice) -> Iterator[str]:
         yield f"Requested: {'; '.join(wishes)}."
     title = get_library(advice.plan.library).title
     yield f"Library: {advice.library_because or f'{title}, as requested.'}"
+    yield from (f"- {sentence}" for sentence in advice.library_comparisons)
     yield f"Global batch: {batch_reason(advice.model, estimate, advice.decision.batch)}"
     yield f"Data-parallel degree: {data_parallel_degree(advice.plan, advice.cluster):,}."
     if sizes is not None:

@@ -241,8 +241,8 @@ def test_training_compiler_is_said_to_be_discontinued_and_to_exclude_smdistribut
     [
         (GPT2, Cluster("ml.p4d.24xlarge"), None, "ddp", "needs no model parallelism"),
         (LLAMA_70B, Cluster("ml.p5.48xlarge", 8), None, "smp-v2", "cannot use ml.p5.48xlarge"),
-        (LLAMA_70B, P4D_32, "pytorch 2.5.1", "smp-v2", "SMP v1 (archived since December 2023)"),
-        (GPT2, Cluster("ml.g5.48xlarge"), "pytorch 1.13", "training-compiler", "no new releases"),
+        (LLAMA_70B, P4D_32, "pytorch 2.5.1", "smp-v2", "SMP v1 (archived)"),
+        (GPT2, Cluster("ml.g5.48xlarge"), "pytorch 1.13", "training-compiler", "discontinued"),
         (GPT2, Cluster("ml.p4d.24xlarge"), "tensorflow 2.6", "smp-v1-tensorflow", "only model-parallel library"),
     ],
 )
@@ -259,9 +259,9 @@ def test_auto_chooses_and_says_why(model, cluster, framework, library, words):
 def test_every_other_library_for_pytorch_is_compared():
     chosen = choose_library(LLAMA_70B, P4D_32, Job(sequence_length=4096))
     others = {sentence.split(":")[0] for sentence in chosen.comparisons}
-    assert others == {titled(name) for name in ("ddp", "fsdp", "smp-v1", "training-compiler")}
+    assert others == {"DDP", "FSDP", "SMP v1 (archived)", "Training Compiler (discontinued)"}
     slower = next(sentence for sentence in chosen.comparisons if sentence.startswith("SMP v1"))
-    assert re.search(r"(as fast within 3 %|% slower|% faster) in fp16 with the same batch\.", slower)
+    assert re.search(r"(as fast within 5.0 %|% slower|% faster) in fp16 with the same batch\.", slower)
 
 
 @pytest.mark.parametrize("setting", [{"pipeline_parallel_degree": 2}, {"microbatches": 4}])
