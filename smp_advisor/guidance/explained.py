@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.explanation import steps_of
-from smp_advisor.guidance.ladder import climb
+from smp_advisor.guidance.ladder import climb, unused_techniques
 from smp_advisor.guidance.planned_run import PlannedRun
 from smp_advisor.guidance.rank_map import RankTable
 from smp_advisor.libraries.check import check_against
@@ -54,7 +54,7 @@ def ladder_of(advice: Advice, plan: Plan | int | None) -> Ladder:
         min_fit_probability=advice.min_fit_probability,
         objective=advice.objective,
     )
-    return climb(run, advice.steps if own else steps_of(run))
+    return climb(run, advice.steps if own else steps_of(run, unused_techniques(run)))
 
 
 def ranks_of(advice: Advice, plan: Plan | int | None, placement_strategy: str | None) -> RankTable:

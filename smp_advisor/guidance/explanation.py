@@ -27,7 +27,7 @@ from smp_advisor.guidance.what_if import evaluate_best
 from smp_advisor.guidance.wording import first_sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
@@ -122,11 +122,14 @@ def explain(
     return steps_of(run)
 
 
-def steps_of(run: PlannedRun) -> tuple[Step, ...]:
-    """The explanation of a planned run, see `explain`."""
+def steps_of(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple[Step, ...]:
+    """The explanation of a planned run, see `explain`; of some techniques if they are listed."""
     library, estimate = run.plan.library, run.estimate
-    techniques = order(library)
-    arguments: dict[str, _Argument] = {name: ARGUMENTS[practice(name, library).argument] for name in techniques}
+    arguments: dict[str, _Argument] = {
+        name: ARGUMENTS[practice(name, library).argument]
+        for name in order(library)
+        if techniques is None or name in techniques
+    }
     plans = {
         (name, key): comparison
         for name, argument in arguments.items()
@@ -135,7 +138,7 @@ def steps_of(run: PlannedRun) -> tuple[Step, ...]:
     compared, estimates = evaluate_best(run, plans)
     steps: list[Step] = []
     tip = subset_tip(library) if run.fits else ""
-    for position, technique in enumerate(techniques, 1):
+    for technique in arguments:
         own = {key: value for (name, key), value in estimates.items() if name == technique}
         comparisons = {key: value for (name, key), value in compared.items() if name == technique}
         conclusion = arguments[technique].conclude(run, comparisons, own)
@@ -148,7 +151,7 @@ def steps_of(run: PlannedRun) -> tuple[Step, ...]:
             details, tip = f"{details} AWS's tip applies: {tip}.", ""
         steps.append(
             Step(
-                order=position,
+                order=order(library).index(technique) + 1,
                 technique=technique,
                 title=source.title,
                 decision=conclusion.decision,

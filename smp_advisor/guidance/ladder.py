@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.practices import order, practice
-from smp_advisor.guidance.rung_titles import off_settings, rung_title, start_title
+from smp_advisor.guidance.rung_titles import off_settings, rung_title, start_title, technique_fields
 from smp_advisor.guidance.techniques.conclusion import brief_change
 from smp_advisor.guidance.what_if import WhatIf, evaluate, evaluate_best, vary, without
 from smp_advisor.guidance.wording import SAME, degree_of_change, fits
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.step import Step
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["Ladder", "Rung", "climb"]
+__all__ = ["Ladder", "Rung", "climb", "unused_techniques"]
 
 START = "start"
 """`Rung.technique` of the plan without any technique."""
@@ -96,6 +96,15 @@ class Ladder:
         from smp_advisor.guidance.ladder_html import ladder_html
 
         return ladder_html(self)
+
+
+def unused_techniques(run: PlannedRun) -> tuple[str, ...]:
+    """Techniques whose explanation a ladder needs: those that the plan does not use, without the choice of instance."""
+    library = run.plan.library
+    arguments = {name: practice(name, library).argument for name in order(library)}
+    return tuple(
+        name for name, argument in arguments.items() if technique_fields(argument) and not off_settings(argument, run)
+    )
 
 
 def climb(run: PlannedRun, steps: tuple[Step, ...]) -> Ladder:

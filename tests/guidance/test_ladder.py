@@ -14,7 +14,7 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.explanation import steps_of
-from smp_advisor.guidance.ladder import Ladder, climb
+from smp_advisor.guidance.ladder import Ladder, climb, unused_techniques
 from smp_advisor.guidance.ladder_text import COLUMNS
 from smp_advisor.guidance.planned_run import PlannedRun
 from smp_advisor.guidance.what_if import vary
@@ -210,3 +210,9 @@ def test_text_table_and_frame_have_the_same_rungs() -> None:
             assert text in html
     assert result._repr_html_().count('<th scope="row"') == len(frame)
     assert "<caption" in result._repr_html_()
+
+
+@pytest.mark.slow
+@given(any_run())
+def test_a_ladder_needs_only_the_techniques_that_its_plan_does_not_use(run: PlannedRun) -> None:
+    assert climb(run, steps_of(run, unused_techniques(run))) == ladder(run)
