@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.search import NEAR_BEST
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
@@ -26,8 +27,11 @@ def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
         return f"{samples}, as requested."
     published = batch.policy.example.partition(", ")[0]
     ratio = batch.tokens_per_step / batch.policy.target_tokens
-    if ratio > _NEAR_TARGET:
-        return f"{samples}. {published}; a larger batch is faster here."
-    if ratio < 1 / _NEAR_TARGET:
-        return f"{samples}, because larger ones are not noticeably faster. {published}."
-    return f"{samples}. {published}."
+    reason = ""
+    if ratio > _NEAR_TARGET and batch.half is not None and batch.half < 1 - NEAR_BEST:
+        reason = ", because half of it would be slower"
+    elif ratio < 1 / _NEAR_TARGET and batch.larger_gain < NEAR_BEST:
+        reason = ", because larger ones are not noticeably faster"
+    elif ratio < 1 / _NEAR_TARGET and batch.twice is not None and batch.twice < 1 + NEAR_BEST:
+        reason = ", because twice the batch is faster only with more techniques"
+    return f"{samples}{reason}. {published}."

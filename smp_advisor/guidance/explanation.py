@@ -138,10 +138,10 @@ def steps_of(run: PlannedRun, techniques: Collection[str] | None = None) -> tupl
     compared, estimates = evaluate_best(run, plans)
     steps: list[Step] = []
     tip = subset_tip(library) if run.fits else ""
-    for technique in arguments:
+    for technique, argument in arguments.items():
         own = {key: value for (name, key), value in estimates.items() if name == technique}
         comparisons = {key: value for (name, key), value in compared.items() if name == technique}
-        conclusion = arguments[technique].conclude(run, comparisons, own)
+        conclusion = argument.conclude(run, comparisons, own)
         outcome = next((own[key] for key in own if comparisons[key].plan == conclusion.alternative), None)
         source = practice(conclusion.practice or technique, library)
         details = conclusion.because

@@ -81,7 +81,7 @@ def _summary(advice: Advice) -> Iterator[str]:
     yield f"Library: {advice.library_because or f'{title}, as requested.'}"
     yield from (f"- {sentence}" for sentence in advice.library_comparisons)
     yield f"Global batch: {batch_reason(advice.model, estimate, advice.decision.batch)}"
-    yield f"Data-parallel degree: {data_parallel_degree(advice.plan, advice.cluster):,}."
+    yield f"Data-parallel degree: {data_parallel_degree(advice.plan, advice.cluster):,} (each GPU: advice.ranks())."
     if sizes is not None:
         yield f"Cluster: {' '.join(sizes.lines())}"
     elif estimate.days is not None:

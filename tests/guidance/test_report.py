@@ -70,7 +70,7 @@ def test_no_rule_id_is_shown_alone(advice: smpa.Advice) -> None:
 
 def test_data_parallel_degree_and_ladder_are_shown(advice: smpa.Advice) -> None:
     text = str(advice)
-    assert f"Data-parallel degree: {128 // advice.plan.pipeline_parallel_degree}." in text
+    assert f"Data-parallel degree: {128 // advice.plan.pipeline_parallel_degree} " in text
     for rung in advice.ladder().rungs:
         assert rung.title in text
 
