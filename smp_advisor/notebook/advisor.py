@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.ladder import Ladder
+    from smp_advisor.guidance.rank_map import RankTable
     from smp_advisor.guidance.step import Pitfall, Step
     from smp_advisor.libraries.control_codec import Setting
     from smp_advisor.libraries.plan import Plan
@@ -107,6 +109,14 @@ class Advisor(anywidget.AnyWidget):
         """Other plans, best first, with the reason against each."""
         return self.advice.alternatives
 
+    def ladder(self) -> Ladder:
+        """AWS's techniques in order, up to `plan`, with memory, fit, step time and decision."""
+        return self._controls.advice.ladder(self.plan)
+
+    def ranks(self) -> RankTable:
+        """Stage, slices, shard and replica of every GPU with `plan`."""
+        return self._controls.advice.ranks(self.plan)
+
     def cells(self, what: str = "job", sdk: str = "auto", **options: Any) -> list[str]:
         """Cells of one kind for `plan`, in the order in which they run.
 
@@ -178,7 +188,7 @@ class Advisor(anywidget.AnyWidget):
             "settings": state.settings,
             "controls": control_dicts(state.advice, state.settings),
             "snapshot": dict(state.snapshot),
-            "ladder": dict(ladder_rows(state.advice.ladder(state.plan))),
+            "ladder": dict(ladder_rows(self.ladder())),
             "moved": state.moved,
             "problem": with_labels(state.advice.plan.library, state.problem),
             "summary": state.summary,
@@ -255,14 +265,12 @@ class Advisor(anywidget.AnyWidget):
             self.send({"kind": "cells", "id": identity, "settings": self._controls.settings, "sources": sources})
 
     def _html(self) -> str:
-        ladder = self._controls.advice.ladder(self._controls.plan)
-        return static_html(self.recommendation, self._controls.snapshot, ladder_html(ladder))
+        return static_html(self.recommendation, self._controls.snapshot, ladder_html(self.ladder()))
 
     def _text(self) -> str:
         if self.plan == self.advice.plan:
             return str(self.advice)
-        ladder = self._controls.advice.ladder(self.plan)
-        return f"{self.advice}\n\nCurrent plan: {self.plan}\n{self._controls.summary}\n{ladder}"
+        return f"{self.advice}\n\nCurrent plan: {self.plan}\n{self._controls.summary}\n{self.ladder()}"
 
     def __repr__(self) -> str:
         return f"Advisor({self.advice.model.name!r}, {self.plan!r})"
