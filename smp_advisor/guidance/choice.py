@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from smp_advisor.guidance import ranges
 from smp_advisor.guidance.amounts import batch_limit, global_batch
 from smp_advisor.guidance.precision import fp16_reason
-from smp_advisor.guidance.wording import percent
+from smp_advisor.guidance.wording import listed, percent
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY
+from smp_advisor.search.policy import policy
 from smp_advisor.workload.stack import stack
 from smp_advisor.workload.training_settings import training_settings
 
@@ -67,15 +68,18 @@ def _rank(best: SearchResult) -> str:
         )
     more = int(scores.techniques[top] - scores.techniques[0])
     larger = scores.tokens_per_step[top] > scores.tokens_per_step[0]
+    wider = scores.nodes[top] > scores.nodes[0]
     differences = [
         *([f"{more} more {'technique' if more == 1 else 'techniques'}"] if more > 0 else []),
         *(["a larger batch"] if larger else []),
+        *([f"communication over {scores.nodes[top]:,} nodes (vs {scores.nodes[0]:,})"] if wider else []),
     ]
-    has = f", with {' and '.join(differences)}" if differences else ""
+    has = f", with {listed(differences)}" if differences else ""
     return (
         f"The fastest is estimated {percent(faster)} faster{has}. A technique must gain at least"
-        f" {percent(TECHNIQUE_GAIN)} over the best plan without it, and a family of plans must be faster with a"
-        f" probability of at least {percent(TECHNIQUE_PROBABILITY)}. Equal plans rank by the smallest communication"
+        f" {percent(TECHNIQUE_GAIN)} over the best plan without it, communication over more nodes"
+        f" {percent(policy().node_gain)}, and a family of plans must be faster with a probability of at least"
+        f" {percent(TECHNIQUE_PROBABILITY)}. Equal plans rank by the smallest communication"
         " groups, the smallest batch and the fewest microbatches."
     )
 

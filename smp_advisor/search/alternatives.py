@@ -123,7 +123,10 @@ def _why(row: dict[str, Any], leader: dict[str, Any], objective: Objective, min_
             return f"{faster}, with {more} more technique{'s' if more > 1 else ''}."
         if row["global_batch_size"] > leader["global_batch_size"]:
             return f"{faster}, with {row['global_batch_size'] / leader['global_batch_size']:.3g} times the batch."
-        return f"{faster}, which the cost model does not resolve, with wider communication groups."
+        spans = row["communication_gpus"], leader["communication_gpus"]
+        if spans[0] > spans[1]:
+            return f"{faster}, with communication groups of {spans[0]:,} GPUs (vs {spans[1]:,})."
+        return f"{faster}, which the cost model does not resolve."
     if more > 0:
         return f"As fast within {100 * NEAR_BEST:.0f} %, with {more} more technique{'s' if more > 1 else ''}."
     return f"As fast within {100 * NEAR_BEST:.0f} %, {_lesser(row, leader)}."

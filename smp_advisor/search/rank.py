@@ -57,6 +57,8 @@ class Scores:
     """Share of the speed that counts: less than 1 for batches above their target, 1 for a batch of the user's."""
     span: NDArray[np.int64]
     """GPUs over which the widest group extends that exchanges activations or parameters (`communication_span`)."""
+    nodes: NDArray[np.int64]
+    """The same in nodes."""
     microbatches: NDArray[np.int64]
     pipelined: NDArray[np.bool_]
     published: NDArray[np.bool_]
@@ -178,7 +180,8 @@ def order(scores: Scores, objective: Objective, resolution: Resolution | None = 
     1. The fewest techniques come first. Each further one must gain 5 %, distinguishably, over the best plan without it.
     2. Of the plans with this number of techniques, those of the family that is published for the regime come first,
        if the best of them is not distinguishable from the best.
-    3. Of those, plans within 3 % of the best come first: by the smallest communication span (inside a node before
+    3. Communication over more nodes must gain 5 %.
+    4. Of those, plans within 3 % of the best come first: by the smallest communication span (inside a node before
        across nodes, a small group before a large one), the smallest batch, the fewest microbatches (in a pipeline 2 or
        4) and the most headroom.
 
@@ -237,7 +240,10 @@ def _equal(value: Floats, scores: Scores, resolution: Resolution | None) -> NDAr
     if published.any():
         level = level & scores.published
         leader = int(np.where(published, value, -np.inf).argmax())
-    result: NDArray[np.bool_] = level & (value >= value[leader] * (1 - NEAR_BEST))
+    # The fewest nodes whose best plan is fast enough.
+    fast = level & (value >= value[leader] * (1 - policy().node_gain))
+    level = level & (scores.nodes <= scores.nodes[fast].min())
+    result: NDArray[np.bool_] = level & (value >= value[level].max() * (1 - NEAR_BEST))
     return result
 
 

@@ -137,6 +137,7 @@ def _scores(
     if job.global_batch_size is None:
         batch = batch_policy(model, job)
         worth = (1 - batch.doubling_gain) ** np.maximum(np.log2(tokens / batch.target_tokens), 0.0)
+    span = communication_span(world, layout)
     published = published_for(library, model.parameter_count)
     return Scores(
         tokens_per_second=speed,
@@ -145,7 +146,8 @@ def _scores(
         techniques=techniques(layout),
         tokens_per_step=tokens,
         worth=worth,
-        span=communication_span(world, layout),
+        span=span,
+        nodes=-(-span // cluster.instance.gpus),
         microbatches=layout.microbatches,
         pipelined=layout.pipeline_parallel_degree > 1,
         published=np.ones(len(tokens), dtype=np.bool_)

@@ -31,6 +31,7 @@ def scores(speed: list[float], techniques: list[int], **columns: list) -> Scores
         "tokens_per_step": [1] * n,
         "worth": [1.0] * n,
         "span": [1] * n,
+        "nodes": [1] * n,
         "microbatches": [1] * n,
         "pipelined": [False] * n,
         "published": [True] * n,
@@ -109,6 +110,15 @@ def test_a_batch_above_the_target_must_gain_more_than_its_doublings_cost() -> No
     batches = {"tokens_per_step": [2, 8], "worth": [1.0, 0.95**2]}
     assert order(scores([100, 112], [0, 0], **batches), "throughput")[0] == 0
     assert order(scores([100, 117], [0, 0], **batches), "throughput")[0] == 1
+
+
+def test_communication_over_more_nodes_must_gain_5_percent() -> None:
+    columns = {"span": [128, 16, 8], "nodes": [16, 2, 1]}
+    assert order(scores([100, 99, 96], [1, 1, 1], **columns), "throughput")[0] == 2
+    assert order(scores([100, 99, 94], [1, 1, 1], **columns), "throughput")[0] == 1
+    # Of the plans inside a node, those within 3 % of the best are equal.
+    inside = {"span": [128, 8, 4], "nodes": [16, 1, 1]}
+    assert order(scores([100, 99, 95.5], [1, 1, 1], **inside), "throughput")[0] == 1
 
 
 def test_a_dominated_plan_makes_way() -> None:
