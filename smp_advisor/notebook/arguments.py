@@ -22,10 +22,29 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Mapping
 
-__all__ = ["amount", "model_named", "parsed", "read", "training_options", "whole_number", "with_help"]
+__all__ = [
+    "amount",
+    "model_named",
+    "parsed",
+    "plan_options",
+    "plan_settings",
+    "read",
+    "training_options",
+    "whole_number",
+    "with_help",
+]
 
 T = TypeVar("T")
 
+_PLAN_SETTINGS = (
+    "tensor_parallel_degree",
+    "pipeline_parallel_degree",
+    "microbatches",
+    "sharded_data_parallel_degree",
+    "hybrid_shard_degree",
+    "context_parallel_degree",
+    "expert_parallel_degree",
+)
 _SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 
@@ -101,6 +120,20 @@ def training_options(magic: Any) -> Any:
         keywords: dict[str, Any] = {"choices": tuple(setting.values)} if setting.values else {"action": "store_true"}
         magic = argument(option, help=text, **keywords)(magic)
     return magic
+
+
+def plan_options(magic: Any) -> Any:
+    """The same magic, with an option for each degree of a plan. The advisor chooses a library that has it."""
+    for name in reversed(_PLAN_SETTINGS):
+        text = f"Fix the {name.replace('_', ' ')}; default: any."
+        magic = argument(f"--{name.replace('_', '-')}", help=text)(magic)
+    return magic
+
+
+def plan_settings(options: Namespace) -> dict[str, int]:
+    """Settings of the plan that the options fix."""
+    values = {name: read(getattr(options, name), whole_number) for name in _PLAN_SETTINGS}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def parsed(magic: Any, line: str) -> Namespace:

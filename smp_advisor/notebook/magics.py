@@ -15,7 +15,17 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.registry import LIBRARIES
-from smp_advisor.notebook.arguments import amount, model_named, parsed, read, training_options, whole_number, with_help
+from smp_advisor.notebook.arguments import (
+    amount,
+    model_named,
+    parsed,
+    plan_options,
+    plan_settings,
+    read,
+    training_options,
+    whole_number,
+    with_help,
+)
 from smp_advisor.notebook.cells import KINDS
 from smp_advisor.notebook.cluster_options import comparing, instances, node_count
 from smp_advisor.notebook.fine_tuning import fine_tuning, fine_tuning_options
@@ -82,6 +92,7 @@ class AdvisorMagics(Magics):
         "--activation-checkpointing",
         help="Fix the strategy of activation checkpointing: none, each, operators, every_2, ...; default: any.",
     )
+    @plan_options
     @argument("--activation", help="Activation function of a model as a parameter count; default: that of its family.")
     @argument("--global-batch", help="Samples per step over the full cluster; not fixed by default.")
     @argument(
@@ -133,6 +144,7 @@ class AdvisorMagics(Magics):
             "overheads": arguments.overheads,
             "optimizer": arguments.optimizer,
             **fine_tuning(arguments),
+            **plan_settings(arguments),
             "activation": arguments.activation,
             "activation_checkpointing": _strategy(arguments.activation_checkpointing),
             **{name: getattr(arguments, name) or None for name in training_settings()},

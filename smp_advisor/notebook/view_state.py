@@ -268,7 +268,7 @@ def recommendation(advice: Advice) -> Recommendation:
         "title": f"{advice.model.name} on {advice.cluster.nodes} × {instance.name}",
         "facts": facts(advice),
         "defaults": list(advice.defaults),
-        "because": " ".join(filter(None, (advice.library_because, advice.because))),
+        "because": " ".join(filter(None, (advice.library_because, *advice.library_comparisons, advice.because))),
         "usable_gib": instance.usable_gpu_memory_gib,
         "nominal_gib": instance.gpu_memory_gib,
         "categories": [CATEGORY_LABELS[name] for name in CATEGORIES],

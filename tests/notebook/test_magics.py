@@ -82,6 +82,11 @@ def test_every_option_reaches_the_python_api(shell, asked, capsys):
     ]
 
 
+def test_a_fixed_degree_is_passed_on(shell, asked, capsys):
+    shell.run_line_magic("smp_advise", f"{ADVISE} --pipeline-parallel-degree 4 --microbatches 8")
+    assert asked[0][2] == {"instance_count": 16, "pipeline_parallel_degree": 4, "microbatches": 8}
+
+
 def test_what_is_not_given_is_left_to_the_api(shell, asked, capsys):
     shell.run_line_magic("smp_advise", ADVISE)
     assert asked[0][2] == {"instance_count": 16}
@@ -144,12 +149,12 @@ def test_other_errors_keep_their_traceback(shell, capsys):
 
 def test_an_advisor_is_shown_once_and_can_be_kept(shell, asked, capsys):
     shell.run_cell(f"advice = %smp_advise {ADVISE}")
-    assert capsys.readouterr().out.count("Nearest AWS reference") == 1
+    assert capsys.readouterr().out.count("Techniques in the order of AWS") == 1
     assert isinstance(shell.user_ns["advice"], Advisor)
     shell.run_cell(f"%smp_advise {ADVISE}", store_history=True)
-    assert capsys.readouterr().out.count("Nearest AWS reference") == 1
+    assert capsys.readouterr().out.count("Techniques in the order of AWS") == 1
     shell.run_cell("advice", store_history=True)
-    assert capsys.readouterr().out.count("Nearest AWS reference") == 1
+    assert capsys.readouterr().out.count("Techniques in the order of AWS") == 1
 
 
 def test_export_puts_the_cell_of_the_controls_as_they_stand(shell, asked, next_cells, capsys):
