@@ -128,7 +128,7 @@ def _forms(run: PlannedRun, comparison: WhatIf) -> list[WhatIf]:
         return [comparison]
     field, shards = get_library(plan.library).shard_field, shard_degree(plan, run.cluster)
     degrees: list[int] = []
-    if field and field not in changes and shards > 1:
+    if field and field not in changes:
         degrees = [d for d in divisors(shardable_gpus(plan, fields_of(plan), run.cluster.gpus)) if d > shards]
         degrees = [*degrees[:2], *degrees[2:][-1:]]
     parts = next((name for name in _PARTS if name in plan_fields(plan.library) and name not in changes), "")
@@ -140,11 +140,14 @@ def _forms(run: PlannedRun, comparison: WhatIf) -> list[WhatIf]:
     forms = [comparison]
     for degree in (None, *degrees):
         for number in (None, *numbers):
-            more = {} if degree is None else {field: degree}
+            more: dict[str, Any] = {} if degree is None else {field: degree}
+            if degree is not None and getattr(plan, "shard_optimizer_state", False):
+                more["shard_optimizer_state"] = False  # excluded by sharded data parallelism
             more |= {} if number is None else {parts: number}
             if more:
                 form = vary(run, **{**changes, **more})
-                asides = [] if degree is None else [f"sharding over {degree} GPUs instead of {shards}"]
+                before = f" instead of {shards}" if shards > 1 else ""
+                asides = [] if degree is None else [f"sharding over {degree} GPUs{before}"]
                 asides += (
                     []
                     if number is None
