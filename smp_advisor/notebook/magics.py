@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.display import display
 
-from smp_advisor.errors import AdvisorError
+from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.libraries.registry import LIBRARIES
 from smp_advisor.notebook.arguments import (
     amount,
@@ -118,6 +119,10 @@ class AdvisorMagics(Magics):
         arguments = parsed(self.smp_advise, line)
         try:
             advisor = self._advise(arguments)
+        except NoPlanFitsError as error:
+            if error.ways_out is not None and error.ways_out.ways:
+                display(error.ways_out)
+            raise UsageError(str(error)) from None
         except AdvisorError as error:
             raise UsageError(str(error)) from None
         self.last = advisor

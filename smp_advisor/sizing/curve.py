@@ -32,8 +32,8 @@ class ClusterSizes:
     Examples
     --------
     >>> import smp_advisor as smpa
-    >>> sizes = smpa.cluster_sizes("7B", "ml.p4d.24xlarge", counts=(1, 2, 4), tokens="20B", library="fsdp")
-    >>> sizes.smallest.name
+    >>> advice = smpa.advise("7B", "ml.p4d.24xlarge", tokens="20B", library="fsdp")
+    >>> advice.compare_clusters(counts=(1, 2, 4)).smallest.name
     '1 x ml.p4d.24xlarge'
     """
 

@@ -43,7 +43,7 @@ def decided(question: Question, places: Places, limits: Limits, progress: Progre
         nearest = sizes.nearest
         ways = None if nearest is None else ways_out(question.on(nearest.cluster), nearest.nearest_gib)
         changes = "" if ways is None else ways.words
-        raise NoPlanFitsError(f"{nothing(sizes)}{f'; possible there: {changes}' if changes else ''}.", ways)
+        raise NoPlanFitsError(f"{nothing(sizes)}{f'; changes that fit there: {changes}' if changes else ''}.", ways)
     machine, most = places.clusters[-1].instance, max(cluster.nodes for cluster in places.clusters)
     if any(cluster.instance != machine for cluster in places.clusters):
         raise NoPlanFitsError(f"{nothing(sizes)}.")
@@ -84,7 +84,7 @@ def nothing_fits(question: Question, result: SearchResult) -> NoPlanFitsError:
     while changes and len(sentence) + len(changes) + len(enough) > _LONGEST:
         changes = changes.rpartition(", ")[0]
     if changes:
-        return NoPlanFitsError(f"{sentence}; possible: {changes}{enough}.", ways)
+        return NoPlanFitsError(f"{sentence}; changes that fit: {changes}{enough}.", ways)
     if enough:
         return NoPlanFitsError(f"{sentence}{enough}.", ways)
     return NoPlanFitsError(f"{sentence}; {_remedy(request, result.space.library)}.", ways)

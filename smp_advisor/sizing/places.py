@@ -90,12 +90,10 @@ def places_of(
     nodes = 1 if count is None and not counts and not (several or limits) else _nodes(count)
     if cost and not several and nodes is not None:
         requested = Cluster(types[0], nodes)
-        if requested.usd_per_hour is None:
-            raise AdvisorError(
-                f"objective='cost' needs a price, and none is known for {requested.instance.name}: use another"
-                " objective, or Cluster.custom(..., usd_per_hour=...)."
-            )
+        _require_price("objective='cost'", requested.instance)
         return Places(clusters=_comparable(requested, library), goal="cheapest", requested=requested)
+    if limits.max_usd is not None and len(types) == 1:
+        _require_price("max_usd", types[0])
     sizes = counts or (COUNTS if nodes is None else (nodes,))
     if len(types) * len(sizes) > _MOST:
         raise AdvisorError(f"{len(types) * len(sizes):,} clusters are too many for one question: at most {_MOST:,}.")
@@ -103,6 +101,14 @@ def places_of(
         clusters=tuple(Cluster(machine, nodes) for machine in types for nodes in sizes),
         goal=_goal(limits, cost=cost, count=count, types=len(types)),
     )
+
+
+def _require_price(what: str, machine: Instance) -> None:
+    if machine.usd_per_hour is None:
+        raise AdvisorError(
+            f"{what} needs a price, and none is known for {machine.name}: leave it out, or use Cluster.custom(...,"
+            " usd_per_hour=...)."
+        )
 
 
 def _goal(limits: Limits, *, cost: bool, count: object, types: int) -> Goal:

@@ -13,7 +13,7 @@ from smp_advisor.guidance.wording import gib, plural
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.sizing.best_plan import best_on
 from smp_advisor.sizing.figures import time_and_cost
-from smp_advisor.sizing.places import AUTO, suitable
+from smp_advisor.sizing.places import AUTO, COUNTS, suitable
 from smp_advisor.workload.adapter import Adapter
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ _LARGER_BY = (2, 4, 8, 16, 32, 64)
 """Multiples of the cluster that are tried."""
 _MOST_COUNTS = 16
 """Numbers of nodes tried between the last multiple that does not fit and the first that does."""
+_LEAST_NODE_GIB = 300
+"""GPU memory of a node that is tried for a model that fits nowhere near: 8 A100 with 40 GB and more."""
 _SHORTEST = 128
 """Tokens of the shortest sequence that is tried."""
 
@@ -137,7 +139,7 @@ def ways_out(question: Question, nearest_gib: float | None) -> WaysOut:
     """
     # As where the library is chosen: if nothing fits, libraries count that may run on the instance.
     here = question.having(unlisted=True)
-    ways = [way for tries in _TRIES for way in tries(here)]
+    ways = [way for tries in _TRIES for way in tries(here)] or list(_anywhere(question))
     return WaysOut(request=question.request, nearest_gib=nearest_gib, ways=tuple(ways))
 
 
@@ -196,6 +198,20 @@ def _instances(question: Question) -> Iterator[WayOut]:
     fitting = [size for size in sizes if size.fits]
     if fitting:
         size = min(fitting, key=lambda size: size.usd or math.inf)
+        yield WayOut(change="instance", words=size.name, size=size)
+
+
+def _anywhere(question: Question) -> Iterator[WayOut]:
+    """The cluster with the lowest price per hour on which the model fits, of any type and size, in any library."""
+    free = replace(question, library=AUTO)
+    smallest = (
+        next((size for nodes in COUNTS if (size := best_on(free, Cluster(machine, nodes))).fits), None)
+        for machine in suitable(AUTO)
+        if machine.usable_gpu_memory_gib * machine.gpus >= _LEAST_NODE_GIB
+    )
+    fitting = [size for size in smallest if size is not None]
+    if fitting:
+        size = min(fitting, key=lambda size: size.cluster.usd_per_hour or math.inf)
         yield WayOut(change="instance", words=size.name, size=size)
 
 

@@ -322,6 +322,14 @@ def test_an_open_cluster_is_an_option(shell, asked):
     assert set(asked[1][2]) == {"on_progress"}
 
 
+def test_a_model_that_does_not_fit_shows_what_would(shell, capsys):
+    with pytest.raises(UsageError, match="nodes would be enough"):
+        shell.run_line_magic("smp_advise", "70B -i ml.p4d.24xlarge --library smp-v2")
+    table = capsys.readouterr().out
+    assert table.startswith("change that fits")
+    assert "LoRA of rank 16" in table
+
+
 def test_clusters_are_compared_for_the_advice_displayed_last(shell, capsys):
     with pytest.raises(UsageError, match="run %smp_advise first"):
         shell.run_line_magic("smp_clusters", "")

@@ -75,3 +75,18 @@ def test_what_is_no_cluster_is_refused_in_a_sentence(cluster, count, problem):
     with pytest.raises(AdvisorError, match=problem) as error:
         places(cluster, count)
     assert str(error.value).endswith(".")
+
+
+def test_a_budget_needs_a_price():
+    unpriced = Cluster.custom(
+        gpu="A100",
+        usable_gpu_memory_gib=39,
+        peak_tflops=312,
+        gpus_per_node=8,
+        nodes=2,
+        intra_node_gb_per_s=600,
+        inter_node_gbps=400,
+    )
+    with pytest.raises(AdvisorError, match="max_usd needs a price, and none is known for"):
+        places(unpriced, limits=Limits(max_usd=1e5))
+    assert places(unpriced, limits=Limits(max_days=30)).fixed == unpriced

@@ -113,7 +113,7 @@ def test_no_fit_is_no_dead_end():
 
 
 def test_a_comparison_without_any_fit_has_ways_out_on_the_nearest_cluster():
-    with pytest.raises(NoPlanFitsError, match=r"possible there: .*QLoRA") as error:
+    with pytest.raises(NoPlanFitsError, match=r"changes that fit there: .*QLoRA") as error:
         smpa.advise("70B", ["g5.12xlarge", "g6.12xlarge"], instance_count=2, sequence_length=4096)
     assert error.value.ways_out.of("adapter") is not None
 
@@ -133,3 +133,12 @@ def test_other_clusters_are_compared_for_an_advice():
 def test_a_comparison_ranks_by_the_objective_of_the_request():
     advice = smpa.advise("1.3B", P4D, instance_count=2, objective="simplicity", max_days=3000, **SMALL)
     assert advice.sizes.chosen.estimate.days == pytest.approx(advice.estimate.days)
+
+
+def test_a_model_far_too_large_gets_a_cluster_on_which_it_fits():
+    with pytest.raises(NoPlanFitsError) as error:
+        smpa.advise("405B", "ml.g5.xlarge")
+    (way,) = error.value.ways_out.ways
+    assert way.change == "instance"
+    assert way.words in str(error.value)
+    assert way.size.estimate.fits
