@@ -115,6 +115,32 @@ class Advice:
             **self._options(options),
         )
 
+    def export(self, format: str, plan: Plan | None = None, **options: Any) -> str:  # noqa: A002 - the users' word
+        """The job as a HyperPod recipe, a Kubernetes PyTorchJob or a Slurm batch script.
+
+        Parameters
+        ----------
+        format
+            ``"hyperpod-recipe"``, ``"kubernetes"`` or ``"slurm"``.
+        plan
+            Another plan; the recommended plan if None.
+        options
+            ``script``, ``data``, ``shared_directory``, ``image_uri`` and others, see
+            `smp_advisor.export.cluster_job.ClusterOptions`.
+        """
+        from smp_advisor.export import exported
+
+        settings = {"script": self.script, **options} if self.script is not None else options
+        return exported(
+            self.model,
+            self.cluster,
+            self.job,
+            plan or self.plan,
+            format=format,
+            min_fit_probability=self.min_fit_probability,
+            **settings,
+        )
+
     @completes(JobOptionSettings)
     def local_cell(self, plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
         """The ``%%smp_local`` cell that tries the training on this machine, with a small model of the family."""

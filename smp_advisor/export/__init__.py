@@ -1,6 +1,7 @@
 """Export of plans as code: the notebook cells of a training job, and its training script."""
 
 from smp_advisor.export.companions import monitoring_cell, permissions_cell, quota_cell
+from smp_advisor.export.formats import FORMATS, exported, format_cell
 from smp_advisor.export.job_cell import estimator_cell
 from smp_advisor.export.local import local_cell
 from smp_advisor.export.options import JobOptions
@@ -8,8 +9,11 @@ from smp_advisor.export.script import script_cell, training_script
 from smp_advisor.export.sdk import installed_sdk
 
 __all__ = [
+    "FORMATS",
     "JobOptions",
     "estimator_cell",
+    "exported",
+    "format_cell",
     "installed_sdk",
     "local_cell",
     "monitoring_cell",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
+from smp_advisor.export.formats import FORMATS, format_cell
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
@@ -12,9 +13,21 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "cells"]
 
-KINDS = ("job", "script", "local", "monitoring", "permissions", "quota", "probe")
+KINDS = (
+    "job",
+    "script",
+    "local",
+    "monitoring",
+    "permissions",
+    "quota",
+    "probe",
+    "hyperpod-recipe",
+    "kubernetes",
+    "slurm",
+)
 """Kinds of cells: the job with its training script, the script alone, cells for preparing and watching jobs, and the
-short job that measures the plan's shape on one or two nodes."""
+short job that measures the plan's shape on one or two nodes. The last three write the job for another launcher into a
+file."""
 
 
 def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **options: Any) -> list[str]:
@@ -48,6 +61,8 @@ def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **op
     elif what == "probe":
         estimator = advice.probe_cell(sdk, plan, **options)
         sources = ["" if options.get("script") else advice.probe_script_cell(plan), estimator]
+    elif what in FORMATS:
+        sources = [format_cell(advice.export(what, plan, **options), what)]
     else:
         raise ExportError(f"There is no cell {what!r} to export: choose one of {', '.join(KINDS)}.")
     return [source for source in sources if source.strip()]

@@ -1,0 +1,210 @@
+"""The content of a job outside SageMaker: torchrun starts it on a cluster with a shared file system."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.resources import files
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import ExportError
+from smp_advisor.export import checks
+from smp_advisor.export.launch import Launch, launch
+from smp_advisor.export.options import JobOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["ClusterJob", "ClusterOptions", "cluster_facts", "cluster_job"]
+
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,400}")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_PARTITION = re.compile(r"[A-Za-z0-9_.,-]{1,100}")
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,60}[A-Za-z0-9])?")
+_ENVIRONMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
+
+
+@cache
+def cluster_facts() -> dict[str, Any]:
+    """Facts of clusters (`data/clusters.toml`)."""
+    return tomllib.loads((files("smp_advisor.export") / "data" / "clusters.toml").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """Options of a job on a HyperPod, Kubernetes or Slurm cluster.
+
+    Raises
+    ------
+    ExportError
+        The cluster would reject or misread an option.
+    """
+
+    script: str | None = None
+    """Path of your training script on the cluster; None for the generated script."""
+    data: str | None = None
+    """Directory of the training data on the shared file system; None for random data."""
+    shared_directory: str = ""
+    """Directory of the shared file system, the same on all nodes; empty for ``/fsx``."""
+    job_name: str | None = None
+    """Name of the job; None for one derived from the name of the model."""
+    image_uri: str | None = None
+    """Container image; required for Kubernetes."""
+    namespace: str = ""
+    """Namespace of the job in Kubernetes; empty for ``default``."""
+    volume_claim: str = ""
+    """Persistent volume claim of the shared file system in Kubernetes; empty for ``fsx-claim``."""
+    node_type: str | None = None
+    """Label ``node.kubernetes.io/instance-type`` of the nodes; None for the name of the instance with ``ml.``, as on
+    HyperPod."""
+    partition: str | None = None
+    """Partition of the job in Slurm."""
+    time_limit_hours: int | None = None
+    """Time limit in Slurm; None for the run's duration at the upper end of its interval."""
+    environment: Mapping[str, str] | None = None
+    """Environment variables of the processes."""
+    extra_hyperparameters: Mapping[str, Any] | None = None
+    """Additional options of the script."""
+
+    def __post_init__(self) -> None:
+        defaults = cluster_facts()["defaults"]
+        for name, default in (
+            ("shared_directory", defaults["directory"]),
+            ("namespace", defaults["namespace"]),
+            ("volume_claim", defaults["claim"]),
+        ):
+            object.__setattr__(self, name, getattr(self, name) or default)
+        for name in ("shared_directory", "data"):
+            _check_directory(name, getattr(self, name))
+        if self.script is not None:
+            checks.text("script", self.script)
+        for name in ("job_name", "namespace", "volume_claim"):
+            _check_name(name, getattr(self, name))
+        _check_text("partition", self.partition, _PARTITION, "the name of a partition of Slurm")
+        _check_text("node_type", self.node_type, _LABEL, "the label of a node, for example 'p4d.24xlarge'")
+        _check_text("image_uri", self.image_uri, _IMAGE, "the address of an image")
+        if self.time_limit_hours is not None:
+            checks.integer("time_limit_hours", self.time_limit_hours, 8760)
+        for name, value in _entries(self.environment):
+            if not (isinstance(name, str) and _ENVIRONMENT.fullmatch(name) and isinstance(value, str)):
+                raise ExportError(f"environment must map names of variables to strings, not {name!r} to {value!r}.")
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> ClusterOptions:
+        """Create options from keyword arguments.
+
+        Raises
+        ------
+        ExportError
+            An option does not exist, or its value is invalid.
+        """
+        names = [field.name for field in fields(cls)]
+        unknown = sorted(options.keys() - set(names))
+        if unknown:
+            raise ExportError(f"A cluster job has no option {unknown[0]!r}; the options are {', '.join(names)}.")
+        return cls(**options)
+
+
+def _check_directory(name: str, value: object) -> None:
+    if value is not None and not PurePosixPath(checks.text(name, value)).is_absolute():
+        raise ExportError(f"{name} must be an absolute path on the cluster, for example '/fsx', not {value!r}.")
+
+
+def _check_name(name: str, value: object) -> None:
+    longest = cluster_facts()["limits"]["name_characters"]
+    if value is not None and not (isinstance(value, str) and len(value) <= longest and _NAME.fullmatch(value)):
+        raise ExportError(
+            f"{name} must have up to {longest} lowercase letters, digits and inner dashes, not {value!r}."
+        )
+
+
+def _check_text(name: str, value: object, pattern: re.Pattern[str], meaning: str) -> None:
+    if value is not None and not (isinstance(value, str) and pattern.fullmatch(value)):
+        raise ExportError(f"{name} must be {meaning}, not {value!r}.")
+
+
+def _entries(table: Mapping[Any, Any] | None) -> list[tuple[Any, Any]]:
+    return list(dict(table or {}).items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterJob:
+    """One job: its launch, its options and the script that it runs."""
+
+    launch: Launch
+    options: ClusterOptions
+    script: str
+    """Text of the generated script; empty for the user's own."""
+
+    @property
+    def name(self) -> str:
+        """Name of the job, valid in Kubernetes."""
+        if self.options.job_name is not None:
+            return self.options.job_name
+        longest = cluster_facts()["limits"]["name_characters"]
+        return re.sub(r"[^a-z0-9]+", "-", self.launch.base_job_name.lower()).strip("-")[:longest].strip("-")
+
+    @property
+    def directory(self) -> str:
+        """Folder of the job on the shared file system."""
+        return str(PurePosixPath(self.options.shared_directory) / "smp-advisor" / self.name)
+
+    @property
+    def arguments(self) -> list[str]:
+        """Arguments of the script, as SageMaker passes hyperparameters."""
+        values = dict(self.launch.hyperparameters)
+        if "checkpoint_every" in values:
+            values["checkpoint_directory"] = f"{self.directory}/checkpoints"
+        return [part for name, value in values.items() for part in (f"--{name}", _as_argument(value))]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables in which the generated script finds its folders, and those of the user."""
+        own = {"SM_MODEL_DIR": f"{self.directory}/model", "SM_OUTPUT_DATA_DIR": f"{self.directory}/output"}
+        if self.options.data is not None:
+            own["SM_CHANNEL_TRAIN"] = self.options.data
+        machine = self.launch.cluster.instance
+        if machine.efa:
+            own["FI_PROVIDER"] = "efa"
+        return own | dict(self.options.environment or {})
+
+    @property
+    def objection(self) -> str:
+        """Why the plan is not expected to run; empty if it is."""
+        return " ".join(self.launch.run.objections)
+
+
+def _as_argument(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value) if isinstance(value, list | dict) else str(value)
+
+
+def cluster_job(
+    model: Model, cluster: Cluster, job: Job, plan: Plan, *, min_fit_probability: float, **options: Any
+) -> ClusterJob:
+    """Collect the content of a job.
+
+    Raises
+    ------
+    ExportError
+        An option is invalid, or the job requires SageMaker's launcher.
+    """
+    from smp_advisor.export.script import training_script
+
+    chosen = ClusterOptions.of(options)
+    own = JobOptions(
+        script=chosen.script,
+        image_uri=chosen.image_uri,
+        extra_hyperparameters=chosen.extra_hyperparameters,
+    )
+    content = launch(model, cluster, job, plan, own, min_fit_probability=min_fit_probability)
+    text = training_script(model, cluster, job, plan) if content.generated else ""
+    return ClusterJob(launch=content, options=chosen, script=text)
