@@ -12,12 +12,13 @@ from smp_advisor.guidance import ranges
 from smp_advisor.guidance.batch_reason import batch_reason
 from smp_advisor.guidance.certainty import certainty
 from smp_advisor.guidance.ladder_text import ladder_text
-from smp_advisor.guidance.wording import plural, probability
+from smp_advisor.guidance.wording import degree_of_change, fits, plural, probability
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.advice import Advice
+    from smp_advisor.guidance.step import Step
 
 HEAD = """# Gallery
 
@@ -71,6 +72,30 @@ def _entry(request: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def _is_left_out(step: Step) -> bool:
+    """Whether a step compares a technique of the plan with none."""
+    return step.decision == "used" and step.outcome is not None and step.technique in _LEFT_OUT
+
+
+def _change(advice: Advice, step: Step) -> str:
+    outcome = step.outcome
+    if outcome is None or not fits(outcome, advice.min_fit_probability):
+        return "does not fit"
+    return degree_of_change(
+        advice.estimate.samples_per_second, outcome.samples_per_second, more="faster", less="slower"
+    )
+
+
+_LEFT_OUT = (
+    "activation_checkpointing",
+    "tensor_parallelism",
+    "pipeline_parallelism",
+    "offloading",
+    "context_parallelism",
+    "expert_parallelism",
+)
+
+
 def _choice(advice: Advice) -> str:
     estimate = advice.estimate
     place = f"{plural(advice.cluster.nodes, 'node')} of {advice.cluster.instance.name}"
@@ -89,6 +114,9 @@ def _reasons(advice: Advice) -> Iterator[str]:
         yield f"- {advice.library_because}"
     if advice.objective in {"throughput", "cost"}:
         yield f"- {certainty(advice.decision)}"
+    without = [f"{step.title}: {_change(advice, step)}" for step in advice.steps if _is_left_out(step)]
+    if without:
+        yield f"- Without one technique, in its best form: {'; '.join(without)}."
     unused = [f"{rung.title}: {rung.decision}" for rung in advice.ladder().unused if rung.estimate is not None]
     if unused:
         yield f"- With one change: {'; '.join(unused)}."
