@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import tomllib
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ __all__ = [
     "configuration",
     "first_library_version",
     "newest_release",
+    "oldest_release",
     "patched_release",
 ]
 
@@ -54,8 +56,8 @@ class Architecture:
     """Class in transformers that builds the model from a configuration."""
     layers: tuple[str, ...]
     """Attributes that may contain the repeated layers."""
-    newer: bool
-    """Whether the family requires a newer transformers release than SMP v1 and Training Compiler support."""
+    since: str
+    """First release of transformers with the family, of those that the scripts use."""
     mask_token_id: int = 0
     """Token that replaces a masked token, for the task ``masked``."""
     reserved_positions: int = 0
@@ -65,6 +67,22 @@ class Architecture:
 @cache
 def _table() -> dict[str, Any]:
     return tomllib.loads((files("smp_advisor.export") / "data" / "architectures.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def _families() -> dict[str, tuple[str, str]]:
+    """Training task of each family, and the first of the releases that has it."""
+    text = (files("smp_advisor.export") / "data" / "transformers_families.csv").read_text(encoding="utf-8")
+    return {row["family"]: (row["task"], row["release"]) for row in csv.DictReader(text.splitlines())}
+
+
+def oldest_release() -> str:
+    """Release of transformers in the containers of Training Compiler, with which SMP v1 replaces layers."""
+    return str(_table()["release"]["distributed"])
+
+
+def _newest() -> str:
+    return str(max(_table()["release"]["minimum_pytorch"], key=release))
 
 
 def first_library_version() -> str:
@@ -80,36 +98,65 @@ def architecture_of(model: Model) -> Architecture:
     ExportError
         The transformers releases in the containers do not have the family, or the model has no head.
     """
-    families = _table()["family"]
+    families = _families()
     if model.family not in families:
         raise ExportError(
-            f"No training script can be generated for the family {model.family!r}: the transformers releases in the"
-            f" containers of the library support {', '.join(sorted(families))}. Pass script= with your own script."
+            f"No training script can be generated for the family {model.family!r}, of which transformers"
+            f" {_newest()} has no model for text or images: pass script= with your own script."
         )
-    entry = families[model.family]
-    task = _task(model, entry["task"])
+    usual, since = families[model.family]
+    entry = _table()["family"].get(model.family, {})
+    task = _task(model, usual)
     return Architecture(
         family=model.family,
         task=task,
         title=_table()["task"][task]["title"],
         auto_model=_table()["task"][task]["auto_model"],
-        layers=tuple(entry["layers"]),
-        newer=entry.get("newer", False),
+        layers=tuple(entry.get("layers", _table()["usual"]["layers"])),
+        since=since,
         mask_token_id=entry.get("mask_token_id", 0),
         reserved_positions=entry.get("reserved_positions", 0),
     )
 
 
 def patched_release(architecture: Architecture) -> str:
-    """Release of transformers with which SMP v1 and Training Compiler replace layers, or one that has the family."""
-    return str(_table()["release"]["newer" if architecture.newer else "distributed"])
+    """Release of transformers with which SMP v1 and Training Compiler replace layers, or one that has the family.
+
+    Raises
+    ------
+    ExportError
+        The family is newer than the releases that support their PyTorch.
+    """
+    releases = _table()["release"]
+    for chosen in (str(releases["distributed"]), str(releases["newer"])):
+        if release(architecture.since) <= release(chosen):
+            return chosen
+    raise _no_release(architecture, "SMP v1")
 
 
-def newest_release(pytorch_version: str) -> str:
-    """Release of transformers for a version of PyTorch."""
+def newest_release(pytorch_version: str, architecture: Architecture) -> str:
+    """Release of transformers for a version of PyTorch, or the first that has the family, if it supports that version.
+
+    Raises
+    ------
+    ExportError
+        No release supports both.
+    """
     releases = _table()["release"]["by_pytorch"]
-    since = [first for first in releases if release(first) <= release(pytorch_version)]
-    return str(releases[max(since, key=release)])
+    earlier = [first for first in releases if release(first) <= release(pytorch_version)]
+    usual = str(releases[max(earlier, key=release)])
+    if release(architecture.since) <= release(usual):
+        return usual
+    if release(pytorch_version) < release(_table()["release"]["minimum_pytorch"][architecture.since]):
+        raise _no_release(architecture, f"PyTorch {pytorch_version}")
+    return architecture.since
+
+
+def _no_release(architecture: Architecture, framework: str) -> ExportError:
+    return ExportError(
+        f"The family {architecture.family!r} requires transformers {architecture.since}, which does not support"
+        f" {framework}: choose a newer version or another library, or pass script= with your own script."
+    )
 
 
 def adapter_packages(pytorch_version: str, *, quantized: bool) -> list[str]:
@@ -136,9 +183,21 @@ def configuration(model: Model) -> dict[str, Any]:
     settings = json.loads(model.config_json)
     shape = {key: value for key, value in settings.items() if key not in _NOT_SHAPE and value is not None}
     rope = shape.pop("rope_parameters", None)
-    if isinstance(rope, dict) and "rope_theta" in rope:
-        # Releases before 5 read rope_theta from its own key.
-        shape.setdefault("rope_theta", rope["rope_theta"])
+    if isinstance(rope, dict):
+        shape = _rotation(rope) | shape
     if model.head.kind == "classification":
         shape["num_labels"] = model.head.outputs
     return shape
+
+
+def _rotation(rope: dict[str, Any]) -> dict[str, Any]:
+    """Settings of rotary embeddings with the keys that transformers releases before 5 read."""
+    if isinstance(rope.get("full_attention"), dict):  # per kind of layer
+        local = rope.get("sliding_attention") or {}
+        settings = _rotation(rope["full_attention"])
+        return settings | ({"rope_local_base_freq": local["rope_theta"]} if "rope_theta" in local else {})
+    settings = {key: value for key, value in rope.items() if key in ("rope_theta", "partial_rotary_factor")}
+    scaling = {key: value for key, value in rope.items() if key not in settings}
+    if scaling.get("rope_type", "default") != "default":
+        settings["rope_scaling"] = scaling
+    return settings

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.export.literal import text_literal
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script import SCRIPT_NAME, builds, training_script
+from smp_advisor.export.small_model import SEQUENCE_LENGTH, small_configuration
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.workload.model import Model
 from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
 
 __all__ = ["local_cell"]
 
@@ -23,35 +24,6 @@ _DATA_PARALLEL = "ddp"
 _STEPS = 20
 _PROCESSES = 2
 _LARGEST_BATCH = 2
-_SMALL = {
-    "layers": 2,
-    "width": 64,
-    "feed_forward": 128,
-    "heads": 4,
-    "head_width": 16,
-    "rotary_width": 8,
-    "experts": 4,
-}
-"""Sizes of the small model. Its other settings, including vocabulary and sequence length, are those of the job."""
-_NAMES = {
-    "layers": (
-        *("n_layer", "n_layers", "num_layers", "num_hidden_layers", "num_decoder_layers"),
-        *("encoder_layers", "decoder_layers"),
-    ),
-    "width": ("n_embd", "hidden_size", "d_model", "dim", "word_embed_proj_dim", "embedding_size"),
-    "feed_forward": (
-        *("n_inner", "intermediate_size", "ffn_dim", "d_ff", "ffn_hidden_size", "hidden_dim"),
-        *("encoder_ffn_dim", "decoder_ffn_dim"),
-    ),
-    "heads": (
-        *("n_head", "n_heads", "num_heads", "num_attention_heads", "num_key_value_heads", "num_kv_heads"),
-        *("encoder_attention_heads", "decoder_attention_heads"),
-    ),
-    "head_width": ("head_dim", "d_kv"),
-    "rotary_width": ("rotary_dim",),
-    "experts": ("num_local_experts", "num_experts"),
-}
-"""Keys of these sizes in the configurations of the model families."""
 
 
 def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: Any) -> str:
@@ -78,7 +50,8 @@ def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: 
             f"%%smp_local --steps {_STEPS}\n"
             "# Put the code of your training script here, without calls of the library.\n"
         )
-    small = Model.from_config(_small_config(json.loads(model.config_json)))
+    config = json.dumps(small_configuration(json.loads(model.config_json)), sort_keys=True)
+    small = replace(model, name=f"small copy of {model.name}", config_json=config)
     alone = Plan(
         library=_DATA_PARALLEL,
         batch_size=min(plan.batch_size, _LARGEST_BATCH),
@@ -90,17 +63,7 @@ def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: 
     if job.adapter is not None:
         # Weights of 4 and 8 bits require a GPU.
         plain["adapter"] = replace(job.adapter, base_bits=16, double_quantization=False)
-    script = training_script(small, cluster, replace(job, **plain), alone)
+    if model.reads_tokens:
+        plain["sequence_length"] = min(job.sequence_length, SEQUENCE_LENGTH)
+    script = training_script(small, cluster, replace(job, **plain), alone, small_copy=True)
     return f"%%smp_local --processes {_PROCESSES} --steps {_STEPS} --name {SCRIPT_NAME}\n{script}"
-
-
-def _small_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Configuration of a model of the same family that fits on any machine."""
-    short = dict(config)
-    for size, names in _NAMES.items():
-        for name in names:
-            if isinstance(short.get(name), int):
-                short[name] = min(short[name], _SMALL[size])
-    if "attention_types" in short:  # GPT-Neo has one attention type per layer.
-        short["attention_types"] = [[["global"], short["num_layers"]]]
-    return short

@@ -58,11 +58,16 @@ def script_cell(model: Model, cluster: Cluster, job: Job, plan: Plan) -> str:
     return f"%%writefile {SCRIPT_NAME}\n" + training_script(model, cluster, job, plan)
 
 
-def training_script(model: Model, cluster: Cluster, job: Job, plan: Plan) -> str:
+def training_script(model: Model, cluster: Cluster, job: Job, plan: Plan, *, small_copy: bool = False) -> str:
     """Complete training script for `model` with the library and the techniques of `plan`.
 
     Precision, kind of sharding, prescaled batch and task are fixed in the script. It reads degrees, microbatches and
     sizes from the job, and stops immediately if the two disagree.
+
+    Parameters
+    ----------
+    small_copy
+        Whether `model` stands for a larger one whose data it is to read: the script reduces its vocabulary.
 
     Raises
     ------
@@ -70,7 +75,7 @@ def training_script(model: Model, cluster: Cluster, job: Job, plan: Plan) -> str
         No transformers release in the containers of the library supports the model, or a setting of the plan requires
         changes that depend on the model.
     """
-    training = _training(model, cluster, job, plan)
+    training = _training(model, cluster, job, plan, small_copy=small_copy)
     return _KINDS[training.library.script].write(training)
 
 
@@ -85,7 +90,7 @@ def requirements(model: Model, cluster: Cluster, job: Job, plan: Plan) -> str:
     return "".join(f"{package}\n" for package in _KINDS[training.library.script].requirements(training))
 
 
-def _training(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Training:
+def _training(model: Model, cluster: Cluster, job: Job, plan: Plan, *, small_copy: bool = False) -> Training:
     """The training run, if a script can be generated for it."""
     if not builds(model):
         raise ExportError(
@@ -102,7 +107,14 @@ def _training(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Training:
             f"The generated script trains adapters with FSDP or DDP, as AWS's examples with PEFT do, and not with"
             f" {get_library(plan.library).title}: set library='fsdp', or pass script= with your own script."
         )
-    training = Training(model=model, cluster=cluster, job=job, plan=plan, architecture=architecture_of(model))
+    training = Training(
+        model=model,
+        cluster=cluster,
+        job=job,
+        plan=plan,
+        architecture=architecture_of(model),
+        small_copy=small_copy,
+    )
     if training.lacks_positions and model.origin != "inferred":
         raise ExportError(
             f"{model.name!r} has {training.positions} positions and cannot train on sequences of"

@@ -11,6 +11,7 @@ from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import Architecture, configuration
 from smp_advisor.export.describing import describe, library_name
 from smp_advisor.export.literal import Comment, comment
+from smp_advisor.export.small_model import VOCABULARY
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.version import image
 from smp_advisor.workload.counts import format_count
@@ -52,6 +53,8 @@ class Training:
     job: Job
     plan: Plan
     architecture: Architecture
+    small_copy: bool = False
+    """Whether the configuration is that of a small copy of the model; the sizes of `model` are the original's."""
 
     @property
     def library(self) -> Library:
@@ -84,7 +87,10 @@ def common_values(training: Training) -> dict[str, object]:
     model, plan, architecture = training.model, training.plan, training.architecture
     return {
         "model_name": Comment(f'"{comment(model.name)}"'),
-        "parameters": Comment(f"{format_count(model.parameter_count)} parameters"),
+        "parameters": Comment(
+            "small sizes" if training.small_copy else f"{format_count(model.parameter_count)} parameters"
+        ),
+        "small_vocabulary": VOCABULARY,
         "task": Comment(architecture.title),
         "library": Comment(library_name(plan)),
         "plan": Comment(describe(plan)),
@@ -128,6 +134,7 @@ def common_flags(training: Training) -> dict[str, bool]:
         "fp16": plan.precision == "fp16",
         "half": plan.precision != "fp32",
         "fixes_settings": False,
+        "small_copy": training.small_copy,
         "half_inputs": False,
         "clip": True,
         "checkpoints_activations": bool(plan.activation_checkpointing),
@@ -174,6 +181,8 @@ def checkpoint_period(plan: Plan) -> int:
 
 def copies_fit(training: Training, bytes_per_parameter: float) -> bool:
     """Whether the host memory is large enough for one copy of the model per GPU."""
+    if training.small_copy:
+        return True
     cluster = training.cluster
     copies_bytes = training.model.parameter_count * bytes_per_parameter * cluster.gpus_per_node
     return copies_bytes <= _HOST_SHARE * cluster.instance.host_memory_gib * 2**30

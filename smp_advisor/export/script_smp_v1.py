@@ -33,6 +33,7 @@ def require(training: Training) -> None:
     """Raise `ExportError` for plans that the script does not support."""
     plan = training.plan
     require_implemented(training, {})
+    patched_release(training.architecture)
     if release(plan.version) < release(first_library_version()):
         raise ExportError(
             f"The training script requires library version {first_library_version()} or later, and the plan uses"

@@ -59,6 +59,7 @@ def require(training: Training) -> None:
             " expert parallelism or fp8: disable them, or pass script= with your own script."
         )
     _require_settings(training)
+    newest_release(training.container.framework_version, training.architecture)
     if training.job.adapter is not None:
         adapter.require(training)
     _building(training)
@@ -93,7 +94,7 @@ def _require_settings(training: Training) -> None:
 
 def requirements(training: Training) -> list[str]:
     """Packages missing from the container."""
-    packages = [f"transformers=={newest_release(training.container.framework_version)}"]
+    packages = [f"transformers=={newest_release(training.container.framework_version, training.architecture)}"]
     if training.library.smdistributed:
         packages.append("accelerate")
     return packages + adapter.requirements(training)

@@ -325,7 +325,10 @@ CUSTOM = Cluster.custom(
         ({"extra_hyperparameters": {"x" * 257: 1}}, "more than 256 characters"),
         ({"extra_hyperparameters": {f"x{i}": 1 for i in range(100)}}, "100 hyperparameters"),
         ({"plan": replace(BASE.plan, version="1.9.0", fp16=False)}, "requires library version 1.10.0 or later"),
-        ({"model": make_model("qwen3", {"model_type": "qwen3"})}, "No training script can be generated for the family"),
+        (
+            {"model": make_model("whisper", {"model_type": "whisper"})},
+            "No training script can be generated for the family",
+        ),
         ({"model": make_model(head="none")}, "has no head"),
         (
             {

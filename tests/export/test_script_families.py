@@ -1,0 +1,80 @@
+"""Models of other families of transformers than the advisor has formulas for: built, wrapped by layer, and trained."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from dataclasses import replace
+
+import pytest
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.errors import ExportError
+from smp_advisor.export import local_cell, training_script
+from smp_advisor.export.architectures import architecture_of, newest_release, patched_release
+from smp_advisor.libraries import Plan
+from smp_advisor.workload.job import Job
+from tests.export.examples import P4D, TASKS
+
+JOB = Job(sequence_length=8192, precision="bf16")
+PLAN = Plan(library="fsdp", batch_size=2, activation_checkpointing="each")
+FAMILIES = (
+    *("gemma", "gemma2", "gemma3_text", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "olmo", "olmo2"),
+    *("granite", "granitemoe", "cohere", "starcoder2", "stablelm", "glm4", "helium", "smollm3", "gpt_oss"),
+    *("deepseek_v3", "gpt_bigcode", "mpt", "albert", "modernbert", "umt5", "pegasus"),
+)
+
+
+def model_of(family, **settings):
+    """A model of a family: a causal one with another configuration."""
+    config = {"model_type": family} | settings
+    return replace(TASKS["llama"], family=family, config_json=json.dumps(config))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_small_model_of_the_family_trains(family, tmp_path):
+    """From the usual configuration of the family, as the cell for the user's machine builds it."""
+    torch = pytest.importorskip("torch")
+    from transformers import AutoConfig
+
+    usual = AutoConfig.for_model(family).to_dict()
+    cell = local_cell(model_of(family, **usual), Cluster(P4D, 2), JOB, PLAN)
+    script = tmp_path / "train_smp.py"
+    script.write_text(cell.split("\n", 1)[1])
+    names = runpy.run_path(str(script))
+    config = AutoConfig.for_model(names["MODEL_TYPE"], use_cache=False, **names["MODEL"])
+    torch.manual_seed(0)
+    model = names["build_model"](config)
+    assert sum(parameter.numel() for parameter in model.parameters()) < 5e6
+    layers = names["layer_classes"](model)
+    counts = [sum(type(module) is layer for module in model.modules()) for layer in layers]
+    assert all(count % 2 == 0 or count == 1 for count in counts), "one or two of each kind in each stack"
+    tokens = torch.randint(config.vocab_size, (2, 64))
+    batch = [tokens, torch.ones_like(tokens), tokens]
+    loss = names["forward"](model, batch)
+    loss.backward()
+    assert torch.isfinite(loss)
+
+
+def test_the_release_of_transformers_has_the_family():
+    llama, gemma, qwen = (architecture_of(model_of(family)) for family in ("llama", "gemma2", "qwen3"))
+    assert [newest_release("2.8.0", family) for family in (llama, gemma, qwen)] == ["4.46.3", "4.46.3", "4.57.6"]
+    assert newest_release("2.1.0", llama) == patched_release(llama) == "4.37.2"
+    with pytest.raises(ExportError, match=r"requires transformers 4\.46\.3, which does not support PyTorch 2\.1\.0"):
+        newest_release("2.1.0", gemma)
+    with pytest.raises(ExportError, match=r"does not support SMP v1.* script= with your own script\."):
+        training_script(model_of("gemma2"), Cluster(P4D, 2), Job(sequence_length=32), Plan(batch_size=4))
+
+
+def test_families_without_a_model_for_text_or_images_are_refused():
+    with pytest.raises(ExportError, match="for the family 'whisper'"):
+        architecture_of(model_of("whisper"))
+
+
+def test_rotations_have_the_keys_of_older_releases():
+    rope = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0}
+    script = training_script(model_of("llama", rope_parameters=rope), Cluster(P4D), JOB, Plan(library="ddp"))
+    assert '"rope_theta": 500000.0' in script
+    assert '"rope_type": "llama3"' in script
+    assert "rope_parameters" not in script
