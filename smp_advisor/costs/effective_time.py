@@ -26,6 +26,7 @@ __all__ = [
     "effective_time",
     "elapsed_per_work",
     "seconds_between_failures",
+    "writing_nodes",
 ]
 
 GIB = 2**30
@@ -198,7 +199,7 @@ def checkpoint_bytes(model: Model, layout: Layout) -> float:
     return state.frozen_bytes * model.parameter_count + per_trained * adapters
 
 
-def _writing_nodes(cluster: Cluster, layout: Layout) -> int:
+def writing_nodes(cluster: Cluster, layout: Layout) -> int:
     """Nodes with a part of the state of their own. Replicas are saved once."""
     degree = int(layout.tensor_parallel_degree) * int(layout.pipeline_parallel_degree)
     if int(layout.shard_level):
@@ -228,7 +229,7 @@ def effective_time(
     counted = frozenset(overheads.parts)
     bytes_ = checkpoint_bytes(model, layout)
     rate = f"storage_gb_per_s.{_storage(overheads, cluster)}"
-    nodes = _writing_nodes(cluster, layout)
+    nodes = writing_nodes(cluster, layout)
     written = bytes_ / (nodes * _value(rate) * 1e9)
     save = written * (_value("asynchronous_share") if overheads.asynchronous else 1.0)
     failing = seconds_between_failures(cluster.gpus)

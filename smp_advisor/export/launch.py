@@ -154,7 +154,7 @@ def launch(
         schedule=schedule,
         checkpoint_s3_uri=s3_uri,
         base_job_name=name,
-        volume_gb=options.volume_gb or _volume_gb(model, cluster, checkpoints=s3_uri is not None),
+        volume_gb=options.volume_gb or _volume_gb(model, run, checkpoints=s3_uri is not None),
     )
 
 
@@ -185,10 +185,10 @@ def _require_possible(cluster: Cluster, options: JobOptions, library: Library) -
         raise ExportError(f"The SageMaker SDK accepts no image_uri with {library.title}: leave it out.")
 
 
-def _volume_gb(model: Model, cluster: Cluster, *, checkpoints: bool) -> int:
+def _volume_gb(model: Model, run: Run, *, checkpoints: bool) -> int:
     """Disk size per node in GB, for instances without local disks.
 
-    Three checkpoints (two complete, one being written) of 20 bytes per parameter, divided over the nodes.
+    Three checkpoints (two complete, one being written) of 20 bytes per parameter, divided over the nodes that write.
     """
-    checkpoints_gb = 3 * 20 * model.parameter_count / cluster.nodes / 1e9 if checkpoints else 0
+    checkpoints_gb = 3 * 20 * model.parameter_count / run.checkpoint_nodes / 1e9 if checkpoints else 0
     return 100 + math.ceil(checkpoints_gb)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.costs.effective_time import EffectiveTime, effective_time
+from smp_advisor.costs.effective_time import EffectiveTime, effective_time, writing_nodes
 from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.errors import ExportError, PlanError
 from smp_advisor.export.describing import in_words
@@ -47,6 +47,8 @@ class Run:
     checkpoint_interval_seconds: float
     checkpoint_gib: float
     """Size of one checkpoint over all processes; 0 without an estimate."""
+    checkpoint_nodes: int
+    """Nodes that write a part of the checkpoint."""
     max_run_seconds: int
     """Time after which SageMaker stops one job."""
     jobs: int
@@ -104,6 +106,7 @@ def run_of(
         checkpoint_every=every,
         checkpoint_interval_seconds=every * costs.step_seconds,
         checkpoint_gib=effective.checkpoint_gib,
+        checkpoint_nodes=writing_nodes(cluster, layout_of_plan(plan, _of_plan(job, plan), cluster)),
         max_run_seconds=longest if jobs > 1 else options.max_run_seconds or _rounded(high[0], longest),
         jobs=jobs,
         objections=tuple(objections),
@@ -125,6 +128,7 @@ def _of_unknown_duration(
         checkpoint_every=launch_facts()["run"]["steps_without_estimate"],
         checkpoint_interval_seconds=0.0,
         checkpoint_gib=0.0,
+        checkpoint_nodes=1,
         max_run_seconds=options.max_run_seconds or _DAY_SECONDS,
         jobs=1,
         objections=objections,

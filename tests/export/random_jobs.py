@@ -238,7 +238,13 @@ def _run(drawn):
     in_s3 = saves and storage == "local"
     name = options["job_name"]
     own = f"{options.get('output_path', f's3://{BUCKET}').rstrip('/')}/{name[:29] if chain else name}-ID/checkpoints"
-    disk = 100 + (math.ceil(3 * 20 * model.parameter_count / cluster.nodes / 1e9) if in_s3 else 0)
+    # Three checkpoints of 20 bytes per parameter over the nodes with different parts.
+    layout = layout_of_plan(plan, job, cluster)
+    parts = int(layout.tensor_parallel_degree) * int(layout.pipeline_parallel_degree)
+    if int(layout.shard_level):
+        parts *= int(layout.shard_degree) or cluster.gpus
+    nodes = max(1, min(parts, cluster.gpus) // cluster.gpus_per_node)
+    disk = 100 + (math.ceil(3 * 20 * model.parameter_count / nodes / 1e9) if in_s3 else 0)
     return {
         "steps": steps,
         "max_run": max_run,

@@ -260,10 +260,16 @@ def test_long_names_of_models_make_valid_job_names():
 
 
 def test_disk_holds_three_checkpoints():
-    case = CASES["pipeline"]
-    cell = estimator_cell(*case.parts, checkpoints="s3://bucket/1")
-    checkpoints_gb = 3 * 20 * case.model.parameter_count / 2 / 1e9
-    assert estimator_arguments(cell)["volume_size"] >= 100 + checkpoints_gb
+    case, model = CASES["pipeline"], make_model(layers=4, parameters_per_block=1_000_000_000)
+
+    def disk(plan, nodes=2):
+        cell = estimator_cell(model, Cluster("ml.p3.16xlarge", nodes), case.job, plan, checkpoints="s3://bucket/1")
+        return estimator_arguments(cell)["volume_size"]
+
+    # Replicas are the same, and one node writes them.
+    assert disk(Plan(library="ddp", precision="fp16", batch_size=1)) == pytest.approx(100 + 3 * 20 * 4, abs=1)
+    assert disk(Plan(library="fsdp", precision="fp16", batch_size=1)) == pytest.approx(100 + 3 * 20 * 2, abs=1)
+    assert disk(case.plan, 4) == pytest.approx(100 + 3 * 20 * 4, abs=1)
 
 
 BASE = CASES["10 B"]

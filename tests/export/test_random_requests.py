@@ -19,7 +19,7 @@ from tests.moto_harness.notebooks import run_notebooks
 pytestmark = [pytest.mark.moto, pytest.mark.slow, pytest.mark.hypothesis]
 
 EXPLORES = settings.get_current_profile_name() == "explore"
-JOBS = 1000 if EXPLORES else 40
+JOBS = 1000 if EXPLORES else 24
 AT_ONCE = 25
 SEED = 20_261_122
 BUCKET = "import boto3; boto3.client('s3', region_name='us-east-1').create_bucket(Bucket='models')"
