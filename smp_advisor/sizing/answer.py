@@ -63,7 +63,12 @@ def _saving(sizes: ClusterSizes, chosen: ClusterSize) -> list[str]:
         return [f"{own.name} is beyond the limit: {_figures(sizes, own)}."]
     if own is not chosen:
         shares = saving(chosen, own)
-        return [] if shares is None else [f"It saves {_share(shares)} over {own.name}: {_figures(sizes, own)}."]
+        if shares is None:
+            return []
+        if saves(chosen, own):
+            return [f"It saves {_share(shares)} over {own.name}: {_figures(sizes, own)}."]
+        may = f"{own.name} may exceed the limit: {_figures(sizes, own)}."
+        return [f"{may} The difference in cost of {_share(shares)} is not resolved: zero is within its interval."]
     cheapest = choose(sizes.sizes, "cheapest", sizes.limits)
     shares = None if cheapest is None else saving(cheapest, own)
     if cheapest is None or shares is None or cheapest is own or saves(cheapest, own):

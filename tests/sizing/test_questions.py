@@ -142,3 +142,11 @@ def test_a_model_far_too_large_gets_a_cluster_on_which_it_fits():
     assert way.change == "instance"
     assert way.words in str(error.value)
     assert way.size.estimate.fits
+
+
+def test_a_deadline_that_moves_the_cost_objective_presents_no_unresolved_saving():
+    advice = smpa.advise("7B", P4D, instance_count=8, objective="cost", tokens="300B", library="smp-v2", max_days=30)
+    own = next(size for size in advice.sizes.sizes if size.cluster.nodes == 8 and size.cluster.instance.name == P4D)
+    chosen = next(size for size in advice.sizes.sizes if size.cluster == advice.cluster)
+    shares = saving(chosen, own)
+    assert ("It saves" in advice.because) == (chosen is not own and shares[1] > 0)
