@@ -53,7 +53,7 @@ _MEANINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "context_parallel_degree": ("cp", "context_parallel", "context_parallelism", "cp_degree"),
         "expert_parallel_degree": ("ep", "expert_parallel", "expert_parallelism", "ep_degree"),
         "sharded_data_parallel_degree": ("sdp", "sharded_data_parallel", "zero", "shards"),
-        "hybrid_shard_degree": ("shard_degree", "fsdp", "shards", "sharding_degree"),
+        "hybrid_shard_degree": ("shard_degree", "shards", "sharding_degree"),
         "activation_checkpointing": ("checkpointing", "gradient_checkpointing", "recompute", "recomputation"),
         "offload_activations": ("offload", "cpu_offload", "offloading", "activation_offloading"),
         "vocab": ("vocab_size", "vocabulary", "vocabulary_size"),

@@ -36,6 +36,7 @@ class LibraryPolicy:
     order: tuple[str, ...]
     gain: float
     """Gain in throughput for which a later library of `order` replaces an earlier one."""
+    current: str
     archived: str
     compiled: str
     before_pytorch_2: tuple[str, ...]
@@ -158,11 +159,26 @@ def _too_large(library: str) -> str:
     return "an entire replica does not fit on a GPU"
 
 
+def _unsuited(library: str, request: Request) -> str:
+    """Why a library does not have the fixed settings for the model's family; empty if it has them."""
+    if not request.pins:
+        return ""
+    record = get_library(library)
+    try:
+        plan = record.plan(library=library, **request.pins)
+    except AdvisorError:  # only together with other settings, which the search adds
+        return ""
+    return next((text.rstrip(".") for text in record.model_mismatches(plan, request.model, request.job)), "")
+
+
 def obstacle(library: str, request: Request) -> tuple[Obstacle, str] | None:
     """Why a library can't train a request, before any plan is estimated."""
     lacks = sorted(set(request.pins) - plan_fields(library))
     if lacks:
         return "setting", f"no setting {' or '.join(map(repr, lacks))}"
+    unsuited = _unsuited(library, request)
+    if unsuited:
+        return "setting", unsuited
     missing = undocumented_settings(library, request.job)
     if missing:
         return "job", f"documents no {missing[0]}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import InstanceError, PlanError
-from smp_advisor.guidance.library_candidates import Candidate, Request, candidate, library_policy, titled
+from smp_advisor.guidance.library_candidates import Candidate, Request, candidate, library_policy, obstacle, titled
 from smp_advisor.guidance.wording import listed, percent
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library, libraries
@@ -108,7 +108,8 @@ def family_to_infer(framework: str | None) -> str:
     """Family of a shape that is inferred before the library is chosen: that of AWS's current library."""
     name, version = framework_of(framework)
     old = name == "tensorflow" or (version is not None and version < (2,))
-    return get_library(library_policy().archived if old else "smp-v2").inferred_family
+    policy = library_policy()
+    return get_library(policy.archived if old else policy.current).inferred_family
 
 
 def framework_of(text: str | None) -> tuple[str, tuple[int, ...] | None]:
@@ -171,7 +172,11 @@ def _reason(chosen: Candidate, usual: tuple[Candidate, ...], request: Request) -
     lacking = [entry for entry in before if entry.obstacle in {"setting", "job"}]
     if len(lacking) == len(before):
         current = "" if chosen.library == policy.archived else "Of the current libraries, "
-        return f"{current}{'o' if current else 'O'}nly {title} has {_requirements(lacking, request)}."
+        has = _requirements(lacking, request)
+        of_family = (
+            " for this family" if any(set(request.pins) <= plan_fields(entry.library) for entry in lacking) else ""
+        )
+        return f"{current}{'o' if current else 'O'}nly {title} has {has}{of_family}."
     if chosen.library == policy.archived and any(entry.obstacle == "framework" for entry in usual):
         version = ".".join(map(str, request.pytorch or ()))
         return f"{title} runs with PyTorch {version}. SMP v2 and FSDP need PyTorch 2."
@@ -230,6 +235,10 @@ def _no_library(archived: Candidate, request: Request) -> PlanError | InstanceEr
     if not having:
         settings = [f"{name} ({' or '.join(record.title for record in of_name)})" for name, of_name in owners.items()]
         return PlanError(f"No library has all of {listed(settings)}: leave one of them out.")
+    if len(having) > 1:
+        reasons = [(record.title, obstacle(record.name, request)) for record in having]
+        texts = [f"{title}: {reason[1].removeprefix(title).strip()}" for title, reason in reasons if reason]
+        return PlanError(f"No library has {listed(list(request.pins))} here: leave it out. {'. '.join(texts)}.")
     for record in having:
         try:
             require_supported_instance(record.name, request.cluster.instance)

@@ -185,7 +185,9 @@ def rows(pairs: Ints, tp: int, pp: int, layers_per_stage: int, pins: Pins) -> In
 
 _DIVIDED: dict[str, Callable[[Model, Job], list[int]]] = {
     "tensor_parallel_degree": lambda model, _: [
-        size for group in model.groups for a in group.block.attentions for size in (a.heads, a.kv_heads)
+        *(size for group in model.groups for a in group.block.attentions for size in (a.heads, a.kv_heads)),
+        model.shape.hidden,
+        model.shape.ffn,
     ],
     "context_parallel_degree": lambda model, job: [model.sequence_length(job.sequence_length)],
     "expert_parallel_degree": lambda model, _: [model.shape.experts],
@@ -199,7 +201,7 @@ def technique_degrees(library: str, field: str, model: Model, cluster: Cluster, 
     Parameters
     ----------
     field
-        ``tensor_parallel_degree`` divides attention heads, ``context_parallel_degree`` the sequence,
+        ``tensor_parallel_degree`` divides attention heads and widths, ``context_parallel_degree`` the sequence,
         ``expert_parallel_degree`` the experts.
     version
         Version of the library. Older versions lack some techniques.

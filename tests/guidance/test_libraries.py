@@ -271,6 +271,18 @@ def test_a_setting_of_version_1_selects_it(setting):
     assert f"Only SMP v1 has '{next(iter(setting))}'" in advice.library_because
 
 
+def test_a_degree_that_a_family_lacks_in_one_library_selects_another():
+    advice = advise("13B", "ml.p4d.24xlarge", instance_count=2, family="gpt2", tensor_parallel_degree=2)
+    assert advice.plan.library == "smp-v1"
+    with pytest.raises(AdvisorError, match="No library has tensor_parallel_degree here: leave it out"):
+        advise("13B", "ml.g5.48xlarge", instance_count=2, family="gpt2", tensor_parallel_degree=2)
+
+
+def test_no_degree_leaves_a_layer_undivided():
+    with pytest.raises(AdvisorError, match="None of .* nodes would be enough"):
+        advise("13B", "ml.g5.8xlarge", sequence_length=32_768)
+
+
 def test_a_plan_of_an_unlisted_instance_is_preferred_to_none():
     advice = advise("7B", "ml.g5.48xlarge", sequence_length=1024)
     assert advice.plan.library == "smp-v2"
