@@ -132,7 +132,7 @@ def test_advice_explains_its_plan(record: Library, advice: Advice) -> None:
     assert all(pitfall.text.endswith(".") and "{" not in pitfall.text.replace('{"', "") for pitfall in advice.pitfalls)
     assert set(record.alternatives) <= set(advice.alternatives.columns)
     assert advice.alternatives["why"].iloc[0] == "Recommended."
-    text = str(advice)
+    text = " ".join(advice.report(details=True).split())
     assert all(step.title in text for step in advice.steps)
     assert f"{advice.plan.batch_size}" in text
 
