@@ -34,6 +34,8 @@ class LibraryPolicy:
 
     tensorflow: str
     order: tuple[str, ...]
+    order_of_adapters: tuple[str, ...]
+    """The order for a job with an adapter."""
     gain: float
     """Gain in throughput for which a later library of `order` replaces an earlier one."""
     current: str
@@ -44,6 +46,10 @@ class LibraryPolicy:
     status: Mapping[str, str]
     """Status of each library, in a few words."""
 
+    def order_for(self, job: Job) -> tuple[str, ...]:
+        """Libraries for PyTorch 2 in the order of preference for a job."""
+        return self.order if job.adapter is None else self.order_of_adapters
+
 
 @cache
 def library_policy() -> LibraryPolicy:
@@ -51,7 +57,7 @@ def library_policy() -> LibraryPolicy:
     values: dict[str, Any] = tomllib.loads(
         (files("smp_advisor.guidance") / "data" / "library_choice.toml").read_text("utf-8")
     )
-    for name in ("order", "before_pytorch_2", "any_pytorch"):
+    for name in ("order", "order_of_adapters", "before_pytorch_2", "any_pytorch"):
         values[name] = tuple(values[name])
     return LibraryPolicy(**values)
 

@@ -86,10 +86,10 @@ def choose_library(
         pytorch=version,
         min_fit_probability=min_fit_probability,
     )
-    usual = tuple(candidate(library, request) for library in policy.order)
+    usual = tuple(candidate(library, request) for library in policy.order_for(job))
     if all(entry.obstacle for entry in usual) and any(entry.obstacle == "instance" for entry in usual):
         request = replace(request, unlisted=True)
-        usual = tuple(candidate(library, request) for library in policy.order)
+        usual = tuple(candidate(library, request) for library in policy.order_for(job))
     chosen, reason = _preferred(usual, request)
     samples = chosen.samples or None
     further = tuple(
@@ -194,6 +194,8 @@ def _reason(chosen: Candidate, usual: tuple[Candidate, ...], request: Request) -
     unlisted = next((entry.because for entry in before if entry.obstacle == "instance"), "")
     if unlisted:
         need = f"{need} {unlisted}."
+    if request.job.adapter is not None and chosen.library == policy.order_of_adapters[1]:
+        need = f"{need} AWS trains adapters with PEFT, and SMP v2 would only shard their model, too."
     if chosen.library == policy.archived:
         return f"{need} No plan of {listed([get_library(entry.library).title for entry in before])} fits."
     return need

@@ -40,7 +40,7 @@ def best_on(question: Question, cluster: Cluster) -> ClusterSize:
 def _libraries(request: Request) -> list[str]:
     """Libraries of the policy that can train the request on its cluster, in order."""
     policy = library_policy()
-    usual = [name for name in policy.order if obstacle(name, request) is None]
+    usual = [name for name in policy.order_for(request.job) if obstacle(name, request) is None]
     return usual or [policy.archived]
 
 

@@ -83,6 +83,9 @@ def nothing_fits(question: Question, result: SearchResult) -> NoPlanFitsError:
     changes = ways.words
     while changes and len(sentence) + len(changes) + len(enough) > _LONGEST:
         changes = changes.rpartition(", ")[0]
+    if not get_library(result.space.library).divides_model and ways.of("library") is None:
+        there = f", for example on {changes}" if changes else ""
+        return NoPlanFitsError(f"{sentence}; {_remedy(request, result.space.library)}{there}.", ways)
     if changes:
         return NoPlanFitsError(f"{sentence}; changes that fit: {changes}{enough}.", ways)
     if enough:

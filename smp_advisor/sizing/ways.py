@@ -250,11 +250,13 @@ def _sequences(question: Question) -> Iterator[WayOut]:
 def _adapters(question: Question) -> Iterator[WayOut]:
     """LoRA, or QLoRA if LoRA does not fit, in a library that has adapters."""
     request, library = question.request, question.library
-    if request.job.adapter is not None or not request.model.reads_tokens:
+    present = request.job.adapter
+    if not request.model.reads_tokens or (present is not None and present.quantized):
         return
+    adapters = _ADAPTERS if present is None else {"QLoRA": replace(present, base_bits=4)}
     if library != AUTO and not get_library(library).adapters:
         question = replace(question, library=AUTO)
-    for title, adapter in _ADAPTERS.items():
+    for title, adapter in adapters.items():
         size = _here(question.training(adapter=adapter))
         if size.fits:
             yield WayOut(change="adapter", words=f"{title} of rank {adapter.rank}", size=size)

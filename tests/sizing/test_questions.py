@@ -144,6 +144,23 @@ def test_a_model_far_too_large_gets_a_cluster_on_which_it_fits():
     assert way.size.estimate.fits
 
 
+def test_an_adapter_that_does_not_fit_gets_a_base_in_4_bits():
+    with pytest.raises(NoPlanFitsError, match="QLoRA of rank 8") as error:
+        smpa.advise("llama-3-8b", "ml.g5.xlarge", adapter=smpa.Adapter(rank=8), sequence_length=4096)
+    assert error.value.ways_out.of("adapter").size.job.adapter == smpa.Adapter(rank=8, base_bits=4)
+
+
+def test_adapters_train_without_the_model_of_smp_v2():
+    adapter = smpa.Adapter(rank=16, targets="all-linear")
+    advice = smpa.advise("llama-3-70b", "ml.p5.48xlarge", instance_count=2, adapter=adapter, sequence_length=4096)
+    assert advice.plan.library == "fsdp"
+    assert "AWS trains adapters with PEFT" in advice.library_because
+    pinned = smpa.advise("llama-3-8b", "ml.p5.48xlarge", adapter=adapter, library="smp-v2", sequence_length=4096)
+    assert pinned.plan.tensor_parallel_degree == pinned.plan.expert_parallel_degree == 1
+    with pytest.raises(smpa.errors.PlanError, match="no tensor parallelism with an adapter"):
+        smpa.advise("llama-3-8b", "ml.p5.48xlarge", adapter=adapter, library="smp-v2", tensor_parallel_degree=2)
+
+
 def test_a_deadline_that_moves_the_cost_objective_presents_no_unresolved_saving():
     advice = smpa.advise("7B", P4D, instance_count=8, objective="cost", tokens="300B", library="smp-v2", max_days=30)
     own = next(size for size in advice.sizes.sizes if size.cluster.nodes == 8 and size.cluster.instance.name == P4D)
