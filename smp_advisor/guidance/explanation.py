@@ -173,6 +173,7 @@ def _brief(run: PlannedRun, technique: str, conclusion: Conclusion, outcome: Est
     text = conclusion.brief
     fields = technique_fields(practice(technique, run.plan.library).argument)
     if not text and outcome is not None and fields and conclusion.decision != "not possible":
-        text = (brief_used if conclusion.decision == "used" else brief_not_used)(run, outcome)
+        used = conclusion.decision == "used"
+        text = brief_used(run, outcome, plan=conclusion.alternative) if used else brief_not_used(run, outcome)
     text = text or first_sentence(conclusion.because)
     return f"Fixed by you. {text}" if run.pins & fields else text

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.guidance.comparing import compared
 from smp_advisor.guidance.practices import subset_tip
 from smp_advisor.guidance.wording import SAME, fit, fits, gib, percent
+from smp_advisor.libraries.groups import shard_degree
 from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN
 
 if TYPE_CHECKING:
@@ -94,8 +95,16 @@ def _too_little(gain: float) -> str:
     return f" A further technique must gain at least {percent(TECHNIQUE_GAIN)}." if gain < TECHNIQUE_GAIN else ""
 
 
-def brief_used(run: PlannedRun, estimate: Estimate, *, name: str = "it") -> str:
-    """`why_used` without figures."""
+def brief_used(run: PlannedRun, estimate: Estimate, *, name: str = "it", plan: Plan | None = None) -> str:
+    """`why_used` without figures.
+
+    Parameters
+    ----------
+    plan
+        The compared plan, which may have sharding in place of the technique.
+    """
+    shards = 1 if plan is None else shard_degree(plan, run.cluster)
+    other = "with sharding in its place" if shards > 1 >= shard_degree(run.plan, run.cluster) else f"without {name}"
     if not fits(estimate, run.min_fit_probability):
         if run.fits and estimate.headroom_gib >= 0 and estimate.host_memory_fits:
             return f"Required: without {name}, the plan is too close to the memory limit."
@@ -108,8 +117,8 @@ def brief_used(run: PlannedRun, estimate: Estimate, *, name: str = "it") -> str:
         return "It frees memory, which is the objective."
     if gain < -SAME:
         degree = "much " if gain < _MUCH else "" if gain < -NEAR_BEST else "slightly "
-        return f"The plan also fits without {name}, but training is {degree}slower."
-    return f"The plan also fits without {name}, and is {'faster' if gain > SAME else 'as fast'}."
+        return f"The plan also fits {other}, but training is {degree}slower."
+    return f"The plan also fits {other}, and is {'faster' if gain > SAME else 'as fast'}."
 
 
 def brief_not_used(run: PlannedRun, estimate: Estimate) -> str:
