@@ -73,8 +73,10 @@ def _saving(sizes: ClusterSizes, chosen: ClusterSize) -> list[str]:
     shares = None if cheapest is None else saving(cheapest, own)
     if cheapest is None or shares is None or cheapest is own or saves(cheapest, own):
         return []
-    lowest = f"{cheapest.name} has the lowest estimate ({_figures(sizes, cheapest)})."
-    return [f"{lowest} The difference of {_share(shares)} is not resolved: zero is within its interval."]
+    return [
+        f"{cheapest.name} has the lowest estimate: {_figures(sizes, cheapest)}.",
+        f"The difference in cost of {_share(shares)} is not resolved: zero is within its interval.",
+    ]
 
 
 def _knee(sizes: ClusterSizes, chosen: ClusterSize) -> list[str]:
