@@ -61,7 +61,14 @@ def estimator_cell(
     content = launch(model, cluster, job, plan, JobOptions.of(options), min_fit_probability=min_fit_probability)
     values = _head(model, content)
     write = _version_2 if chosen == "v2" else _version_3
-    return write(content, values | {"requirement": Comment(f'"{requirement(chosen, content.container.container)}"')})
+    required = requirement(chosen, content.container.container)
+    oldest = required.split(">=")[1].split(",")[0].split(".")[:2]
+    requirements = {
+        "requirement": Comment(f'"{required}"'),
+        "oldest": Comment(f"[{', '.join(oldest)}]"),
+        "oldest_text": Comment(".".join(oldest)),
+    }
+    return write(content, values | requirements)
 
 
 def _head(model: Model, job: Launch) -> dict[str, object]:

@@ -217,13 +217,14 @@ def test_no_text_changes_what_a_script_does(name, settings_):
     assert black.format_str(hostile, mode=black.Mode()) == hostile
 
 
-def test_processes_with_version_3_of_the_sdk_get_one_sentence(monkeypatch):
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: "3.27.0")
+@pytest.mark.parametrize("installed", ["3.27.0", "2.242.1"])
+def test_processes_with_another_release_of_the_sdk_get_one_sentence(installed, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: installed)
     with pytest.raises(RuntimeError) as raised:
         exec(estimator_cell(*CASES["10 B"].parts, sdk="v2"), {})
     assert str(raised.value) == (
-        "This cell requires version 2 of the SageMaker Python SDK (installed: 3.27.0). Export the cell for your"
-        ' version, or run %pip install "sagemaker>=2.243,<3" and restart the kernel.'
+        f"This cell requires version 2 of the SageMaker Python SDK, 2.243 or later (installed: {installed}). Export the"
+        ' cell for your version, or run %pip install "sagemaker>=2.243,<3" and restart the kernel.'
     )
 
 
