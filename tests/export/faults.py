@@ -1,14 +1,16 @@
-"""Faults of a job, from the variable FAULTS: run in each process before the script, in the second one with an effect.
+"""Faults of a job, from the variable FAULTS: run in each process before the script. The first three are of the second.
 
 full        directories of checkpoints for which the disk has no space
 killed      directory of the checkpoint during whose save the process ends without a word
 terminated  the step of the optimizer (loading a checkpoint makes one) in which the process receives SIGTERM
+nodes       each process is the only one of a node with a disk of its own
 """
 
 import errno
 import json
 import os
 import signal
+from pathlib import Path
 
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystem
@@ -35,6 +37,11 @@ def optimizer_step(self, *arguments, **options):
     return step(self, *arguments, **options)
 
 
+if FAULTS.get("nodes"):
+    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": os.environ["RANK"]}
+    disk = Path(f"node-{os.environ['RANK']}")
+    disk.mkdir(exist_ok=True)
+    os.chdir(disk)
 if os.environ["RANK"] == "1":
     FileSystem.create_stream = create_stream
     torch.optim.AdamW.step = optimizer_step

@@ -3,10 +3,10 @@
 usage: run_jobs.py JOBS.json RESULTS.json
 
 Each job names a script, its folder, its options, its environment variables, the number of processes, and optionally a
-`stand_in` program that each process runs first, `removed` files of earlier jobs, and a `batch` on which the model that
-the job leaves is loaded and trained further. The launcher is the one of torchrun. Its processes are forks of this one,
-because importing PyTorch and transformers takes longer than a job. The result of a job is its output, its summary, its
-checkpoints at that time, the losses of its model, and the error that ended it.
+`stand_in` program that each process runs first, `removed` files and `merged` folders of earlier jobs, and a `batch` on
+which the model that the job leaves is loaded and trained further. The launcher is the one of torchrun. Its processes
+are forks of this one, because importing PyTorch and transformers takes longer than a job. The result of a job is its
+output, its summary, its checkpoints at that time, the losses of its model, and the error that ended it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import runpy
+import shutil
 import sys
 import traceback
 import uuid
@@ -57,6 +58,8 @@ def run(job):
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("output.txt", "errors.txt", "summary.json", *job.get("removed", ())):
         (folder / name).unlink(missing_ok=True)
+    for disk in job.get("merged", ()):
+        shutil.copytree(folder / disk, folder, dirs_exist_ok=True)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

@@ -116,8 +116,10 @@ FAULTS = {
     "interrupted": ({"terminated": 4}, 2, 10),
     "number of processes changed": ({}, 1, 10),
     "disk full": ({"full": ["step-12", "step-14"]}, 2, 20),
+    "two nodes": ({"nodes": True}, 2, 6),
+    "one node": ({}, 1, 8),
 }
-"""Jobs that continue each other: their faults, processes and steps."""
+"""Jobs that continue each other: their faults, processes and steps. The last two have a folder of their own."""
 
 
 def make_specs(folder):
@@ -164,16 +166,18 @@ def make_specs(folder):
             }
         specs[f"{name}, resumed"] |= {"removed": [newest_part(plan)], "batch": batch_of(case.task)}
     text, _ = script_of(Resumed("gpt_neox", {"library": "fsdp"}))
-    script, place = folder / "faults.py", folder / "faults"
+    script = folder / "faults.py"
     script.write_text(text)
     for name, (faults, processes, steps) in FAULTS.items():
+        place = folder / ("nodes" if "node" in name else "faults")
         chosen = {"max_steps": steps, "log_every": 1, "checkpoint_every": 2, "gradient_accumulation_steps": 1}
-        chosen |= {"checkpoint_directory": place / "checkpoints"}
+        chosen |= {"checkpoint_directory": "checkpoints"}
         specs[name] = {
             "script": str(script),
             "folder": str(place),
             "stand_in": str(Path(__file__).with_name("faults.py")),
             "environment": {"SM_MODEL_DIR": str(place / name), "FAULTS": json.dumps(faults)},
+            "merged": ["node-0", "node-1"] if name == "one node" else [],
             "processes": processes,
             "options": [text for key, value in chosen.items() for text in (f"--{key}", str(value))],
         }
@@ -263,3 +267,11 @@ def test_a_signal_to_one_process_saves_and_stops_all(jobs):
     assert interrupted["summary"] is None
     assert "resumed from step 8" in later["printed"]
     assert list(losses_of(later)) == [9, 10]
+
+
+def test_nodes_without_a_shared_disk_resume_from_their_common_location(jobs):
+    """Each node saves its part and the mark, and has the parts of all after SageMaker's download from S3."""
+    first, later = succeeded(jobs["two nodes"]), succeeded(jobs["one node"])
+    assert "lacks files" not in first["printed"]
+    assert "resumed from step 6" in later["printed"]
+    assert later["checkpoints"] == ["step-6", "step-8"], "each node removes its older parts"
