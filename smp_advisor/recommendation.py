@@ -33,6 +33,7 @@ from smp_advisor.request import (
     require_probability,
     require_text,
     require_trainable,
+    set_by_user,
     sort_settings,
     within_positions,
     within_usual_batch,
@@ -85,7 +86,8 @@ def advise(
         A `Cluster`, or an instance name with `instance_count`. Several instances, or ``"any"``, leave the type open:
         `Advice.sizes` compares the clusters.
     job
-        The training run; or its fields as keywords (``sequence_length=512``, ``tokens="300B"``).
+        The training run; or its fields as keywords (``sequence_length=512``, ``tokens="300B"``). With
+        ``library="auto"``, the default precision and attention of a `Job` count as not set.
     instance_count
         Nodes, where `cluster` is an instance; 1 if not given. ``"smallest"`` is the smallest number that fits. Without
         a number, a deadline, a budget or several instances leave it open.
@@ -134,7 +136,7 @@ def advise(
     code = _code_of(script) if job is None else None
     if code is not None:
         job_settings = {**_job_settings_of(code, job_settings), **job_settings}
-    user_settings = JOB_FIELDS if job is not None else frozenset(job_settings)
+    user_settings = set_by_user(job, job_settings, library)
     job = job_of(job, job_settings)
     at_default = set(job.defaulted())
     limits = Limits.of(job, max_days=max_days, max_usd=max_usd)

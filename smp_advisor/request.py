@@ -35,6 +35,7 @@ __all__ = [
     "require_probability",
     "require_text",
     "require_trainable",
+    "set_by_user",
     "sort_settings",
     "within_positions",
     "within_usual_batch",
@@ -158,6 +159,19 @@ def job_of(job: Job | None, settings: Mapping[str, Any]) -> Job:
     if settings:
         raise JobError(f"Pass either a Job or its fields, not both: {listed(settings)} came with job=.")
     return job
+
+
+def set_by_user(job: Job | None, settings: Mapping[str, Any], library: str) -> frozenset[str]:
+    """Names of the job's settings that the user set.
+
+    A `Job` does not record which of its fields were passed. With ``library="auto"``, fp16 and eager attention, its
+    defaults, count as not set: they are those of SMP v1.
+    """
+    if job is None:
+        return frozenset(settings)
+    own = frozenset({"precision", "attention"})
+    free = library == "auto" and own | {"stack"} <= set(job.defaulted())
+    return JOB_FIELDS - own if free else JOB_FIELDS
 
 
 def within_positions(job: Job, model: Model, *, is_set: bool) -> Job:

@@ -64,5 +64,9 @@ def test_bf16_is_the_type_of_plans_that_allow_it():
     assert "bf16 only with sharded data parallelism" in plain.defaults[0]
     old = smpa.advise("1.3B", "ml.p3.16xlarge", library="smp-v1")
     assert "V100 16 GB does not compute in bf16" in old.defaults[0]
+    of_job = smpa.advise("30B", P4D, smpa.Job(sequence_length=1024), instance_count=16)
+    assert (of_job.job.precision, of_job.job.attention) == ("bf16", "fused")
+    by_job = smpa.advise("30B", P4D, smpa.Job(attention="fused"), instance_count=16)
+    assert by_job.job.precision == "fp16"
     requested = smpa.advise("30B", P4D, instance_count=16, library="smp-v1", precision="fp16")
     assert requested.job.precision == "fp16"
