@@ -6,7 +6,10 @@ import re
 
 from playwright.sync_api import Locator, Page, expect
 
-ADVISE = "%load_ext smp_advisor\nadvice = %smp_advise 10B --instance ml.p4d.24xlarge --count 2 --sequence-length 512"
+ADVISE = (
+    "%load_ext smp_advisor\n"
+    "advice = %smp_advise 10B --instance ml.p4d.24xlarge --count 2 --sequence-length 512 --library smp-v1"
+)
 """Two instances: the search of AWS's 16 takes a second."""
 REFERENCE = ADVISE.replace("--count 2", "--count 16")
 
