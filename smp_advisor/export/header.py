@@ -30,6 +30,9 @@ def duration(job: Launch) -> str:
         text += " on demand; spot instances cost less." if job.options.spot else "."
     if run.is_trial:
         text += " The job has no length, so these steps only measure memory and speed."
+    if not run.is_chain:
+        text += f" SageMaker stops the job after {in_words(run.max_run_seconds)}"
+        text += ", which can be before its last step." if high > run.max_run_seconds else "."
     return f"{text} Ranges are 95 % intervals of the estimate."
 
 

@@ -162,6 +162,10 @@ def test_header_states_duration_price_and_fit():
     assert "fits with a probability of" in header
     assert "95 % intervals" in header
     assert "only measure memory and speed" in comments(cell())
+    assert "SageMaker stops the job after 60 min." in comments(cell())
+    assert "SageMaker stops the job after 60 s, which can be before its last step." in comments(
+        cell(max_run_seconds=60)
+    )
 
 
 @pytest.mark.parametrize("sdk", ["v2", "v3"])
