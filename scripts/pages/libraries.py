@@ -14,6 +14,7 @@ from smp_advisor.libraries.version import default_version, facts, images
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from smp_advisor.cluster.containers import Container
     from smp_advisor.libraries.schema import Parameter
 
 HEAD = """# Training libraries
@@ -88,18 +89,33 @@ def section(library: str) -> Iterator[str]:
     yield f"Order of the explanation: {'; '.join(titles)}.\n"
 
 
+def architectures(container: Container) -> str:
+    """First and last GPU architecture with code in a container."""
+    first, last = (
+        f"sm_{major}{minor}" for major, minor in (min(container.architectures), max(container.architectures))
+    )
+    return f"{first} to {last}"
+
+
 def containers(library: str) -> Iterator[str]:
     yield f"Containers (plans are written for {default_version(library)} by default):\n"
-    yield "| version | framework | Python | estimator | note |"
-    yield "|---|---|---|---|---|"
+    columns = "version | framework | CUDA | GPUs | Python | estimator | patched until | SDK 2, SDK 3 from | note"
+    yield f"| {columns} |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for image in images(library):
         transformers = f", transformers {image.transformers_version}" if image.transformers_version else ""
         superseded = f"The image tag now contains {image.superseded_by}." if image.superseded_by else ""
         cells = (
             image.version,
             f"{image.framework_version}{transformers}",
+            image.container.cuda,
+            architectures(image.container),
             image.py_version,
             f"`{image.estimator}`",
+            image.container.end_of_support,
+            ", ".join(
+                "none" if first is None else first or "any" for first in (image.container.sdk_2, image.container.sdk_3)
+            ),
             image.note or superseded,
         )
         yield f"| {' | '.join(cells)} |"

@@ -274,6 +274,7 @@ def _job(configuration: Configuration, plan: Plan | None, model: Model | None, i
             fp8=bool(getattr(plan, "fp8", False)),
             attention="fused" if fused else "eager",
             adapter=adapter_of(configuration, inferred),
+            state_precision=configuration.get("state_precision", "mixed"),
         )
     except AdvisorError:
         return None

@@ -9,9 +9,10 @@ from smp_advisor.libraries.version import image
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.cluster.containers import Container
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["describe", "hardware", "in_words", "library_name"]
+__all__ = ["container_name", "describe", "hardware", "in_words", "library_name"]
 
 _FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}
 
@@ -29,6 +30,17 @@ def library_name(plan: Plan) -> str:
     # A library without versions of its own uses those of its framework.
     version = "" if plan.version == framework_version else f" {plan.version}"
     return f"{library.title}{version} ({_FRAMEWORKS[library.framework]} {framework_version})"
+
+
+def container_name(container: Container) -> str:
+    """Versions in a container, with the last day of AWS's patches if it is known."""
+    parts = [f"Python {container.py_version[2]}.{container.py_version[3:] or '6'}"]
+    if container.cuda:
+        parts.insert(0, f"CUDA {container.cuda}")
+    if container.transformers_version:
+        parts.append(f"transformers {container.transformers_version}")
+    patches = f"; AWS's patches end on {container.end_of_support}" if container.end_of_support else ""
+    return f"{', '.join(parts)}{patches}"
 
 
 def describe(plan: Plan) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.export import estimator, header, trainer
-from smp_advisor.export.describing import describe, hardware, library_name
+from smp_advisor.export.describing import container_name, describe, hardware, library_name
 from smp_advisor.export.launch import Launch, launch
 from smp_advisor.export.literal import Comment, Expression, comment, comment_lines
 from smp_advisor.export.options import JobOptions
@@ -61,7 +61,8 @@ def estimator_cell(
     content = launch(model, cluster, job, plan, JobOptions.of(options), min_fit_probability=min_fit_probability)
     values = _head(model, content)
     write = _version_2 if chosen == "v2" else _version_3
-    required = requirement(chosen, content.container.container)
+    container = None if content.options.image_uri else content.container.container
+    required = requirement(chosen, container)
     oldest = required.split(">=")[1].split(",")[0].split(".")[:2]
     requirements = {
         "requirement": Comment(f'"{required}"'),
@@ -77,6 +78,7 @@ def _head(model: Model, job: Launch) -> dict[str, object]:
         "model_name": Comment(f'"{comment(model.name)}"'),
         "parameters": Comment(f"{format_count(model.parameter_count)} parameters"),
         "library": Comment(library_name(job.plan)),
+        "container": Comment(container_name(job.container.container)),
         "plan": Comment(describe(job.plan)),
         "duration": comment_lines(header.duration(job)),
         "memory": comment_lines(header.memory(job)),
@@ -104,6 +106,7 @@ def _flags(job: Launch) -> dict[str, bool]:
         "chain": job.run.is_chain,
         "guarded": bool(job.run.objections),
         "in_region": job.options.region is not None,
+        "own_image": job.options.image_uri is not None,
         "own_role": job.options.role is not None,
         "measures": bool(job.metrics),
         "retries": job.options.retry_attempts is not None,

@@ -110,7 +110,7 @@ def launch(
     generated = options.script is None and builds(model)
     if generated:
         require_writable(model, cluster, job, plan)
-    checks.require_sound(cluster, image(plan.library, plan.version).container)
+    checks.require_sound(cluster, None if options.image_uri else image(plan.library, plan.version).container)
     run = run_of(model, cluster, job, plan, options, min_fit_probability=min_fit_probability)
     if options.max_wait_seconds is not None and options.max_wait_seconds < run.max_run_seconds:
         raise ExportError(

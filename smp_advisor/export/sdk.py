@@ -21,14 +21,16 @@ DISTRIBUTIONS: dict[Sdk, str] = {"v2": "sagemaker", "v3": "sagemaker-train"}
 """Distribution with the version of the SDK; version 3 is a bundle, and this is the part with ModelTrainer."""
 
 
-def requirement(sdk: Sdk, container: Container) -> str:
-    """Requirement of a cell: the oldest tested release that has the container.
+def requirement(sdk: Sdk, container: Container | None) -> str:
+    """Requirement of a cell: the oldest tested release that has the container; None for an image of the user.
 
     Raises
     ------
     ExportError
         No release of that major version has it.
     """
+    if container is None:
+        return REQUIREMENTS[sdk]
     first = container.sdk_2 if sdk == "v2" else container.sdk_3
     if first is None:
         alternative = "v3" if sdk == "v2" else "v2"

@@ -46,6 +46,6 @@ def test_its_job_is_started_by_torchrun(plan):
 def test_its_script_is_a_pytorch_loop(plan):
     script = training_script(TASKS["llama"], CLUSTER, JOB, plan)
     ast.parse(script)
-    assert ("FSDP(" in script) is plan.shards_parameters
+    assert ("fully_shard(" in script) is plan.shards_parameters
     assert ("DistributedDataParallel(" in script) is not plan.shards_parameters
     assert "torch.sagemaker" not in script

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.estimators.checks.case import Case, Hit
+from smp_advisor.cluster.containers import containers_of
+from smp_advisor.estimators.checks.case import SDK_2, Case, Hit
 from smp_advisor.estimators.terms import span_of_term, terms_of
 from smp_advisor.job_rules import Fault, job_faults
 
@@ -31,6 +32,22 @@ def hardware(case: Case) -> Iterator[Hit]:
         if fault.setting not in _HARDWARE or (case.of_sagemaker and fault.setting == "instance_type"):
             continue  # the check of the library reports it with the nearest instance that the library supports
         yield _hit(case, fault, "EST506", _HARDWARE[fault.setting], _changes(case, fault))
+    yield from _only_in_version_3(case)
+
+
+def _only_in_version_3(case: Case) -> Iterator[Hit]:
+    """An estimator of version 2 with a container that only version 3 of the SDK has."""
+    job = terms_of(case.configuration)
+    if case.configuration.form != SDK_2 or "image_uri" in case.configuration.settings or job.container is None:
+        return
+    if job.container.sdk_2 is None and job.launched:
+        newest = [row for row in containers_of(job.container.repository) if row.sdk_2 is not None][-1]
+        values = {
+            "framework": f"{job.container.title} with torchrun",
+            "remedy": f"Use framework version {newest.framework_version} with {newest.py_version}, or version 3 of the"
+            " SDK",
+        }
+        yield Hit(id="EST506", span=case.span_of("framework_version"), variant="version 3 only", values=values)
 
 
 def terms(case: Case) -> Iterator[Hit]:

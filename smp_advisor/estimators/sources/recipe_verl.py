@@ -52,13 +52,20 @@ def configuration_of_verl(recipe: Mapping) -> Configuration:
             strategy = strategy.assuming(
                 f"The batch per GPU is {per_gpu}, the samples of {length:,} tokens in its {tokens:,} tokens per GPU."
             )
-    configuration.use(strategy.assuming("The precision is bf16, because the recipe computes in bfloat16."))
+    states = str(engine.get("model_dtype")).lower() in ("bfloat16", "bf16")
+    strategy = strategy.assuming(
+        "The precision is bf16, because the recipe computes in bfloat16.",
+        "Parameters and Adam's states are in bf16, because the recipe loads the model in it." if states else "",
+    )
+    configuration.use(strategy)
     values = configuration.hyperparameters
     values["precision"] = Setting("bf16")
     values["max_seq_length"] = Setting(length)
     values["activation_checkpointing"] = Setting("each" if model.get("enable_gradient_checkpointing") else "none")
     set_batch(configuration, per_gpu, total, trainer)
     values["model_id"] = Setting(model_name_of(model.get("path"), data))
+    if states:
+        configuration.settings["state_precision"] = Setting("16-bit")
     if count(model.get("lora_rank")):
         configuration.settings["adapter"] = Setting("lora")
         configuration.settings["adapter_rank"] = Setting(model["lora_rank"])
