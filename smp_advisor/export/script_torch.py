@@ -106,7 +106,9 @@ def write(training: Training) -> str:
     sharded, checkpoints = plan.shards_parameters, bool(plan.activation_checkpointing)
     building, pure = _building(training), training.job.state_precision == "16-bit"
     release, strategy = _release(training), plan.sharding_strategy if sharded else ""
-    names_state = release >= _NAMED_STATE_SINCE and not smp
+    # The adapter of replicas is one small file. PyTorch cannot name the parts of quantized weights.
+    small = training.job.adapter is not None and not sharded
+    names_state = release >= _NAMED_STATE_SINCE and not smp and not small
     own_saver = smp and release_of(plan.version)[:2] >= _OWN_SAVER_SINCE
     saves_async = own_saver or (names_state and release >= _ASYNC_SINCE and _copies_of_states_fit(training))
     period = checkpoint_period(plan)

@@ -116,4 +116,6 @@ def load_and_continue(job):
 
 if __name__ == "__main__":
     jobs, answer = map(Path, sys.argv[1:3])
+    if any("import LoraConfig" in Path(job["script"]).read_text() for job in json.loads(jobs.read_text()).values()):
+        import peft  # noqa: F401
     answer.write_text(json.dumps({name: run(job) for name, job in json.loads(jobs.read_text()).items()}))

@@ -134,7 +134,8 @@ def make_specs(folder):
     add("chats, packed", fsdp, chats, packing=1)
     add("adapter", lora, chats, max_steps=3)
     add("adapter, resumed", lora, chats, "adapter", processes=1, max_steps=12)
-    add("adapter, DDP", lora_ddp, chats)
+    add("adapter, DDP", lora_ddp, chats, max_steps=3)
+    add("adapter, DDP, resumed", lora_ddp, chats, "adapter, DDP", processes=1)
     add("quantized", qlora, chats, processes=1)
     add("no tokenizer", fsdp, {"train": "text"}, processes=1)
     return specs
@@ -201,7 +202,7 @@ class TestJobs:
         losses = losses_of(jobs["chats, packed"])
         assert losses[-1] < losses[0]
 
-    def test_an_adapter_is_trained_resumed_and_loaded(self, jobs, folder):
+    def test_an_adapter_is_trained_resumed_and_loaded(self, jobs, folder, adapted_losses):
         first, later = losses_of(jobs["adapter"]), losses_of(jobs["adapter, resumed"])
         assert len(first) == 3
         assert len(later) == 9
@@ -209,12 +210,13 @@ class TestJobs:
         place = folder / "adapter"
         assert not (place / "model.safetensors").exists()
         assert sum(path.stat().st_size for path in place.glob("*.safetensors")) < 100_000
-        losses = adapted_losses(folder, place)
-        assert losses["adapted"] < losses["base"] - 0.05
+        assert adapted_losses["adapter"] < adapted_losses["base"] - 0.05
 
-    def test_an_adapter_of_replicas_is_trained(self, jobs, folder):
-        losses = losses_of(jobs["adapter, DDP"])
+    def test_an_adapter_of_replicas_is_trained(self, jobs, folder, adapted_losses):
+        losses = losses_of(jobs["adapter, DDP"]) + losses_of(jobs["adapter, DDP, resumed"])
+        assert len(losses) == 6
         assert losses[-1] < losses[0]
+        assert adapted_losses["adapter, DDP"] < adapted_losses["base"] - 0.05
         config = json.loads((folder / "adapter, DDP" / "adapter_config.json").read_text())
         assert any("gate_proj" in name for name in config["target_modules"])
 
@@ -240,25 +242,30 @@ class TestJobs:
         assert {"mfu", "learning_rate", "peak_allocated_gib", "peak_reserved_gib"} <= last.keys()
 
 
-def adapted_losses(folder, place):
-    """Loss of the base and of the adapted model on an answer, in a process that loads them with PEFT."""
+@pytest.fixture(scope="module")
+def adapted_losses(jobs, folder):
+    """Losses of the base and of the adapted models on an answer, in a process that loads them with PEFT."""
+    del jobs
     program = """
 import json, sys, torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
-base = AutoModelForCausalLM.from_pretrained(sys.argv[1], torch_dtype=torch.float32)
 tokens = torch.tensor([[2, 4, 1, 3, 5, 6, 1]])
 labels = tokens.clone()
 labels[:, :4] = -100
+losses = {}
 with torch.no_grad():
-    losses = {"base": base(input_ids=tokens, labels=labels)["loss"].item()}
-    adapted = PeftModel.from_pretrained(base, sys.argv[2])
-    losses["adapted"] = adapted(input_ids=tokens, labels=labels)["loss"].item()
-print(json.dumps(losses))
+    for place in sys.argv[1:]:
+        model = AutoModelForCausalLM.from_pretrained(sys.argv[1], torch_dtype=torch.float32)
+        if place != sys.argv[1]:
+            model = PeftModel.from_pretrained(model, place)
+        losses[place] = model(input_ids=tokens, labels=labels)["loss"].item()
+print(json.dumps(list(losses.values())))
 """
-    command = [sys.executable, "-c", program, folder / "text", place]
+    places = [folder / name for name in ("text", "adapter", "adapter, DDP")]
+    command = [sys.executable, "-c", program, *places]
     output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
-    return json.loads(output.splitlines()[-1])
+    return dict(zip(("base", "adapter", "adapter, DDP"), json.loads(output.splitlines()[-1]), strict=True))
 
 
 ADAPTED = {"sequence_length": LENGTH, "precision": "bf16"}
