@@ -9,6 +9,7 @@ from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.search.batch_policy import BatchPolicy
     from smp_advisor.search.decision import BatchChoice
     from smp_advisor.workload.model import Model
 
@@ -30,8 +31,23 @@ def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
     reason = ""
     if ratio > _NEAR_TARGET and batch.half is not None and batch.half < 1 - NEAR_BEST:
         reason = ", because half of it would be slower"
-    elif ratio < 1 / _NEAR_TARGET and batch.larger_gain < NEAR_BEST:
-        reason = ", because larger ones are not noticeably faster"
-    elif ratio < 1 / _NEAR_TARGET and batch.twice is not None and batch.twice < 1 + NEAR_BEST:
-        reason = ", because twice the batch is faster only with more techniques"
+    elif ratio < 1 / _NEAR_TARGET:
+        reason = _smaller(estimate, batch, batch.policy)
     return f"{samples}{reason}. {published}."
+
+
+def _smaller(estimate: Estimate, batch: BatchChoice, policy: BatchPolicy) -> str:
+    """Why a batch is smaller than the published one."""
+    if batch.cap_tokens is not None and 2 * batch.tokens_per_step > batch.cap_tokens:
+        return f", because the limit is {format_count(batch.cap_tokens)} tokens per step"
+    if batch.twice is None:
+        return ", because no plan with twice the batch fits"
+    if 2 * estimate.step_seconds / batch.twice > policy.longest_step_seconds:
+        return (
+            f", because a step with twice the batch would take more than {policy.longest_step_seconds / 60:g} minutes"
+        )
+    if batch.larger_gain < NEAR_BEST:
+        return ", because larger ones are not noticeably faster"
+    if batch.twice < 1 + NEAR_BEST:
+        return ", because twice the batch is faster only with more techniques"
+    return ""

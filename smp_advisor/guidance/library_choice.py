@@ -218,11 +218,7 @@ def _compared(rival: Candidate, chosen: Candidate, request: Request) -> str:
     if not chosen.tokens_per_second:
         return f"{name} has a plan that fits."
     gain = rival.tokens_per_second / chosen.tokens_per_second - 1
-    speed = (
-        f"as fast within {percent(_RESOLVED)}"
-        if abs(gain) < _RESOLVED
-        else f"{percent(gain)} {'faster' if gain > 0 else 'slower'}"
-    )
+    speed = "about as fast" if abs(gain) < _RESOLVED else f"{percent(gain)} {'faster' if gain > 0 else 'slower'}"
     notes = [f"in {rival.precision}"] if rival.precision != chosen.precision else []
     if rival.library not in library_policy().order and request.job.global_batch_size is None:
         notes.append("with the same batch")

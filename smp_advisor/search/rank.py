@@ -54,7 +54,9 @@ class Scores:
     techniques: NDArray[np.int64]
     tokens_per_step: NDArray[np.int64]
     worth: Floats
-    """Share of the speed that counts: less than 1 for batches above their target, 1 for a batch of the user's."""
+    """Share of the speed that counts: less than 1 for batches off their target, 1 for a batch of the user's."""
+    doublings_missing: Floats
+    """Doublings by which the batch is below its target (`BatchPolicy.doublings_missing`); 0 for the user's batch."""
     span: NDArray[np.int64]
     """GPUs over which the widest group extends that exchanges activations or parameters (`communication_span`)."""
     nodes: NDArray[np.int64]
@@ -174,16 +176,16 @@ def order(scores: Scores, objective: Objective, resolution: Resolution | None = 
     """Rows from best to worst; deterministic (ties keep the order of enumeration).
 
     ``throughput`` and ``cost``: every plan here fits, so memory does not count. Two plans are distinguishable if one is
-    faster by more than 3 % and the resolution of the cost model for the pair. Each doubling of the batch above its
-    target must gain speed (``data/batch.toml``).
+    faster by more than 3 % and the resolution of the cost model for the pair. Each doubling of the batch above or
+    below its target must gain speed (``data/batch.toml``).
 
     1. The fewest techniques come first. Each further one must gain 5 %, distinguishably, over the best plan without it.
     2. Of the plans with this number of techniques, those of the family that is published for the regime come first,
        if the best of them is not distinguishable from the best.
     3. Communication over more nodes must gain 5 %.
     4. Of those, plans within 3 % of the best come first: by the smallest communication span (inside a node before
-       across nodes, a small group before a large one), the smallest batch, the fewest microbatches (in a pipeline 2 or
-       4) and the most headroom.
+       across nodes, a small group before a large one), the batch nearest to its target if it is below, else the
+       smallest, the fewest microbatches (in a pipeline 2 or 4) and the most headroom.
 
     Last, a plan that another plan of the table dominates makes way for it (`undominated_first`).
 
@@ -209,6 +211,7 @@ def _preferences(scores: Scores) -> list[NDArray[Any]]:
     """Values that rank equal plans, first to last: smaller is better."""
     return [
         scores.span,
+        scores.doublings_missing,
         scores.tokens_per_step,
         _microbatch_rank(scores),
         # Rounded, so that values that differ in the last bits only are equal.

@@ -133,10 +133,11 @@ def _scores(
     replicas = np.asarray(world.replicas, dtype=np.int64)
     tokens = layout.batch_samples * replicas * model.sequence_length(job.sequence_length)
     speed, price = tokens / seconds, cluster.instance.usd_per_hour
-    worth = np.ones(len(tokens))
+    missing, worth = np.zeros(len(tokens)), np.ones(len(tokens))
     if job.global_batch_size is None:
         batch = batch_policy(model, job)
-        worth = (1 - batch.doubling_gain) ** np.maximum(np.log2(tokens / batch.target_tokens), 0.0)
+        missing = batch.doublings_missing(tokens, speed, job.max_tokens_per_step)
+        worth = batch.worth(tokens, missing)
     span = communication_span(world, layout)
     published = published_for(library, model.parameter_count)
     return Scores(
@@ -146,6 +147,7 @@ def _scores(
         techniques=techniques(layout),
         tokens_per_step=tokens,
         worth=worth,
+        doublings_missing=missing,
         span=span,
         nodes=-(-span // cluster.instance.gpus),
         microbatches=layout.microbatches,

@@ -34,6 +34,7 @@ PIPELINE = Plan(
 DECISION = Decision(
     near_best_probability=0.75,
     expected_regret=0.02,
+    least_regret=0.02,
     family="tensor parallelism",
     indistinct=("sharded data parallelism",),
     published="",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import smp_advisor as smpa
@@ -96,3 +97,27 @@ def test_the_documentation_has_the_targets_of_the_data_file() -> None:
         target, cap = (int(tokens).bit_length() - 1 for tokens in (policy.target_tokens, policy.cap_tokens))
         line = f"| {row} | 2^{target} tokens | 2^{cap} | {100 * policy.doubling_gain:.0f} % |"
         assert line in page
+
+
+@pytest.mark.parametrize(
+    ("model", "instance", "nodes"),
+    [("10B", "ml.p4d.24xlarge", 16), ("llama-3-70b", "ml.p5.48xlarge", 16), ("llama-3-8b", "ml.g5.48xlarge", 1)],
+)
+def test_a_free_batch_is_the_target_unless_its_steps_take_minutes(model: str, instance: str, nodes: int) -> None:
+    advice = smpa.advise(model, instance, instance_count=nodes, library="smp-v2")
+    policy = advice.decision.batch.policy
+    assert policy is not None
+    tokens, seconds = advice.estimate.tokens_per_step, advice.estimate.step_seconds
+    below = policy.target_tokens // tokens
+    assert tokens <= policy.target_tokens
+    assert below == 1 or 2 * seconds > policy.longest_step_seconds
+    assert seconds <= policy.longest_step_seconds
+
+
+def test_doublings_below_the_target_count_until_steps_take_minutes() -> None:
+    policy = batch_policy(smpa.Model.from_parameters(10e9), smpa.Job())
+    tokens, fast, slow = np.array([policy.target_tokens // 8]), np.array([1e6]), np.array([1000.0])
+    assert policy.doublings_missing(tokens, fast, 2**40) == 3
+    assert policy.doublings_missing(tokens, fast, policy.target_tokens // 4) == 1
+    assert policy.doublings_missing(tokens, slow, 2**40) == 0
+    assert policy.doublings_missing(8 * tokens, fast, 2**40) == 0

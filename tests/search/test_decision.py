@@ -66,3 +66,9 @@ def test_measured_runs_refine_the_resolution_between_families(advice: smpa.Advic
     )
     assert measured.decision.expected_regret <= advice.decision.expected_regret
     assert len(measured.decision.indistinct) <= len(advice.decision.indistinct)
+
+
+def test_offloading_is_never_faster_than_the_same_plan_without_it() -> None:
+    advice = smpa.advise("llama-3-70b", "ml.p5.48xlarge", instance_count=16, library="smp-v2")
+    decision = advice.decision
+    assert 0 <= decision.least_regret <= decision.expected_regret < 0.12

@@ -30,6 +30,7 @@ def scores(speed: list[float], techniques: list[int], **columns: list) -> Scores
         "headroom": [0.5] * n,
         "tokens_per_step": [1] * n,
         "worth": [1.0] * n,
+        "doublings_missing": [0.0] * n,
         "span": [1] * n,
         "nodes": [1] * n,
         "microbatches": [1] * n,
