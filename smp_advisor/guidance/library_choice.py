@@ -233,7 +233,7 @@ def _no_library(archived: Candidate, request: Request) -> PlanError | InstanceEr
     if not having:
         settings = [f"{name} ({' or '.join(record.title for record in of_name)})" for name, of_name in owners.items()]
         return PlanError(f"No library has all of {listed(settings)}: leave one of them out.")
-    if len(having) > 1:
+    if request.pins and len(having) > 1:
         reasons = [(record.title, obstacle(record.name, request)) for record in having]
         texts = [f"{title}: {reason[1].removeprefix(title).strip()}" for title, reason in reasons if reason]
         return PlanError(f"No library has {listed(list(request.pins))} here: leave it out. {'. '.join(texts)}.")

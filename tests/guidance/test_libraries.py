@@ -274,6 +274,8 @@ def test_a_setting_of_version_1_selects_it(setting):
 def test_a_degree_that_a_family_lacks_in_one_library_selects_another():
     advice = advise("13B", "ml.p4d.24xlarge", instance_count=2, family="gpt2", tensor_parallel_degree=2)
     assert advice.plan.library == "smp-v1"
+    with pytest.raises(AdvisorError, match=r"on ml\.g6\.xlarge, use library='ddp' or 'fsdp'"):
+        advise("gpt-neo-2.7b", "ml.g6.xlarge", instance_count=2, framework="pytorch 1.13")
     with pytest.raises(AdvisorError, match="No library has tensor_parallel_degree here: leave it out"):
         advise("13B", "ml.g5.48xlarge", instance_count=2, family="gpt2", tensor_parallel_degree=2)
 
