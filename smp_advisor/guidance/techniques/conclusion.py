@@ -101,7 +101,7 @@ def brief_used(run: PlannedRun, estimate: Estimate, *, name: str = "it", plan: P
     Parameters
     ----------
     plan
-        The compared plan, which may have sharding in place of the technique.
+        The compared plan, which may have sharding instead of the technique.
     """
     shards = 1 if plan is None else shard_degree(plan, run.cluster)
     other = "with sharding in its place" if shards > 1 >= shard_degree(run.plan, run.cluster) else f"without {name}"
