@@ -24,7 +24,7 @@ def exported(seconds: list[float], first: int = 1) -> str:
     """Log of the exported script with these seconds per step."""
     lines = [
         f"step {step} loss 10.1234 tokens_per_second {1e6 / value:.1f} seconds_per_step {value:.4f} "
-        "peak_allocated_gib 21.50 peak_reserved_gib 24.00"
+        "peak_allocated_gib 21.50 peak_reserved_gib 24.00 learning_rate 3.000e-04 tflops_per_gpu 150.25 mfu 0.4816"
         for step, value in enumerate(seconds, start=first)
     ]
     return "\n".join(["algo-1 | NCCL INFO Init COMPLETE", *lines, '{"steps": 20, "loss": 10.1}'])
