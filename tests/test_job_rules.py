@@ -141,3 +141,12 @@ def test_a_compiler_that_is_off_is_sent_as_off(sdk):
     sent = {"v2": "enabled=False", "v3": '"sagemaker_training_compiler_enabled": False'}
     assert sent[sdk] in cell
     assert check_estimator(cell).plan == plan
+
+
+def test_a_change_that_the_model_does_not_allow_is_not_proposed():
+    plan = Plan(library="smp-v2", version="2.0.0", batch_size=64)
+    job = Job(sequence_length=2048, precision=plan.precision)
+    cell = estimator_cell(MODELS[0], cluster("ml.g5.12xlarge", 1), job, plan, sdk="v2", script="train.py")
+    report = check_estimator(cell, model=MODELS[0])  # SMP v2 has no tensor parallelism for GPT-2
+    assert [finding.id for finding in report if "tensor_parallel_degree" in finding.remedy] == []
+    assert "EST508" in {finding.id for finding in report}

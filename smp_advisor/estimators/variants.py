@@ -115,7 +115,8 @@ def _without_tensor(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
 
 
 def estimated(model: Model, cluster: Cluster, job: Job, variants: list[Variant]) -> list[tuple[Variant, Estimate]]:
-    """Each variant with its estimate."""
+    """Each variant that suits the model and the job, with its estimate."""
+    variants = [variant for variant in variants if not any(True for _ in mismatches(variant.plan, cluster, model, job))]
     if not variants:
         return []
     estimates = estimate_many(model, cluster, job, [variant.plan for variant in variants])
