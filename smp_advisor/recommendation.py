@@ -146,7 +146,7 @@ def advise(
     job = within_positions(job, workload, is_set="sequence_length" in user_settings)
     job = within_usual_batch(job, workload)
     if library == "auto":  # one shape for all libraries, so that their plans compare
-        workload = _in_shape_of(family_to_infer(framework), workload, model, job, shape)
+        workload = _in_shape_of(family_to_infer(framework, pins), workload, model, job, shape)
     else:
         require_fields(library, pins)
         require_trainable(library, job)

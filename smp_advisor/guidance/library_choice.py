@@ -16,7 +16,7 @@ from smp_advisor.libraries.training_compiler.tested_models import nearest_tested
 from smp_advisor.libraries.version import default_version, release
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.workload.job import Job
@@ -104,11 +104,18 @@ def choose_library(
     return LibraryChoice(library=chosen.library, because=" ".join(filter(None, parts)), comparisons=comparisons)
 
 
-def family_to_infer(framework: str | None) -> str:
-    """Family of a shape that is inferred before the library is chosen: that of AWS's current library."""
+def family_to_infer(framework: str | None, pins: Collection[str] = ()) -> str:
+    """Family of a shape that is inferred before the library is chosen: that of AWS's current library.
+
+    Parameters
+    ----------
+    pins
+        Names of fixed fields of the plan. Fields that only the archived library has select its family.
+    """
     name, version = framework_of(framework)
-    old = name == "tensorflow" or (version is not None and version < (2,))
     policy = library_policy()
+    old = name == "tensorflow" or (version is not None and version < (2,))
+    old = old or not any(plan_fields(library).issuperset(pins) for library in policy.order)
     return get_library(policy.archived if old else policy.current).inferred_family
 
 

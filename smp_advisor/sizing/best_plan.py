@@ -24,17 +24,27 @@ __all__ = ["best_on"]
 
 
 def best_on(question: Question, cluster: Cluster) -> ClusterSize:
-    """The best plan on a cluster; that of a later library of the policy only if it gains enough for the policy."""
+    """The best plan on a cluster; that of a later library of the policy only if it gains enough for the policy.
+
+    The library is chosen by its fastest plan, and the plan by the objective.
+    """
     here = question.on(cluster)
-    names = _libraries(here.request) if question.library == AUTO else [question.library]
+    if question.library != AUTO:
+        return _searched(here.request, question.library, question.objective)
+    names = _libraries(here.request)
     best = ClusterSize(cluster=cluster, library=names[0], job=here.request.job, estimate=None)
     gain = library_policy().gain
     for name in names:
-        size = _searched(here.request, name, question.objective)
+        size = _searched(here.request, name, "throughput")
         faster = size.tokens_per_second >= best.tokens_per_second * (1 + gain) and cluster.gpus > 1
         if not best.fits or (size.fits and faster):
             best = size
-    return best
+    if not best.fits:  # the archived library, only where no other can train the model
+        archived = _searched(here.request, library_policy().archived, "throughput")
+        best = archived if archived.fits else best
+    if question.objective in {"throughput", "cost"} or not best.fits:
+        return best
+    return _searched(here.request, best.library, question.objective)
 
 
 def _libraries(request: Request) -> list[str]:
