@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.practices import order, practice
-from smp_advisor.guidance.rung_titles import off_settings, rung_title, start_title, technique_fields
+from smp_advisor.guidance.rung_titles import batch_parts, off_settings, rung_title, start_title, technique_fields
 from smp_advisor.guidance.techniques.conclusion import brief_change
 from smp_advisor.guidance.what_if import WhatIf, evaluate, evaluate_best, vary, without
 from smp_advisor.guidance.wording import SAME, degree_of_change, fits
@@ -110,8 +110,8 @@ def unused_techniques(run: PlannedRun) -> tuple[str, ...]:
 def climb(run: PlannedRun, steps: tuple[Step, ...]) -> Ladder:
     """The ladder of a plan.
 
-    A rung has the techniques up to its own, none of the later ones, and the plan's global batch. Where a library cannot
-    run without a technique (FSDP's sharding), the first rung has it.
+    A rung has the techniques up to its own, none of the later ones, and the plan's global batch in as many microbatches
+    or accumulated batches. Where a library cannot run without a technique (FSDP's sharding), the first rung has it.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def climb(run: PlannedRun, steps: tuple[Step, ...]) -> Ladder:
     compared = [_compared(run, step) for step in steps if step.decision != "used" and _divides(step)]
     return Ladder(
         rungs=rungs,
-        unused=(*_other_sharding(run), *compared),
+        unused=(*_at_once(run), *_other_sharding(run), *compared),
         usable_gib=run.cluster.instance.usable_gpu_memory_gib,
     )
 
@@ -232,6 +232,30 @@ def _verdict(run: PlannedRun, outcome: Estimate | None, *, fitting: bool) -> str
     if abs(after / before - 1) < SAME:
         return "no gain"
     return degree_of_change(before, after, more="faster", less="slower")
+
+
+def _at_once(run: PlannedRun) -> list[Rung]:
+    """The plan with the batch of each replica at once, if it processes it in parts."""
+    if not batch_parts(run.plan):
+        return []
+    field = "microbatches" if run.plan.microbatches > 1 else "gradient_accumulation_steps"
+    comparison = vary(run, **{field: 1})
+    estimate = evaluate(run.model, {field: comparison}).get(field)
+    if estimate is None:
+        return []
+    fitting = fits(estimate, run.min_fit_probability)
+    return [
+        Rung(
+            technique="batch",
+            title="the batch at once",
+            short_title="the batch at once",
+            decision=_verdict(run, estimate, fitting=fitting),
+            because=f"{brief_change(run, estimate)}{comparison.aside}.",
+            plan=comparison.plan,
+            estimate=estimate,
+            fits=fitting,
+        )
+    ]
 
 
 def _other_sharding(run: PlannedRun) -> list[Rung]:

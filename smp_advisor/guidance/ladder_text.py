@@ -54,7 +54,11 @@ def _line(row: tuple[str, ...], widths: list[int]) -> str:
 
 def unused_lines(ladder: Ladder) -> list[str]:
     """One line for each technique that is not used: the technique and the reason."""
-    return [f"{rung.short_title[:1].upper()}{rung.short_title[1:]}. {_short(rung.because)}" for rung in ladder.unused]
+    return [
+        f"{rung.short_title[:1].upper()}{rung.short_title[1:]}. {_short(rung.because)}"
+        for rung in ladder.unused
+        if rung.technique != "batch"  # the reason for the parts of the batch is with the used techniques
+    ]
 
 
 def _short(because: str) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.planned_run import PlannedRun
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["off_settings", "rung_title", "start_title", "technique_fields"]
+__all__ = ["batch_parts", "off_settings", "rung_title", "start_title", "technique_fields"]
 
 _OFF: dict[str, dict[str, Any]] = {
     "optimizer_state_sharding": {"shard_optimizer_state": False, "sharded_data_parallel_degree": 1},
@@ -23,16 +23,18 @@ _OFF: dict[str, dict[str, Any]] = {
     "context_parallelism": {"context_parallel_degree": 1},
     "expert_parallelism": {"expert_parallel_degree": 1},
     "offloading": {"offload_activations": False},
-    "batch": {"gradient_accumulation_steps": 1},
-    "microbatches": {"microbatches": 1},
 }
 """Settings without a technique, by the argument of its practice (`Practice.argument`)."""
 
 
 def technique_fields(argument: str) -> frozenset[str]:
     """Fields of plans that belong to a technique, by the argument of its practice."""
-    sharding = {"hybrid_shard_degree", "sharding_strategy"} if argument == "sharding" else set()
-    return frozenset({*_OFF.get(argument, {}), *sharding})
+    others = {
+        "sharding": {"hybrid_shard_degree", "sharding_strategy"},
+        "batch": {"gradient_accumulation_steps"},
+        "microbatches": {"microbatches"},
+    }
+    return frozenset({*_OFF.get(argument, {}), *others.get(argument, ())})
 
 
 def off_settings(argument: str, run: PlannedRun) -> dict[str, Any]:
@@ -55,17 +57,23 @@ def _unsharded(run: PlannedRun) -> dict[str, Any]:
 def start_title(plan: Plan, run: PlannedRun) -> str:
     """Title of the plan without any technique."""
     shards = shard_degree(plan, run.cluster)
+    parts = batch_parts(plan)
+    batch = f", {parts}" if parts else ""
     if shards > 1:
-        return f"sharding over {shards} GPUs, which the library requires"
-    return "the entire model on each GPU" if run.cluster.gpus > 1 else "the entire model on the GPU"
+        return f"sharding over {shards} GPUs, which the library requires{batch}"
+    return f"the entire model on {'each' if run.cluster.gpus > 1 else 'the'} GPU{batch}"
+
+
+def batch_parts(plan: Plan) -> str:
+    """Parts of a batch that run one after the other: ``4 microbatches``; empty if it runs at once."""
+    if plan.microbatches > 1:
+        return f"{plan.microbatches:,} microbatches"
+    steps = plan.gradient_accumulation_steps
+    return f"{steps:,} accumulated batches" if steps > 1 else ""
 
 
 def rung_title(argument: str, plan: Plan, run: PlannedRun) -> str:
     """Title of a technique of a plan, by the argument of its practice."""
-    if argument == "microbatches":
-        return f"{plan.microbatches} microbatches"
-    if argument == "batch":
-        return f"{plan.gradient_accumulation_steps} accumulated batches"
     if argument == "optimizer_state_sharding" and plan.sharded_data_parallel_degree == 1:
         return "optimizer-state sharding"
     if argument == "activation_checkpointing":
