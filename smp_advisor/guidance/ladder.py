@@ -239,7 +239,8 @@ def _at_once(run: PlannedRun) -> list[Rung]:
     if not batch_parts(run.plan):
         return []
     field = "microbatches" if run.plan.microbatches > 1 else "gradient_accumulation_steps"
-    comparison = vary(run, **{field: 1})
+    changes: dict[str, Any] = {field: 1}
+    comparison = vary(run, **changes)
     estimate = evaluate(run.model, {field: comparison}).get(field)
     if estimate is None:
         return []
