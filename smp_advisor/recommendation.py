@@ -164,7 +164,8 @@ def advise(
     sizes = _sizes(question, places, limits, framework, on_progress)
     place = sizes.chosen.cluster if sizes is not None and sizes.chosen is not None else place
     choice = _library(replace(request, cluster=place), library, framework)
-    if library != "auto" or get_library(choice.library).smdistributed:
+    # Compared clusters have one shape: that of their figures stays.
+    if sizes is None and (library != "auto" or get_library(choice.library).smdistributed):
         workload = _in_shape_of(get_library(choice.library).inferred_family, workload, model, job, shape)
     library = choice.library
     job = job_for(library, job, place, user_settings=user_settings)
