@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
@@ -27,7 +27,9 @@ __all__ = ["STAGES", "Stage", "attention_for", "profile", "trace_described"]
 Stage = Literal["trace", "copy", "local", "rehearsal"]
 STAGES: tuple[Stage, ...] = ("trace", "copy", "local", "rehearsal")
 
+_STAGE_TEXTS = {"trace": "trace", "copy": "scaled copy", "local": "local run", "rehearsal": "rehearsal"}
 _TRACE_SECONDS = 300.0
+_Result = TypeVar("_Result")
 
 
 def profile(
@@ -90,7 +92,8 @@ def profile(
     Raises
     ------
     ProfileError
-        A stage failed. The sentence names the stage, the user's source line and what to supply.
+        No requested stage succeeded. The sentence names the user's source line and what to supply. If only some stages
+        fail, the profile has the results of the others and a warning for each failure.
 
     Examples
     --------
@@ -114,12 +117,18 @@ def profile(
         raise ProfileError(f"attention must be fused or eager, not {attention!r}.")
     callbacks: dict[str, Any] = {"on_line": on_line, "on_progress": on_progress}
     bounds: dict[str, Any] = {"memory_bytes": memory_bytes} | ({} if seconds is None else {"seconds": seconds})
+    runner = _Stages(single=len(selected) == 1)
     if model is None:
         result = Profile(name=str(script), source="script", **trace_settings)
-    elif "trace" in selected:
-        result = _trace(model, trace_settings, inputs, limits, callbacks)
     else:
-        result = _counted(model, trace_settings)
+        traced = None
+        if "trace" in selected:
+            traced = runner.run("trace", lambda: _trace(model, trace_settings, inputs, limits, callbacks))
+        try:
+            result = traced or _counted(model, trace_settings)
+        except Exception:
+            runner.raise_first()
+            raise
     if "copy" in selected or "rehearsal" in selected:
         from smp_advisor.profiling.profiled_model import read_model
 
@@ -127,22 +136,73 @@ def profile(
         if "copy" in selected:
             from smp_advisor.profiling import scaled
 
-            copy = scaled.run(profiled, job, plan, inputs=inputs, precision=precision, **bounds, **callbacks)
+            copy = runner.run(
+                "copy",
+                lambda: scaled.run(profiled, job, plan, inputs=inputs, precision=precision, **bounds, **callbacks),
+            )
             result = dataclasses.replace(result, scaled=copy)
         if "rehearsal" in selected and plan is not None:
             from smp_advisor.profiling import rehearsal
 
-            rehearsal_result = rehearsal.run(
-                profiled, job, plan, data_parallel_degree=data_parallel_degree, inputs=inputs, **bounds, **callbacks
+            degree = data_parallel_degree
+            rehearsed = runner.run(
+                "rehearsal",
+                lambda: rehearsal.run(
+                    profiled, job, plan, data_parallel_degree=degree, inputs=inputs, **bounds, **callbacks
+                ),
             )
-            result = dataclasses.replace(result, rehearsal=rehearsal_result)
+            result = dataclasses.replace(result, rehearsal=rehearsed)
     if "local" in selected:
         from smp_advisor.profiling import local_run
 
         script_settings = {} if plan is None else local_run.run_settings(plan)
-        local_result = local_run.run(os.fspath(script or ""), **script_settings, **bounds, on_line=on_line)
+        local_result = runner.run(
+            "local", lambda: local_run.run(os.fspath(script or ""), **script_settings, **bounds, on_line=on_line)
+        )
         result = dataclasses.replace(result, local=local_result)
-    return result
+    return runner.completed(result)
+
+
+class _Stages:
+    """Stages that do not depend on each other: a failure of one keeps the results of the others.
+
+    Parameters
+    ----------
+    single
+        Whether only one stage is requested, so that its failure is raised.
+    """
+
+    def __init__(self, *, single: bool) -> None:
+        self._single = single
+        self._succeeded = False
+        self._failures: dict[str, ProfileError] = {}
+
+    def run(self, stage: Stage, call: Callable[[], _Result]) -> _Result | None:
+        """Result of the stage; None if it fails."""
+        try:
+            result = call()
+        except ProfileError as error:
+            if self._single:
+                raise
+            self._failures[stage] = error
+            return None
+        self._succeeded = True
+        return result
+
+    def raise_first(self) -> None:
+        """Raise the first failure, if there is one."""
+        for error in self._failures.values():
+            raise error
+
+    def completed(self, profile: Profile) -> Profile:
+        """The profile with a warning for each failed stage; the first failure is raised if no stage succeeded."""
+        if not self._succeeded:
+            self.raise_first()
+        warnings = tuple(
+            f"The {_STAGE_TEXTS[stage]} failed, and the other results were kept: {error.sentence}"
+            for stage, error in self._failures.items()
+        )
+        return dataclasses.replace(profile, warnings=(*profile.warnings, *warnings))
 
 
 def attention_for(library: str | None, plan: Plan | None = None) -> str:

@@ -81,7 +81,21 @@ def _guided(profiled: ProfiledModel, settings: Settings) -> Profile:
 def _real_steps(profiled: ProfiledModel, settings: Settings) -> Profile:
     from smp_advisor.profiling.real_steps import profile_by_real_steps
 
-    return profile_by_real_steps(profiled, settings)
+    return _with_lower_bound(profile_by_real_steps(profiled, settings))
+
+
+def _with_lower_bound(profile: Profile) -> Profile:
+    """The profile with low confidence in FLOPs that exclude operators without a formula."""
+    if not profile.uncounted:
+        return profile
+    note = f"a lower bound: no FLOP formula for {', '.join(profile.uncounted[:5])}"
+    return dataclasses.replace(
+        profile,
+        provenance=tuple(
+            dataclasses.replace(source, confidence="low", note=note) if source.figure == "FLOPs" else source
+            for source in profile.provenance
+        ),
+    )
 
 
 def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str = "") -> Profile:
@@ -90,18 +104,21 @@ def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str =
         confidence, note = "high", "exact at the traced sizes, estimated in between"
     if confidence == "exact" and profile.attention == "fused":
         note = "kernels that a recent GPU would select"
+    flops_confidence, flops_note = confidence, note
+    if confidence == "exact" and traced.has_recurrent_layers:
+        confidence, note = "high", "assumes that a recurrent kernel saves its gates and cells"
     inputs = Provenance(
         figure="inputs",
         method="counted",
         confidence="exact" if profile.inputs.endswith("(supplied)") else "high",
         note=profile.inputs,
     )
-    return dataclasses.replace(
+    labeled = dataclasses.replace(
         profile,
         provenance=(
             *profile.provenance,
             Provenance(figure="saved bytes", method=method, confidence=confidence, note=note),
-            Provenance(figure="FLOPs", method=method, confidence=confidence, note=note),
+            Provenance(figure="FLOPs", method=method, confidence=flops_confidence, note=flops_note),
             Provenance(
                 figure="peak memory",
                 method=method if profile.timeline else "formula",
@@ -111,6 +128,7 @@ def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str =
             inputs,
         ),
     )
+    return _with_lower_bound(labeled)
 
 
 def _with_attempts(profile: Profile, attempts: list[tuple[str, BaseException]]) -> Profile:

@@ -1,4 +1,4 @@
-"""FLOP formulas of operators that PyTorch's own counter lacks: grouped products, attention on a CPU."""
+"""FLOP formulas of operators that PyTorch's own counter lacks, and the operators whose FLOPs remain unknown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils import flop_counter
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["flop_formula", "flop_formulas"]
+__all__ = ["computes_products", "flop_formula", "flop_formulas"]
 
 
 _ATTENTIONS = (
@@ -42,18 +42,121 @@ def flop_formulas() -> dict[Any, Callable[..., int]]:
 
 @cache
 def flop_formula(operator: Any) -> Callable[..., int] | None:
-    """FLOP formula of an operator; None for operators without products."""
+    """FLOP formula of an operator; None for operators without products, or of unknown cost."""
     registered = flop_formulas().get(operator)
     if registered is not None:
         return registered
-    # transformers registers these for devices without grouped products in PyTorch.
-    by_name = {
-        "transformers.grouped_mm_fallback": _grouped_product,
-        "transformers.grouped_mm_fallback_backward": _grouped_product_backward,
-    }
-    formula = by_name.get(str(operator))
+    formula = _BY_NAME.get(str(operator))
     wrap: Callable[..., Any] = flop_counter.shape_wrapper
     return wrap(formula) if formula is not None else None
+
+
+def computes_products(operator: Any, *, has_weight: bool) -> bool:
+    """Whether an operator without a formula may compute products, so that its FLOPs are missing from the count.
+
+    Parameters
+    ----------
+    operator
+        An operator of PyTorch's dispatcher (an overload).
+    has_weight
+        Whether a parameter of two or more dimensions is among its operands.
+    """
+    name = operator._schema.name.rsplit("::", 1)[-1].lower()
+    if operator.namespace in {"prim", "prims", "profiler", "c10d", "_c10d_functional"}:
+        return False
+    if operator.namespace != "aten":
+        return has_weight or any(part in name for part in _PRODUCTS)
+    if torch.Tag.pointwise in operator.tags or _moves_data(operator):
+        return False
+    if any(part in name for part in _PRODUCTS):
+        return not any(part in name for part in ("norm", "mkldnn_reorder"))
+    return has_weight and not any(part in name for part in _NO_PRODUCTS)
+
+
+def _moves_data(operator: Any) -> bool:
+    """Whether the results are views of the operands."""
+    returns = operator._schema.returns
+    return bool(returns) and all(value.alias_info is not None for value in returns)
+
+
+_PRODUCTS = (
+    "mm", "matmul", "linear", "conv", "rnn", "lstm", "gru_", "attention", "attn", "bilinear", "fft", "linalg_",
+    "cdist", "selective_scan", "ssd_", "qlinear", "gemm", "einsum",
+)  # fmt: skip
+"""Parts of names of operators that multiply matrices, or cost as much."""
+_NO_PRODUCTS = (
+    "embedding", "copy", "clone", "detach", "sum", "mean", "norm", "amax", "amin", "var", "std", "cat", "stack",
+    "index", "gather", "scatter", "slice", "select", "softmax", "split", "repeat", "flip", "roll", "fill",
+    "zero", "like", "new_", "foreach", "adam", "sgd", "where", "tril", "triu", "max", "min", "any", "all",
+    "equal", "scalar", "topk", "sort", "cumsum", "cumprod", "pad", "loss", "set_", "resize", "dropout",
+    "bernoulli", "random", "normal", "uniform", "view", "complex", "masked", "nonzero", "unique", "upsample",
+    "interpolate", "grid_sampler", "pool", "diag", "prod", "sym_", "assert", "expand", "permute", "storage",
+    "one_hot", "bincount", "histc", "searchsorted", "bucketize", "quantize",
+)  # fmt: skip
+"""Parts of names of PyTorch's operators that read a weight without multiplying matrices."""
+
+
+def _vector_product(matrix: Sequence[int], *_: Any, **__: Any) -> int:
+    return 2 * matrix[0] * matrix[1]
+
+
+def _added_vector_product(_: Any, matrix: Sequence[int], *__: Any, **___: Any) -> int:
+    return 2 * matrix[0] * matrix[1]
+
+
+def _inner_product(a: Sequence[int], *_: Any, **__: Any) -> int:
+    return 2 * a[0]
+
+
+def _summed_products(_: Any, a: Sequence[int], b: Sequence[int], *__: Any, **___: Any) -> int:
+    """``addbmm``: the sum of a batch of products."""
+    return 2 * a[0] * a[1] * a[2] * b[2]
+
+
+def _product(a: Sequence[int], *_: Any, out_shape: Any = None, **__: Any) -> int:
+    """Product of rows with a weight, which may be packed: the result's last dimension is the number of outputs."""
+    rows = 1
+    for size in a[:-1]:
+        rows *= size
+    return int(2 * rows * a[-1] * out_shape[-1])
+
+
+def _sparse_product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
+    """Upper bound: as many products as with a dense left operand."""
+    return 2 * a[0] * a[1] * b[-1]
+
+
+def _added_product(_: Any, a: Sequence[int], b: Sequence[int], *__: Any, **___: Any) -> int:
+    return 2 * a[0] * a[1] * b[-1]
+
+
+def _distances(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
+    """``cdist``: a difference and a multiply-add per coordinate of each pair."""
+    pairs = b[-2]
+    for size in a[:-1]:
+        pairs *= size
+    return 3 * pairs * a[-1]
+
+
+def _recurrent_layer(rows: Sequence[int], inner: Sequence[int], recurrent: Sequence[int], *_: Any, **__: Any) -> int:
+    """OneDNN's LSTM layer: [sequence, batch, inputs] times the gates' input weight and recurrent weight."""
+    return 2 * rows[0] * rows[1] * (inner[0] * inner[1] + recurrent[0] * recurrent[1])
+
+
+def _recurrent_layer_backward(*shapes: Any, **keywords: Any) -> int:
+    """Gradients of the rows and of both weights."""
+    return 2 * _recurrent_layer(*shapes, **keywords)
+
+
+def _flash_attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
+    """flash-attn's kernel: [batch, sequence, heads, width], without skipping masked scores."""
+    return int(2 * query[0] * query[2] * query[1] * key[1] * (query[3] + value[3]))
+
+
+def _flash_attention_backward(
+    _: Any, query: Sequence[int], key: Sequence[int], value: Sequence[int], *__: Any, **___: Any
+) -> int:
+    return int(2 * query[0] * query[2] * query[1] * key[1] * (3 * query[3] + 2 * value[3]))
 
 
 def _grouped_product_backward(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
@@ -82,3 +185,41 @@ def _attention_backward(_: Any, query: Any, key: Any, value: Any, *__: Any, **__
     """Recomputed scores, and gradients of query, key, scores and value."""
     batch, heads, rows, width = query
     return int(2 * batch * heads * rows * key[-2] * (3 * width + 2 * value[-1]))
+
+
+_BY_NAME: dict[str, Callable[..., int]] = {
+    # transformers registers these for devices without grouped products in PyTorch.
+    "transformers.grouped_mm_fallback": _grouped_product,
+    "transformers.grouped_mm_fallback_backward": _grouped_product_backward,
+    "aten._scaled_grouped_mm": _grouped_product,
+    "aten.mv": _vector_product,
+    "aten.addmv": _added_vector_product,
+    "aten.addmv_": _added_vector_product,
+    "aten.dot": _inner_product,
+    "aten.vdot": _inner_product,
+    "aten.addbmm": _summed_products,
+    "aten._int_mm": _product,
+    "aten._weight_int8pack_mm": _product,
+    "aten._weight_int4pack_mm": _product,
+    "aten._weight_int4pack_mm_for_cpu": _product,
+    "aten._dyn_quant_matmul_4bit": _product,
+    "aten._mixed_dtypes_linear": _product,
+    "aten.mkldnn_linear": _product,
+    "mkldnn._linear_pointwise": _product,
+    "mkl._mkl_linear": _product,
+    "quantized.linear": _product,
+    "quantized.linear_dynamic": _product,
+    "quantized.linear_relu": _product,
+    "quantized.linear_dynamic_fp16": _product,
+    "bitsandbytes.int8_linear_matmul": _product,
+    "bitsandbytes.int8_scaled_mm": _product,
+    "aten._sparse_mm": _sparse_product,
+    "aten._sparse_addmm": _added_product,
+    "aten._addmm_activation": _added_product,
+    "aten._cdist_forward": _distances,
+    "aten.mkldnn_rnn_layer": _recurrent_layer,
+    "aten.mkldnn_rnn_layer_backward": _recurrent_layer_backward,
+    "flash_attn._flash_attn_forward": _flash_attention,
+    "flash_attn._flash_attn_backward": _flash_attention_backward,
+}
+"""Formulas of operators that are registered only on some devices, in some releases or by other packages."""

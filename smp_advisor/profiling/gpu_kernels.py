@@ -18,6 +18,7 @@ import torch.nn.functional as F  # noqa: N812 - the usual name
 from torch import Tensor
 
 from smp_advisor.profiling.patching import patched
+from smp_advisor.profiling.recurrent_kernels import recurrent_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ _ATEN = torch.ops.aten
 
 @contextlib.contextmanager
 def gpu_kernels(attention: str, on_attention: Callable[[Tensor, Tensor, Tensor, bool, float], None]) -> Iterator[None]:
-    """Run attention, dropout and mask creation as on a GPU.
+    """Run attention, dropout, recurrent layers and mask creation as on a GPU.
 
     Parameters
     ----------
@@ -76,6 +77,7 @@ def gpu_kernels(attention: str, on_attention: Callable[[Tensor, Tensor, Tensor, 
             (experts, "_grouped_mm", _grouped_product(getattr(experts, "_grouped_mm", None))),
         ):
             stack.enter_context(patched(owner, name, value))
+        stack.enter_context(recurrent_kernels())
         yield
 
 

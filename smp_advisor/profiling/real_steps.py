@@ -112,7 +112,9 @@ def profile_by_real_steps(profiled: ProfiledModel, settings: Settings) -> Profil
         per_layer[figure] = (at_deeper - at_base) * Fraction(1, _LAYERS[1] - _LAYERS[0])
         per_token = (at_wider - at_base) * Fraction(1, large - small) if large > small else Polynomial()
         figures[figure] = at_base + per_layer[figure] * (layers - _LAYERS[0]) + per_token * (vocabulary - small)
-    return _assembled(profiled, settings, figures, per_layer, agreements, time.perf_counter() - began)
+    uncounted = {name: None for points in base.values() for step in points.values() for name in step.uncounted}
+    profile = _assembled(profiled, settings, figures, per_layer, agreements, time.perf_counter() - began)
+    return replace(profile, uncounted=tuple(uncounted))
 
 
 def _at_width(copies: Mapping[int, Points], read: Callable[[StepMeasure], int], width: int) -> Polynomial:

@@ -179,6 +179,8 @@ class Profile(NotebookResult):
     provenance: tuple[Provenance, ...] = ()
     agreements: tuple[Agreement, ...] = ()
     warnings: tuple[str, ...] = ()
+    uncounted: tuple[str, ...] = ()
+    """Operators that may multiply matrices and have no FLOP formula: the FLOPs are then a lower bound."""
     operations: int = 0
     """Operations of the traced steps."""
     seconds: float = 0.0

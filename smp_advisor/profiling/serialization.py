@@ -66,7 +66,8 @@ def profile_from_dict(values: Mapping[str, Any]) -> Profile:
     fields["agreements"] = tuple(Agreement(**part) for part in fields["agreements"])
     for name in ("tied", "versions"):
         fields[name] = tuple(tuple(part) for part in fields[name])
-    fields["warnings"] = tuple(fields["warnings"])
+    for name in ("warnings", "uncounted"):
+        fields[name] = tuple(fields.get(name, ()))
     return Profile(**_polynomials(fields))
 
 

@@ -49,6 +49,8 @@ class StepMeasure:
     operations: int
     assumed_conditions: tuple[str, ...]
     """Data-dependent conditions whose values were assumed."""
+    uncounted: tuple[str, ...]
+    """Operators that may multiply matrices and have no FLOP formula."""
     outputs: int
     """Last dimension of the logits; 0 if the model returns none."""
     loss: Tensor | None = field(repr=False, compare=False)
@@ -141,6 +143,7 @@ def measure_step(
         without_gradient=missing,
         operations=recorder.operations,
         assumed_conditions=tuple(recorder.assumed_conditions),
+        uncounted=tuple(recorder.uncounted),
         outputs=outputs,
         loss=loss,
     )

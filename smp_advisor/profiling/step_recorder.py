@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from smp_advisor.profiling.flop_formulas import flop_formula
+from smp_advisor.profiling.flop_formulas import computes_products, flop_formula
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -92,6 +92,8 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.blocks: dict[str, BlockMeasure] = defaultdict(BlockMeasure)
         self.flops: dict[str, int] = defaultdict(int)
         self.operations = 0
+        self.uncounted: dict[str, None] = {}
+        """Operators that may multiply matrices and have no FLOP formula, in order."""
         self.live_bytes = 0
         self.peak_bytes = 0
         self.intervals: list[Interval] = []
@@ -166,9 +168,17 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         formula = flop_formula(packet)
         if formula is not None:
             self._count(packet, args, formula(*args, **kwargs, out_val=result))
+        elif self.phase != "optimizer" and computes_products(func, has_weight=self._has_weight(args)):
+            self.uncounted[str(packet)] = None
         for leaf in tree_leaves(result):
             self._add(leaf)
         return result
+
+    def _has_weight(self, args: tuple[Any, ...]) -> bool:
+        return any(
+            isinstance(value, Tensor) and value.ndim >= 2 and (storage_key(value) or -1) in self._weights
+            for value in args
+        )
 
     def _assume(self, func: Any, tensor: Tensor) -> Any:
         self.assumed_conditions.append(f"{func} of {tuple(tensor.shape)} {tensor.dtype}")

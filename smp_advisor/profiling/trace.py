@@ -20,6 +20,7 @@ from smp_advisor.profiling.inputs import ExampleInputs, example_inputs
 from smp_advisor.profiling.optimizer_step import optimizer_rise_bytes
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.precision import training_precision
+from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
 from smp_advisor.profiling.result import Agreement, Profile, Provenance
 from smp_advisor.profiling.sampling import Samples, choose_samples
 from smp_advisor.profiling.step import StepMeasure, measure_step
@@ -92,6 +93,8 @@ class Traced:
     profile: Profile
     assumed_conditions: tuple[str, ...]
     """Data-dependent conditions whose values were assumed."""
+    has_recurrent_layers: bool = False
+    """Whether saved bytes include the reserve of recurrent kernels, whose size is not published."""
 
 
 def compute_dtype(precision: TrainingPrecision) -> torch.dtype:
@@ -114,6 +117,7 @@ def trace(profiled: ProfiledModel, settings: Settings) -> Traced:
     return Traced(
         profile=dataclasses.replace(profile, seconds=time.perf_counter() - began),
         assumed_conditions=tuple(tracer.assumed_conditions),
+        has_recurrent_layers=has_recurrent_layers(tracer.model),
     )
 
 
@@ -166,6 +170,7 @@ class _Tracer:
         self.assumed_conditions: list[str] = []
         self.warnings: list[str] = []
         self.operations = 0
+        self.uncounted: dict[str, None] = {}
         self._report(0, "building")
         self.model = self._build()
         self.model.train()
@@ -212,6 +217,7 @@ class _Tracer:
                 checkpointing=checkpointing,
             )
         self.operations += measure.operations
+        self.uncounted |= dict.fromkeys(measure.uncounted)
         self.assumed_conditions += [c for c in measure.assumed_conditions if c not in self.assumed_conditions]
         return measure
 
@@ -352,6 +358,7 @@ class _Tracer:
             largest_parameter=max((p.numel() for p in parameters), default=0),
             agreements=agreements,
             warnings=tuple(self.warnings),
+            uncounted=tuple(self.uncounted),
             operations=self.operations,
             versions=versions(),
         )

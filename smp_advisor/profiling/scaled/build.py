@@ -29,8 +29,8 @@ _SHARE_OF_MEMORY = 0.5
 """The remaining memory is for activations, logits and temporaries."""
 _EXTRA_LAYERS = (0, 1, 2)
 """Tried in turn: if the first block differs, as in T5, two or three layers contain no repetition."""
-_MOST_PARAMETERS = 60_000_000
-"""A training step of a larger copy takes seconds on one core."""
+_PARAMETERS_PER_SECOND = 2_000_000
+"""Parameters of a copy that one core trains for a few steps of short sequences, per second of the time limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,30 @@ class Copy:
     """Paths of the repeated blocks."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Limit:
+    """Maximum parameters of a copy, by the memory and by the time of the child process."""
+
+    memory: int
+    time: int
+
+    @property
+    def parameters(self) -> int:
+        return min(self.memory, self.time)
+
+    def __str__(self) -> str:
+        reason, setting = ("memory", "memory_bytes") if self.memory <= self.time else ("time", "seconds")
+        return f"the limit of {self.parameters / 1e6:,.0f} million for the available {reason} ({setting}=)"
+
+
 def make_copy(
-    profiled: ProfiledModel, stack: ExitStack, *, memory_bytes: int, dtype: torch.dtype, blocks: int = 2
+    profiled: ProfiledModel,
+    stack: ExitStack,
+    *,
+    memory_bytes: int,
+    dtype: torch.dtype,
+    blocks: int = 2,
+    seconds: float = 120.0,
 ) -> Copy:
     """Build the smallest copy with the same architecture: from a reduced configuration, or else by truncation.
 
@@ -61,13 +83,17 @@ def make_copy(
         Memory available to train the copy, and the dtype of its parameters.
     blocks
         Minimum number of remaining repeats.
+    seconds
+        Time to train the copy.
 
     Raises
     ------
     ProfileError
-        No copy fits in `memory_bytes`.
+        No copy fits in `memory_bytes`, or trains within `seconds`.
     """
-    limit = min(_MOST_PARAMETERS, int(memory_bytes * _SHARE_OF_MEMORY / BYTES_PER_PARAMETER))
+    limit = _Limit(
+        memory=int(memory_bytes * _SHARE_OF_MEMORY / BYTES_PER_PARAMETER), time=int(seconds * _PARAMETERS_PER_SECOND)
+    )
     if profiled.model_class is not None:
         return _by_configuration(profiled, limit, dtype, blocks)
     if profiled.module is None:
@@ -75,7 +101,7 @@ def make_copy(
     return _by_truncation(profiled, profiled.module, stack, limit, dtype, blocks)
 
 
-def _by_configuration(profiled: ProfiledModel, limit: int, dtype: torch.dtype, blocks: int) -> Copy:
+def _by_configuration(profiled: ProfiledModel, limit: _Limit, dtype: torch.dtype, blocks: int) -> Copy:
     config = _configuration(profiled, limit, blocks)
     scaled = profiled.with_config(config)
     torch.manual_seed(0)
@@ -90,7 +116,7 @@ def _by_configuration(profiled: ProfiledModel, limit: int, dtype: torch.dtype, b
     )
 
 
-def _configuration(profiled: ProfiledModel, limit: int, blocks: int) -> Any:
+def _configuration(profiled: ProfiledModel, limit: _Limit, blocks: int) -> Any:
     """The first configuration that builds, is small enough and has repeated blocks; else one without them."""
     smallest, failure, without_blocks = 0, "", None
     for extra_layers in _EXTRA_LAYERS:
@@ -102,7 +128,7 @@ def _configuration(profiled: ProfiledModel, limit: int, blocks: int) -> Any:
                 failure = failure or f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
                 continue
             count = parameter_total([shape])
-            if count > limit:
+            if count > limit.parameters:
                 smallest = min(smallest or count, count)
             elif stacks(shape):
                 return config
@@ -113,24 +139,22 @@ def _configuration(profiled: ProfiledModel, limit: int, blocks: int) -> Any:
         return without_blocks
     if smallest:
         raise ProfileError(
-            f"The smallest copy of {profiled.name} has {smallest / 1e6:,.0f} million parameters, over the limit of "
-            f"{limit / 1e6:,.0f} million for the available memory and time: raise memory_bytes."
+            f"The smallest copy of {profiled.name} has {smallest / 1e6:,.0f} million parameters, over {limit}."
         )
     raise ProfileError(f"No smaller configuration of {profiled.name} could be built ({failure}).")
 
 
 def _by_truncation(
-    profiled: ProfiledModel, model: nn.Module, stack: ExitStack, limit: int, dtype: torch.dtype, blocks: int
+    profiled: ProfiledModel, model: nn.Module, stack: ExitStack, limit: _Limit, dtype: torch.dtype, blocks: int
 ) -> Copy:
     repeated = stacks(model)
     counts_by_path = {row.path: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
     stack.enter_context(truncated(model, repeated, blocks))
     count = parameter_total([model])
-    if count > limit:
+    if count > limit.parameters:
         raise ProfileError(
-            f"A few blocks of {profiled.name} at full width have {count / 1e6:,.0f} million parameters, over the limit "
-            f"of {limit / 1e6:,.0f} million for the available memory and time. Without a configuration only the depth "
-            "can be reduced: raise memory_bytes, or pass a narrower module."
+            f"A few blocks of {profiled.name} at full width have {count / 1e6:,.0f} million parameters, over {limit}. "
+            "Without a configuration only the depth can be reduced: raise this limit, or pass a narrower module."
         )
     if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
         raise ProfileError(f"{profiled.name} is on a GPU, which the child process cannot access: move it with .cpu().")

@@ -113,7 +113,7 @@ def _train(
     dtype, precision_text, precision_notes = _types(precision)
     notes += precision_notes
     with ExitStack() as stack:
-        copy = make_copy(profiled, stack, memory_bytes=memory_bytes, dtype=dtype)
+        copy = make_copy(profiled, stack, memory_bytes=memory_bytes, dtype=dtype, seconds=seconds)
         model = copy.model.train()
         example = example_inputs(model, inputs, config=copy.profiled.config)
         sequence = 1
