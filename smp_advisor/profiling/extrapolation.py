@@ -36,7 +36,9 @@ class Extrapolated:
 
 
 def truncated_paths(stack: Stack, repeats: int) -> tuple[str, ...]:
-    """Paths of the blocks of a truncated stack, whose children are renumbered."""
+    """Paths of the blocks of a truncated stack, whose children are renumbered if any are removed."""
+    if repeats >= stack.repeats:
+        return stack.paths
     return tuple(f"{stack.path}.{i}" if stack.path else str(i) for i in range(len(remaining_children(stack, repeats))))
 
 
@@ -54,7 +56,7 @@ def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repea
     used = [
         stack
         for stack in stacks
-        if all(any_step.blocks[p].calls for p in truncated_paths(stack, repeats) if p in any_step.blocks)
+        if all(p in any_step.blocks and any_step.blocks[p].calls for p in truncated_paths(stack, repeats))
     ]
     order = {interval.block: i for i, interval in reversed(list(enumerate(any_step.intervals)))}
     used.sort(key=lambda stack: order.get(truncated_paths(stack, repeats)[0], len(order)))
@@ -150,7 +152,8 @@ def timeline(points: Points, stacks: Sequence[Stack], repeats: int) -> tuple[Seg
         period = truncated_paths(stack, repeats)[last - stack.period : last]
         for phase in ("forward", "backward"):
             indices = [i for i, mark in enumerate(order) if mark[0] == phase and mark[1] in period]
-            if len(indices) != len(period):
+            between = {mark[1] for mark in order[indices[0] : indices[-1]]} if indices else set()
+            if {order[i][1] for i in indices} != set(period) or not between <= {*period, ""}:
                 return ()
             # In the forward pass, the interval between two blocks belongs to the second one.
             start = indices[0] - (phase == "forward")

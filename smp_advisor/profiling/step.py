@@ -16,6 +16,7 @@ from smp_advisor.profiling.cuda_autocast import cuda_autocast_rules
 from smp_advisor.profiling.gpu_kernels import gpu_kernels
 from smp_advisor.profiling.patching import wrapped_forwards
 from smp_advisor.profiling.step_recorder import StepRecorder, storage_key
+from smp_advisor.profiling.structure import callable_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -215,9 +216,11 @@ def _marks(model: nn.Module, blocks: Sequence[str], recorder: StepRecorder) -> I
     """Mark the begin and end of each block, forward and backward."""
     handles = []
     for path in blocks:
-        module = model.get_submodule(path)
-        handles.append(module.register_forward_pre_hook(_entering(recorder, path), with_kwargs=True))
-        handles.append(module.register_forward_hook(_leaving(recorder, path)))
+        parts = callable_parts(model, path)
+        for part in parts:
+            module = model.get_submodule(part)
+            handles.append(module.register_forward_pre_hook(_entering(recorder, path), with_kwargs=True))
+            handles.append(module.register_forward_hook(_leaving(recorder, path, ends=part == parts[-1])))
     try:
         yield
     finally:
@@ -229,9 +232,11 @@ def _entering(recorder: StepRecorder, path: str) -> Callable[..., None]:
     def hook(_: nn.Module, arguments: Any, keywords: Any) -> None:
         if recorder.phase != "forward":  # recomputation in the backward pass
             return
-        recorder.mark("forward", path)
         measure = recorder.blocks[path]
-        measure.calls += 1
+        continues = recorder.block == path
+        if not continues:
+            recorder.mark("forward", path)
+            measure.calls += 1
         sizes: dict[int, int] = {}
         for leaf in tree_leaves((arguments, keywords)):
             if isinstance(leaf, Tensor) and leaf.requires_grad:
@@ -239,7 +244,7 @@ def _entering(recorder: StepRecorder, path: str) -> Callable[..., None]:
                 if key is not None:
                     sizes[key] = leaf.untyped_storage().nbytes()
                     measure.hidden = measure.hidden or _width(leaf)
-        measure.input_bytes = sum(sizes.values())
+        measure.input_bytes = sum(sizes.values()) + (measure.input_bytes if continues else 0)
 
     return hook
 
@@ -251,11 +256,12 @@ def _width(tensor: Tensor) -> int:
     return int(tensor.shape[1] if tensor.ndim == 4 else tensor.shape[-1])
 
 
-def _leaving(recorder: StepRecorder, path: str) -> Callable[..., None]:
+def _leaving(recorder: StepRecorder, path: str, *, ends: bool) -> Callable[..., None]:
     def hook(_: nn.Module, __: Any, output: Any) -> None:
         if recorder.phase != "forward":
             return
-        recorder.mark("forward")
+        if ends:
+            recorder.mark("forward")
         for leaf in tree_leaves(output if not hasattr(output, "to_tuple") else output.to_tuple()):
             if isinstance(leaf, Tensor) and leaf.requires_grad:
                 leaf.register_hook(lambda _: recorder.mark("backward", path))  # type: ignore[no-untyped-call]
@@ -277,5 +283,5 @@ def checkpointed(model: nn.Module, blocks: Sequence[str], *, preserve_rng_state:
 
         return forward
 
-    with wrapped_forwards(model, blocks, wrap):
+    with wrapped_forwards(model, [part for path in blocks for part in callable_parts(model, path)], wrap):
         yield

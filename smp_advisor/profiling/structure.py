@@ -12,7 +12,7 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Dimensions", "Stack", "block_counts", "dimensions", "parameter_total", "stacks", "ties"]
+__all__ = ["Dimensions", "Stack", "block_counts", "callable_parts", "dimensions", "parameter_total", "stacks", "ties"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,11 +129,28 @@ def parameter_total(modules: Iterator[nn.Module] | Sequence[nn.Module]) -> int:
     return sum(sizes.values())
 
 
+def callable_parts(model: nn.Module, path: str) -> tuple[str, ...]:
+    """Paths of the modules that run as the block at a path.
+
+    They are the block itself, or the parts of a ``ModuleList`` or ``ModuleDict``, which has no forward method: a model
+    that iterates over ``ModuleList([attention, feed_forward])`` calls both.
+    """
+    module = model.get_submodule(path)
+    if type(module).forward is not nn.Module.forward:
+        return (path,)
+    children = [name for name, child in module._modules.items() if child is not None]
+    return tuple(part for name in children for part in callable_parts(model, f"{path}.{name}" if path else name))
+
+
 def block_counts(module: nn.Module) -> dict[str, Any]:
     """Class and parameter counts of a block, as fields of `BlockProfile`."""
     parameters = list({id(p): p for p in module.parameters()}.values())
     return {
-        "kind": type(module).__name__,
+        "kind": " + ".join(
+            type(module.get_submodule(part)).__name__ if part else type(module).__name__
+            for part in callable_parts(module, "")
+        )
+        or type(module).__name__,
         "parameters": sum(p.numel() for p in parameters),
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "one_dimensional_parameters": sum(p.numel() for p in parameters if p.ndim < 2),

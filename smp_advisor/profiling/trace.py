@@ -255,8 +255,18 @@ class _Tracer:
             if all(_agrees(agreement) for agreement in agreements):
                 return repeats, extrapolated, points, agreements
         self._report(0.4, "tracing the full model at every size")
+        try:
+            points = {point: self.step(*point, _ALL_REPEATS) for point in self.samples.points}
+            return _ALL_REPEATS, extrapolate(points, self.model, self.stacks, _ALL_REPEATS), points, []
+        except ProfileError:
+            raise
+        except Exception:
+            if not self.stacks:
+                raise
+            self.stacks = []
         points = {point: self.step(*point, _ALL_REPEATS) for point in self.samples.points}
-        return _ALL_REPEATS, extrapolate(points, self.model, self.stacks, _ALL_REPEATS), points, []
+        self.warnings.append("The repeated blocks could not be measured one by one: the figures are of the full model.")
+        return _ALL_REPEATS, extrapolate(points, self.model, [], _ALL_REPEATS), points, []
 
     def _truncated_points(self, repeats: int) -> tuple[dict[tuple[int, int], StepMeasure], bool]:
         """Steps at every sampled size, and whether only short sequences were used.

@@ -46,6 +46,8 @@ def truncated(model: nn.Module, stacks: Sequence[Stack], repeats: int = 2) -> It
     originals = []
     try:
         for stack in stacks:
+            if repeats >= stack.repeats:  # nothing to remove, so the children keep their names
+                continue
             container = model.get_submodule(stack.path)
             children = dict(container._modules)
             originals.append((container, children))

@@ -53,3 +53,75 @@ class Opaque(nn.Module):
 
     def forward(self, x):
         return self.layers(self.embedding(x)).float().mean()
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.to_qkv, self.to_out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
+
+    def forward(self, x):
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.to_qkv(self.norm(x)).chunk(3, -1)
+        )
+        scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1)
+        return self.to_out((scores @ v).transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Sequential):
+    def __init__(self, width):
+        super().__init__(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+
+class NestedViT(nn.Module):
+    """Layers as lists of an attention and a feed-forward part, as many libraries write them."""
+
+    def __init__(self, depth=6, width=64, heads=4, image=32, patch=8):
+        super().__init__()
+        self.patch = nn.Conv2d(3, width, patch, patch)
+        self.positions = nn.Parameter(torch.randn((image // patch) ** 2, width))
+        self.layers = nn.ModuleList(nn.ModuleList([Attention(width, heads), FeedForward(width)]) for _ in range(depth))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, image):
+        x = self.patch(image).flatten(2).transpose(1, 2) + self.positions
+        for attention, feed_forward in self.layers:
+            x = attention(x) + x
+            x = feed_forward(x) + x
+        return self.head(x.mean(1))
+
+
+class JoinedViT(NestedViT):
+    """The same layers as modules with a forward method."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.layers = nn.ModuleList(Joined(*layer) for layer in self.layers)
+
+    def forward(self, image):
+        x = self.patch(image).flatten(2).transpose(1, 2) + self.positions
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x.mean(1))
+
+
+class Joined(nn.Module):
+    def __init__(self, attention, feed_forward):
+        super().__init__()
+        self.attention, self.feed_forward = attention, feed_forward
+
+    def forward(self, x):
+        x = self.attention(x) + x
+        return self.feed_forward(x) + x
+
+
+class Unused(NestedViT):
+    """Registered layers that never run as such: only their parts' weights are used."""
+
+    def forward(self, image):
+        x = self.patch(image).flatten(2).transpose(1, 2) + self.positions
+        for attention, _ in self.layers:
+            x = x + F.linear(x, attention.to_out.weight)
+        return self.head(x.mean(1))

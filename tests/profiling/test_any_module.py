@@ -14,7 +14,9 @@ Settings = Deferred("smp_advisor.profiling.trace", "Settings")
 torch = Deferred("torch")
 PlainGPT = Deferred("tests.profiling.plain_models", "PlainGPT")
 Odd = Deferred("tests.profiling.models_hard_to_trace", "Odd")
-Opaque, Recurrent = deferred("tests.profiling.models_of_any_kind", "Opaque", "Recurrent")
+JoinedViT, NestedViT, Opaque, Recurrent, Unused = deferred(
+    "tests.profiling.models_of_any_kind", "JoinedViT", "NestedViT", "Opaque", "Recurrent", "Unused"
+)
 
 
 def profiled(model, **settings):
@@ -74,3 +76,26 @@ def test_the_only_requested_stage_and_the_first_of_several_failures_are_raised()
         smp_advisor.profile(PlainGPT(width=512), stages=("copy",), sequence_length=64, memory_bytes=2**27)
     with pytest.raises(ProfileError, match="can't be inferred: pass inputs="):
         smp_advisor.profile(Odd())
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_blocks_in_nested_lists_are_the_parts_that_ran(checkpointing):
+    image = torch.zeros(2, 3, 32, 32)
+    nested, joined = (
+        profiled(build(), inputs=(image,), checkpointing=checkpointing) for build in (NestedViT, JoinedViT)
+    )
+    assert [block.kind for block in nested.blocks] == 6 * ["Attention + FeedForward"]
+    assert nested.blocks[3].name == "layers.1"  # the first of its kind
+    assert nested.timeline
+    for figure in ("saved_bytes", "forward_flops", "backward_flops"):
+        assert getattr(nested, figure) == getattr(joined, figure)
+        assert getattr(nested.blocks[3], figure) == getattr(joined.blocks[3], figure)
+    if checkpointing:  # each part saves its own input
+        assert nested.checkpointed_bytes(2, 1) - joined.checkpointed_bytes(2, 1) == 6 * 2 * 16 * 64 * 2
+
+
+def test_registered_blocks_that_never_run_leave_the_trace_of_the_full_model():
+    profile = profiled(Unused(), inputs=(torch.zeros(2, 3, 32, 32),))
+    assert not profile.blocks
+    assert confidence(profile, "FLOPs") == "exact"
+    assert profile.forward_flops(1, 1) == 2 * (16 * 64 * 3 * 64 + 6 * 16 * 64 * 64 + 64 * 10)

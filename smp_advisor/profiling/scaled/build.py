@@ -13,7 +13,7 @@ from smp_advisor.profiling.fake import default_dtype
 from smp_advisor.profiling.gpu_kernels import without_initialization
 from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
 from smp_advisor.profiling.scaled.result import Reduction
-from smp_advisor.profiling.structure import parameter_total, stacks
+from smp_advisor.profiling.structure import callable_parts, parameter_total, stacks
 from smp_advisor.profiling.truncation import remaining_children, truncated
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _by_truncation(
 
 
 def _blocks(model: nn.Module) -> tuple[str, ...]:
-    return tuple(path for row in stacks(model) for path in row.paths)
+    return tuple(part for row in stacks(model) for path in row.paths for part in callable_parts(model, path))
 
 
 def token_count(copy: Copy) -> int:
