@@ -202,7 +202,7 @@ def advise(
         objective=objective,
         pins=frozenset(pins),
     )
-    warnings = (low_utilisation(plan_estimate), "" if code is None else code.summary)
+    warnings = (*workload.verdicts, low_utilisation(plan_estimate), "" if code is None else code.summary)
     return Advice(
         model=workload,
         cluster=best.cluster,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.export.describing import in_words
+from smp_advisor.export.literal import comment_lines
 from smp_advisor.export.run import percent
 
 if TYPE_CHECKING:
     from smp_advisor.export.launch import Launch
 
-__all__ = ["checkpointing", "duration", "jobs", "learning_rate", "memory"]
+__all__ = ["checkpointing", "duration", "jobs", "learning_rate", "memory", "warning_lines"]
 
 
 def duration(job: Launch) -> str:
@@ -81,6 +82,11 @@ def learning_rate(job: Launch) -> str:
         f"Learning rate: {schedule.learning_rate:g} after {schedule.warmup_steps:,} steps of warm-up ({origin}, from"
         f" {schedule.source}), then down to 10 % of it at the last step."
     )
+
+
+def warning_lines(job: Launch) -> list[str]:
+    """Findings of the model's profile, as comments of Python, Bash or YAML."""
+    return [f"# {comment_lines(f'Warning: {warning}')}" for warning in job.warnings]
 
 
 def _figure(value: float) -> str:

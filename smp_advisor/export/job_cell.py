@@ -85,6 +85,7 @@ def _head(model: Model, job: Launch) -> dict[str, object]:
         "checkpointing": comment_lines(header.checkpointing(job)),
         "jobs": comment_lines(header.jobs(job)),
         "learning_rate": comment_lines(header.learning_rate(job)),
+        "warnings": Comment("\n".join(header.warning_lines(job))),
         "objection": " ".join(job.run.objections),
         "job_count": job.run.jobs,
         "base_job_name": job.base_job_name,
@@ -99,6 +100,7 @@ def _head(model: Model, job: Launch) -> dict[str, object]:
 def _flags(job: Launch) -> dict[str, bool]:
     return {
         "generated": job.generated,
+        "warned": bool(job.warnings),
         "data": bool(job.inputs),
         "estimated": job.run.estimate is not None,
         "saves": job.run.saves_checkpoints,

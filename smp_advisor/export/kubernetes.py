@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from smp_advisor.errors import ExportError
+from smp_advisor.export import header
 from smp_advisor.export.cluster_job import cluster_facts
 from smp_advisor.export.describing import describe, hardware, library_name
 from smp_advisor.export.literal import comment
@@ -68,6 +69,7 @@ def pytorch_job(job: ClusterJob) -> str:
     head = [
         f"# {comment(describe(content.plan))}, {comment(library_name(content.plan))}",
         f"# {comment(hardware(content.cluster))}",
+        *header.warning_lines(content),
     ]
     if job.objection:
         words = " ".join(job.objection.split()).replace("#", " ")

@@ -63,6 +63,8 @@ class Launch:
     checkpoint_s3_uri: str | Expression | None
     """Location of checkpoints in S3: the user's, or an expression of the cell."""
     base_job_name: str
+    warnings: tuple[str, ...]
+    """Findings of the model's profile, one sentence each."""
     volume_gb: int
 
     @property
@@ -154,6 +156,7 @@ def launch(
         schedule=schedule,
         checkpoint_s3_uri=s3_uri,
         base_job_name=name,
+        warnings=model.verdicts,
         volume_gb=options.volume_gb or _volume_gb(model, run, checkpoints=s3_uri is not None),
     )
 

@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
+from smp_advisor.export import header
 from smp_advisor.export.describing import describe, hardware, library_name
 from smp_advisor.export.literal import comment
 
@@ -50,6 +51,7 @@ def sbatch(job: ClusterJob) -> str:
         *(f"#SBATCH --{name}={value}" if value else f"#SBATCH --{name}" for name, value in directives.items()),
         f"# {comment(describe(content.plan))}, {comment(library_name(content.plan))}",
         f"# {comment(hardware(content.cluster))}",
+        *header.warning_lines(content),
         "set -euo pipefail",
         "",
     ]

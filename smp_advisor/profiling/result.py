@@ -219,10 +219,17 @@ class Profile(NotebookResult):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Profile:
-        """Inverse of `as_dict`; the results of the other stages stay plain data."""
+        """Inverse of `as_dict`."""
         from smp_advisor.profiling.serialization import profile_from_dict
 
         return profile_from_dict(values)
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        """Findings of the stages, one sentence each: the warnings of advice built on this profile."""
+        from smp_advisor.profiling.verdicts import verdicts
+
+        return verdicts(self)
 
     @property
     def is_traced(self) -> bool:

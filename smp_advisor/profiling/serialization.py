@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.profiling.local_run.result import LocalRun
 from smp_advisor.profiling.polynomial import Polynomial
+from smp_advisor.profiling.rehearsal.result import Rehearsal
 from smp_advisor.profiling.result import (
     Agreement,
     AttentionProfile,
@@ -15,6 +17,7 @@ from smp_advisor.profiling.result import (
     Provenance,
     Segment,
 )
+from smp_advisor.profiling.scaled.result import ScaledRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +26,14 @@ __all__ = ["profile_as_dict", "profile_from_dict"]
 
 _SHARED = ("blocks", "timeline", "checkpointed_timeline")
 """Fields whose entries are mostly equal."""
-_STAGES = ("scaled", "local", "rehearsal")
+_STAGES: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "scaled": ScaledRun.from_dict,
+    "local": LocalRun.from_dict,
+    "rehearsal": Rehearsal.from_dict,
+}
 _POLYNOMIAL = "polynomial"
+_VERDICTS = "verdicts"
+"""Derived from the other entries, for readers of the plain data."""
 
 
 def profile_as_dict(profile: Profile) -> dict[str, Any]:
@@ -43,6 +52,7 @@ def profile_as_dict(profile: Profile) -> dict[str, Any]:
             result[entry.name] = value.as_dict() if hasattr(value, "as_dict") else value
         else:
             result[entry.name] = _plain(value)
+    result[_VERDICTS] = list(profile.verdicts)
     return result
 
 
@@ -58,7 +68,10 @@ def _plain(value: Any) -> Any:
 
 def profile_from_dict(values: Mapping[str, Any]) -> Profile:
     """Convert the output of `profile_as_dict` back to a profile, also after a JSON round trip."""
-    fields = dict(values)
+    fields = {name: value for name, value in values.items() if name != _VERDICTS}
+    for name, read in _STAGES.items():
+        if isinstance(fields.get(name), dict):
+            fields[name] = read(fields[name])
     fields["blocks"] = _expanded(fields["blocks"], _block)
     for name in ("timeline", "checkpointed_timeline"):
         fields[name] = _expanded(fields[name], lambda part: Segment(**_polynomials(part)))

@@ -22,7 +22,7 @@ def summary(profile: Profile) -> str:
     width = max((len(label) for label, _ in labeled), default=0)
     lines = [f"Profile of {profile.name}"]
     lines += [f"  {label:<{width}}  {text}" for label, text in labeled]
-    lines += [f"  Note: {warning}" for warning in profile.warnings]
+    lines += [f"  {label}: {text}" for label, text in _notes(profile)]
     lines += [str(stage) for stage in _stages(profile)]
     return "\n".join(lines)
 
@@ -31,10 +31,14 @@ def summary_html(profile: Profile) -> str:
     """HTML form of `summary`, for a notebook."""
     from smp_advisor.profiling.result_html import box, table
 
-    notes = [("Note", warning) for warning in profile.warnings]
-    parts = [table([*rows(profile), *notes])]
+    parts = [table([*rows(profile), *_notes(profile)])]
     parts += [stage.as_html() if hasattr(stage, "as_html") else "" for stage in _stages(profile)]
     return box(f"Profile of {profile.name}", *parts)
+
+
+def _notes(profile: Profile) -> list[tuple[str, str]]:
+    """Verdicts, and what the trace assumed."""
+    return [*(("Warning", verdict) for verdict in profile.verdicts), *(("Note", text) for text in profile.warnings)]
 
 
 def _stages(profile: Profile) -> list[Any]:

@@ -59,6 +59,7 @@ def model_from_profile(profile: Any) -> Model:
         origin="inferred" if values["source"] == "count" else "measured",
         note=_note(values, saved),
         activation_band=_BANDS[saved["confidence"]],
+        verdicts=tuple(values.get("verdicts", ())),
     )
 
 

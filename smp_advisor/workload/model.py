@@ -101,6 +101,8 @@ class Model:
     """Relative error of activation memory of an inferred shape (for nine of ten shapes)."""
     note: str = ""
     """Origin of the shape as text: "inferred from 10 B parameters, GPT-3 family"."""
+    verdicts: tuple[str, ...] = ()
+    """Findings of the model's profile, one sentence each: the warnings of every advice on it."""
 
     def __hash__(self) -> int:
         # Every look-up in a cache hashes the model: a few fields instead of all blocks.

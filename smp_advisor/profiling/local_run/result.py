@@ -83,6 +83,14 @@ class LocalRun(NotebookResult):
         """Convert to plain data."""
         return asdict(self) | {"variables": dict(self.variables)}
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> LocalRun:
+        """Inverse of `as_dict`, also after a JSON round trip."""
+        fields = dict(values)
+        for name in ("arguments", "losses", "log"):
+            fields[name] = tuple(fields[name])
+        return cls(**fields)
+
     def as_html(self) -> str:
         """HTML form for a notebook; text from the script is escaped."""
         return box(

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Reduction", "ScaledRun"]
 
+_SMALLEST_RISE = 1e-3
+"""A loss that starts near 0 explodes only above this value."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
@@ -97,9 +100,26 @@ class ScaledRun(NotebookResult):
         return len(self.losses) > 1 and min(self.losses[1:]) < self.losses[0]
 
     @property
+    def exploding(self) -> bool:
+        """Whether the loss ends at least its own first size above its first value, although it may have fallen."""
+        return max(self.losses[-1], self.partial_loss) - self.losses[0] > max(abs(self.losses[0]), _SMALLEST_RISE)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Reasons why the copy does not train, as text; empty if it does."""
+        checks = (
+            ("the loss is not a number in some steps", not self.finite),
+            ("the loss explodes", self.finite and self.exploding),
+            ("the loss does not fall", self.finite and not self.falling and not self.exploding),
+            (f"gradients are {self._gradient_text}", bool(self.without_gradient)),
+            ("not all checkpointed blocks were recomputed", bool(self.checkpointed) and not self.recomputed),
+        )
+        return tuple(text for text, failed in checks if failed)
+
+    @property
     def ok(self) -> bool:
         """Whether the copy trains: its losses are finite and fall, and every parameter gets a gradient."""
-        return self.finite and self.falling and not self.without_gradient and (self.recomputed or not self.checkpointed)
+        return not self.problems
 
     @property
     def summary(self) -> str:
@@ -109,7 +129,7 @@ class ScaledRun(NotebookResult):
         last = "" if lowest == self.losses[-1] else f" (last {self.losses[-1]:.4g})"
         loss = f"loss {self.losses[0]:.4g} → {lowest:.4g}{last} in {len(self.losses)} steps"
         outcome = "trains" if self.ok else "does not train correctly"
-        return f"A copy of {self.name} with {size} {outcome}: {loss}."
+        return f"A copy of {self.name} with {size} {outcome}: {'; '.join((loss, *self.problems))}."
 
     @property
     def findings(self) -> tuple[tuple[str, str], ...]:
@@ -132,6 +152,8 @@ class ScaledRun(NotebookResult):
     def _loss_text(self) -> str:
         if not self.finite:
             return "not a number in some steps"
+        if self.exploding:
+            return "exploding"
         return "falling" if self.falling else "not falling"
 
     @property

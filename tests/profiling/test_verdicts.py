@@ -1,0 +1,158 @@
+"""Verdicts of a profile, and the advice, the report, the widget and the cells that show them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+import smp_advisor
+from smp_advisor.notebook.static_view import static_html
+from smp_advisor.notebook.view_state import recommendation
+from smp_advisor.profiling.result import Profile
+from smp_advisor.profiling.scaled.result import ScaledRun
+from smp_advisor.workload import Model
+from tests.deferred import Deferred
+
+pytestmark = pytest.mark.torch
+
+transformers = Deferred("transformers")
+profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
+read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
+Settings = Deferred("smp_advisor.profiling.trace", "Settings")
+
+CONFIG = {"model_type": "gpt2", "n_layer": 4}
+SEQUENCE = 256
+
+
+@pytest.fixture(scope="module")
+def profile():
+    settings = Settings(precision="fp16", attention="fused", sequence=SEQUENCE, checkpointing=False)
+    return profile_with_fallbacks(read_model(CONFIG), settings)
+
+
+def copy(losses, **values):
+    fields = {
+        "name": "GPT-2",
+        "how": "from a reduced configuration",
+        "reductions": (),
+        "parameter_count": 1_000_000,
+        "precision": "fp32",
+        "optimizer": "adam",
+        "losses": tuple(losses),
+        "microbatches": (2, 2),
+        "partial_microbatches": (2, 1),
+        "partial_loss": losses[0],
+        "sequence": 128,
+        "inputs": "",
+        "trained": 10,
+        "without_gradient": (),
+        "frozen": 0,
+        "tied": (),
+        "checkpointed": 0,
+        "recomputed": False,
+        "comparisons": (),
+        "notes": (),
+        "seconds": 1.0,
+        "step_seconds": 0.1,
+    }
+    return ScaledRun(**fields | values)
+
+
+class Rehearsed:
+    """A rehearsal by its outcome only."""
+
+    def __init__(self, ok):
+        self.ok = ok
+        self.summary = f"2 processes {'agree' if ok else 'do not agree'} with one process."
+
+    def as_html(self):
+        return self.summary
+
+    def as_dict(self):
+        return {"summary": self.summary}
+
+
+@pytest.mark.parametrize(
+    ("losses", "values", "problem"),
+    [
+        ((4.377, 4.352, 4.281e8), {}, "explodes"),
+        ((4.377, 4.352, 4.1), {"partial_loss": 1e6}, "explodes"),
+        ((-3.0, -3.5, 12.0), {}, "explodes"),
+        ((4.377, float("nan"), 4.1), {}, "not a number"),
+        ((4.377, 4.38, 4.39), {}, "does not fall"),
+        ((4.377, 4.3, 4.2), {"without_gradient": ("wte",)}, "gradients are missing for 1 of 11: wte"),
+        ((4.377, 4.3, 4.2), {"checkpointed": 2}, "recomputed"),
+    ],
+)
+def test_a_copy_that_does_not_train(losses, values, problem):
+    run = copy(losses, **values)
+    assert not run.ok
+    assert problem in run.summary
+    assert "does not train correctly" in run.summary
+    (verdict,) = Profile(
+        name="GPT-2", source="module", precision="fp16", attention="fused", batch=1, sequence=1, scaled=run
+    ).verdicts
+    assert verdict == f"Scaled copy: {run.summary}"
+
+
+@pytest.mark.parametrize("losses", [(4.377, 4.352, 4.36), (0.7, 0.9, 0.6), (-3.0, -3.5, -3.1), (1e-6, 5e-7, 4e-4)])
+def test_a_copy_whose_loss_varies_still_trains(losses):
+    assert copy(losses).ok
+
+
+def test_a_sound_profile_has_no_verdict(profile):
+    sound = dataclasses.replace(profile, scaled=copy((4.0, 3.9)), rehearsal=Rehearsed(ok=True))
+    assert sound.verdicts == ()
+    advice = smp_advisor.advise(sound, "ml.p4d.24xlarge", sequence_length=SEQUENCE)
+    assert advice.model.verdicts == ()
+    assert "Warning:" not in advice.cell(sdk="v2")
+
+
+def test_verdicts_reach_advice_report_widget_and_cells(profile):
+    found = dataclasses.replace(profile, scaled=copy((4.377, 4.352, 4.281e8)), rehearsal=Rehearsed(ok=False))
+    exploding, disagreeing = found.verdicts
+    assert "(last 4.281e+08)" in exploding
+    assert "do not agree with one process" in disagreeing
+    assert Model.from_profile(json.loads(json.dumps(found.as_dict()))).verdicts == found.verdicts
+    alone = dataclasses.replace(found, rehearsal=None)
+    assert Profile.from_dict(json.loads(json.dumps(alone.as_dict()))) == alone
+    advice = smp_advisor.advise(found, "ml.p4d.24xlarge", library="fsdp", sequence_length=SEQUENCE)
+    assert advice.warnings[:2] == found.verdicts
+    for text in (advice.report(), advice.cell(sdk="v2"), advice.cell(sdk="v3"), advice.export("slurm")):
+        assert all(verdict in " ".join(text.replace("#", " ").split()) for verdict in found.verdicts)
+    assert all(verdict in recommendation(advice)["because"] for verdict in found.verdicts)
+    shown = recommendation(advice)
+    assert "explodes" in static_html(shown, shown["recommended"])
+    assert "explodes" in str(found)
+    assert "explodes" in found.as_html()
+
+
+def test_a_profile_far_from_the_formulas_of_its_configuration(profile):
+    other = dataclasses.replace(profile, config_json=json.dumps({**json.loads(profile.config_json), "n_layer": 3}))
+    (verdict,) = other.verdicts
+    assert "parameters +12 %" in verdict
+    assert "saved bytes of the blocks +33 %" in verdict
+
+
+def test_low_confidence_of_flops_is_a_verdict(profile):
+    unsure = tuple(
+        dataclasses.replace(entry, confidence="low", note="aten.lstm has no formula")
+        if entry.figure == "FLOPs"
+        else entry
+        for entry in profile.provenance
+    )
+    (verdict,) = dataclasses.replace(profile, provenance=unsure).verdicts
+    assert "aten.lstm" in verdict
+
+
+def test_text_of_a_name_is_no_code_in_the_cell(profile):
+    hostile = copy((4.0, 5.0), name='x"\nimport os; os.abort()\n# fmt: off')
+    advice = smp_advisor.advise(
+        dataclasses.replace(profile, scaled=hostile), "ml.p4d.24xlarge", library="fsdp", sequence_length=SEQUENCE
+    )
+    for text in (advice.cell(sdk="v2"), advice.export("slurm")):
+        lines = [line for line in text.splitlines() if "os.abort" in line]
+        assert lines
+        assert all(line.startswith("# ") for line in lines)
