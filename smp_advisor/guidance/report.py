@@ -12,7 +12,7 @@ from smp_advisor.guidance.certainty import certainty
 from smp_advisor.guidance.ladder_text import ladder_text, unused_lines
 from smp_advisor.guidance.practices import order
 from smp_advisor.guidance.wording import probability
-from smp_advisor.libraries.groups import data_parallel_degree
+from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree
 from smp_advisor.libraries.registry import get_library
 
 if TYPE_CHECKING:
@@ -81,7 +81,10 @@ def _summary(advice: Advice) -> Iterator[str]:
     yield f"Library: {advice.library_because or f'{title}, as requested.'}"
     yield from (f"- {sentence}" for sentence in advice.library_comparisons)
     yield f"Global batch: {batch_reason(advice.model, estimate, advice.decision.batch)}"
-    yield f"Data-parallel degree: {data_parallel_degree(advice.plan, advice.cluster):,} (each GPU: advice.ranks())."
+    yield f"Data-parallel degree: {_data_parallel(advice)} (each GPU: advice.ranks())."
+    if advice.learned is not None:
+        count = len(advice.learned.runs)
+        yield f"Calibrated with {count} {'runs' if count > 1 else 'run'} of yours."
     if sizes is not None:
         yield f"Cluster: {' '.join(sizes.lines())}"
     elif estimate.days is not None:
@@ -89,6 +92,12 @@ def _summary(advice: Advice) -> Iterator[str]:
     if advice.objective in {"throughput", "cost"}:
         yield certainty(advice.decision)
     yield from advice.warnings
+
+
+def _data_parallel(advice: Advice) -> str:
+    """The library's data-parallel degree, and the replicas where several GPUs of the group share a sample."""
+    degree, replicas = (of(advice.plan, advice.cluster) for of in (data_parallel_degree, reduced_data_parallel_degree))
+    return f"{degree:,}" if replicas == degree else f"{degree:,} GPUs in {replicas:,} replicas"
 
 
 def _rungs(ladder: Ladder) -> list[str]:

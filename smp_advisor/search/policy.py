@@ -19,6 +19,8 @@ class Policy:
     """Share of the best value within which plans count as equal."""
     technique_gain: float
     """Least gain in speed for which a plan uses one more technique."""
+    offloading_techniques: int
+    """Number of techniques as which offloading of activations counts."""
     node_gain: float
     """Least gain in speed for which a plan communicates over more nodes."""
     resolution_probability: float

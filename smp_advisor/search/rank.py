@@ -108,7 +108,7 @@ def techniques(layout: Layout) -> NDArray[np.int64]:
     """Number of memory-saving techniques of each plan, shape (n,).
 
     Tensor, pipeline, context and expert parallelism, sharding (of the optimizer state or of everything), activation
-    checkpointing, grouping of checkpoints, offloading.
+    checkpointing, grouping of checkpoints, offloading, which counts as two (``data/policy.toml``).
     """
     parts = (
         layout.tensor_parallel_degree > 1,
@@ -118,7 +118,7 @@ def techniques(layout: Layout) -> NDArray[np.int64]:
         (layout.shard_level > 0) & (layout.shard_degree != 1),
         layout.checkpoint_layers != 0,
         np.abs(layout.checkpoint_layers - 0.5) > 0.5,  # contiguous or groups rather than none or each
-        layout.offload_activations,
+        layout.offload_activations * policy().offloading_techniques,
     )
     total = np.zeros(len(layout), dtype=np.int64)
     for part in parts:
@@ -222,22 +222,12 @@ def _preferences(scores: Scores) -> list[NDArray[Any]]:
 def _equal(value: Floats, scores: Scores, resolution: Resolution | None) -> NDArray[np.bool_]:
     """Plans with as many techniques as are worth it that equal the best of them, shape (n,).
 
-    A number of techniques is worth it if each technique more than in the best plan with fewer gains 5 %, and the gain
-    is distinguishable. If the published family's best plan is not distinguishable from the best, it takes its place.
+    The number of techniques is the smallest over which no larger one gains 5 % per technique, distinguishably. If the
+    published family's best plan is not distinguishable from the best, it takes its place.
     """
     levels = np.unique(scores.techniques)
     leaders = [int(np.where(scores.techniques == level, value, -np.inf).argmax()) for level in levels]
-    chosen = 0
-    while True:
-        worth = [
-            (value[leaders[more]] * (1 - TECHNIQUE_GAIN) ** int(levels[more] - levels[chosen]), more)
-            for more in range(chosen + 1, len(levels))
-            if value[leaders[chosen]] < value[leaders[more]] * (1 - _share(resolution, leaders[more], leaders[chosen]))
-        ]
-        gain, more = max(worth, default=(0.0, chosen))
-        if gain <= value[leaders[chosen]]:
-            break
-        chosen = more
+    chosen = next(i for i in range(len(levels)) if not _worth_more(value, leaders, levels, i, resolution))
     leader, level = leaders[chosen], scores.techniques == levels[chosen]
     published = level & scores.published & (value >= value[leader] * (1 - _share(resolution, leader, slice(None))))
     if published.any():
@@ -248,6 +238,18 @@ def _equal(value: Floats, scores: Scores, resolution: Resolution | None) -> NDAr
     level = level & (scores.nodes <= scores.nodes[fast].min())
     result: NDArray[np.bool_] = level & (value >= value[level].max() * (1 - NEAR_BEST))
     return result
+
+
+def _worth_more(
+    value: Floats, leaders: list[int], levels: NDArray[np.int64], chosen: int, resolution: Resolution | None
+) -> bool:
+    """Whether more techniques than those of one leader gain 5 % each, distinguishably."""
+    mine = value[leaders[chosen]]
+    return any(
+        mine < value[leaders[more]] * (1 - _share(resolution, leaders[more], leaders[chosen]))
+        and mine < value[leaders[more]] * (1 - TECHNIQUE_GAIN) ** int(levels[more] - levels[chosen])
+        for more in range(chosen + 1, len(levels))
+    )
 
 
 def _share(resolution: Resolution | None, row: int, rows: int | slice) -> Floats:

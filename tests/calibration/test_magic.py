@@ -40,7 +40,7 @@ def test_a_log_is_read_shown_saved_and_loaded(
     advisor = shell.run_line_magic("smp_calibrate", f"{tmp_path}/job.log --save {saved}")
     assert isinstance(advisor, Advisor)
     shown = capsys.readouterr().out
-    for text in ("20 of 21 values", "Dropped 1: warm-up", "Step time:", " -> ", "Calibration with your runs"):
+    for text in ("20 of 21 values", "Dropped 1: warm-up", "Step time:", " -> ", "Calibrated with 1 run of yours"):
         assert text in shown
     assert advisor.advice.job.calibration == smpa.load_calibration(saved)
     (fact,) = [fact for fact in recommendation(advisor.advice)["facts"] if fact["label"] == "Calibration"]

@@ -49,7 +49,19 @@ _NEVER = frozenset({"smp.local_rank", "smp.mp_rank", "smp.pp_rank", "os.environ.
 _GOOD = frozenset({"smp.dp_rank", "smp.rdp_rank"})
 _WORLD_SIZES = frozenset({"smp.size", "torch.distributed.get_world_size"})
 _SIZES = _WORLD_SIZES | {f"smp.{group}_size" for group in ("dp", "rdp", "mp", "pp", "tp", "local")}
-_PREPARING = ("preprocess", "prepare", "download", "tokenize", "convert", "cache", "save", "write", "log", "export")
+_PREPARING = (
+    "preprocess",
+    "prepare",
+    "download",
+    "tokenize",
+    "convert",
+    "cache",
+    "count",
+    "save",
+    "write",
+    "log",
+    "export",
+)
 _KEYWORDS = frozenset(["dp_rank", "data_parallel_rank", "shard_index", "shard_id", "shard_rank", "data_rank"])
 
 
@@ -77,7 +89,7 @@ def _shards(call: Call) -> list[tuple[str, Value]]:
         return [("shard", index)] if index is not None else []
     if call.method == "select" and call.receiver is not None:
         return [("shard", value) for value in call.arguments]
-    if call.name in ("range", "itertools.islice") and len(call.arguments) > 2:
+    if call.name in ("range", "itertools.islice") and len(call.arguments) > 2 and not _prepares(call):
         return [("shard", call.arguments[-3])] if ranks(call.arguments[-1]) or _counts(call.arguments[-1]) else []
     if call.name.endswith("split_dataset_by_node"):
         rank = call.argument("rank", 1)
@@ -194,9 +206,9 @@ def _slices(context: Context) -> Iterator[Hit]:
             yield Hit(selection.module, selection.node, values, variant="shard")
 
 
-def _prepares(selection: Selection) -> bool:
+def _prepares(divided: Selection | Call) -> bool:
     """Whether it divides work that is done once, such as writing files, and not the model's data."""
-    names = [getattr(function.node, "name", "").lower() for function in selection.functions[-1:]]
+    names = [getattr(function.node, "name", "").lower() for function in divided.functions[-1:]]
     return any(word in name for name in names for word in _PREPARING)
 
 
