@@ -19,7 +19,7 @@ from smp_advisor.guidance.model_changes import model_changes
 from smp_advisor.guidance.precision import search_in_bf16_if_possible
 from smp_advisor.guidance.requested import requested
 from smp_advisor.keywords import AdviseSettings, completes
-from smp_advisor.libraries.check import check_against
+from smp_advisor.libraries.check import check_against, unscripted_adapter
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.support import require_supported_instance
 from smp_advisor.model_input import read_model
@@ -159,6 +159,7 @@ def advise(
         user_settings=user_settings,
         pytorch=framework_of(framework)[1],
         min_fit_probability=min_fit_probability,
+        own_script=script is not None,
     )
     question = Question(request=request, library=library, objective=chosen_objective)
     sizes = _sizes(question, places, limits, framework, on_progress)
@@ -202,7 +203,12 @@ def advise(
         objective=objective,
         pins=frozenset(pins),
     )
-    warnings = (*workload.verdicts, low_utilisation(plan_estimate), "" if code is None else code.summary)
+    warnings = (
+        *workload.verdicts,
+        low_utilisation(plan_estimate),
+        "" if code is None else code.summary,
+        unscripted_adapter(library, job) if script is None else "",
+    )
     return Advice(
         model=workload,
         cluster=best.cluster,
@@ -302,6 +308,7 @@ def _library(request: Request, library: str, framework: str | None) -> LibraryCh
             user_settings=request.user_settings,
             min_fit_probability=request.min_fit_probability,
             pins=request.pins,
+            own_script=request.own_script,
         )
     require_supported_instance(library, request.cluster.instance)
     return LibraryChoice(library=library, because="")

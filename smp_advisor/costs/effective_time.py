@@ -188,7 +188,10 @@ _LARGEST_EXPONENT = 300.0
 
 
 def checkpoint_bytes(model: Model, layout: Layout) -> float:
-    """Bytes of one checkpoint over all processes: parameters, their fp32 copies and the optimizer state."""
+    """Bytes of one checkpoint over all processes: parameters, their fp32 copies and the optimizer state.
+
+    For an adapter, those of its own parameters, and the frozen weights only where the script saves them.
+    """
     state = layout.state_bytes
     moments = state.moment_bytes + state.paged_moment_bytes
     # Of SMP v1's fp32 copies, those of the gradients are not saved.
@@ -196,7 +199,8 @@ def checkpoint_bytes(model: Model, layout: Layout) -> float:
     if state.frozen_bytes is None:
         return per_trained * model.parameter_count
     adapters = sum(group.count * group.block.adapter_parameters for group in model.groups)
-    return state.frozen_bytes * model.parameter_count + per_trained * adapters
+    frozen = state.frozen_bytes * model.parameter_count if layout.saves_frozen else 0.0
+    return frozen + per_trained * adapters
 
 
 def writing_nodes(cluster: Cluster, layout: Layout) -> int:

@@ -88,5 +88,6 @@ def quota_cell(cluster: Cluster, **options: Any) -> str:
         "price_note": comment_lines(cluster.instance.price_note or "on demand"),
         "table_date": Comment(table_date()),
         "table_words": f"the advisor's table of {table_date()}",
+        "region": chosen.region,
     }
-    return render("quota.py.in", values=values, flags={})
+    return render("quota.py.in", values=values, flags={"in_region": chosen.region is not None})

@@ -33,8 +33,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Launch", "launch"]
 
-_METRICS = {"train:loss": "step [0-9]+ loss ([0-9.]+)", "train:throughput": "_per_second ([0-9.]+)"}
-"""Metrics in the output of the generated script."""
+_METRICS = {
+    "train:loss": "step [0-9]+ loss ([0-9.]+)",
+    "train:throughput": "_per_second ([0-9.]+)",
+    "train:tflops_per_gpu": " tflops_per_gpu ([0-9.]+)",
+    "train:mfu": " mfu ([0-9.]+)",
+    "train:peak_allocated_gib": " peak_allocated_gib ([0-9.]+)",
+    "train:peak_reserved_gib": " peak_reserved_gib ([0-9.]+)",
+    "validation:loss": " validation_loss ([0-9.]+)",
+}
+"""Metrics in the lines of the generated script (``templates/metrics/meter.py.in``)."""
 
 _OWN_SCRIPT = "train.py"
 """Placeholder for the user's script, for a model that is defined by code."""

@@ -8,7 +8,7 @@ from smp_advisor.errors import ExportError
 from smp_advisor.export import script_compiler, script_smp_v1, script_tensorflow, script_torch
 from smp_advisor.export.architectures import architecture_of
 from smp_advisor.export.script_parts import Training
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.check import unscripted_adapter
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -102,11 +102,8 @@ def _training(model: Model, cluster: Cluster, job: Job, plan: Plan, *, small_cop
             f"The generated script trains with Adam or SGD, and the job has the optimizer {job.optimizer!r}: pass"
             " script= with your own script."
         )
-    if job.adapter is not None and plan.library not in {"ddp", "fsdp"}:
-        raise ExportError(
-            f"The generated script trains adapters with FSDP or DDP, as AWS's examples with PEFT do, and not with"
-            f" {get_library(plan.library).title}: set library='fsdp', or pass script= with your own script."
-        )
+    if objection := unscripted_adapter(plan.library, job):
+        raise ExportError(objection)
     training = Training(
         model=model,
         cluster=cluster,

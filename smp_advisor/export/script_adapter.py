@@ -23,7 +23,7 @@ _DROPOUT = 0.05
 
 def require(training: Training) -> None:
     """Raise `ExportError` for jobs whose adapter the script does not support."""
-    job, plan = training.job, training.plan
+    job = training.job
     if training.architecture.task != "causal":
         raise ExportError(
             f"The generated script trains adapters of language models, not of {training.architecture.title}: pass"
@@ -38,11 +38,6 @@ def require(training: Training) -> None:
         raise ExportError(
             "The generated script trains adapters with the loss of the model and 32-bit states: leave loss and"
             " state_precision out of the job, or pass script= with your own script."
-        )
-    if job.adapter is not None and job.adapter.quantized and plan.shards_parameters:
-        raise ExportError(
-            f"The generated script does not shard a base of {job.adapter.base_bits} bits, whose values bitsandbytes"
-            " packs: set library='ddp', which keeps a copy on every GPU, or base_bits=16."
         )
 
 

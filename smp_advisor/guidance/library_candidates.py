@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.check import undocumented_settings
+from smp_advisor.libraries.check import undocumented_settings, unscripted_adapter
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.support import unconfirmed, unlisted_because
@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["Candidate", "LibraryPolicy", "Request", "candidate", "job_for", "library_policy", "obstacle", "titled"]
+__all__ = [
+    "Candidate",
+    "LibraryPolicy",
+    "Request",
+    "candidate",
+    "has_script",
+    "job_for",
+    "library_policy",
+    "obstacle",
+    "titled",
+]
 
 Obstacle = Literal["setting", "job", "framework", "instance", "memory"]
 
@@ -84,6 +94,8 @@ class Request:
     min_fit_probability: float
     unlisted: bool = False
     """Whether instances count that a library's image supports and no list of AWS names."""
+    own_script: bool = False
+    """Whether the user's script trains, instead of a generated one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +110,8 @@ class Candidate:
     samples: int = 0
     """Global batch of the fastest plan."""
     precision: str = ""
+    scripted: bool = True
+    """Whether a script can be generated for the job, or the user has one."""
 
 
 def job_for(library: str, job: Job, cluster: Cluster, *, user_settings: frozenset[str]) -> Job:
@@ -155,7 +169,13 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
         tokens_per_second=float(result.scores.tokens_per_second[0]),
         samples=round(float(result.scores.tokens_per_step[0]) / tokens),
         precision=job.precision,
+        scripted=has_script(library, request),
     )
+
+
+def has_script(library: str, request: Request) -> bool:
+    """Whether a script can be generated for a request, or the user has one."""
+    return request.own_script or not unscripted_adapter(library, request.job)
 
 
 def _too_large(library: str) -> str:

@@ -48,12 +48,14 @@ def choose_library(
     user_settings: frozenset[str] = frozenset(),
     min_fit_probability: float = 0.95,
     pins: Mapping[str, Any] | None = None,
+    own_script: bool = False,
 ) -> LibraryChoice:
     """Choose the library for a run by the policy in ``library_choice.toml``.
 
     Of the libraries that have the fixed settings, the script's framework and the instance, it is the first in the
     policy's order with a plan that fits. A later one replaces it only if its fastest plan is faster by the policy's
-    gain. SMP v1, which is archived, is chosen only where no other library can train the model.
+    gain. A library in which no script is generated for the job comes after those with a script. SMP v1, which is
+    archived, is chosen only where no other library can train the model.
 
     Parameters
     ----------
@@ -64,6 +66,8 @@ def choose_library(
         Names of the job's settings that the user set.
     pins
         Fixed fields of the plan. Libraries whose plans lack one of them are excluded.
+    own_script
+        Whether the user's script trains, instead of a generated one.
 
     Raises
     ------
@@ -85,6 +89,7 @@ def choose_library(
         user_settings=user_settings,
         pytorch=version,
         min_fit_probability=min_fit_probability,
+        own_script=own_script,
     )
     usual = tuple(candidate(library, request) for library in policy.order_for(job))
     if all(entry.obstacle for entry in usual) and any(entry.obstacle == "instance" for entry in usual):
@@ -137,6 +142,7 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
     if compiled is not None:
         return compiled
     fitting = [entry for entry in usual if entry.obstacle is None]
+    fitting = [entry for entry in fitting if entry.scripted] or fitting
     if fitting:
         chosen = fitting[0]
         for entry in fitting[1:] if request.cluster.gpus > 1 else ():
@@ -229,6 +235,8 @@ def _compared(rival: Candidate, chosen: Candidate, request: Request) -> str:
     notes = [f"in {rival.precision}"] if rival.precision != chosen.precision else []
     if rival.library not in library_policy().order and request.job.global_batch_size is None:
         notes.append("with the same batch")
+    if not rival.scripted:
+        notes.append("but without a generated script")
     return f"{name}: {' '.join([speed, *notes])}."
 
 

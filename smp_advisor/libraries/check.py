@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["check_against", "mismatches", "undocumented_settings", "unsupported_settings"]
+__all__ = ["check_against", "mismatches", "undocumented_settings", "unscripted_adapter", "unsupported_settings"]
 
 
 def check_against(plan: Plan, cluster: Cluster, model: Model | None = None, job: Job | None = None) -> None:
@@ -99,6 +99,30 @@ def undocumented_settings(library: str, job: Job) -> tuple[str, ...]:
         *(("fp8 products",) if job.fp8 and "fp8" not in plan_fields(library) else ()),
         *(f"{name}={value!r}" for name, value in job.training_settings().items() if name not in own.training_settings),
     )
+
+
+def unscripted_adapter(library: str, job: Job) -> str:
+    """Why the generated script does not train a job's adapter in a library, as a sentence; empty if it does.
+
+    Examples
+    --------
+    >>> from smp_advisor.workload import Adapter, Job
+    >>> unscripted_adapter("ddp", Job(adapter=Adapter(base_bits=4)))
+    ''
+    """
+    own, adapter = get_library(library), job.adapter
+    if adapter is None or adapter.base_bits in own.adapter_bases:
+        return ""
+    able = [repr(record.name) for record in libraries() if adapter.base_bits in record.adapter_bases]
+    remedies = [*([f"use library={' or '.join(able)}"] if able else []), "pass script= with your own script"]
+    if own.adapter_bases:
+        reason = f"does not shard a base of {adapter.base_bits} bits, whose values bitsandbytes packs"
+        remedies.insert(1, "set base_bits=16")
+    else:
+        titles = " or ".join(record.title for record in libraries() if record.adapter_bases)
+        reason = f"trains adapters with {titles}, as AWS's examples with PEFT do, and not with {own.title}"
+    *earlier, last = remedies
+    return f"The generated script {reason}: {', '.join((*earlier, f'or {last}' if earlier else last))}."
 
 
 def unsupported_settings(library: str, job: Job) -> Iterator[str]:

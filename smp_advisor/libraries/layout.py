@@ -96,6 +96,8 @@ class Layout:
     """Bytes per parameter, the same for every row."""
     stack: str
     """Kind of training code where the job names none (`Job.stack`), the same for every row."""
+    saves_frozen: bool
+    """Whether checkpoints contain the frozen weights under an adapter, the same for every row."""
     tensor_parallel_degree: Ints
     sequence_parallel: Bools
     """Whether tensor parallelism also divides replicated activations along the sequence (Korthikanti et al. 2022)."""
@@ -180,7 +182,7 @@ class Layout:
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Layout:
         """The layouts of some rows."""
         columns = {name: getattr(self, name)[rows] for name in COLUMNS}
-        return Layout(state_bytes=self.state_bytes, stack=self.stack, **columns)
+        return replace(self, **columns)
 
     def part(self, rows: slice) -> Layout:
         """Consecutive rows. A column with one value in all of them is that value, not an array."""
@@ -189,14 +191,20 @@ class Layout:
     @classmethod
     def concatenate(cls, parts: Sequence[Layout]) -> Layout:
         """One layout of many with the same state bytes and stack."""
-        if any((part.state_bytes, part.stack) != (parts[0].state_bytes, parts[0].stack) for part in parts):
-            raise ValueError("layouts with different state bytes or stacks cannot be concatenated")
-        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
-        return cls(state_bytes=parts[0].state_bytes, stack=parts[0].stack, **columns)
+        if any(getattr(part, name) != getattr(parts[0], name) for part in parts for name in _SHARED):
+            raise ValueError("layouts with different state bytes, stacks or checkpoints cannot be concatenated")
+        columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
+        return replace(parts[0], **columns)
 
     @classmethod
     def of_columns(
-        cls, state_bytes: StateBytes, rows: int | None = 1, *, stack: str = "hf-sdpa", **columns: ArrayLike
+        cls,
+        state_bytes: StateBytes,
+        rows: int | None = 1,
+        *,
+        stack: str = "hf-sdpa",
+        saves_frozen: bool = False,
+        **columns: ArrayLike,
     ) -> Layout:
         """Layouts of `rows` rows. A column is an array or one value for all; missing columns have their default.
 
@@ -215,12 +223,12 @@ class Layout:
         if rows is None:
             numbers: dict[str, Any] = dict(columns)
             numbers = {name: bool(value) if name in _BOOLEAN else int(value) for name, value in numbers.items()}
-            return cls(state_bytes=state_bytes, stack=stack, **(_defaults() | numbers))
+            return cls(state_bytes=state_bytes, stack=stack, saves_frozen=saves_frozen, **(_defaults() | numbers))
         arrays: dict[str, Any] = {
             name: np.broadcast_to(np.asarray(value, dtype=np.bool_ if name in _BOOLEAN else np.int64), rows)
             for name, value in (_defaults() | columns).items()
         }
-        return cls(state_bytes=state_bytes, stack=stack, **arrays)
+        return cls(state_bytes=state_bytes, stack=stack, saves_frozen=saves_frozen, **arrays)
 
 
 def _number_if_uniform(column: NDArray[Any]) -> Any:
@@ -228,7 +236,11 @@ def _number_if_uniform(column: NDArray[Any]) -> Any:
     return first.item() if column.strides == (0,) or len(column) == 1 or (column == first).all() else column
 
 
-COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(Layout) if f.name not in {"state_bytes", "stack"})
+_SHARED = ("state_bytes", "stack", "saves_frozen")
+"""Fields of a layout with one value for all rows."""
+
+
+COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(Layout) if f.name not in _SHARED)
 """Fields of a layout with one entry per row."""
 
 

@@ -81,6 +81,9 @@ class Library:
     PyTorch loop with ``smp.step`` functions, a Keras loop, or the Trainer of transformers."""
     adapters: bool = False
     """Whether the library documents training of adapters (LoRA)."""
+    adapter_bases: frozenset[int] = frozenset()
+    """Bits of the frozen weights (`Adapter.base_bits`) over which the generated script trains adapters. Its checkpoints
+    contain the adapter and its optimizer state only."""
     training_settings: frozenset[str] = frozenset()
     """Settings of the job in ``training_settings.toml`` with which the library trains in another form than the
     default."""
@@ -112,8 +115,8 @@ class Library:
     """Fields of the plan in the rows of `Advice.alternatives`."""
 
     def layout_of(self, plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
-        """Columns of the cost model for fields of n plans, with the stack of the generated script."""
-        return replace(self.layout(plans, job, cluster), stack=self.stack)
+        """Columns of the cost model for fields of n plans, with stack and checkpoints of the generated script."""
+        return replace(self.layout(plans, job, cluster), stack=self.stack, saves_frozen=not self.adapter_bases)
 
     def table(self, file: str) -> dict[str, Any]:
         """One of the library's data files, parsed."""

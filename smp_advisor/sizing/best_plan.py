@@ -9,7 +9,7 @@ from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.intervals import plan_kinds
 from smp_advisor.costs.stack import stack_of
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.library_candidates import job_for, library_policy, obstacle
+from smp_advisor.guidance.library_candidates import has_script, job_for, library_policy, obstacle
 from smp_advisor.guidance.precision import search_in_bf16_if_possible
 from smp_advisor.sizing.cluster_size import ClusterSize
 from smp_advisor.sizing.places import AUTO
@@ -26,7 +26,8 @@ __all__ = ["best_on"]
 def best_on(question: Question, cluster: Cluster) -> ClusterSize:
     """The best plan on a cluster; that of a later library of the policy only if it gains enough for the policy.
 
-    The library is chosen by its fastest plan, and the plan by the objective.
+    Libraries in which no script is generated for the job come last. The library is chosen by its fastest plan,
+    and the plan by the objective.
     """
     here = question.on(cluster)
     if question.library != AUTO:
@@ -34,9 +35,10 @@ def best_on(question: Question, cluster: Cluster) -> ClusterSize:
     names = _libraries(here.request)
     best = ClusterSize(cluster=cluster, library=names[0], job=here.request.job, estimate=None)
     gain = library_policy().gain
-    for name in names:
+    for name in sorted(names, key=lambda name: not has_script(name, here.request)):
         size = _searched(here.request, name, "throughput")
         faster = size.tokens_per_second >= best.tokens_per_second * (1 + gain) and cluster.gpus > 1
+        faster = faster and has_script(name, here.request) >= has_script(best.library, here.request)
         if not best.fits or (size.fits and faster):
             best = size
     if not best.fits:  # the archived library, only where no other can train the model

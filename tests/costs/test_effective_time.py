@@ -15,9 +15,10 @@ from smp_advisor.costs.effective_time import (
     elapsed_per_work,
     seconds_between_failures,
 )
+from smp_advisor.costs.evaluate import trained as trained_by
 from smp_advisor.errors import JobError
 from smp_advisor.libraries import Plan
-from smp_advisor.workload import Job, Overheads
+from smp_advisor.workload import Adapter, Job, Overheads
 from smp_advisor.workload.overheads import OVERHEADS
 from tests.costs.shapes import P4D, gpt
 
@@ -128,3 +129,16 @@ def test_the_start_counts_only_with_a_number_of_tokens() -> None:
 def test_wrong_settings_are_refused_in_a_sentence(wrong: object) -> None:
     with pytest.raises(JobError, match=r"\.$"):
         Overheads(**wrong) if isinstance(wrong, dict) else job(wrong)
+
+
+@pytest.mark.parametrize(("bits", "libraries"), [(16, ("ddp", "fsdp")), (4, ("ddp",))])
+def test_checkpoints_of_adapters_contain_what_the_script_saves(bits: int, libraries: tuple[str, ...]) -> None:
+    """The generated script leaves the frozen weights to the channel that has them."""
+    trained = Job(precision="bf16", adapter=Adapter(rank=8, base_bits=bits))  # type: ignore[arg-type]
+    node = Cluster(P4D, 1)
+    own = sum(group.count * group.block.adapter_parameters for group in trained_by(MODEL, trained).groups)
+    for library in libraries:
+        gib = estimate(MODEL, node, trained, Plan(library=library)).effective.checkpoint_gib
+        assert gib == pytest.approx(12 * own / 2**30)  # fp32 values with Adam's two moments
+    sharded = estimate(MODEL, node, trained, Plan(library="smp-v2", hybrid_shard_degree=8)).effective
+    assert sharded.checkpoint_gib > MODEL.parameter_count * bits / 8 / 2**30  # by a script of the user

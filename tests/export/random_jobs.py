@@ -61,6 +61,11 @@ ACCOUNT = "123456789012"
 BUCKET = f"sagemaker-us-west-2-{ACCOUNT}"
 FSX = "fsx://fs-0123456789abcdef0/fsx"
 HOUR, DAY = 3600, 86_400
+METRICS = {
+    *(f"train:{name}" for name in ("loss", "throughput", "tflops_per_gpu", "mfu")),
+    *(f"train:peak_{kind}_gib" for kind in ("allocated", "reserved")),
+    "validation:loss",
+}
 RDMA = "-x FI_EFA_USE_DEVICE_RDMA=1 -x FI_PROVIDER=efa -x RDMAV_FORK_SAFE=1"
 GPT3 = (
     # Parameters, batch in tokens and learning rate of table 2.1.
@@ -182,7 +187,7 @@ def expected(drawn: RandomJob, *, generated: bool) -> dict[str, Any]:
         "tags": options.get("tags", {}),
         "network": (options.get("subnets"), options.get("security_group_ids")),
         "retries": options.get("retry_attempts"),
-        "metrics": ({"train:loss", "train:throughput"} if generated else set()) | options.get("metrics", {}).keys(),
+        "metrics": (METRICS if generated else set()) | options.get("metrics", {}).keys(),
     }
     script = plan.hyperparameters | {"sequence_length": 512, "max_steps": run["steps"]}
     if generated:

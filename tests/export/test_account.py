@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import black
 import pytest
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import ExportError
 from smp_advisor.export import JobOptions, estimator_cell, script_cell
+from smp_advisor.export.launch import _METRICS
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job
 from tests.export.examples import TASKS
+from tests.export.random_jobs import METRICS
 from tests.export.reading import shape
 from tests.moto_harness.notebooks import ENVIRONMENTS, run_notebooks
 
@@ -178,9 +181,26 @@ def test_every_option_arrives(requests, library):
         assert channels[name].get("InputMode", "File") == "File"
     metrics = {metric["Name"] for metric in sent["AlgorithmSpecification"].get("MetricDefinitions", [])}
     first_releases = environment == "v3-oldest"
-    assert metrics == (set() if first_releases else {"train:loss", "train:throughput", "train:norm"})
+    assert metrics == (set() if first_releases else METRICS | {"train:norm"})
     if environment.startswith("v2"):
         assert sent["HyperParameters"]["sagemaker_submit_directory"].startswith('"s3://models/team/smp-')
     # The region is that of the options, not that of the environment.
     place = sent["HyperParameters"].get("sagemaker_region", '"eu-west-1"')
     assert place.strip('"') == "eu-west-1"
+
+
+def test_the_metrics_read_the_lines_of_the_script():
+    lines = (
+        "step 20 loss 2.5000 tokens_per_second 1234.5 seconds_per_step 0.2500 tflops_per_gpu 101.25 mfu 0.3245"
+        " peak_allocated_gib 20.50 peak_reserved_gib 24.00 learning_rate 1.000e-04\nstep 20 validation_loss 2.7500\n"
+    )
+    found = {name: re.findall(pattern, lines) for name, pattern in _METRICS.items()}
+    assert found == {
+        "train:loss": ["2.5000"],
+        "train:throughput": ["1234.5"],
+        "train:tflops_per_gpu": ["101.25"],
+        "train:mfu": ["0.3245"],
+        "train:peak_allocated_gib": ["20.50"],
+        "train:peak_reserved_gib": ["24.00"],
+        "validation:loss": ["2.7500"],
+    }

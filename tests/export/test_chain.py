@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.export import estimator_cell, monitoring_cell, script_cell
+from smp_advisor.export import estimator_cell, monitoring_cell, quota_cell, script_cell
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job
 from tests.export.examples import P4D, TASKS
@@ -84,6 +84,8 @@ def results(request):
     notebooks["no region"] = [NO_REGION, *job("fsdp", sdk)]
     notebooks["no credentials"] = [NO_CREDENTIALS, *job("fsdp", sdk)]
     notebooks["no region, monitoring"] = [NO_REGION, "job_name = 'a'", monitoring_cell(Cluster(P4D, 2))]
+    notebooks["no region, quota"] = [NO_REGION, quota_cell(Cluster(P4D, 2))]
+    notebooks["no credentials, quota"] = [NO_CREDENTIALS, quota_cell(Cluster(P4D, 2))]
     return run_notebooks(notebooks, request.param)
 
 
@@ -115,6 +117,11 @@ def test_a_failed_job_is_resumed_by_running_the_cell_again(results, library):
     [
         ("no region", "RuntimeError: No AWS region is set: set AWS_DEFAULT_REGION, or export the cell with region=."),
         ("no region, monitoring", "RuntimeError: No AWS region is set: set AWS_DEFAULT_REGION,"),
+        ("no region, quota", "RuntimeError: No AWS region is set: set AWS_DEFAULT_REGION,"),
+        (
+            "no credentials, quota",
+            "RuntimeError: No AWS credentials were found: run aws configure, or set AWS_PROFILE,",
+        ),
         ("no credentials", "RuntimeError: No AWS credentials were found: run aws configure, or set AWS_PROFILE,"),
     ],
 )

@@ -274,7 +274,7 @@ ADAPTED = {"sequence_length": LENGTH, "precision": "bf16"}
 @pytest.mark.parametrize(
     ("task", "plan", "job", "sentence"),
     [
-        ("llama", {"library": "smp-v2", "hybrid_shard_degree": 8}, {}, "with FSDP or DDP, as AWS's examples"),
+        ("llama", {"library": "smp-v2", "hybrid_shard_degree": 8}, {}, "with DDP or FSDP, as AWS's examples"),
         (
             "llama",
             {"library": "fsdp", "version": "2.5.1"},

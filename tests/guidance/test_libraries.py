@@ -10,7 +10,7 @@ import pytest
 from smp_advisor import advise
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
-from smp_advisor.errors import AdvisorError
+from smp_advisor.errors import AdvisorError, ExportError
 from smp_advisor.guidance import explain, nearest_reference, pitfalls, reference_rows
 from smp_advisor.guidance.library_candidates import titled
 from smp_advisor.guidance.library_choice import choose_library
@@ -254,6 +254,27 @@ def test_auto_chooses_and_says_why(model, cluster, framework, library, words):
     assert chosen.because.startswith(f"{titled(library)}. ")
     for sentence in (chosen.because, *chosen.comparisons):
         assert sentence.endswith(".")
+
+
+def test_auto_prefers_libraries_with_a_script_for_the_adapter():
+    settings = {"instance_count": 1, "sequence_length": 2048, "adapter": Adapter(rank=16, base_bits=4)}
+    chosen = advise("llama-3-8b", "ml.p4d.24xlarge", **settings)
+    assert chosen.plan.library == "ddp"
+    assert any(
+        text.startswith("FSDP: ") and "without a generated script" in text for text in chosen.library_comparisons
+    )
+    chosen.cell()
+    sharded = advise("llama-3-8b", "ml.p4d.24xlarge", library="fsdp", **settings)
+    with pytest.raises(ExportError) as refused:
+        sharded.cell()
+    assert str(refused.value) in sharded.warnings
+    assert str(refused.value) in " ".join(str(sharded).split())
+    # A script of the user may shard a quantized base.
+    assert advise("llama-3-8b", "ml.p4d.24xlarge", script="train.py", **settings).plan.library == "fsdp"
+    # Where no replica fits, only sharding remains.
+    large = advise("llama-3-70b", "ml.p4d.24xlarge", **settings)
+    assert large.plan.library == "fsdp"
+    assert "does not shard a base of 4 bits" in large.because
 
 
 def test_every_other_library_for_pytorch_is_compared():

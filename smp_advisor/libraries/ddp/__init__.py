@@ -17,6 +17,7 @@ LIBRARY = Library(
     layout=layout,
     space=partial(replica_space, "ddp"),
     adapters=True,
+    adapter_bases=frozenset({16, 8, 4}),
     training_settings=REPLICATED_SETTINGS,
     divides_model=False,
     controls=("activation_checkpointing", "batch_size", "gradient_accumulation_steps"),

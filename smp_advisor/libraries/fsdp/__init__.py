@@ -34,6 +34,7 @@ LIBRARY = Library(
     layout=layout,
     space=_space,
     adapters=True,
+    adapter_bases=frozenset({16}),
     training_settings=SHARDED_SETTINGS,
     controls=("sharding_strategy", "activation_checkpointing", "batch_size", "gradient_accumulation_steps"),
     alternatives=("sharding_strategy", "activation_checkpointing", "gradient_accumulation_steps"),
