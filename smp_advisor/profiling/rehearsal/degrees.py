@@ -63,11 +63,52 @@ def degrees_of(plan: Plan, data_parallel_degree: int) -> tuple[Degrees, list[str
 
 
 def _not_rehearsed(plan: Plan, degrees: Degrees) -> list[str]:
-    """Parts of the plan that PyTorch on CPUs does not have."""
-    sentences = ["Times and bandwidths: CPUs and gloo do not represent GPUs and their network."]
+    """Parts of the plan that PyTorch on CPUs does not have, and parts of the job outside the step."""
+    sentences = [
+        "Times and bandwidths: CPUs and gloo do not represent GPUs and their network.",
+        "More than one step: data loading, learning rates, gradient clipping and checkpoints are in the script.",
+        "The optimizer: SGD with momentum updates the copy, since the first step of Adam magnifies rounding.",
+        *_sizes(plan, degrees),
+        *_divisions(plan, degrees),
+    ]
+    if plan.activation_checkpointing and str(plan.activation_checkpointing) != "each":
+        sentences.append(
+            f"activation_checkpointing={plan.activation_checkpointing!r}: each block was recomputed by itself."
+        )
+    if plan.offload_activations:
+        sentences.append("Activation offloading: there is no GPU to offload from.")
+    for title, degree in (("Context", plan.context_parallel_degree), ("Expert", plan.expert_parallel_degree)):
+        if degree > 1:
+            sentences.append(f"{title} parallelism: PyTorch has no implementation for arbitrary models on CPUs.")
+    if plan.precision != "fp32":
+        sentences.append(f"{plan.precision}: the rehearsal computes in fp32, so that rounding does not hide errors.")
+    return sentences
+
+
+def _sizes(plan: Plan, degrees: Degrees) -> list[str]:
+    """Degrees and microbatches above those of local processes."""
+    pairs = (
+        ("tensor", plan.tensor_parallel_degree, degrees.tensor),
+        ("pipeline", plan.pipeline_parallel_degree, degrees.pipeline),
+    )
+    smaller = [f"{name} {planned} as {used}" for name, planned, used in pairs if planned > used]
+    sentences = [f"Degrees above those of local processes: {', '.join(smaller)}."] if smaller else []
+    planned = plan.microbatches * plan.gradient_accumulation_steps
+    if planned > degrees.microbatches:
+        sentences.append(f"All {planned} microbatches: {degrees.microbatches} were run.")
+    return sentences
+
+
+def _divisions(plan: Plan, degrees: Degrees) -> list[str]:
+    """Differences between the division of the model by PyTorch and by the library."""
+    sentences = []
     if degrees.tensor > 1:
         sentences.append(
             "The library's fused layers under tensor parallelism: PyTorch divided the model's own layers instead."
+        )
+    if degrees.data > 1 and degrees.sharding != "full" and degrees.tensor * degrees.pipeline > 1:
+        sentences.append(
+            "DistributedDataParallel: it supports no divided model, so gradients were summed after the backward pass."
         )
     active = plan.active_in_flight
     if degrees.pipeline > 1 and degrees.schedule == "interleaved" and active < degrees.pipeline:
@@ -76,11 +117,4 @@ def _not_rehearsed(plan: Plan, degrees: Degrees) -> list[str]:
         )
     if degrees.pipeline > 1:
         sentences.append("The library's partition of the model: stages have equal numbers of blocks instead.")
-    if plan.offload_activations:
-        sentences.append("Activation offloading: there is no GPU to offload from.")
-    for title, degree in (("Context", plan.context_parallel_degree), ("Expert", plan.expert_parallel_degree)):
-        if degree > 1:
-            sentences.append(f"{title} parallelism: PyTorch has no implementation for arbitrary models on CPUs.")
-    if plan.precision != "fp32":
-        sentences.append(f"{plan.precision}: the rehearsal computes in fp32, so that rounding does not hide errors.")
     return sentences

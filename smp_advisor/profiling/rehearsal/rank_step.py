@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +15,23 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
+from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.rehearsal.schedule import in_flight, record
+from smp_advisor.profiling.rehearsal.single_process import Reference, by_name, largest_difference, microbatches_of
 from smp_advisor.profiling.rehearsal.stage import Boundary, Stage, ranges
 from smp_advisor.profiling.rehearsal.tensor_parallel import divide
-from smp_advisor.profiling.step import call_model, loss_of
+from smp_advisor.profiling.step import checkpointed, loss_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from smp_advisor.profiling.rehearsal.degrees import Degrees
 
-__all__ = ["Prepared", "by_name", "named_batch", "reference", "run_rank"]
+__all__ = ["LEARNING_RATE", "Prepared", "run_rank"]
 
-_LEARNING_RATE = 0.1
+LEARNING_RATE = 0.1
 _MOMENTUM = 0.9
 """Of SGD, because Adam's first step is the sign of the gradient, which magnifies rounding of gradients near zero."""
 
@@ -45,54 +49,12 @@ class Prepared:
     batches: tuple[dict[str, Any], ...]
     """One batch per replica, with all its microbatches."""
     degrees: Degrees
-    loss: float
-    """Loss of a single process that trained on all batches; the fields below are from the same process."""
-    gradients: Mapping[str, Tensor]
-    updated: Mapping[str, Tensor]
-    """Parameters after one optimizer step."""
-
-
-def named_batch(inputs: Any) -> dict[str, Any]:
-    """Inputs by name; positional inputs are numbered."""
-    if isinstance(inputs, Mapping):
-        return dict(inputs)
-    return {f"_{i}": value for i, value in enumerate(inputs)}
-
-
-def by_name(model: nn.Module, batch: Mapping[str, Any]) -> Any:
-    """Call the model with a batch from `named_batch`."""
-    if all(name[:1] == "_" and name[1:].isdigit() for name in batch):
-        return call_model(model, [batch[f"_{i}"] for i in range(len(batch))])
-    return call_model(model, batch)
-
-
-def microbatches_of(batch: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    """Split a batch into `count` equal microbatches."""
-    size = next(value.shape[0] for value in batch.values() if isinstance(value, Tensor) and value.ndim)
-
-    def part(value: Any, index: int) -> Any:
-        is_batched = isinstance(value, Tensor) and value.ndim and value.shape[0] == size
-        return value.chunk(count)[index] if is_batched else value
-
-    return [{name: part(value, i) for name, value in batch.items()} for i in range(count)]
-
-
-def reference(model: nn.Module, batches: Sequence[Mapping[str, Any]], microbatches: int) -> dict[str, Any]:
-    """Loss, gradients and updated parameters of one process's step over all batches; the model is unchanged."""
-    model.zero_grad(set_to_none=True)
-    total = len(batches) * microbatches
-    loss_sum = 0.0
-    for batch in batches:
-        for part in microbatches_of(batch, microbatches):
-            loss = loss_of(by_name(model, part)) / total
-            loss.backward()  # type: ignore[no-untyped-call]
-            loss_sum += float(loss.detach())
-    trained = {name: p for name, p in model.named_parameters() if p.grad is not None}
-    gradients = {name: p.grad.clone() for name, p in trained.items() if p.grad is not None}
-    # Momentum does not change the first step: the gradient times the learning rate.
-    updated = {name: p.detach() - _LEARNING_RATE * gradients[name] for name, p in trained.items()}
-    model.zero_grad(set_to_none=True)
-    return {"loss": loss_sum, "gradients": gradients, "updated": updated}
+    reference: Reference
+    """Step of a single process that trained on all batches."""
+    checkpointing: bool
+    """Whether blocks are recomputed in the backward pass."""
+    all_used: bool
+    """Whether every trainable parameter gets a gradient in every microbatch."""
 
 
 def run_rank(prepared: Prepared, rank: int) -> dict[str, Any]:
@@ -108,19 +70,22 @@ def run_rank(prepared: Prepared, rank: int) -> dict[str, Any]:
     if degrees.tensor > 1:
         divided = divide(model, own_paths, mesh["tensor"], prepared.config)
     batch = prepared.batches[replica]
-    if degrees.pipeline > 1:
-        losses, slots = _pipelined(prepared, mesh, own, own_paths, batch)
-    else:
-        losses, slots = _unpipelined(prepared, mesh, own_paths, batch), []
+    with ExitStack() as stack:
+        if prepared.checkpointing:
+            stack.enter_context(checkpointed(model, own_paths, preserve_rng_state=True))
+        if degrees.pipeline > 1:
+            losses, slots = _pipelined(prepared, mesh, own, own_paths, batch)
+        else:
+            losses, slots = _unpipelined(prepared, mesh, own_paths, batch), []
     loss = torch.tensor([sum(losses) / len(losses) if losses else 0.0, float(bool(losses))])
     dist.all_reduce(loss)
     _synchronize(prepared, mesh, own_paths)
     owned = {name: p for name, p in model.named_parameters() if p.grad is not None and _owns(name, prepared, own_paths)}
     gradients = {name: _full(p.grad) for name, p in owned.items()}
     optimizer_elements = _step(owned, degrees, mesh)
-    difference, worst = _largest_difference(gradients, prepared.gradients)
-    parameter_difference, _ = _largest_difference(
-        {name: _full(p.detach()) for name, p in owned.items()}, prepared.updated
+    difference, worst = largest_difference(gradients, prepared.reference.gradients)
+    parameter_difference, _ = largest_difference(
+        {name: _full(p.detach()) for name, p in owned.items()}, prepared.reference.updated
     )
     return {
         "rank": rank,
@@ -146,12 +111,35 @@ def _unpipelined(prepared: Prepared, mesh: DeviceMesh, own_paths: list[str], bat
         for path in own_paths:
             fully_shard(model.get_submodule(path), mesh=mesh["data"])
         fully_shard(model, mesh=mesh["data"])
+    parts = microbatches_of(batch, degrees.microbatches)
+    wrapped = model
+    if _is_ddp(degrees):
+        group = mesh["data"].get_group()
+        wrapped = DistributedDataParallel(model, process_group=group, find_unused_parameters=not prepared.all_used)
     losses = []
-    for part in microbatches_of(batch, degrees.microbatches):
-        loss = loss_of(by_name(model, part))
-        (loss / degrees.microbatches).backward()  # type: ignore[no-untyped-call]
+    for i, part in enumerate(parts):
+        # Only the last backward pass sums gradients over ranks, as in accumulation of gradients.
+        accumulates = isinstance(wrapped, DistributedDataParallel) and i < len(parts) - 1
+        with wrapped.no_sync() if accumulates else contextlib.nullcontext():  # type: ignore[operator]
+            loss = loss_of(by_name(wrapped, part))
+            (loss / degrees.microbatches).backward()  # type: ignore[no-untyped-call]
         losses.append(float(loss.detach()))
+    _require_gradients(prepared, mesh["data"].get_local_rank())
     return losses
+
+
+def _require_gradients(prepared: Prepared, replica: int) -> None:
+    """Refuse a step without the gradients of one process, before the other ranks wait for them."""
+    count = prepared.degrees.microbatches
+    expected = frozenset().union(*prepared.reference.used[replica * count : (replica + 1) * count])
+    for name, parameter in prepared.model.named_parameters():
+        if name in expected and parameter.grad is None:
+            raise ProfileError(f"parameter {name} gets no gradient on this rank, and gets one in one process.")
+
+
+def _is_ddp(degrees: Degrees) -> bool:
+    """Whether PyTorch's DistributedDataParallel sums the gradients; it supports no divided parameters."""
+    return degrees.data > 1 and degrees.sharding != "full" and degrees.tensor == degrees.pipeline == 1
 
 
 def _pipelined(
@@ -194,11 +182,13 @@ def _synchronize(prepared: Prepared, mesh: DeviceMesh, own_paths: list[str]) -> 
     for name, parameter in prepared.model.named_parameters():
         if degrees.pipeline > 1 and not _in_blocks(name, prepared.paths):
             # Embedding, head, final norm. A tied weight gets a gradient on the first and on the last stage.
+            if name not in prepared.reference.gradients:  # frozen or unused
+                continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(_local(parameter.grad), group=mesh["pipeline"].get_group())
         replicated = degrees.data > 1 and degrees.sharding != "full" and _owns(name, prepared, own_paths)
-        if replicated and parameter.grad is not None:
+        if replicated and not _is_ddp(degrees) and parameter.grad is not None:
             dist.all_reduce(_local(parameter.grad), group=mesh["data"].get_group())
             _local(parameter.grad).div_(degrees.data)
 
@@ -206,7 +196,7 @@ def _synchronize(prepared: Prepared, mesh: DeviceMesh, own_paths: list[str]) -> 
 def _step(parameters: Mapping[str, nn.Parameter], degrees: Degrees, mesh: DeviceMesh) -> int:
     """Run one optimizer step, and return this rank's elements of optimizer state."""
     if degrees.sharding != "optimizer":
-        plain = torch.optim.SGD(parameters.values(), lr=_LEARNING_RATE, momentum=_MOMENTUM)
+        plain = torch.optim.SGD(parameters.values(), lr=LEARNING_RATE, momentum=_MOMENTUM)
         plain.step()
         return _elements(plain)
     # Its buckets require plain tensors: the rank's local part of a divided parameter, in the same memory.
@@ -216,7 +206,7 @@ def _step(parameters: Mapping[str, nn.Parameter], degrees: Degrees, mesh: Device
         part.grad = None if parameter.grad is None else _local(parameter.grad)
         parts.append(part)
     sharded = ZeroRedundancyOptimizer(
-        parts, torch.optim.SGD, process_group=mesh["data"].get_group(), lr=_LEARNING_RATE, momentum=_MOMENTUM
+        parts, torch.optim.SGD, process_group=mesh["data"].get_group(), lr=LEARNING_RATE, momentum=_MOMENTUM
     )
     sharded.step()
     return _elements(sharded.optim)
@@ -247,19 +237,3 @@ def _full(tensor: Tensor | None) -> Tensor:
     if tensor is None:
         raise ValueError("a parameter has no gradient")
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
-
-
-def _largest_difference(values: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tuple[float, str]:
-    """Largest relative difference and its name; infinite for a nonzero value without an expected one."""
-    largest, worst = 0.0, next(iter(values), "")
-    for name, value in values.items():
-        target = expected.get(name)
-        if target is None:
-            difference = 0.0 if not value.any() else float("inf")
-        else:
-            # The norm of a gradient that is zero except for rounding (a key's bias) is no basis for comparison.
-            norm = max(float(target.norm()), 1e-6 * value.numel() ** 0.5)
-            difference = float((value - target).norm()) / norm
-        if difference > largest:
-            largest, worst = difference, name
-    return largest, worst

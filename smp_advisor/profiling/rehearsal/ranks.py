@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
+import time
 import traceback
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.sandbox.source_line import user_source_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["run_ranks"]
+
+_COLLECTIVE_SECONDS = 40.0
+"""Time limit of one collective; a rank that waits longer waits for one that never comes."""
+_GRACE_SECONDS = 3.0
+"""Time for the other ranks to end after one failed by itself."""
 
 
 def run_ranks(world: int, work: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
@@ -26,18 +35,79 @@ def run_ranks(world: int, work: Callable[[int], dict[str, Any]]) -> list[dict[st
     Raises
     ------
     ProfileError
-        A rank failed; its traceback is in the log.
+        A rank failed, or ranks wait for each other. The sentence names the rank that failed first and the user's
+        line; tracebacks are in the log.
     """
     with tempfile.TemporaryDirectory() as folder:
         children = [_fork(rank, world, work, Path(folder)) for rank in range(world)]
-        failed = [rank for rank, pid in enumerate(children) if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])]
-        results = [Path(folder, f"{rank}.json") for rank in range(world)]
+        failed = _wait(children, Path(folder))
         if failed:
-            errors = [json.loads(results[rank].read_text())["error"] for rank in failed if results[rank].exists()]
-            # Errors of gloo are consequences: those ranks lost the connection to the rank that failed first.
-            cause = next((text for text in errors if "gloo" not in text.lower()), errors[0] if errors else "it crashed")
-            raise ProfileError(f"Rank {failed[0]} of the rehearsal failed: {cause}")
-        return [json.loads(result.read_text()) for result in results]
+            raise ProfileError(_failure(failed, Path(folder), world))
+        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(world)]
+
+
+def _wait(children: list[int], folder: Path) -> dict[int, int]:
+    """Wait for all ranks, and return the exit codes of those that failed; ends the others once a rank has failed."""
+    running = dict(enumerate(children))
+    failed: dict[int, int] = {}
+    deadline = float("inf")
+    while running:
+        for rank, pid in list(running.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if not ended:
+                continue
+            del running[rank]
+            code = os.waitstatus_to_exitcode(status)
+            if code:
+                failed[rank] = code
+                if not _is_consequence(_error(folder, rank)):
+                    deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+        if running and time.monotonic() > deadline:
+            for pid in running.values():
+                os.kill(pid, signal.SIGKILL)
+            deadline = float("inf")
+        time.sleep(0.01)
+    return failed
+
+
+def _error(folder: Path, rank: int) -> dict[str, Any] | None:
+    """Error message of a failed rank; None if it crashed or was ended."""
+    file = folder / f"{rank}.json"
+    try:
+        error: dict[str, Any] = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return None
+    return error if "error" in error else None
+
+
+def _is_consequence(error: dict[str, Any] | None) -> bool:
+    """Whether a rank lost its connection or waited in vain: gloo's errors are consequences of another rank's."""
+    return error is not None and "gloo" in error["error"].lower()
+
+
+def _failure(failed: dict[int, int], folder: Path, world: int) -> str:
+    """The sentence for the rank that failed first, or for ranks that wait for each other."""
+    errors = {rank: error for rank in failed if (error := _error(folder, rank)) is not None}
+    own = {rank: error for rank, error in errors.items() if not _is_consequence(error)}
+    if own:
+        rank = min(own, key=lambda number: float(own[number]["time"]))
+        return f"Rank {rank} of {world} failed first{_at(own[rank])}: {own[rank]['error']}"
+    crashed = [rank for rank in failed if rank not in errors and failed[rank] != -signal.SIGKILL]
+    if crashed:
+        code = failed[crashed[0]]
+        cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return f"Rank {crashed[0]} of {world} crashed first ({cause})."
+    if not errors:
+        return f"Rank {min(failed)} of {world} was ended from outside."
+    waiting = "; ".join(f"rank {rank} waited{_at(error) or ' outside your code'}" for rank, error in errors.items())
+    return (
+        f"The ranks wait for each other (a hang): after {_COLLECTIVE_SECONDS:.0f} seconds, {waiting}. Every rank must "
+        "run the same collectives in the same order."
+    )
+
+
+def _at(error: dict[str, Any]) -> str:
+    return f" at {error['line']}" if error["line"] else ""
 
 
 def _fork(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: Path) -> int:
@@ -52,12 +122,16 @@ def _fork(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: 
         (folder / f"{rank}.json").write_text(json.dumps(result))
         status = 0
     except BaseException as raised:  # noqa: BLE001 (after any failure, the other ranks must not wait for this one)
+        begun = time.monotonic()
         traceback.print_exc()
         error: BaseException = raised
         while error.__cause__ is not None:  # PyTorch wraps the exception of a pipeline stage
             error = error.__cause__
         text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-        (folder / f"{rank}.json").write_text(json.dumps({"error": text}))
+        frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+        line = user_source_line(frames)
+        message = {"error": text, "line": "" if line is None else str(line), "time": begun}
+        (folder / f"{rank}.json").write_text(json.dumps(message))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -70,7 +144,10 @@ def _run_rank(rank: int, world: int, work: Callable[[int], dict[str, Any]], fold
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world,
+        timeout=timedelta(seconds=_COLLECTIVE_SECONDS),
+    )  # fmt: skip
     try:
         result = work(rank)
         dist.barrier()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.profiling.rehearsal.degrees import Degrees
+from smp_advisor.profiling.rehearsal.problems import Problem
 from smp_advisor.profiling.result_html import NotebookResult, box, table
 
 if TYPE_CHECKING:
@@ -71,6 +73,16 @@ class Rehearsal(NotebookResult):
     not_rehearsed: tuple[str, ...]
     """Parts of the plan that were not rehearsed, one sentence each."""
     seconds: float
+    samples: int = 1
+    """Samples per microbatch."""
+    checkpointed: bool = False
+    """Whether blocks were recomputed in the backward pass."""
+    entire_loss: float | None = None
+    """Loss of all samples in one pass of one process; None if it is not comparable."""
+    problems: tuple[Problem, ...] = ()
+    """Properties of the model, its loss or its data that break the planned job."""
+    notes: tuple[str, ...] = ()
+    """Requirements of the model that break nothing, one sentence each."""
 
     @property
     def same_loss(self) -> bool:
@@ -89,15 +101,19 @@ class Rehearsal(NotebookResult):
 
     @property
     def ok(self) -> bool:
-        """Whether loss, gradients and schedule agree."""
-        return self.same_loss and self.same_gradients and self.same_schedule
+        """Whether loss, gradients and schedule agree, and nothing that breaks the job was found."""
+        return self.same_loss and self.same_gradients and self.same_schedule and not self.problems
 
     @property
     def summary(self) -> str:
         """The rehearsal in one line."""
-        outcome = "agree with one process" if self.ok else "do not agree with one process"
+        agrees = self.same_loss and self.same_gradients and self.same_schedule
+        outcome = "agree with one process" if agrees else "do not agree with one process"
+        if math.isnan(self.loss) and math.isnan(self.single_loss):
+            outcome = "have NaN, as one process has"
         losses = f"loss {self.loss:.6g} and {self.single_loss:.6g}"
-        return f"{self.degrees.world} processes ({self.degrees}) {outcome}: {losses}."
+        line = f"{self.degrees.world} processes ({self.degrees}) {outcome}: {losses}."
+        return f"{line} {self.problems[0]}" if self.problems else line
 
     @property
     def findings(self) -> tuple[tuple[str, str], ...]:
@@ -106,12 +122,16 @@ class Rehearsal(NotebookResult):
             f"{self.parameters_compared} parameters, largest relative difference {self.gradient_difference:.1e} "
             f"({self.worst_parameter}); {self.parameter_difference:.1e} after an optimizer step"
         )
+        samples = f"{self.samples} sample{'s' if self.samples > 1 else ''} each"
         rows = [
+            *(("Problem", str(problem)) for problem in self.problems),
             ("Planned", self.planned),
-            ("Rehearsed", str(self.degrees)),
+            ("Rehearsed", f"{self.degrees} of {samples}{', blocks recomputed' if self.checkpointed else ''}"),
             ("Loss", f"{self.loss:.7g} ({self.single_loss:.7g} in one process)"),
             ("Gradients", gradients),
         ]
+        if self.entire_loss is not None:
+            rows.append(("Entire batch", f"loss {self.entire_loss:.7g} in one pass of one process"))
         if self.divided:
             rows.append(("Tensor parallelism", f"divided {self.divided}"))
         for number, stage in enumerate(self.stages):
@@ -126,6 +146,7 @@ class Rehearsal(NotebookResult):
             )
             rows.append(("Data parallelism", f"{_SHARDING[self.degrees.sharding]}; {elements} per rank"))
         rows.append(("Reduced", ", ".join(self.reductions) or "nothing"))
+        rows += [("Note", sentence) for sentence in self.notes]
         return (*rows, *(("Not rehearsed", sentence) for sentence in self.not_rehearsed))
 
     def as_dict(self) -> dict[str, Any]:
@@ -141,8 +162,16 @@ class Rehearsal(NotebookResult):
             StageSlots(**(stage | {"order": tuple(stage["order"]), "expected": tuple(stage["expected"])}))
             for stage in fields["stages"]
         )
-        for name in ("reductions", "stage_blocks", "parameter_elements", "optimizer_elements", "not_rehearsed"):
-            fields[name] = tuple(fields[name])
+        for name in (
+            "reductions",
+            "stage_blocks",
+            "parameter_elements",
+            "optimizer_elements",
+            "not_rehearsed",
+            "notes",
+        ):
+            fields[name] = tuple(fields.get(name, ()))
+        fields["problems"] = tuple(Problem(**problem) for problem in fields.get("problems", ()))
         return cls(**fields)
 
     def as_html(self) -> str:

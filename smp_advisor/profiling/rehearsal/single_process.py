@@ -1,0 +1,322 @@
+"""Steps of a single process: the reference of the ranks, and whether a batch may be divided at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smp_advisor.profiling.rehearsal.problems import Problem
+from smp_advisor.profiling.rehearsal.repeatable import batch_norms, evaluated, restored_buffers, seeded
+from smp_advisor.profiling.rehearsal.source import line_of_loss, line_of_parameter, nonfinite_line
+from smp_advisor.profiling.step import call_model, loss_of
+
+__all__ = [
+    "Reference", "by_name", "check_division", "joined", "largest_difference", "microbatches_of", "named_batch",
+    "reference", "shared_by_blocks", "used_by",
+]  # fmt: skip
+
+Batch = Mapping[str, Any]
+
+_TOLERANCE = 1e-3
+"""Relative difference between a batch and its parts; sums over more elements are rounded differently."""
+_DIVISIONS = 3
+_WEIGHTED_TOLERANCE = 0.02
+"""The same with weights that were derived from differences of losses."""
+
+
+def named_batch(inputs: Any) -> dict[str, Any]:
+    """Inputs by name; positional inputs are numbered."""
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    return {f"_{i}": value for i, value in enumerate(inputs)}
+
+
+def by_name(model: nn.Module, batch: Batch) -> Any:
+    """Call the model with a batch from `named_batch`."""
+    if all(name[:1] == "_" and name[1:].isdigit() for name in batch):
+        return call_model(model, [batch[f"_{i}"] for i in range(len(batch))])
+    return call_model(model, batch)
+
+
+def _samples(batch: Batch) -> int:
+    return next(int(value.shape[0]) for value in batch.values() if isinstance(value, Tensor) and value.ndim)
+
+
+def microbatches_of(batch: Batch, count: int) -> list[dict[str, Any]]:
+    """Split a batch into `count` equal microbatches."""
+    size = _samples(batch)
+
+    def part(value: Any, index: int) -> Any:
+        is_batched = isinstance(value, Tensor) and value.ndim and value.shape[0] == size
+        return value.chunk(count)[index] if is_batched else value
+
+    return [{name: part(value, i) for name, value in batch.items()} for i in range(count)]
+
+
+def joined(parts: Sequence[Batch]) -> dict[str, Any]:
+    """Inverse of `microbatches_of`."""
+    size = _samples(parts[0])
+
+    def value_of(name: str) -> Any:
+        value = parts[0][name]
+        if isinstance(value, Tensor) and value.ndim and value.shape[0] == size:
+            return torch.cat([part[name] for part in parts])
+        return value
+
+    return {name: value_of(name) for name in parts[0]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """Step of one process over all batches."""
+
+    loss: float
+    gradients: Mapping[str, Tensor]
+    updated: Mapping[str, Tensor]
+    """Parameters after one optimizer step."""
+    used: tuple[frozenset[str], ...]
+    """Names of the parameters with a gradient, by microbatch; first all microbatches of the first replica."""
+
+
+def reference(model: nn.Module, batches: Sequence[Batch], microbatches: int, learning_rate: float) -> Reference:
+    """Loss, gradients and updated parameters of one process's step over all batches; the model is unchanged."""
+    model.zero_grad(set_to_none=True)
+    total = len(batches) * microbatches
+    loss_sum = 0.0
+    used: list[frozenset[str]] = []
+    gradients: dict[str, Tensor] = {}
+    for batch in batches:
+        with restored_buffers(model):  # each rank starts from the same buffers
+            for part in microbatches_of(batch, microbatches):
+                loss, own = _gradients(model, part)
+                loss_sum += loss / total
+                used.append(frozenset(own))
+                for name, gradient in own.items():
+                    gradients[name] = gradients[name] + gradient / total if name in gradients else gradient / total
+    # Momentum does not change the first step: the gradient times the learning rate.
+    updated = {
+        name: p.detach() - learning_rate * gradients[name] for name, p in model.named_parameters() if name in gradients
+    }
+    return Reference(loss=loss_sum, gradients=gradients, updated=updated, used=tuple(used))
+
+
+def used_by(model: nn.Module, batch: Batch) -> frozenset[str]:
+    """Names of the parameters that get a gradient from a batch."""
+    return frozenset(_restored(model, batch)[1])
+
+
+def _gradients(model: nn.Module, batch: Batch) -> tuple[float, dict[str, Tensor]]:
+    """Loss and gradients of one forward and backward pass."""
+    model.zero_grad(set_to_none=True)
+    loss = loss_of(by_name(model, batch))
+    loss.backward()  # type: ignore[no-untyped-call]
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return float(loss.detach()), gradients
+
+
+def check_division(
+    model: nn.Module, parts: Sequence[Batch], paths: Sequence[str]
+) -> tuple[list[Problem], list[str], float | None]:
+    """Compare one pass of the entire batch with the mean of its parts, in training mode.
+
+    `paths` are the blocks, which are seeded like the model.
+
+    Returns
+    -------
+    tuple
+        Problems, sentences about comparisons that are not possible, and the loss of the entire batch (None if it is
+        not comparable).
+    """
+    loss, gradients = _restored(model, parts[0])
+    unsound = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
+    if not math.isfinite(loss) or unsound:
+        return [_nonfinite(model, parts[0], loss, unsound)], [], None
+    again, again_gradients = _restored(model, parts[0])
+    different, name = largest_difference(again_gradients, gradients)
+    if _differs(again, loss) or different > _TOLERANCE:
+        return [_stateful(model, parts[0], loss, again, name)], [], None
+    if _draws_random_numbers(model, parts[0], paths, loss):
+        sentence = (
+            "The entire batch against its microbatches: the model draws random numbers of its own, which differ when a "
+            "batch is divided."
+        )
+        return [], [sentence], None
+    norms = batch_norms(model)
+    sentences = []
+    if norms:
+        count = f"{len(norms)} layers normalize" if len(norms) > 1 else "1 layer normalizes"
+        sentences.append(
+            f"Statistics of the entire batch: {count} each microbatch by its own statistics ({norms[0]}), so the step "
+            "depends on the microbatch size by design."
+        )
+    batch = joined(parts)
+    with evaluated(model, norms):
+        entire, entire_gradients = _restored(model, batch)
+        # Other divisions of the same samples: one may agree by chance.
+        for division in (parts, *(_shuffled(batch, len(parts), seed) for seed in range(_DIVISIONS - 1))):
+            results = [_restored(model, part) for part in division]
+            losses = [result for result, _ in results]
+            invalid = next((i for i, result in enumerate(losses) if not math.isfinite(result)), None)
+            if invalid is not None:
+                problem = _nonfinite(model, division[invalid], losses[invalid], [])
+                text = f"{problem.text} The first microbatch is finite, and microbatch {invalid} is not."
+                return [replace(problem, text=text)], sentences, None
+            means = _weighted([own for _, own in results], [1.0] * len(parts))
+            difference, worst = largest_difference(entire_gradients, means)
+            if _differs(entire, sum(losses) / len(losses)) or difference > _TOLERANCE:
+                return [_classified(model, division, results, (entire, entire_gradients), worst)], sentences, entire
+    return [], sentences, entire
+
+
+def _shuffled(batch: Batch, count: int, seed: int) -> list[dict[str, Any]]:
+    """Divide the samples of a batch, in random order, into `count` microbatches."""
+    size = _samples(batch)
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+
+    def shuffled(value: Any) -> Any:
+        return value[order] if isinstance(value, Tensor) and value.ndim and value.shape[0] == size else value
+
+    return microbatches_of({name: shuffled(value) for name, value in batch.items()}, count)
+
+
+def _weighted(gradients: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> dict[str, Tensor]:
+    """Weighted mean of gradients; a missing one is zero."""
+    total = sum(weights)
+    mean: dict[str, Tensor] = {}
+    for own, weight in zip(gradients, weights, strict=True):
+        for name, gradient in own.items():
+            term = gradient * (weight / total)
+            mean[name] = mean[name] + term if name in mean else term
+    return mean
+
+
+def _restored(model: nn.Module, batch: Batch) -> tuple[float, dict[str, Tensor]]:
+    with restored_buffers(model):
+        return _gradients(model, batch)
+
+
+def _differs(value: float, expected: float) -> bool:
+    return not abs(value - expected) <= _TOLERANCE * max(abs(expected), 1e-3)
+
+
+def _draws_random_numbers(model: nn.Module, part: Batch, paths: Sequence[str], loss: float) -> bool:
+    """Whether the loss changes with the seed; the seeds of `seeded` are replaced meanwhile."""
+    remove = seeded(model, paths, offset=1000)
+    try:
+        reseeded, _ = _restored(model, part)
+    finally:
+        remove()
+    return reseeded != loss and abs(reseeded - loss) > 1e-6 * max(abs(loss), 1e-3)
+
+
+def _classified(
+    model: nn.Module,
+    parts: Sequence[Batch],
+    results: Sequence[tuple[float, Mapping[str, Tensor]]],
+    entire_result: tuple[float, Mapping[str, Tensor]],
+    worst: str,
+) -> Problem:
+    """The reason why a batch differs from the mean of its parts, from losses of pairs of parts."""
+    losses = [loss for loss, _ in results]
+    entire, entire_gradients = entire_result
+    line = line_of_loss(model, parts[0], by_name)
+    mean = sum(losses) / len(losses)
+    figures = f"the entire batch has loss {entire:.6g}, its {len(parts)} microbatches {mean:.6g} on average"
+    twice, _ = _restored(model, joined([parts[0], parts[0]]))
+    if not _differs(entire, sum(losses)) and not _differs(twice, 2 * losses[0]):
+        return Problem(
+            kind="sum loss",
+            text=f"The loss is a sum over samples, not a mean: {figures}. Gradients grow with the batch, and "
+            "microbatches and data-parallel ranks average them: divide the loss by the number of samples.",
+            line=line,
+        )
+    if not _differs(twice, losses[0]):
+        weights = _weights(model, parts, losses)
+        if weights is not None:
+            # Losses of two parts have a weighted mean by chance; gradients have none.
+            difference, _ = largest_difference(entire_gradients, _weighted([own for _, own in results], weights))
+            if difference <= _WEIGHTED_TOLERANCE:
+                shares = ", ".join(f"{weight / sum(weights):.0%}" for weight in weights[:4])
+                return Problem(
+                    kind="unequal mean",
+                    text="The loss is a mean over unequal numbers of tokens or samples per microbatch "
+                    f"({shares} of the batch): {figures}. Divide each sum by the count of the entire batch.",
+                    line=line,
+                )
+    return Problem(
+        kind="batch dependence",
+        text=f"A sample's loss depends on the other samples of its microbatch (a contrastive loss, statistics of the "
+        f"batch): {figures}. Dividing the batch changes the training; gather the samples of all ranks first.",
+        parameter=worst,
+        line=line,
+    )
+
+
+def _weights(model: nn.Module, parts: Sequence[Batch], losses: Sequence[float]) -> list[float] | None:
+    """Weights of the parts in a weighted mean, relative to the first one; None if a pair is no weighted mean."""
+    anchor = max(range(len(losses)), key=lambda i: abs(losses[i] - losses[0]))
+    weights: dict[int, float] = {0: 1.0}
+    for origin in (0, anchor):
+        for i in range(len(parts)):
+            if i in weights or origin not in weights or not _differs(losses[i], losses[origin]):
+                continue
+            pair, _ = _restored(model, joined([parts[origin], parts[i]]))
+            if pair == losses[i] or not (pair - losses[origin]) / (losses[i] - pair) > 0:
+                return None
+            weights[i] = weights[origin] * (pair - losses[origin]) / (losses[i] - pair)
+    return [weights.get(i, 1.0) for i in range(len(parts))]
+
+
+def _nonfinite(model: nn.Module, part: Batch, loss: float, unsound: Sequence[str]) -> Problem:
+    with restored_buffers(model):
+        line, phase = nonfinite_line(model, part, by_name)
+    name = "NaN" if math.isnan(loss) or math.isfinite(loss) else "infinite"
+    if math.isfinite(loss):
+        kind = "NaN" if phase == "NaN" else "NaN or infinite"
+        text = f"The loss is {loss:.6g}, but {len(unsound)} gradients are {kind} in one process already."
+    else:
+        text = f"The loss is {name} in one process already, so no parallelism is the cause."
+    return Problem(kind="NaN", text=text, parameter=unsound[0] if unsound else "", line=line)
+
+
+def _stateful(model: nn.Module, part: Batch, loss: float, again: float, name: str) -> Problem:
+    return Problem(
+        kind="state between calls",
+        text=f"The same microbatch gives loss {loss:.7g} at its first pass and {again:.7g} at its second: the model "
+        "keeps state outside its buffers, which differs between ranks and in recomputed blocks.",
+        parameter=name,
+        line=line_of_parameter(model, part, by_name, name),
+    )
+
+
+def shared_by_blocks(model: nn.Module, paths: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Names of each parameter that several blocks share, by its first name."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if any(name.startswith(f"{path}.") for path in paths):
+            names.setdefault(id(parameter), []).append(name)
+    return {group[0]: tuple(group) for group in names.values() if len(group) > 1}
+
+
+def largest_difference(values: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tuple[float, str]:
+    """Largest relative difference and its name; infinite for a nonzero value without an expected one, or for NaN."""
+    largest, worst = 0.0, next(iter(values), "")
+    for name, value in values.items():
+        target = expected.get(name)
+        if target is None:
+            difference = 0.0 if not value.any() else float("inf")
+        else:
+            # The norm of a gradient that is zero except for rounding (a key's bias) is no basis for comparison.
+            norm = max(float(target.norm()), 1e-6 * value.numel() ** 0.5)
+            difference = float((value - target).norm()) / norm
+        if math.isnan(difference):
+            difference = float("inf")
+        if difference > largest:
+            largest, worst = difference, name
+    return largest, worst

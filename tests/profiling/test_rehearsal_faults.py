@@ -1,0 +1,103 @@
+"""Faults that a rehearsal names, and sound models on which it raises no alarm.
+
+``benchmarks/rehearsal_faults.py`` has all cases; these are the ones of its fast share.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.rehearsal_cases import DDP, DDP_CHECKPOINTED, FAULTS, SOUND, Rows, Words
+from benchmarks.rehearsal_faults import is_found, report
+from smp_advisor import Job
+from smp_advisor.profiling.profiled_model import read_model
+from smp_advisor.profiling.rehearsal import Rehearsal, run
+from smp_advisor.profiling.rehearsal.repeatable import repeatable
+from smp_advisor.profiling.rehearsal.single_process import check_division, joined, microbatches_of
+
+pytestmark = pytest.mark.torch
+
+
+def _fast(cases):
+    return [pytest.param(case, id=case.name) for case in cases if "fast" in case.tags]
+
+
+def test_the_benchmark_has_thirty_faults_and_thirty_sound_models():
+    assert len({case.name for case in FAULTS}) == 30
+    assert len({case.name for case in SOUND}) == 30
+    assert all(case.causes for case in FAULTS)
+
+
+@pytest.mark.parametrize("case", _fast(FAULTS))
+def test_an_injected_fault_is_named_with_its_cause(case):
+    ok, text = report(case)
+    assert not ok
+    assert is_found(case, text), text
+
+
+@pytest.mark.parametrize("case", _fast(SOUND))
+def test_a_sound_model_raises_no_alarm(case):
+    ok, text = report(case)
+    assert ok, text
+
+
+def test_the_users_line_and_microbatch_size_are_in_the_report():
+    case = next(case for case in FAULTS if case.name == "sum of squares")
+    done = run(read_model(case.make()), Job(), DDP, data_parallel_degree=2)
+    assert done.samples == DDP.batch_size
+    assert done.same_loss
+    assert done.same_gradients
+    assert not done.ok
+    assert "square().sum()" in done.problems[0].line
+    assert "is a sum over" in done.summary
+    assert Rehearsal.from_dict(json.loads(json.dumps(done.as_dict()))) == done
+
+
+def test_unused_parameters_are_a_note_and_checkpointing_is_on():
+    class Unused(Words):
+        def __init__(self) -> None:
+            super().__init__()
+            self.spare = torch.nn.Linear(4, 4)
+
+    done = run(read_model(Unused()), Job(sequence_length=8), DDP_CHECKPOINTED, data_parallel_degree=2)
+    assert done.ok, str(done)
+    assert done.checkpointed
+    assert "spare.weight" in " ".join(done.notes)
+
+
+def test_dropout_drops_the_same_elements_of_every_sample():
+    with repeatable():
+        layer = torch.nn.Dropout(0.25)
+        output = layer(torch.ones(3, 5, 16))
+        assert torch.equal(layer(torch.ones(1, 5, 16)), output[:1])
+    assert output.mean().item() == pytest.approx(1)
+    assert (output[0, 0] == 0).sum() == 4
+
+
+@settings(max_examples=20, deadline=None)
+@given(count=st.integers(1, 4), samples=st.integers(1, 3))
+def test_microbatches_join_to_the_batch(count, samples):
+    batch = {"x": torch.arange(count * samples * 2.0).view(-1, 2), "scale": torch.tensor(2.0), "flag": True}
+    rejoined = joined(microbatches_of(batch, count))
+    assert torch.equal(rejoined["x"], batch["x"])
+    assert rejoined["flag"] is True
+
+
+@pytest.mark.parametrize(("is_contrastive", "kind"), [(False, "unequal mean"), (True, "batch dependence")])
+def test_a_weighted_mean_is_distinguished_from_a_contrastive_loss(is_contrastive, kind):
+    class Loss(Rows):
+        def forward(self, x):
+            hidden = self.hidden(x)
+            if is_contrastive:
+                return (hidden @ hidden.T).logsumexp(-1).mean()
+            weights = x[:, 0].exp()
+            return (hidden.square().mean(-1) * weights).sum() / weights.sum()
+
+    parts = microbatches_of({"x": torch.randn(8, 12, generator=torch.Generator().manual_seed(0))}, 4)
+    problems, _, _ = check_division(Loss().train(), parts, ())
+    assert [problem.kind for problem in problems] == [kind]
