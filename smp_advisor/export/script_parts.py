@@ -141,6 +141,8 @@ def common_flags(training: Training) -> dict[str, bool]:
         "more_positions": training.lacks_positions,
         "reads_text": False,
         "chats": False,
+        "pairs": False,
+        "padded": False,
         "tracks": False,
         "evaluates": False,
         "starts_pretrained": False,

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from smp_advisor.export.template import render
 
+FLAGS = {"text_classification": False, "sequence_to_sequence": False}
 PARTS = ("order", "rows", "packing", "token_ids")
 
 
 def namespace(process=0, processes=1):
     """Names of the data parts of a script, with stand-ins for collectives and batches."""
-    source = "\n".join(render(f"data/{part}.py.in", values={}, flags={"text_classification": False}) for part in PARTS)
+    source = "\n".join(render(f"data/{part}.py.in", values={}, flags=FLAGS) for part in PARTS)
     names = {
         "accumulated": lambda arguments: arguments.gradient_accumulation_steps,
         "to_batch": lambda rows, _: rows,

@@ -26,6 +26,7 @@ from smp_advisor.export.script import requirements
 from smp_advisor.libraries import Plan
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
+from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, TASKS
 
 TWO_NODES = Cluster(P4D, 2)
@@ -56,6 +57,9 @@ def make_data(folder):
     pq.write_table(pa.table({"messages": chats}), folder / "chats" / "chats.parquet", row_group_size=16)
     (folder / "few chats").mkdir()
     pq.write_table(pa.table({"messages": chats[:13]}), folder / "few chats" / "chats.parquet")
+    pairs = [{"prompt": f"w{row % 8} w0", "completion": f"w{(row + 1) % 8} " * (1 + row % 20)} for row in range(ROWS)]
+    (folder / "pairs").mkdir()
+    (folder / "pairs" / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     tokenizer = Tokenizer(models.WordLevel({word: place for place, word in enumerate(WORDS)}, unk_token="<s>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     (folder / "tokenizer").mkdir()
@@ -69,10 +73,10 @@ def make_data(folder):
     (folder / "tokenizer" / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-def script(folder, name, plan, **job):
+def script(folder, name, plan, *, model=MODEL, **job):
     path = folder / f"{name}.py"
     job = Job(sequence_length=LENGTH, precision=plan.precision, **job)
-    path.write_text(training_script(MODEL, TWO_NODES, job, plan))
+    path.write_text(training_script(model, TWO_NODES, job, plan))
     return path
 
 
@@ -92,6 +96,11 @@ def make_specs(folder):
     qlora = script(
         folder, "qlora", Plan(library="ddp", batch_size=BATCH, precision="bf16"), adapter=Adapter(base_bits=4)
     )
+    plain = Plan(library="ddp", batch_size=BATCH, precision="fp32")
+    masked = script(folder, "masked", plain, model=TASKS["bert"])
+    # Dropout differs with the number of processes.
+    t5 = Model.from_config({**json.loads(TASKS["t5"].config_json), "dropout_rate": 0.0})
+    translating = script(folder, "translating", plain, model=t5)
     specs = {}
 
     def add(name, path, channels, place=None, *, processes=2, environment=None, **options):
@@ -137,6 +146,11 @@ def make_specs(folder):
     add("adapter, DDP", lora_ddp, chats, max_steps=3)
     add("adapter, DDP, resumed", lora_ddp, chats, "adapter, DDP", processes=1)
     add("quantized", qlora, chats, processes=1)
+    add("masked", masked, text | {"validation": "text"})
+    add("encoder and decoder", translating, text | {"validation": "text"}, max_steps=3)
+    pairs = {"train": "pairs", "tokenizer": "tokenizer", "validation": "pairs"}
+    add("pairs", translating, pairs, evaluation_batches=0, max_steps=12)
+    add("pairs, alone", translating, pairs, processes=1, evaluation_batches=0, max_steps=12)
     add("no tokenizer", fsdp, {"train": "text"}, processes=1)
     return specs
 
@@ -201,6 +215,19 @@ class TestJobs:
     def test_conversations_can_be_packed(self, jobs):
         losses = losses_of(jobs["chats, packed"])
         assert losses[-1] < losses[0]
+
+    @pytest.mark.parametrize("job", ["masked", "encoder and decoder"])
+    def test_masked_models_and_encoders_read_text(self, jobs, job):
+        losses = losses_of(jobs[job])
+        assert losses[-1] < losses[0]
+        assert "validation_loss" in jobs[job]["summary"]
+
+    def test_prompts_are_for_the_encoder_and_completions_for_the_decoder(self, jobs):
+        """Their numbers of tokens differ, and each target counts the same on any number of processes."""
+        alone, together = jobs["pairs, alone"], jobs["pairs"]
+        assert losses_of(alone) == pytest.approx(losses_of(together), abs=2e-3)
+        assert losses_of(alone)[-1] < losses_of(alone)[0] - 0.5
+        assert alone["summary"]["validation_loss"] == pytest.approx(together["summary"]["validation_loss"], abs=2e-3)
 
     def test_an_adapter_is_trained_resumed_and_loaded(self, jobs, folder, adapted_losses):
         first, later = losses_of(jobs["adapter"]), losses_of(jobs["adapter, resumed"])
