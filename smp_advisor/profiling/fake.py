@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.gpu_kernels import without_initialization
+from smp_advisor.profiling.sandbox.limits import default_memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["build_fake", "build_under_fake", "default_dtype", "fake_copy", "fake_inputs", "fake_mode"]
+__all__ = ["build_fake", "build_under_fake", "default_dtype", "fake_copy", "fake_inputs", "fake_mode", "real_copy"]
 
 
 def fake_mode() -> FakeTensorMode:
@@ -58,6 +60,27 @@ def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: torch.dtype | None)
             if isinstance(tensor, Tensor) and id(tensor) not in copies:
                 copies[id(tensor)] = _fake(tensor, mode, dtype)
     return copy.deepcopy(model, copies)
+
+
+def real_copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Copy a live module with real tensors, to run real steps of it.
+
+    Raises
+    ------
+    ProfileError
+        A step of the module would need more memory than child processes get.
+    """
+    needed = 3 * dtype.itemsize * sum(p.numel() for p in model.parameters())  # copy, gradients, activations
+    available = default_memory_bytes()
+    if needed > available:
+        raise ProfileError(
+            f"a real step of the full model needs {needed / 2**30:.3g} GiB, over the available "
+            f"{available / 2**30:.3g} GiB",
+            kind="error",
+        )
+    if any(p.is_meta for p in model.parameters()):
+        raise ProfileError("the module is on the meta device, so no real step can run", kind="error")
+    return copy.deepcopy(model).to(device="cpu", dtype=dtype)
 
 
 def _fakeify(model: nn.Module, mode: FakeTensorMode, dtype: torch.dtype | None) -> nn.Module:

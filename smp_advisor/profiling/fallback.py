@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import traceback
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.input_trial import is_about_inputs, is_about_values, source_frame
 from smp_advisor.profiling.result import Provenance
-from smp_advisor.profiling.trace import trace
+from smp_advisor.profiling.trace import TOLERANCE, trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,9 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profi
         methods.append(("trace of a model built with fake tensors", lambda model, _: _traced(model, built_fake)))
     methods.append(("guided trace", _guided))
     if profiled.model_class is not None:
-        methods.append(("real steps", _real_steps))
+        methods.append(("real steps of scaled copies", _real_steps))
+    if profiled.module is not None:
+        methods.append(("real steps", _own_steps))
     for name, method in methods:
         try:
             return _with_attempts(method(profiled, settings), attempts)
@@ -46,10 +48,16 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profi
         except Exception as error:  # noqa: BLE001 - a model may raise anything
             attempts.append((name, error))
     first = attempts[0][1]
-    last = f" Real steps failed too: {reason(attempts[-1][1])}." if attempts[-1][0] == "real steps" else ""
+    last = f" Real steps failed too: {reason(attempts[-1][1])}." if attempts[-1][0].startswith("real steps") else ""
+    if isinstance(first, MemoryError):
+        hint = "Raise memory_bytes="
+    elif isinstance(first, ProfileError) or is_about_inputs(first) or is_about_values(first):
+        hint = "Pass inputs= that its forward accepts, or its transformers configuration"
+    else:
+        hint = "Correct this error in the model"
     raise ProfileError(
-        f"{profiled.name} cannot be profiled: {reason(first)}.{last} Pass inputs= that its forward accepts, or its "
-        "transformers configuration; or pass a parameter count or Model.from_shape to advise.",
+        f"{profiled.name} cannot be profiled: {reason(first)}.{last} {hint}; or pass a parameter count or "
+        "Model.from_shape to advise.",
         kind="error",
     )
 
@@ -82,6 +90,15 @@ def _real_steps(profiled: ProfiledModel, settings: Settings) -> Profile:
     from smp_advisor.profiling.real_steps import profile_by_real_steps
 
     return _with_lower_bound(profile_by_real_steps(profiled, settings))
+
+
+def _own_steps(profiled: ProfiledModel, settings: Settings) -> Profile:
+    """Real steps of the module itself, at a few short sequences; its figures may depend on the inputs' values."""
+    real = dataclasses.replace(settings, build="real", assumed_condition=None)
+    traced = trace(profiled, real)
+    note = "steps of the module on short random inputs, excluding work in NumPy"
+    confirmed = all(abs(check.ratio - 1) <= TOLERANCE for check in traced.profile.agreements)
+    return _labeled(traced, "real steps", "high" if confirmed else "low", note)
 
 
 def _with_lower_bound(profile: Profile) -> Profile:
@@ -154,16 +171,5 @@ def reason(error: BaseException) -> str:
         return error.sentence.rstrip(".")
     text = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:160] if str(error).strip() else ''}"
     meaning = next((meaning for sign, meaning in _MEANINGS if sign in text), text.rstrip(": ."))
-    frame = _own_frame(error)
+    frame = source_frame(error)
     return f"{meaning} ({frame})" if frame else meaning
-
-
-def _own_frame(error: BaseException) -> str:
-    """Innermost frame outside torch and this package: ``modeling.py:41``."""
-    frames = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
-        path = frame.filename.replace("\\", "/")
-        if "/torch/" in path or "/smp_advisor/profiling/" in path or path.startswith("<frozen"):
-            continue
-        return f"{path.rsplit('/', 1)[-1]}:{frame.lineno}"
-    return ""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,30 +11,24 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.example import ExampleInputs
+from smp_advisor.profiling.input_trial import working_inputs
+from smp_advisor.profiling.module_inputs import forward_arguments, module_candidates
 from smp_advisor.profiling.profiled_model import task_of
 
-__all__ = ["ExampleInputs", "cast_inputs", "example_inputs", "filled"]
+__all__ = ["cast_inputs", "example_inputs", "filled", "valid_ids"]
 
 _IMAGE_SIZE = 224
-_LABELS = frozenset({"labels", "label", "targets", "target", "y", "lm_labels"})
+_LEAST_TOKENS = 8
+"""Shorter supplied inputs are not resized."""
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _SUPPLY = "pass inputs=, a dict or tuple of example tensors, or a function of (batch, sequence) that returns them"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExampleInputs:
-    """Example inputs of a model at any size."""
-
-    make: Callable[[int, int], Any]
-    """Tensors for (batch, sequence), by name or by position; on the meta device unless the user supplied them."""
-    has_sequence: bool
-    longest: int
-    """Maximum tokens per sample; 0 for no limit."""
-    description: str
-    """Text for the user: ``input_ids, labels (inferred)``."""
-
-
 def example_inputs(model: nn.Module, supplied: Any = None, *, config: Any = None) -> ExampleInputs:
-    """Inputs supplied by the user, or inferred ones.
+    """Inputs supplied by the user, or inferred ones; of several forms, the first that the model's forward accepts.
+
+    Supplied tensors are never extended: their tokens are the maximum.
 
     Parameters
     ----------
@@ -50,20 +43,31 @@ def example_inputs(model: nn.Module, supplied: Any = None, *, config: Any = None
         The inputs can't be inferred. The sentence explains what to pass.
     """
     if supplied is not None:
-        return _supplied(supplied)
+        return working_inputs(model, _supplied(supplied), "pass inputs that its forward accepts")
     config = config if config is not None else getattr(model, "config", None)
     if hasattr(config, "to_dict") and hasattr(model, "main_input_name"):
         return _of_transformers(model, config)
-    return _of_module(model)
+    candidates = module_candidates(model)
+    if not candidates:
+        required = [n for n, p in forward_arguments(model).items() if p.default is p.empty and p.kind not in _VARIADIC]
+        names = f" ({', '.join(required)})" if required else ""
+        raise ProfileError(f"The inputs of {type(model).__name__}.forward{names} can't be inferred: {_SUPPLY}.")
+    return working_inputs(model, candidates, _SUPPLY)
 
 
 def filled(inputs: Any, vocab: int, *, seed: int = 0) -> Any:
-    """Real values for inputs on the meta device: token ids below `vocab`, normal numbers, masks of ones."""
+    """Real values for inputs on the meta device: token ids below `vocab`, normal numbers, masks of ones.
+
+    Supplied values are unchanged, except ids of at least `vocab`, which a scaled copy does not have.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def fill(value: Any) -> Any:
-        if not isinstance(value, Tensor) or not value.is_meta:
+        if not isinstance(value, Tensor):
             return value
+        if not value.is_meta:
+            is_ids = value.dtype in {torch.int32, torch.int64}
+            return torch.where(value >= vocab, value % vocab, value) if is_ids and vocab > 1 else value
         if value.is_floating_point():
             return torch.randn(value.shape, generator=generator, dtype=torch.float32).to(value.dtype)
         if value.dtype == torch.bool:
@@ -86,9 +90,10 @@ def _empty(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def _supplied(inputs: Any) -> ExampleInputs:
+def _supplied(inputs: Any) -> list[ExampleInputs]:
+    """The user's inputs with any batch and up to their own tokens, or with any batch only."""
     if callable(inputs):
-        return ExampleInputs(make=inputs, has_sequence=True, longest=0, description="inputs from your function")
+        return [ExampleInputs(make=inputs, has_sequence=True, longest=0, description="inputs from your function")]
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, Mapping | tuple | list) or not any(isinstance(v, Tensor) for v in tree_leaves(inputs)):
@@ -98,27 +103,44 @@ def _supplied(inputs: Any) -> ExampleInputs:
     batch = tensors[0].shape[0]
     tokens = [leaf for leaf in tensors if leaf.ndim >= 2 and not leaf.is_floating_point()]
     sequence = tokens[0].shape[1] if tokens else 0
-
-    def make(new_batch: int, new_sequence: int) -> Any:
-        def resize(value: Any) -> Any:
-            if not isinstance(value, Tensor) or not value.ndim:
-                return value
-            shape = [new_batch if value.shape[0] == batch else value.shape[0], *value.shape[1:]]
-            if sequence and not (value.is_floating_point() and value.ndim > 3):
-                shape[1:] = [new_sequence if size == sequence else size for size in shape[1:]]
-            return torch.empty(shape, dtype=value.dtype, device="meta")
-
-        return tree_map(resize, inputs)
-
     names = ", ".join(inputs) if isinstance(inputs, dict) else f"{len(inputs)} tensors"
-    return ExampleInputs(make=make, has_sequence=bool(sequence), longest=0, description=f"{names} (supplied)")
+
+    def resized(sequence: int) -> ExampleInputs:
+        def make(new_batch: int, new_sequence: int) -> Any:
+            def resize(value: Any) -> Any:
+                if not isinstance(value, Tensor) or not value.ndim:
+                    return value
+                shape = [new_batch if value.shape[0] == batch else value.shape[0], *value.shape[1:]]
+                if sequence and not (value.is_floating_point() and value.ndim > 3):
+                    shape[1:] = [new_sequence if size == sequence else size for size in shape[1:]]
+                return _repeated(value, shape)
+
+            return tree_map(resize, inputs)
+
+        return ExampleInputs(
+            make=make, has_sequence=bool(sequence), longest=sequence, description=f"{names} (supplied)"
+        )
+
+    return [resized(sequence), resized(0)] if sequence >= _LEAST_TOKENS else [resized(0)]
 
 
-def _arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
-    try:
-        return dict(inspect.signature(model.forward).parameters)
-    except (TypeError, ValueError):
-        return {}
+def _repeated(value: Tensor, shape: Sequence[int]) -> Tensor:
+    """The tensor with another shape, its own values repeated or cut; empty on the meta device if it has none."""
+    if value.is_meta or value.layout != torch.strided:
+        return torch.empty(tuple(shape), dtype=value.dtype, device="meta")
+    value = value.detach().cpu()
+    for dimension, size in enumerate(shape):
+        if size != value.shape[dimension] and value.shape[dimension]:
+            value = value.index_select(dimension, torch.arange(size) % value.shape[dimension])
+    return value
+
+
+def valid_ids(model: nn.Module) -> int:
+    """Number of ids that are valid as tokens and as labels: by the first embedding and the last linear layer."""
+    tables = [module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)]
+    outputs = [module.out_features for module in model.modules() if isinstance(module, nn.Linear)]
+    sizes = [*tables[:1], *(size for size in outputs[-1:] if size > 1)]
+    return min(sizes, default=2)
 
 
 def _own(config: Any, *names: str) -> Any:
@@ -133,7 +155,7 @@ def _own(config: Any, *names: str) -> Any:
 
 
 def _of_transformers(model: nn.Module, config: Any) -> ExampleInputs:
-    arguments = _arguments(model)
+    arguments = forward_arguments(model)
     main = str(getattr(model, "main_input_name", "input_ids"))
     task = task_of(type(model), config)
     if "pixel_values" in arguments and "input_ids" not in arguments and (main == "pixel_values" or task == "image"):
@@ -201,49 +223,3 @@ def _pair(size: Any) -> tuple[int, int]:
     if isinstance(size, list | tuple) and len(size) == 1:
         return int(size[0]), int(size[0])
     return _IMAGE_SIZE, _IMAGE_SIZE
-
-
-def _of_module(model: nn.Module) -> ExampleInputs:
-    """Inputs of a module not from transformers, inferred from its first layer and its forward method."""
-    first = next((m for m in model.modules() if isinstance(m, nn.Embedding | nn.Linear | nn.Conv2d | nn.Conv1d)), None)
-    positional = [
-        (name, parameter)
-        for name, parameter in _arguments(model).items()
-        if parameter.kind in {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    ]
-    required = [name for name, parameter in positional if parameter.default is inspect.Parameter.empty]
-    if first is None or not positional or any(name not in _LABELS for name in required[1:]):
-        names = f" ({', '.join(required)})" if required else ""
-        raise ProfileError(f"The inputs of {type(model).__name__}.forward{names} can't be inferred: {_SUPPLY}.")
-    labels = next((name for name, _ in positional[1:] if name in _LABELS), None)
-    return _of_first_layer(model, first, positional[0][0], labels)
-
-
-def _of_first_layer(
-    model: nn.Module, first: nn.Embedding | nn.Linear | nn.Conv2d | nn.Conv1d, name: str, labels: str | None
-) -> ExampleInputs:
-    tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
-    has_sequence = isinstance(first, nn.Embedding)
-
-    def make(batch: int, sequence: int) -> dict[str, Any]:
-        if isinstance(first, nn.Embedding):
-            inputs = {name: _empty(batch, sequence)}
-        elif isinstance(first, nn.Conv2d):
-            inputs = {name: _empty(batch, first.in_channels, _IMAGE_SIZE, _IMAGE_SIZE, dtype=torch.float32)}
-        elif isinstance(first, nn.Conv1d):
-            inputs = {name: _empty(batch, first.in_channels, sequence, dtype=torch.float32)}
-        else:
-            inputs = {name: _empty(batch, first.in_features, dtype=torch.float32)}
-        if labels:
-            inputs[labels] = _empty(batch, sequence) if isinstance(first, nn.Embedding) else _empty(batch)
-        return inputs
-
-    # A second, shorter embedding table contains positions.
-    longest = min((t.num_embeddings for t in tables), default=0) if len(tables) > 1 else 0
-    kind = {nn.Embedding: "tokens", nn.Conv2d: f"images of {_IMAGE_SIZE} x {_IMAGE_SIZE}"}.get(type(first), "numbers")
-    return ExampleInputs(
-        make=make,
-        has_sequence=has_sequence or isinstance(first, nn.Conv1d),
-        longest=longest,
-        description=f"{name}: {kind}{', ' + labels if labels else ''} (inferred)",
-    )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import logging
+import sys
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from torch import nn
 
-__all__ = ["patched", "wrapped_forwards"]
+__all__ = ["patched", "quiet", "wrapped_forwards"]
 
 
 @contextmanager
@@ -45,3 +49,24 @@ def wrapped_forwards(
                 del module.forward
             else:
                 module.forward = original
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress the tracebacks that fake tensors log for expected failures."""
+    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "transformers")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    # Compiled parts of a model run as they are written.
+    eager = torch.compiler.set_stance("force_eager") if _has_stances() else nullcontext()
+    try:
+        with eager:
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _has_stances() -> bool:
+    return "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance")

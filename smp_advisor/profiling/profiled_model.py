@@ -127,6 +127,7 @@ def read_model(model: Any) -> ProfiledModel:
     if isinstance(model, ProfiledModel):
         return model
     if isinstance(model, nn.Module):
+        model = _unwrapped(model)
         config = getattr(model, "config", None)
         config = config if hasattr(config, "to_dict") else None
         return ProfiledModel(
@@ -155,6 +156,17 @@ def read_model(model: Any) -> ProfiledModel:
         "profile requires a torch.nn.Module, a transformers configuration or a parameter count, not "
         f"{type(model).__name__}."
     )
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel``."""
+    wrappers = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
+    while type(module).__module__.startswith("torch."):
+        inner = module._modules.get(wrappers.get(type(module).__name__, ""))
+        if inner is None:
+            break
+        module = inner
+    return module
 
 
 def _read(path: Path) -> dict[str, Any]:

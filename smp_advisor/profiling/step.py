@@ -124,7 +124,7 @@ def measure_step(
                 loss.backward()  # type: ignore[no-untyped-call]
                 recorder.mark("optimizer")
                 missing = tuple(name for name, p in parameters.items() if p.requires_grad and p.grad is None)
-                gradients = sum(p.grad.untyped_storage().nbytes() for p in parameters.values() if p.grad is not None)
+                gradients = sum(_bytes(p.grad) for p in parameters.values() if p.grad is not None)
                 loss = loss.detach()
                 if optimizer is not None:
                     optimizer.step()
@@ -148,6 +148,13 @@ def measure_step(
         outputs=outputs,
         loss=loss,
     )
+
+
+def _bytes(tensor: Tensor) -> int:
+    """Bytes of a tensor's storage; of the values and indices of a sparse one."""
+    if tensor.layout == torch.sparse_coo:
+        return tensor._values().untyped_storage().nbytes() + tensor._indices().untyped_storage().nbytes()
+    return tensor.untyped_storage().nbytes()
 
 
 def call_model(model: nn.Module, inputs: Inputs) -> Any:

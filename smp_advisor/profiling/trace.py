@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import sys
 import time
 from dataclasses import dataclass, field
@@ -15,9 +14,10 @@ from torch.utils._pytree import tree_leaves
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.extrapolation import Extrapolated, extrapolate, timeline, truncated_paths
-from smp_advisor.profiling.fake import build_fake, build_under_fake, fake_copy, fake_inputs, fake_mode
-from smp_advisor.profiling.inputs import ExampleInputs, example_inputs
+from smp_advisor.profiling.fake import build_fake, build_under_fake, fake_copy, fake_inputs, fake_mode, real_copy
+from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
 from smp_advisor.profiling.optimizer_step import optimizer_rise_bytes
+from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
@@ -28,11 +28,12 @@ from smp_advisor.profiling.structure import dimensions, stacks, ties
 from smp_advisor.profiling.truncation import truncated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import nn
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    from smp_advisor.profiling.example import ExampleInputs
     from smp_advisor.profiling.precision import TrainingPrecision
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.structure import Stack
@@ -44,7 +45,6 @@ __all__ = [
     "Traced",
     "compute_dtype",
     "counted_profile",
-    "quiet",
     "trace",
     "traced_step",
     "versions",
@@ -77,7 +77,7 @@ class Settings:
     checkpointing: bool = True
     """Whether to trace with checkpointed blocks as well."""
     build: str = "meta"
-    """``meta``, or ``fake`` for models with unregistered tensors."""
+    """``meta``; ``fake`` for models with unregistered tensors; ``real`` for steps of a live module on real tensors."""
     on_progress: Callable[[float, float, str], None] | None = field(default=None, compare=False)
 
     @property
@@ -128,20 +128,6 @@ def traced_step(profiled: ProfiledModel, settings: Settings) -> tuple[StepMeasur
         return tracer.step(*tracer.samples.largest, _ALL_REPEATS), tracer.example.description
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Suppress the tracebacks that fake tensors log for expected failures."""
-    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "transformers")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
 def counted_profile(profiled: ProfiledModel, settings: Settings, model: nn.Module) -> Profile:
     """Profile with the parameters counted on `model`; the other figures are empty."""
     return Profile(
@@ -177,15 +163,28 @@ class _Tracer:
         self.stacks: list[Stack] = stacks(self.model)
         self.example: ExampleInputs = example_inputs(self.model, settings.inputs, config=profiled.config)
         self.samples: Samples = choose_samples(
-            settings.sequence,
+            min(settings.sequence, _SHORT_SEQUENCES[-1]) if self._is_real else settings.sequence,
             has_sequence=self.example.has_sequence,
             longest=self.example.longest,
             window=_window(profiled.config),
         )
 
+    @property
+    def _is_real(self) -> bool:
+        return self.settings.build == "real"
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """Dtype of the parameters; real steps in fp16 use it, because NumPy has no bf16."""
+        if self._is_real and self.settings.precision == "fp16":
+            return torch.float16
+        return compute_dtype(self.settings.training_precision)
+
     def _build(self) -> nn.Module:
-        dtype = compute_dtype(self.settings.training_precision)
+        dtype = self._dtype
         profiled, attention = self.profiled, self.settings.attention
+        if profiled.module is not None and self._is_real:
+            return real_copy(profiled.module, dtype)
         if profiled.module is not None:
             model = fake_copy(profiled.module, self.mode, dtype)
             choose = getattr(model, "set_attn_implementation", None)
@@ -203,10 +202,14 @@ class _Tracer:
     def step(self, batch: int, sequence: int, repeats: int, *, checkpointing: bool = False) -> StepMeasure:
         """One step of the model truncated to `repeats` repeats of each stack."""
         paths = [path for stack in self.stacks for path in truncated_paths(stack, repeats)]
-        inputs = fake_inputs(
-            self.example.make(batch, sequence), self.mode, compute_dtype(self.settings.training_precision)
-        )
-        with self.mode, truncated(self.model, self.stacks, repeats):
+        dtype, example = self._dtype, self.example.make(batch, sequence)
+        with contextlib.ExitStack() as stack:
+            if self._is_real:
+                inputs = cast_inputs(filled(example, valid_ids(self.model)), dtype)
+            else:
+                inputs = fake_inputs(example, self.mode, dtype)
+                stack.enter_context(self.mode)
+            stack.enter_context(truncated(self.model, self.stacks, repeats))
             measure = measure_step(
                 self.model,
                 inputs,
@@ -342,15 +345,18 @@ class _Tracer:
                 f"{len(step.without_gradient)} trainable parameters get no gradient, including "
                 f"{step.without_gradient[0]}."
             )
-        if self.samples.sequence < settings.sequence and self.example.has_sequence:
-            self.warnings.append(
-                f"The model has {self.example.longest:,} positions, fewer than the job's sequence length "
-                f"{settings.sequence:,}."
+        shorter = self.example.has_sequence and self.example.longest and self.example.longest < settings.sequence
+        if shorter:
+            limit = (
+                f"The supplied inputs have {self.example.longest:,} tokens and are not extended"
+                if settings.inputs is not None
+                else f"The model has {self.example.longest:,} positions"
             )
+            self.warnings.append(f"{limit}, fewer than the job's sequence length {settings.sequence:,}.")
         return dataclasses.replace(
             counted_profile(profiled, settings, model),
             buffer_bytes=sum(b.untyped_storage().nbytes() for b in buffers),
-            sequence=self.samples.sequence,
+            sequence=settings.sequence if self._is_real and not shorter else self.samples.sequence,
             has_sequence=self.example.has_sequence,
             vocab=dimensions(model).vocab,
             outputs=step.outputs,

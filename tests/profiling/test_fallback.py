@@ -19,17 +19,19 @@ profile_by_real_steps = Deferred("smp_advisor.profiling.real_steps", "profile_by
 Settings = Deferred("smp_advisor.profiling.trace", "Settings")
 PlainGPT = Deferred("tests.profiling.plain_models", "PlainGPT")
 
+Broken, Holder, Masked, Timed = deferred("tests.profiling.models_hard_to_trace", "Broken", "Holder", "Masked", "Timed")
+NestedViT = Deferred("tests.profiling.models_of_any_kind", "NestedViT")
 ByIndex, ByNumPy, ByValue, CustomGradient, Odd, Tower = deferred(
     "tests.profiling.models_hard_to_trace", "ByIndex", "ByNumPy", "ByValue", "CustomGradient", "Odd", "Tower"
 )
 
 
-def settings():
-    return Settings(precision="bf16", attention="fused", sequence=128, checkpointing=False)
+def settings(precision="bf16"):
+    return Settings(precision=precision, attention="fused", sequence=128, checkpointing=False)
 
 
-def profiled(model):
-    return profile_with_fallbacks(read_model(model), settings())
+def profiled(model, **values):
+    return profile_with_fallbacks(read_model(model), settings(**values))
 
 
 def methods(profile):
@@ -61,13 +63,56 @@ def test_a_test_on_values_takes_the_larger_of_both_answers_and_says_so():
     assert any("depends on a tensor's values (models_hard_to_trace.py" in warning for warning in profile.warnings)
 
 
-@pytest.mark.parametrize("quantized", [False, True])
-def test_what_no_method_follows_is_refused_with_what_to_supply(quantized):
-    model = ByNumPy()
-    if quantized:
-        model = Tower()
-        model.layers = torch.nn.ModuleList(torch.ao.nn.quantized.dynamic.Linear(16, 16) for _ in range(4))
-    with pytest.raises(ProfileError, match="Pass inputs="):
+def test_work_in_numpy_is_measured_by_real_steps():
+    profile, tower = profiled(ByNumPy(), precision="fp16"), profiled(Tower(), precision="fp16")
+    assert methods(profile)["FLOPs"] == ("real steps", "high")
+    assert profile.forward_flops == tower.forward_flops
+    assert profile.sequence == 128
+    assert len(profile.blocks) == 4
+
+
+def test_shapes_that_depend_on_values_are_measured_with_low_confidence():
+    profile = profiled(Masked())
+    assert methods(profile)["saved bytes"] == ("real steps", "low")
+    assert 0 < profile.forward_flops(2, 128) <= 2 * 2 * 128 * 16 * 100
+
+
+@pytest.mark.parametrize("place", ["DataParallel", "compiled", "inside"])
+def test_wrappers_are_looked_through(place):
+    model = PlainGPT()
+    wrapped = {
+        "DataParallel": torch.nn.DataParallel,
+        "compiled": torch.compile,
+        "inside": lambda module: Holder(torch.compile(module)),
+    }[place](model)
+    profile, plain = profiled(wrapped), profiled(model)
+    assert profile.forward_flops == plain.forward_flops
+    assert profile.saved_bytes == plain.saved_bytes
+    assert len(profile.blocks) == 4
+    assert profile.name == ("Holder" if place == "inside" else "PlainGPT")
+
+
+def test_sparse_embeddings_are_traced():
+    model = Tower()
+    model.embedding = torch.nn.Embedding(64, 16, sparse=True)
+    assert profiled(model).forward_flops == profiled(Tower()).forward_flops
+
+
+def test_inferred_inputs_are_repaired_by_trial():
+    assert profiled(NestedViT()).inputs == "image: images of 32 x 32 (inferred)"
+    assert profiled(Timed()).inputs == "x: numbers, t (inferred)"
+
+
+def test_an_error_of_the_model_is_no_hint_to_pass_inputs():
+    with pytest.raises(ProfileError, match="the cluster is on fire") as caught:
+        profiled(Broken())
+    assert "inputs=" not in str(caught.value)
+
+
+def test_a_module_that_cannot_be_trained_is_refused_with_what_to_supply():
+    model = Tower()
+    model.layers = torch.nn.ModuleList(torch.ao.nn.quantized.dynamic.Linear(16, 16) for _ in range(4))
+    with pytest.raises(ProfileError, match="cannot be"):
         profiled(model)
 
 

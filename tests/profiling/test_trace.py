@@ -151,7 +151,10 @@ def test_tied_parameters_and_dense_layers_before_experts():
 
 
 def test_given_inputs_are_resized():
-    example = example_inputs(PlainGPT(), {"x": torch.zeros(1, 16, dtype=torch.long), "y": torch.zeros(1, 16)})
-    resized = example.make(3, 64)
-    assert tree_map(lambda tensor: tuple(tensor.shape), resized) == {"x": (3, 64), "y": (3, 64)}
+    example = example_inputs(
+        PlainGPT(), {"x": torch.zeros(1, 16, dtype=torch.long), "y": torch.zeros(1, 16, dtype=torch.long)}
+    )
+    resized = example.make(3, 12)
+    assert tree_map(lambda tensor: tuple(tensor.shape), resized) == {"x": (3, 12), "y": (3, 12)}
+    assert example.longest == 16  # never extended
     assert example.description == "x, y (supplied)"

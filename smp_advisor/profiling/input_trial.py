@@ -1,0 +1,125 @@
+"""Choice between candidate inputs by trial: the first ones that the model's forward pass accepts on fake tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+import torch
+
+from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.fake import fake_copy, fake_inputs, fake_mode
+from smp_advisor.profiling.gpu_kernels import gpu_kernels
+from smp_advisor.profiling.patching import quiet
+from smp_advisor.profiling.step import call_model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from smp_advisor.profiling.example import ExampleInputs
+
+__all__ = ["is_about_inputs", "is_about_values", "source_frame", "working_inputs"]
+
+_BATCH = 3
+_TOKENS = 48
+_SECONDS = 20.0
+"""Candidates are tried for at most this time."""
+_VALUES = (
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "_local_scalar_dense",
+    "nonzero",
+    ".numpy() is not supported",
+    "is not supported for tensor subclasses",
+)
+"""Parts of the errors that a forward pass raises on fake tensors because it reads values."""
+_SHAPES = re.compile(
+    r"shape|size|dimension|dims|channels|indices|expected .*(tensor|input|scalar)|broadcast|dtype|divisible|reshape|"
+    r"argument|unpack|index|rank|einsum|D input|embedding",
+    re.IGNORECASE,
+)
+"""Words of errors about a tensor of another form than the model expects."""
+
+
+def working_inputs(model: nn.Module, candidates: Sequence[ExampleInputs], supply: str) -> ExampleInputs:
+    """The first candidate that the model accepts; a forward pass that reads values decides nothing and accepts it.
+
+    Parameters
+    ----------
+    candidates
+        Inputs to try in order; the first is returned untried if it is the only one.
+    supply
+        What the user can pass instead, for the error's sentence.
+
+    Raises
+    ------
+    ProfileError
+        No candidate works. The sentence has the error of the first one, and requests inputs only if it is about them.
+    """
+    if len(candidates) == 1 or any(isinstance(p, torch.nn.UninitializedParameter) for p in model.parameters()):
+        return candidates[0]
+    mode = fake_mode()
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    first: tuple[ExampleInputs, Exception] | None = None
+    begun = time.perf_counter()
+    with quiet():
+        copy = fake_copy(model, mode, None)
+        for candidate in candidates:
+            tokens = max(1, min(_TOKENS, candidate.longest * 3 // 4 or _TOKENS))
+            try:
+                with contextlib.ExitStack() as stack:
+                    stack.enter_context(torch.no_grad())
+                    stack.enter_context(gpu_kernels("fused", lambda *_: None))
+                    inputs = fake_inputs(candidate.make(_BATCH, tokens), mode, dtype)
+                    stack.enter_context(mode)
+                    call_model(copy, inputs)
+            except Exception as error:
+                if is_about_values(error):
+                    return candidate
+                if not is_about_inputs(error):
+                    raise
+                first = first or (candidate, error)
+                if time.perf_counter() - begun > _SECONDS:
+                    break
+                continue
+            return candidate
+    assert first is not None  # noqa: S101 - there is a candidate
+    refused, cause = first
+    text = " ".join(str(cause).split())[:200]
+    frame = source_frame(cause)
+    raise ProfileError(
+        f"{type(model).__name__} does not accept {refused.description}: {type(cause).__name__}: {text}"
+        f"{f' ({frame})' if frame else ''}: {supply}."
+    )
+
+
+def is_about_values(error: BaseException) -> bool:
+    """Whether the forward pass failed because it reads values, which fake tensors do not have."""
+    text = f"{type(error).__name__}: {error}"
+    return any(part in text for part in _VALUES)
+
+
+def is_about_inputs(error: BaseException) -> bool:
+    """Whether inputs of other shapes or types could avoid the error; the model's own exceptions are not about them."""
+    if isinstance(error, MemoryError | ImportError | OSError | RecursionError | SystemExit):
+        return False
+    if isinstance(error, AssertionError | IndexError):
+        return True
+    builtin = isinstance(error, TypeError | ValueError | RuntimeError | AttributeError | KeyError)
+    is_own = type(error).__module__.split(".", maxsplit=1)[0] not in {"builtins", "torch", "einops"}
+    return builtin and not is_own and bool(_SHAPES.search(str(error)))
+
+
+def source_frame(error: BaseException) -> str:
+    """Innermost frame outside torch and this package: ``modeling.py:41``."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = frame.filename.replace("\\", "/")
+        if "/torch/" in path or "/smp_advisor/profiling/" in path or path.startswith("<frozen"):
+            continue
+        return f"{path.rsplit('/', 1)[-1]}:{frame.lineno}"
+    return ""
