@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from smp_advisor.profiling.inputs import ExampleInputs, filled
+from smp_advisor.profiling.example import ExampleInputs
+from smp_advisor.profiling.inputs import filled
 from smp_advisor.profiling.rehearsal.repeatable import restored_buffers
 from smp_advisor.profiling.rehearsal.single_process import by_name, named_batch
 from smp_advisor.profiling.step import loss_of

@@ -1,0 +1,260 @@
+"""Blocks to checkpoint for a given memory, with the least recomputation."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from itertools import groupby
+from numbers import Real
+from typing import TYPE_CHECKING
+
+from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.recomputation import Interval, least_recomputation, peak_bytes
+from smp_advisor.profiling.result_html import NotebookResult, box, table
+
+if TYPE_CHECKING:
+    from smp_advisor.profiling.result import Profile
+
+__all__ = ["CheckpointChoice", "block_paths", "checkpoint_choice"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointChoice(NotebookResult):
+    """Modules to checkpoint so that a step stays within a limit of memory, with the least recomputation."""
+
+    name: str
+    """Name of the model."""
+    batch: int
+    sequence: int
+    memory_gib: float
+    """The limit."""
+    modules: tuple[str, ...]
+    """Paths of the modules to checkpoint, in execution order; empty if the step fits without."""
+    blocks: int
+    """Number of blocks of the model."""
+    peak_gib: float
+    """Peak of a step with these modules checkpointed, excluding the allocator's reserve and the CUDA context."""
+    plain_peak_gib: float
+    """Peak without checkpointing."""
+    full_peak_gib: float
+    """Peak with every block checkpointed."""
+    recomputed_flops: int
+    """FLOPs that the backward pass repeats."""
+    time_share: float
+    """Time added to forward and backward pass, as a share of them, in proportion to FLOPs."""
+    full_time_share: float
+    """The same with every block checkpointed."""
+    exact: bool
+    """Whether no other choice within the limit recomputes less. False if the model has too many different blocks: the
+    choice is then within the limit, and a better one may exist."""
+
+    @property
+    def ranges(self) -> str:
+        """The modules as text, with consecutive numbers joined: ``model.layers.0 to 11``."""
+        parts: list[str] = []
+        for parent, group in groupby(self.modules, key=lambda path: path.rpartition(".")[0]):
+            names = [path.rpartition(".")[2] for path in group]
+            runs: list[list[str]] = []
+            for name in names:
+                follows = runs and name.isdecimal() and runs[-1][-1].isdecimal()
+                if follows and int(name) == int(runs[-1][-1]) + 1:
+                    runs[-1].append(name)
+                else:
+                    runs.append([name])
+            prefix = f"{parent}." if parent else ""
+            parts += [prefix + (run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}") for run in runs]
+        return ", ".join(parts)
+
+    @property
+    def summary(self) -> str:
+        """The choice in one line."""
+        if not self.modules:
+            return (
+                f"{self.name} needs no activation checkpointing: its peak is {self.peak_gib:.2f} GiB of"
+                f" {self.memory_gib:g} GiB."
+            )
+        return (
+            f"Checkpoint {len(self.modules)} of {self.blocks} blocks of {self.name}: peak {self.peak_gib:.2f} GiB of"
+            f" {self.memory_gib:g} GiB, {self.time_share:.1%} more time in forward and backward pass."
+        )
+
+    @property
+    def findings(self) -> tuple[tuple[str, str], ...]:
+        """Label and text of each figure."""
+        size = f"batch {self.batch}" + (f", {self.sequence:,} tokens" if self.sequence > 1 else "")
+        rows = [
+            ("Modules", self.ranges or "none"),
+            ("Size", size),
+            ("Without checkpointing", f"{self.plain_peak_gib:.2f} GiB"),
+            ("Every block", f"{self.full_peak_gib:.2f} GiB, {self.full_time_share:.1%} more time"),
+            ("Excluded", "the allocator's reserve and the CUDA context; time is in proportion to FLOPs"),
+        ]
+        if not self.exact:
+            rows.append(("Note", "The blocks are too different for an exact solution: a better choice may exist."))
+        return tuple(rows)
+
+    def as_html(self) -> str:
+        """HTML form for a notebook."""
+        return box(self.summary, table(self.findings))
+
+    _repr_pretty_ = NotebookResult._repr_pretty_
+
+    def __str__(self) -> str:
+        return "\n".join([self.summary, *(f"  {label}: {text}" for label, text in self.findings)])
+
+
+def checkpoint_choice(
+    profile: Profile,
+    memory_gib: float,
+    *,
+    batch: int | None = None,
+    sequence: int | None = None,
+    persistent_gradients: bool = False,
+) -> CheckpointChoice:
+    """Choose the blocks to checkpoint; see `Profile.checkpoint_for`."""
+    batch = _size("batch", profile.batch if batch is None else batch)
+    sequence = _size("sequence", profile.sequence if sequence is None else sequence)
+    available = _memory_bytes(memory_gib)
+    intervals = _intervals(profile, batch, sequence)
+    count = len(profile.blocks)
+    flops = [block.forward_flops(batch, sequence) for block in profile.blocks]
+    resting = _resting_bytes(profile, batch, sequence)
+    passes = profile.gradient_bytes if persistent_gradients else 0
+    limit = available - resting
+
+    def peak_of(*, checkpointing: bool) -> int:
+        size = {"checkpointing": checkpointing, "persistent_gradients": persistent_gradients}
+        return profile.peak_memory(batch, sequence, **size).peak_bytes
+
+    optimizer_step = profile.gradient_bytes + profile.optimizer_rise_bytes
+    everything, plain = peak_of(checkpointing=True), peak_of(checkpointing=False)
+    choice: tuple[bool, ...] | None = (False,) * count
+    peak, exact = plain, True
+    if plain > resting + limit:
+        choice, exact = (
+            least_recomputation(intervals, flops, limit - passes) if optimizer_step <= limit else (None, True)
+        )
+        if choice is not None:
+            peak = resting + max(optimizer_step, passes + peak_bytes(intervals, choice))
+    if choice is None:
+        raise ProfileError(
+            f"No choice of checkpointed blocks fits {profile.name} in {memory_gib:g} GiB: with every block"
+            f" checkpointed, the peak is {everything / 2**30:.2f} GiB. Use a smaller batch, or shard the model."
+        )
+    work = max(1, profile.forward_flops(batch, sequence) + profile.backward_flops(batch, sequence))
+    recomputed = sum(flops[place] for place in range(count) if choice[place])
+    paths = block_paths(profile)
+    return CheckpointChoice(
+        name=profile.name,
+        batch=batch,
+        sequence=sequence,
+        memory_gib=float(memory_gib),
+        modules=tuple(path for path, chosen in zip(paths, choice, strict=True) if chosen),
+        blocks=count,
+        peak_gib=peak / 2**30,
+        plain_peak_gib=plain / 2**30,
+        full_peak_gib=everything / 2**30,
+        recomputed_flops=recomputed,
+        time_share=recomputed / work,
+        full_time_share=sum(flops) / work,
+        exact=exact,
+    )
+
+
+def _memory_bytes(memory_gib: object) -> int:
+    is_number = isinstance(memory_gib, Real) and not isinstance(memory_gib, bool)
+    gib = float(memory_gib) if is_number else math.nan  # type: ignore[arg-type]
+    if not 0 < gib < math.inf:
+        raise ProfileError(f"memory_gib must be a positive number of GiB, not {memory_gib!r}.")
+    return int(gib * 2**30)
+
+
+def _size(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= 2**24:
+        raise ProfileError(f"{name} must be a positive number, at most {2**24:,}, not {value!r}.")
+    return value
+
+
+def _resting_bytes(profile: Profile, batch: int, sequence: int) -> int:
+    """Parameters, optimizer state and inputs: resident in the entire step."""
+    peak = profile.peak_memory(batch, sequence)
+    return peak.parameters_bytes + peak.optimizer_state_bytes + profile.input_bytes(batch, sequence)
+
+
+def _intervals(profile: Profile, batch: int, sequence: int) -> list[Interval]:
+    """The traced step, with the form of each interval with and without checkpointing.
+
+    A block is taken to release the smallest of three traced figures: that of its forward pass, that of its backward
+    pass, and its saved bytes minus its input. They differ where blocks share tensors, which stay while one block needs
+    them. Where all blocks together release less than their sum, the difference is added to the interval.
+
+    Raises
+    ------
+    ProfileError
+        The profile has no step with checkpointed blocks, or its intervals are not those of the blocks.
+    """
+    count = len(profile.blocks)
+    size = batch, sequence
+    traced = [
+        [(segment.change_bytes(*size), segment.rise_bytes(*size)) for segment in timeline]
+        for timeline in (profile.timeline, profile.checkpointed_timeline)
+    ]
+    phases = [[segment.phase for segment in timeline] for timeline in (profile.timeline, profile.checkpointed_timeline)]
+    # One interval before, between and after the blocks of the forward pass, and one before those of the backward pass.
+    if not count or any(phase != ["forward"] * (2 * count + 1) + ["backward"] * (count + 1) for phase in phases):
+        raise ProfileError(
+            f"The step of {profile.name} was not traced block by block with and without checkpointing, so that no"
+            " choice of blocks can be computed."
+        )
+    changes = [plain[0] - checkpointed[0] for plain, checkpointed in zip(*traced, strict=True)]
+    released = [
+        min(
+            changes[2 * place + 1],
+            -changes[3 * count + 1 - place],
+            block.saved_bytes(*size) - block.input_bytes(*size),
+        )
+        for place, block in enumerate(profile.blocks)
+    ]
+    intervals: list[Interval] = []
+    total = difference = 0
+    for place, ((change, rise), (_, checkpointed_rise)) in enumerate(zip(*traced, strict=True)):
+        is_forward = place < 2 * count + 1
+        block = _owner(place, count)
+        step = 0 if block is None else released[block] if is_forward else -released[block]
+        extra = max(0, total - difference)
+        rises = (rise + extra, (rise if block is None else checkpointed_rise) + extra)
+        intervals.append(Interval(block, is_forward, (change, change - step), rises))
+        total += step
+        difference += changes[place]
+    return intervals
+
+
+def _owner(place: int, count: int) -> int | None:
+    """Number of the block of an interval; None between blocks."""
+    if place <= 2 * count:
+        return place // 2 if place % 2 else None
+    return None if place == 2 * count + 1 else 3 * count + 1 - place
+
+
+def block_paths(profile: Profile) -> tuple[str, ...]:
+    """Path of every block in execution order.
+
+    Equal blocks have the path of the first of their kind. The others follow by number where the first ones' numbers
+    are their places; a place without a known path is ``path (block 7)``.
+    """
+    places: Counter[str] = Counter()
+    derived: list[str] = []
+    regular: dict[str, bool] = {}
+    met: set[str] = set()
+    for block in profile.blocks:
+        parent, _, _ = block.name.rpartition(".")
+        derived.append(f"{parent}.{places[parent]}" if parent else str(places[parent]))
+        if block.name not in met:
+            regular[parent] = regular.get(parent, True) and derived[-1] == block.name
+        met.add(block.name)
+        places[parent] += 1
+    return tuple(
+        path if regular[block.name.rpartition(".")[0]] else f"{block.name} (block {place})"
+        for place, (block, path) in enumerate(zip(profile.blocks, derived, strict=True))
+    )
