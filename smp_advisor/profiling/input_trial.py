@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import nn
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
     from smp_advisor.profiling.example import ExampleInputs
 
-__all__ = ["is_about_inputs", "is_about_values", "source_frame", "working_inputs"]
+__all__ = ["accepts", "is_about_inputs", "is_about_values", "source_frame", "working_inputs"]
 
 _BATCH = 3
 _TOKENS = 48
@@ -70,14 +71,8 @@ def working_inputs(model: nn.Module, candidates: Sequence[ExampleInputs], supply
     with quiet():
         copy = fake_copy(model, mode, None)
         for candidate in candidates:
-            tokens = max(1, min(_TOKENS, candidate.longest * 3 // 4 or _TOKENS))
             try:
-                with contextlib.ExitStack() as stack:
-                    stack.enter_context(torch.no_grad())
-                    stack.enter_context(gpu_kernels("fused", lambda *_: None))
-                    inputs = fake_inputs(candidate.make(_BATCH, tokens), mode, dtype)
-                    stack.enter_context(mode)
-                    call_model(copy, inputs)
+                _try(copy, candidate, mode, dtype)
             except Exception as error:
                 if is_about_values(error):
                     return candidate
@@ -96,6 +91,29 @@ def working_inputs(model: nn.Module, candidates: Sequence[ExampleInputs], supply
         f"{type(model).__name__} does not accept {refused.description}: {type(cause).__name__}: {text}"
         f"{f' ({frame})' if frame else ''}: {supply}."
     )
+
+
+def accepts(model: nn.Module, example: ExampleInputs) -> bool:
+    """Whether the model's forward pass accepts the inputs, or reads values, which decides nothing."""
+    mode = fake_mode()
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    try:
+        with quiet():
+            _try(fake_copy(model, mode, None), example, mode, dtype)
+    except Exception as error:  # noqa: BLE001 - a model may raise anything
+        return is_about_values(error)
+    return True
+
+
+def _try(model: nn.Module, example: ExampleInputs, mode: FakeTensorMode, dtype: torch.dtype) -> None:
+    """A forward pass of a fake model."""
+    tokens = max(1, min(_TOKENS, example.longest * 3 // 4 or _TOKENS))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(gpu_kernels("fused", lambda *_: None))
+        inputs = fake_inputs(example.make(_BATCH, tokens), mode, dtype)
+        stack.enter_context(mode)
+        call_model(model, inputs)
 
 
 def is_about_values(error: BaseException) -> bool:

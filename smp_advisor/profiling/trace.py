@@ -78,6 +78,8 @@ class Settings:
     """Whether to trace with checkpointed blocks as well."""
     build: str = "meta"
     """``meta``; ``fake`` for models with unregistered tensors; ``real`` for steps of a live module on real tensors."""
+    seconds: float = 120.0
+    """Time after which the remaining checks are skipped and the fitted figures are returned."""
     on_progress: Callable[[float, float, str], None] | None = field(default=None, compare=False)
 
     @property
@@ -152,6 +154,7 @@ class _Tracer:
 
     def __init__(self, profiled: ProfiledModel, settings: Settings) -> None:
         self.profiled, self.settings = profiled, settings
+        self.begun = time.perf_counter()
         self.mode: FakeTensorMode = fake_mode()
         self.assumed_conditions: list[str] = []
         self.warnings: list[str] = []
@@ -228,6 +231,12 @@ class _Tracer:
         """Trace, extrapolate, and check against the full trace and an unseen size."""
         repeats, extrapolated, points, agreements = self._fitted()
         batch, sequence = self.samples.unseen
+        if time.perf_counter() - self.begun > self.settings.seconds:
+            self.warnings.append(
+                f"After {self.settings.seconds:g} s of tracing, the check at an unseen size and activation "
+                "checkpointing were skipped."
+            )
+            return self._assembled(points, extrapolated, (None, ()), tuple(agreements))
         self._report(0.7, "checking an unseen size")
         unseen = self.step(batch, sequence, repeats)
         agreements += self._against_unseen(points, unseen, batch, sequence)
@@ -257,7 +266,15 @@ class _Tracer:
             agreements = _against_full(extrapolated, full, *self.samples.largest)
             if all(_agrees(agreement) for agreement in agreements):
                 return repeats, extrapolated, points, agreements
+        return self._fully_fitted()
+
+    def _fully_fitted(self) -> tuple[int, Extrapolated, dict[tuple[int, int], StepMeasure], list[Agreement]]:
+        """Fit the full trace; without its blocks if these cannot be measured."""
         self._report(0.4, "tracing the full model at every size")
+        if self._shortened(_ALL_REPEATS):
+            self.warnings.append(
+                "A step has too many operations to trace at the job's sequence length: shorter ones were extrapolated."
+            )
         try:
             points = {point: self.step(*point, _ALL_REPEATS) for point in self.samples.points}
             return _ALL_REPEATS, extrapolate(points, self.model, self.stacks, _ALL_REPEATS), points, []
@@ -277,17 +294,23 @@ class _Tracer:
         In a model that loops over tokens, the operations of a full step can be too many at the job's sequence length.
         """
         self._report(0.1, "tracing two repeats of each block")
-        long = self.samples.sequences[0] > _SHORT_SEQUENCES[0] and self._is_long(repeats)
+        long = self._shortened(repeats)
+        return {point: self.step(*point, repeats) for point in self.samples.points}, long
+
+    def _shortened(self, repeats: int) -> bool:
+        """Sample short sequences only if a full step has too many operations; whether it has."""
+        long = self.example.has_sequence and self.samples.sequences[0] > _SHORT_SEQUENCES[0] and self._is_long(repeats)
         if long:
             batch, _ = self.samples.unseen
             self.samples = dataclasses.replace(self.samples, sequences=_SHORT_SEQUENCES, unseen=(batch, 128))
-        return {point: self.step(*point, repeats) for point in self.samples.points}, long
+        return long
 
     def _is_long(self, repeats: int) -> bool:
         batch, sequence = self.samples.largest
         short, longer = (self.step(batch, tokens, repeats).operations for tokens in _SHORT_SEQUENCES[:2])
         per_token = (longer - short) / (_SHORT_SEQUENCES[1] - _SHORT_SEQUENCES[0])
-        return per_token * sequence * max(stack.repeats for stack in self.stacks) / repeats > _LONG_OPERATIONS
+        removed = max((stack.repeats / min(repeats, stack.repeats) for stack in self.stacks), default=1.0)
+        return per_token * sequence * removed > _LONG_OPERATIONS
 
     def _against_unseen(
         self, points: dict[tuple[int, int], StepMeasure], unseen: StepMeasure, batch: int, sequence: int

@@ -12,7 +12,7 @@ profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_wit
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 Settings = Deferred("smp_advisor.profiling.trace", "Settings")
 torch = Deferred("torch")
-PlainGPT = Deferred("tests.profiling.plain_models", "PlainGPT")
+PlainGPT, Unrolled = deferred("tests.profiling.plain_models", "PlainGPT", "Unrolled")
 Odd = Deferred("tests.profiling.models_hard_to_trace", "Odd")
 JoinedViT, NestedViT, Opaque, Recurrent, Unused = deferred(
     "tests.profiling.models_of_any_kind", "JoinedViT", "NestedViT", "Opaque", "Recurrent", "Unused"
@@ -60,9 +60,9 @@ def test_an_operator_without_a_formula_is_named_and_lowers_the_confidence():
 
 
 def test_a_failing_copy_keeps_the_trace():
-    # Two of its blocks do not fit in the memory of the copy.
+    # Two of its blocks do not fit in the memory of the copy, and three heads are not divisible.
     with torch.device("meta"):
-        model = PlainGPT(layers=6, width=1024, vocab=8192)
+        model = PlainGPT(layers=6, width=1536, heads=3, vocab=8192)
     profile = smp_advisor.profile(model, sequence_length=64, memory_bytes=2**29)
     assert profile.is_traced
     assert len(profile.blocks) == 6
@@ -71,9 +71,21 @@ def test_a_failing_copy_keeps_the_trace():
     assert "over the limit of 13 million for the available memory (memory_bytes=)" in warning
 
 
+def test_a_wide_module_is_copied_with_renamed_dimensions():
+    with torch.device("meta"):
+        model = PlainGPT(layers=6, width=1024, heads=8, vocab=8192)
+    profile = smp_advisor.profile(model, stages=("copy",), sequence_length=64, memory_bytes=2**29)
+    copy = profile.scaled
+    assert copy.ok
+    sizes = {reduction.name: (reduction.full, reduction.copy) for reduction in copy.reductions}
+    assert sizes == {"blocks": (6, 2), "hidden size": (1024, 512), "heads": (8, 4), "vocabulary": (8192, 2048)}
+    assert copy.tied == (("wte.weight", "head.weight"),)
+    assert all(comparison.predicted == comparison.measured for comparison in copy.comparisons)
+
+
 def test_the_only_requested_stage_and_the_first_of_several_failures_are_raised():
     with pytest.raises(ProfileError, match="over the limit"):
-        smp_advisor.profile(PlainGPT(width=512), stages=("copy",), sequence_length=64, memory_bytes=2**27)
+        smp_advisor.profile(PlainGPT(width=768, heads=3), stages=("copy",), sequence_length=64, memory_bytes=2**27)
     with pytest.raises(ProfileError, match="can't be inferred: pass inputs="):
         smp_advisor.profile(Odd())
 
@@ -99,3 +111,17 @@ def test_registered_blocks_that_never_run_leave_the_trace_of_the_full_model():
     assert not profile.blocks
     assert confidence(profile, "FLOPs") == "exact"
     assert profile.forward_flops(1, 1) == 2 * (16 * 64 * 3 * 64 + 6 * 16 * 64 * 64 + 64 * 10)
+
+
+def test_a_model_without_repeated_blocks_that_loops_over_tokens_is_traced_at_short_sequences():
+    profile = profiled(Unrolled(2), sequence=65536)
+    assert any("too many operations" in warning for warning in profile.warnings)
+    short = profiled(Unrolled(2), sequence=64)
+    assert not short.warnings
+    assert profile.forward_flops == short.forward_flops
+
+
+def test_the_figures_are_returned_when_the_time_for_checks_is_over():
+    profile = profiled(PlainGPT(), seconds=0.0)
+    assert any("were skipped" in warning for warning in profile.warnings)
+    assert profile.saved_bytes == profiled(PlainGPT()).saved_bytes

@@ -164,4 +164,4 @@ def test_a_model_without_a_loss_is_said_to_have_none():
 
 def test_a_copy_that_does_not_fit_says_what_would_do(net):
     with pytest.raises(ProfileError, match="available memory"):
-        run(read_model(net), JOB, memory_bytes=2**17)
+        run(read_model(net), JOB, memory_bytes=2**11)

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from smp_advisor.profiling.example import ExampleInputs
 from smp_advisor.profiling.inputs import filled
 from smp_advisor.profiling.rehearsal.repeatable import restored_buffers
 from smp_advisor.profiling.rehearsal.single_process import by_name, named_batch
 from smp_advisor.profiling.step import loss_of
 
 if TYPE_CHECKING:
+    from smp_advisor.profiling.example import ExampleInputs
     from smp_advisor.profiling.rehearsal.degrees import Degrees
 
 __all__ = ["BatchSource", "affordable_samples"]

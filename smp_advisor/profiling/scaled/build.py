@@ -11,12 +11,14 @@ from torch import nn
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.fake import default_dtype
 from smp_advisor.profiling.gpu_kernels import without_initialization
+from smp_advisor.profiling.scaled.narrow import narrow_copy
 from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
 from smp_advisor.profiling.scaled.result import Reduction
 from smp_advisor.profiling.structure import callable_parts, parameter_total, stacks
 from smp_advisor.profiling.truncation import remaining_children, truncated
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import ExitStack
 
     from smp_advisor.profiling.profiled_model import ProfiledModel
@@ -150,11 +152,21 @@ def _by_truncation(
     repeated = stacks(model)
     counts_by_path = {row.path: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
     stack.enter_context(truncated(model, repeated, blocks))
-    count = parameter_total([model])
+    count, narrowed = parameter_total([model]), None
+    if count > limit.parameters:
+        narrowed = narrow_copy(model, limit.parameters)
+    if narrowed is not None:
+        return Copy(
+            model=narrowed.model.to(dtype),
+            profiled=profiled,
+            how="a few blocks, narrowed by renaming the dimensions of the module",
+            reductions=(*_depths(counts_by_path), *narrowed.reductions),
+            blocks=_blocks(narrowed.model),
+        )
     if count > limit.parameters:
         raise ProfileError(
             f"A few blocks of {profiled.name} at full width have {count / 1e6:,.0f} million parameters, over {limit}. "
-            "Without a configuration only the depth can be reduced: raise this limit, or pass a narrower module."
+            "Its dimensions could not be reduced consistently: raise this limit, or pass a narrower module."
         )
     if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
         raise ProfileError(f"{profiled.name} is on a GPU, which the child process cannot access: move it with .cpu().")
@@ -165,7 +177,7 @@ def _by_truncation(
             nn.init.normal_(parameter, std=0.02) if parameter.ndim > 1 else nn.init.ones_(parameter)
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise ProfileError(f"{profiled.name} has lazy layers: call it once on example inputs before profiling.")
-    reductions = [Reduction(path or "blocks", *sizes) for path, sizes in counts_by_path.items() if sizes[0] != sizes[1]]
+    reductions = _depths(counts_by_path)
     return Copy(
         model=model.to(dtype),
         profiled=profiled,
@@ -173,6 +185,10 @@ def _by_truncation(
         reductions=tuple(reductions),
         blocks=_blocks(model),
     )
+
+
+def _depths(counts_by_path: Mapping[str, tuple[int, int]]) -> list[Reduction]:
+    return [Reduction(path or "blocks", *sizes) for path, sizes in counts_by_path.items() if sizes[0] != sizes[1]]
 
 
 def _blocks(model: nn.Module) -> tuple[str, ...]:
