@@ -10,6 +10,7 @@ from smp_advisor.profiling.result_html import NotebookResult
 
 if TYPE_CHECKING:
     from smp_advisor.profiling.checkpoint_choice import CheckpointChoice
+    from smp_advisor.profiling.module_table import ModuleTable
     from smp_advisor.profiling.peak import PeakMemory
 
 __all__ = [
@@ -211,6 +212,24 @@ class Profile(NotebookResult):
         return peak_memory(
             self, batch, sequence, checkpointing=checkpointing, persistent_gradients=persistent_gradients
         )
+
+    def modules(self, sort: str | None = None) -> ModuleTable:
+        """Table of the modules: parameters, FLOPs, saved bytes and their share, as text, HTML or DataFrame (`frame`).
+
+        Parameters
+        ----------
+        sort
+            ``parameters``, ``forward_flops``, ``backward_flops`` or ``saved_bytes``, highest first; None for the order
+            of execution.
+
+        Raises
+        ------
+        ProfileError
+            The model was not traced, or there is no such column.
+        """
+        from smp_advisor.profiling.module_table import module_table
+
+        return module_table(self, sort)
 
     def checkpoint_for(
         self,

@@ -124,3 +124,21 @@ def test_limits_of_the_choice():
             profile.checkpoint_for(wrong)
     with pytest.raises(ProfileError, match="batch must be"):
         profile.checkpoint_for(40, batch=0)
+
+
+@pytest.mark.torch
+def test_modules_add_up_to_the_model():
+    profile = profiled("gpt2")
+    modules = profile.modules()
+    frame = modules.frame()
+    assert frame["parameters"].sum() == profile.parameter_count
+    assert frame["saved_bytes"].sum() == profile.saved_bytes(BATCH, SEQUENCE)
+    assert frame["forward_flops"].sum() == profile.forward_flops(BATCH, SEQUENCE)
+    assert frame["saved_share"].sum() == pytest.approx(1)
+    assert frame["count"].sum() == len(profile.blocks) + 1
+    by_saved = [row.saved_bytes for row in profile.modules(sort="saved_bytes").rows]
+    assert by_saved == sorted(by_saved, reverse=True)
+    assert "transformer.h.0 (GPT2Block)" in str(modules)
+    assert "<th" in modules.as_html()
+    with pytest.raises(ProfileError, match="sort must be one of"):
+        profile.modules(sort="name")
