@@ -12,6 +12,7 @@ from smp_advisor.guidance import ranges
 from smp_advisor.guidance.batch_reason import batch_reason
 from smp_advisor.guidance.certainty import certainty
 from smp_advisor.guidance.ladder_text import ladder_text
+from smp_advisor.guidance.rung_titles import batch_parts
 from smp_advisor.guidance.wording import degree_of_change, fits, plural, probability
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice import Advice
     from smp_advisor.guidance.step import Step
+    from smp_advisor.libraries.plan import Plan
 
 HEAD = """# Gallery
 
@@ -106,7 +108,15 @@ def _choice(advice: Advice) -> str:
         speed,
         *filter(None, (ranges.run_time(estimate), ranges.run_cost(estimate))),
     ]
-    return f"{', '.join(parts)}. Global batch: {batch_reason(advice.model, estimate, advice.decision.batch)}"
+    batch = batch_reason(advice.model, estimate, advice.decision.batch)
+    return f"{', '.join(parts)}. Global batch: {batch} Per replica: {_of_replica(advice.plan)}."
+
+
+def _of_replica(plan: Plan) -> str:
+    """The batch of a replica, and its parts if it runs in parts: ``64 microbatches of 1 sample``."""
+    samples = plural(plan.batch_size // plan.microbatches, "sample")
+    parts = batch_parts(plan)
+    return f"{parts} of {samples}" if parts else f"{samples} at once"
 
 
 def _reasons(advice: Advice) -> Iterator[str]:
@@ -116,7 +126,7 @@ def _reasons(advice: Advice) -> Iterator[str]:
         yield f"- {certainty(advice.decision)}"
     without = [f"{step.title}: {_change(advice, step)}" for step in advice.steps if _is_left_out(step)]
     if without:
-        yield f"- Without one technique, in its best form: {'; '.join(without)}."
+        yield f"- Without one technique, the others kept: {'; '.join(without)}."
     unused = [f"{rung.title}: {rung.decision}" for rung in advice.ladder().unused if rung.estimate is not None]
     if unused:
         yield f"- With one change: {'; '.join(unused)}."

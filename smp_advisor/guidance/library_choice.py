@@ -194,7 +194,7 @@ def _reason(chosen: Candidate, usual: tuple[Candidate, ...], request: Request) -
         version = ".".join(map(str, request.pytorch or ()))
         return f"{title} runs with PyTorch {version}. SMP v2 and FSDP need PyTorch 2."
     if chosen is first:
-        return f"An entire replica fits on one {machine.gpu_label}, which needs no model parallelism."
+        return f"An entire replica fits on one {machine.gpu_label}, so model parallelism is not required."
     if first.obstacle is None:
         gain = chosen.tokens_per_second / first.tokens_per_second - 1
         return (

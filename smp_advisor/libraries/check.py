@@ -113,8 +113,10 @@ def unscripted_adapter(library: str, job: Job) -> str:
     own, adapter = get_library(library), job.adapter
     if adapter is None or adapter.base_bits in own.adapter_bases:
         return ""
-    able = [repr(record.name) for record in libraries() if adapter.base_bits in record.adapter_bases]
-    remedies = [*([f"use library={' or '.join(able)}"] if able else []), "pass script= with your own script"]
+    able = [record for record in libraries() if adapter.base_bits in record.adapter_bases]
+    names = " or ".join(repr(record.name) for record in able)
+    only = "" if any(record.divides_model for record in able) else " if a replica fits on one GPU"
+    remedies = [*([f"use library={names}{only}"] if able else []), "pass script= with your own script"]
     if own.adapter_bases:
         reason = f"does not shard a base of {adapter.base_bits} bits, whose values bitsandbytes packs"
         remedies.insert(1, "set base_bits=16")

@@ -70,7 +70,7 @@ def nothing_fits(question: Question, result: SearchResult) -> NoPlanFitsError:
         return NoPlanFitsError(_no_plan(request, place), ways)
     usable = cluster.instance.usable_gpu_memory_gib
     shortfall = (
-        f"needs {gib(nearest)} of the GPU's {gib(usable)}"
+        f"needs {gib(nearest)} and the GPU has {gib(usable)}"
         if nearest > usable
         else f"leaves {gib(usable - nearest)} free, which is not enough for this probability"
     )

@@ -239,7 +239,7 @@ def test_training_compiler_is_said_to_be_discontinued_and_to_exclude_smdistribut
 @pytest.mark.parametrize(
     ("model", "cluster", "framework", "library", "words"),
     [
-        (GPT2, Cluster("ml.p4d.24xlarge"), None, "ddp", "needs no model parallelism"),
+        (GPT2, Cluster("ml.p4d.24xlarge"), None, "ddp", "model parallelism is not required"),
         (LLAMA_70B, Cluster("ml.p5.48xlarge", 8), None, "smp-v2", "cannot use ml.p5.48xlarge"),
         (LLAMA_70B, P4D_32, "pytorch 2.5.1", "smp-v2", "SMP v1 (archived)"),
         (GPT2, Cluster("ml.g5.48xlarge"), "pytorch 1.13", "training-compiler", "discontinued"),
@@ -337,7 +337,7 @@ def test_advise_with_auto_carries_the_reason_and_the_librarys_defaults():
     assert advice.plan.library == "ddp"
     assert advice.job.precision == "bf16"
     assert advice.job.attention == "fused"
-    assert "no model parallelism" in advice.library_because
+    assert "model parallelism is not required" in advice.library_because
     assert advice.library_because.split(".")[0] in " ".join(str(advice).split())
     assert advice.reference is None
     assert any("bf16" in one for one in advice.defaults)
