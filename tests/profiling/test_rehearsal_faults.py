@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from benchmarks.rehearsal_cases import DDP, DDP_CHECKPOINTED, FAULTS, SOUND, Rows, Words
 from benchmarks.rehearsal_faults import is_found, report
-from smp_advisor import Job
+from smp_advisor import Job, Plan
+from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.profiled_model import read_model
-from smp_advisor.profiling.rehearsal import Rehearsal, run
+from smp_advisor.profiling.rehearsal import Rehearsal, ranks, run
 from smp_advisor.profiling.rehearsal.repeatable import repeatable
-from smp_advisor.profiling.rehearsal.single_process import check_division, joined, microbatches_of
+from smp_advisor.profiling.rehearsal.single_process import check_division, joined, largest_difference, microbatches_of
 
 pytestmark = pytest.mark.torch
 
@@ -70,6 +71,33 @@ def test_unused_parameters_are_a_note_and_checkpointing_is_on():
     assert "spare.weight" in " ".join(done.notes)
 
 
+def test_a_module_without_values_keeps_its_ties_in_the_copy():
+    with torch.device("meta"):
+        module = Words()
+        module.blocks[3].fc.weight = module.blocks[0].fc.weight
+    plan = Plan(pipeline_parallel_degree=2, microbatches=2, batch_size=4)
+    done = run(read_model(module), Job(sequence_length=8), plan, data_parallel_degree=1)
+    assert [(problem.kind, problem.parameter) for problem in done.problems] == [
+        ("shared weights", "blocks.0.fc.weight")
+    ]
+
+
+def test_ranks_that_wait_for_each_other_are_a_hang(monkeypatch):
+    class Waits(Rows):
+        def forward(self, x):
+            import torch.distributed as dist
+
+            loss = self.hidden(x).square().mean()
+            if dist.is_initialized() and dist.get_rank() == 0:
+                dist.broadcast(torch.zeros(1), src=1)
+            return loss
+
+    monkeypatch.setattr(ranks, "_COLLECTIVE_SECONDS", 4.0)
+    plan = Plan(library="ddp", batch_size=2)
+    with pytest.raises(ProfileError, match=r"\(a hang\).*rank 0 waited at .*dist.broadcast"):
+        run(read_model(Waits()), Job(), plan, data_parallel_degree=2)
+
+
 def test_dropout_drops_the_same_elements_of_every_sample():
     with repeatable():
         layer = torch.nn.Dropout(0.25)
@@ -77,6 +105,17 @@ def test_dropout_drops_the_same_elements_of_every_sample():
         assert torch.equal(layer(torch.ones(1, 5, 16)), output[:1])
     assert output.mean().item() == pytest.approx(1)
     assert (output[0, 0] == 0).sum() == 4
+
+
+@settings(max_examples=20, deadline=None)
+@given(scale=st.sampled_from([1e-6, 1.0, 1e6]))
+def test_differences_do_not_depend_on_the_scale_of_the_loss(scale):
+    expected = {"weight": torch.ones(8) * scale, "key.bias": torch.full((8,), 1e-9) * scale}
+    rounded = {"weight": expected["weight"] * (1 + 1e-7), "key.bias": -expected["key.bias"]}
+    assert largest_difference(rounded, expected)[0] < 1e-6
+    wrong = {"weight": expected["weight"] * 1.1}
+    assert largest_difference(wrong, expected)[0] == pytest.approx(0.1, rel=1e-3)
+    assert largest_difference({"weight": expected["weight"] * float("nan")}, expected)[0] == float("inf")
 
 
 @settings(max_examples=20, deadline=None)

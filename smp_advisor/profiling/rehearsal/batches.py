@@ -42,26 +42,29 @@ class BatchSource:
     is_reduced: bool
     """Whether the copy may have fewer token ids than the model."""
 
+    @property
+    def has_values(self) -> bool:
+        """Whether the user supplied tensors with values, which keep their shape."""
+        if self.supplied is None or callable(self.supplied):
+            return False
+        return not any(leaf.is_meta for leaf in tree_leaves(self.supplied) if isinstance(leaf, Tensor))
+
     def batch(self, samples: int, seed: int) -> dict[str, Any]:
         """A batch by name; the user's samples are repeated, and inferred ones are random."""
-        if self.supplied is None or callable(self.supplied):
+        if not self.has_values:
             return named_batch(filled(self.example.make(samples, self.sequence), self.tokens, seed=seed))
         own = (self.supplied,) if isinstance(self.supplied, Tensor) else self.supplied
-        tensors = [leaf for leaf in tree_leaves(own) if isinstance(leaf, Tensor) and leaf.ndim]
-        if any(leaf.is_meta for leaf in tensors):
-            return named_batch(filled(self.example.make(samples, self.sequence), self.tokens, seed=seed))
-        rows = tensors[0].shape[0]
+        rows = next(leaf.shape[0] for leaf in tree_leaves(own) if isinstance(leaf, Tensor) and leaf.ndim)
         indices = (torch.arange(samples) + seed * samples) % rows
 
         def repeated(value: Any) -> Any:
             if not isinstance(value, Tensor):
                 return value
             value = value.detach().cpu()
-            if self.is_reduced and not value.is_floating_point() and value.dtype != torch.bool:
-                value = torch.where(value >= self.tokens, value % self.tokens, value)
             return value[indices] if value.ndim and value.shape[0] == rows else value
 
-        return named_batch(tree_map(repeated, dict(own) if isinstance(own, Mapping) else tuple(own)))
+        batch = tree_map(repeated, dict(own) if isinstance(own, Mapping) else tuple(own))
+        return named_batch(filled(batch, self.tokens) if self.is_reduced else batch)
 
 
 def affordable_samples(

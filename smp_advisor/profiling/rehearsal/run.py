@@ -27,6 +27,8 @@ __all__ = ["run"]
 
 _MAX_TOKENS = 32
 _PROBES = 8
+_PROBE_SECONDS = 5.0
+"""Time after which no further probe of other data is run."""
 _SMALL_PARAMETERS = 3_000_000
 _SMALL_BLOCKS = 16
 """A module with at most this many parameters and blocks is rehearsed with all its blocks."""
@@ -105,7 +107,12 @@ def _rehearse(
         progress(2, 4, "one process")
         single = reference(model, setup.batches, degrees.microbatches, LEARNING_RATE)
         print(f"one process: loss {single.loss:.7g}", flush=True)  # noqa: T201 (the live log)
-        probes = [used_by(model, batch) for batch in setup.probes]
+        probes = []
+        deadline = time.perf_counter() + _PROBE_SECONDS
+        for batch in setup.probes:
+            probes.append(used_by(model, batch))
+            if time.perf_counter() > deadline:
+                break
         usage_problems, notes = usage(model, [*single.used, *probes], degrees, paths)
         problems = [*usage_problems, *problems]
         if degrees.pipeline > 1:
@@ -204,7 +211,8 @@ def _set_up(
     batches = tuple(source.batch(degrees.microbatches * samples, seed) for seed in range(degrees.data))
     count = _PROBES if degrees.data > 1 else 0
     probes = tuple(source.batch(minimum, degrees.data * degrees.microbatches * samples + seed) for seed in range(count))
-    not_rehearsed += _reduced_sizes(planned, samples, planned_sequence, sequence if example.has_sequence else 0)
+    is_shortened = example.has_sequence and not source.has_values
+    not_rehearsed += _reduced_sizes(planned, samples, planned_sequence, sequence if is_shortened else 0)
     if plan.activation_checkpointing and not paths:
         not_rehearsed.append("Activation checkpointing: the model has no repeated blocks.")
     boundary = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +25,11 @@ Batch = Mapping[str, Any]
 
 _TOLERANCE = 1e-3
 """Relative difference between a batch and its parts; sums over more elements are rounded differently."""
+_NEGLIGIBLE = 0.01
+"""Elements that are smaller on average, relative to those of all gradients, are compared with this share instead."""
 _DIVISIONS = 3
+_SECONDS = 20.0
+"""Time after which the batch is not divided in another way."""
 _WEIGHTED_TOLERANCE = 0.02
 """The same with weights that were derived from differences of losses."""
 
@@ -133,6 +138,7 @@ def check_division(
         Problems, sentences about comparisons that are not possible, and the loss of the entire batch (None if it is
         not comparable).
     """
+    begun = time.perf_counter()
     loss, gradients = _restored(model, parts[0])
     unsound = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
     if not math.isfinite(loss) or unsound:
@@ -160,6 +166,9 @@ def check_division(
         entire, entire_gradients = _restored(model, batch)
         # Other divisions of the same samples: one may agree by chance.
         for division in (parts, *(_shuffled(batch, len(parts), seed) for seed in range(_DIVISIONS - 1))):
+            if division is not parts and time.perf_counter() - begun > _SECONDS:
+                sentences.append("Other divisions of the batch: one takes too long on this machine.")
+                break
             results = [_restored(model, part) for part in division]
             losses = [result for result, _ in results]
             invalid = next((i for i, result in enumerate(losses) if not math.isfinite(result)), None)
@@ -307,13 +316,15 @@ def shared_by_blocks(model: nn.Module, paths: Sequence[str]) -> dict[str, tuple[
 def largest_difference(values: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tuple[float, str]:
     """Largest relative difference and its name; infinite for a nonzero value without an expected one, or for NaN."""
     largest, worst = 0.0, next(iter(values), "")
+    elements = sum(target.numel() for target in expected.values())
+    usual = math.sqrt(sum(float(target.norm()) ** 2 for target in expected.values()) / max(elements, 1))
     for name, value in values.items():
         target = expected.get(name)
         if target is None:
             difference = 0.0 if not value.any() else float("inf")
         else:
             # The norm of a gradient that is zero except for rounding (a key's bias) is no basis for comparison.
-            norm = max(float(target.norm()), 1e-6 * value.numel() ** 0.5)
+            norm = max(float(target.norm()), _NEGLIGIBLE * usual * value.numel() ** 0.5, 1e-30)
             difference = float((value - target).norm()) / norm
         if math.isnan(difference):
             difference = float("inf")

@@ -14,7 +14,7 @@ from smp_advisor.profiling.gpu_kernels import without_initialization
 from smp_advisor.profiling.scaled.narrow import narrow_copy
 from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
 from smp_advisor.profiling.scaled.result import Reduction
-from smp_advisor.profiling.structure import callable_parts, parameter_total, stacks
+from smp_advisor.profiling.structure import callable_parts, parameter_total, stacks, ties
 from smp_advisor.profiling.truncation import remaining_children, truncated
 
 if TYPE_CHECKING:
@@ -171,7 +171,9 @@ def _by_truncation(
     if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
         raise ProfileError(f"{profiled.name} is on a GPU, which the child process cannot access: move it with .cpu().")
     if any(p.is_meta for p in model.parameters()):
+        shared = ties(model)
         model.to_empty(device="cpu")
+        _tie(model, shared)  # which to_empty undoes
         torch.manual_seed(0)
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.02) if parameter.ndim > 1 else nn.init.ones_(parameter)
@@ -185,6 +187,15 @@ def _by_truncation(
         reductions=tuple(reductions),
         blocks=_blocks(model),
     )
+
+
+def _tie(model: nn.Module, groups: tuple[tuple[str, ...], ...]) -> None:
+    """Make the parameters of each group one parameter."""
+    for first, *copies in groups:
+        parameter = model.get_parameter(first)
+        for name in copies:
+            path, _, leaf = name.rpartition(".")
+            model.get_submodule(path).register_parameter(leaf, parameter)
 
 
 def _depths(counts_by_path: Mapping[str, tuple[int, int]]) -> list[Reduction]:
