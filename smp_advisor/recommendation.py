@@ -321,6 +321,8 @@ def _in_shape_of(family: str, workload: Model, model: Any, job: Job, shape: Mapp
     """
     if workload.origin != "inferred" or "family" in shape or workload.family == family or isinstance(model, Model):
         return workload
+    if hasattr(model, "provenance"):  # a profile has the shape that was traced
+        return workload
     if not can_be_inferred(workload.parameter_count, family):
         return workload
     return read_model(model, sequence_length=job.sequence_length, shape={**shape, "family": family})

@@ -156,3 +156,11 @@ def test_text_of_a_name_is_no_code_in_the_cell(profile):
         lines = [line for line in text.splitlines() if "os.abort" in line]
         assert lines
         assert all(line.startswith("# ") for line in lines)
+
+
+def test_the_profile_of_a_count_keeps_its_shape_for_every_library():
+    settings = Settings(precision="bf16", attention="fused", sequence=SEQUENCE, checkpointing=False)
+    traced = profile_with_fallbacks(read_model("125M"), settings)
+    for library in ("auto", "fsdp", "smp-v2"):
+        advice = smp_advisor.advise(traced, "ml.p4d.24xlarge", library=library, sequence_length=SEQUENCE)
+        assert advice.model == Model.from_profile(traced)
