@@ -103,6 +103,8 @@ def batches(job: Job, sequence_length: int, replicas: int, group: int, pins: Pin
     elif "batch_size" in pins:
         sizes = [pins["batch_size"]]
     else:
+        if pins.get("microbatches") == 1:  # no other way to the memory limit than the batch of one pass
+            return np.array([(size * group, 1) for size in batch_steps(most)], dtype=np.int64).reshape(-1, 2)
         counts = [pins["microbatches"]] if "microbatches" in pins else [2**k for k in range(most.bit_length())]
         free = [(2**k * m * group, m) for m in counts for k in range((most // m).bit_length())]
         return np.array(free, dtype=np.int64).reshape(-1, 2)

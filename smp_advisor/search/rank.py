@@ -236,8 +236,13 @@ def _equal(value: Floats, scores: Scores, resolution: Resolution | None) -> NDAr
     # The fewest nodes whose best plan is fast enough.
     fast = level & (value >= value[leader] * (1 - policy().node_gain))
     level = level & (scores.nodes <= scores.nodes[fast].min())
-    result: NDArray[np.bool_] = level & (value >= value[level].max() * (1 - NEAR_BEST))
-    return result
+    near: NDArray[np.bool_] = level & (value >= value[level].max() * (1 - NEAR_BEST))
+    # Of the best plans, those whose techniques still gain enough.
+    required = [
+        value[leaders[fewer]] / (1 - TECHNIQUE_GAIN) ** int(levels[chosen] - levels[fewer]) for fewer in range(chosen)
+    ]
+    gaining = near & (value > max(required, default=0.0))
+    return gaining if gaining.any() else near
 
 
 def _worth_more(

@@ -39,7 +39,7 @@ def test_the_record_has_300_advices_and_1000_plans_of_every_library() -> None:
     for library in LIBRARIES:
         assert sum(result.get("plan", "").startswith(f"{library} ") for result in advices.values()) >= 10
         results = [result for name, result in plans.items() if name.rsplit(" ", 1)[0] == library]
-        assert sum("error" not in result for result in results) >= 40
+        assert sum("error" not in result for result in results) >= 30
         assert any(result.get("error") == "plan: PlanError" for result in results)
         assert any(result.get("error") == "estimate: PlanError" for result in results)
 

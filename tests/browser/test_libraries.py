@@ -31,7 +31,7 @@ def test_controls_are_the_librarys_own_and_move(open_notebook, screenshot, libra
     slider.focus()
     notebook.page.keyboard.press("ArrowRight")
     expect(slider).not_to_have_attribute("aria-valuetext", value)
-    expect(view.locator(".smp-change")).to_have_text(re.compile(rf"^Batch size {value} → \d+ .*memory \+"))
+    expect(view.locator(".smp-change")).to_have_text(re.compile(rf"^Batch size {value} → [\d,]+ .*memory \+"))
     # AWS publishes reference configurations of SMP v1 and v2 only.
     expect(view.get_by_text("Nearest AWS reference")).to_have_count(1 if library == "smp-v2" else 0)
     screenshot(notebook, library)
