@@ -10,7 +10,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
+from smp_advisor.libraries.registry import get_library
 from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.sandbox import Limits, run_isolated
@@ -206,8 +206,11 @@ class _Stages:
 
 
 def attention_for(library: str | None, plan: Plan | None = None) -> str:
-    """Attention kernel of the library's PyTorch: ``eager`` before PyTorch 2 (SMP v1), ``fused`` from PyTorch 2 on."""
-    name = plan.library if plan is not None else library or DEFAULT_LIBRARY
+    """Attention kernel of the library's PyTorch: ``eager`` before PyTorch 2 (SMP v1), ``fused`` from PyTorch 2 on.
+
+    Without a library, that of the libraries from which `advise` chooses.
+    """
+    name = plan.library if plan is not None else library or "auto"
     return "fused" if name == "auto" or get_library(name).fused_attention else "eager"
 
 

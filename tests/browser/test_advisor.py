@@ -161,6 +161,7 @@ def test_a_pipeline_has_its_own_controls_and_one_bar_a_group_of_stages(open_note
     view.get_by_label("Sharding").select_option("optimizer state")
     degree = view.get_by_label("Pipeline parallel degree")
     degree.focus()
+    notebook.page.keyboard.press("Home")
     for _ in range(2):
         notebook.page.keyboard.press("ArrowRight")
     expect(degree).to_have_attribute("aria-valuetext", "4")

@@ -59,7 +59,7 @@ def test_where_the_front_end_cannot_load_core_widgets_take_over(context, open_al
     expect(notebook.output(0)).to_contain_text("reload the browser page once")
     expect(notebook.output(0)).to_contain_text("Memory per GPU")
     notebook.output(0).get_by_label("Activation offloading").check()
-    expect(notebook.output(0)).to_contain_text("Activation offloading off → on: ")
+    expect(notebook.output(0)).to_contain_text("Activation offloading off → on")
     screenshot(notebook, "fallback")
     notebook.run(1)
     expect(notebook.output(1)).to_have_text("True")
