@@ -77,7 +77,8 @@ def profile(
     attention
         ``fused`` or ``eager``. None uses the job's setting, or the kernel that the library's PyTorch runs.
     library
-        Training library, if there is no `plan`. It decides the attention kernel: ``"smp-v1"`` runs on PyTorch 1.x.
+        Training library, if there is no `plan`. It decides the attention kernel: ``"smp-v1"`` runs on PyTorch 1.x. None
+        stands for the libraries from which `advise` chooses.
     batch
         Samples per microbatch for the displayed figures. None uses the plan's microbatch, or 1 without a plan.
     data_parallel_degree

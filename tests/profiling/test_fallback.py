@@ -143,7 +143,7 @@ def test_a_profile_survives_json():
 
 def test_the_call_runs_isolated_and_explains_itself():
     model = PlainGPT()
-    profile = smp_advisor.profile(model, sequence_length=128, precision="fp16", stages=("trace",))
+    profile = smp_advisor.profile(model, sequence_length=128, precision="fp16", library="smp-v1", stages=("trace",))
     assert (profile.precision, profile.attention) == ("fp16", "eager")  # SMP v1 runs on PyTorch 1.x
     assert smp_advisor.profile(model, sequence_length=64, library="smp-v2", stages=("trace",)).attention == "fused"
     text = str(profile)
