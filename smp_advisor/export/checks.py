@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
@@ -21,6 +22,7 @@ __all__ = [
     "boolean",
     "hyperparameters",
     "integer",
+    "option_names",
     "require_sound",
     "require_terms",
     "sagemaker_instance",
@@ -29,6 +31,14 @@ __all__ = [
 ]
 
 _RESERVED = ("sagemaker_", "mp_parameters")
+
+
+def option_names(what: str, options_class: type, options: Mapping[str, Any]) -> None:
+    """Raise an error if an option is no field of the dataclass."""
+    names = [field.name for field in fields(options_class)]
+    unknown = sorted(options.keys() - set(names))
+    if unknown:
+        raise ExportError(f"{what} has no option {unknown[0]!r}; the options are {', '.join(names)}.")
 
 
 def text(name: str, value: object) -> str:

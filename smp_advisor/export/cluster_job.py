@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePosixPath
@@ -107,10 +107,7 @@ class ClusterOptions:
         ExportError
             An option does not exist, or its value is invalid.
         """
-        names = [field.name for field in fields(cls)]
-        unknown = sorted(options.keys() - set(names))
-        if unknown:
-            raise ExportError(f"A cluster job has no option {unknown[0]!r}; the options are {', '.join(names)}.")
+        checks.option_names("A cluster job", cls, options)
         return cls(**options)
 
 

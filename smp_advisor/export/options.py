@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
@@ -121,10 +121,7 @@ class JobOptions:
         ExportError
             An option does not exist, or its value is invalid.
         """
-        names = [field.name for field in fields(cls)]
-        unknown = sorted(options.keys() - set(names))
-        if unknown:
-            raise ExportError(f"A job has no option {unknown[0]!r}; the options are {', '.join(names)}.")
+        checks.option_names("A job", cls, options)
         return cls(**options)
 
     @property
