@@ -6,13 +6,19 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Route, expect, sync_playwright
 
 from .application import VIEWPORT, Application, wait_for_kernel
+from .host import Host, Site, open_host
 from .page import ADVISE, NotebookPage
 from .server import Server, serve, write_notebook
+
+if TYPE_CHECKING:
+    from smp_advisor.advice import Advice
+    from smp_advisor.notebook.advisor import Advisor
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
@@ -35,10 +41,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="session")
-def server(request, root: Path, tmp_path_factory) -> Iterator[Server]:
+def require_front_end(root: Path) -> None:
     if not (root / "smp_advisor/static/widget.js").is_file():
         pytest.fail("the front end is not built: run npm run build in js/")
+
+
+@pytest.fixture(scope="session")
+def server(request, root: Path, tmp_path_factory) -> Iterator[Server]:
+    require_front_end(root)
     with serve(request.param, root, tmp_path_factory.mktemp(request.param)) as running:
         yield running
 
@@ -150,3 +160,50 @@ def screenshot(root: Path, server: Server) -> Callable[[NotebookPage, str], None
         notebook.page.screenshot(path=str(folder / f"{name}-{server.app}.png"))
 
     return take
+
+
+@pytest.fixture(scope="session")
+def site(root: Path) -> Iterator[Site]:
+    """The server of the pages without Jupyter."""
+    require_front_end(root)
+    running = Site()
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def host_context(chromium: Browser) -> Iterator[BrowserContext]:
+    """A context for the pages without Jupyter, which reach this machine alone."""
+    context = chromium.new_context(viewport=VIEWPORT)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def host(site: Site, host_context: BrowserContext) -> Iterator[Callable[..., Host]]:
+    """Show advice on a page without Jupyter: ``host(advice, application="vscode", dark=True, width=720)``.
+
+    Applications are those of `host.APPLICATIONS`. ``plugin`` sets whether the lab extension is there; the default is
+    that of the application.
+    """
+    opened: list[Host] = []
+
+    def show(
+        advice: Advice | Advisor,
+        *,
+        application: str = "jupyter",
+        plugin: bool | None = None,
+        dark: bool = False,
+        width: int = 1280,
+        height: int = 1000,
+    ) -> Host:
+        made = open_host(site, host_context, application, plugin=plugin, dark=dark, width=width, height=height)
+        opened.append(made)
+        made.show(advice)
+        return made
+
+    yield show
+    for made in opened:
+        made.page.close()
+        made.close()
