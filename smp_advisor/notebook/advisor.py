@@ -12,16 +12,16 @@ from IPython.core.getipython import get_ipython
 
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.guidance.ladder_html import ladder_html
-from smp_advisor.notebook import control_state
+from smp_advisor.live import control_state
+from smp_advisor.live.labels import with_labels
+from smp_advisor.live.settings import require_settings
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.display import show
 from smp_advisor.notebook.estimator_panel import pasted
-from smp_advisor.notebook.labels import with_labels
 from smp_advisor.notebook.look_ahead import look_ahead
 from smp_advisor.notebook.script_panel import checked, fixed
-from smp_advisor.notebook.settings import require_settings
 from smp_advisor.notebook.static_view import static_html
-from smp_advisor.notebook.view_state import control_dicts, ladder_rows, recommendation
+from smp_advisor.notebook.view_state import control_dicts, ladder_rows, recommendation, snapshot_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -187,7 +187,7 @@ class Advisor(anywidget.AnyWidget):
             "answers": answers,
             "settings": state.settings,
             "controls": control_dicts(state.advice, state.settings),
-            "snapshot": dict(state.snapshot),
+            "snapshot": dict(snapshot_of(state)),
             "ladder": dict(ladder_rows(self.ladder())),
             "moved": state.moved,
             "problem": with_labels(state.advice.plan.library, state.problem),
@@ -265,7 +265,7 @@ class Advisor(anywidget.AnyWidget):
             self.send({"kind": "cells", "id": identity, "settings": self._controls.settings, "sources": sources})
 
     def _html(self) -> str:
-        return static_html(self.recommendation, self._controls.snapshot, ladder_html(self.ladder()))
+        return static_html(self.recommendation, snapshot_of(self._controls), ladder_html(self.ladder()))
 
     def _text(self) -> str:
         if self.plan == self.advice.plan:

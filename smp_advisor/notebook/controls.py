@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal, cast
 from smp_advisor.libraries.positions import Situation, positions
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
-from smp_advisor.notebook.job_controls import STACK, job_labels, stack_help, stack_text, stacks_for
-from smp_advisor.notebook.labels import value_text
-from smp_advisor.notebook.settings import label_of, plan_fields_of
+from smp_advisor.live.job_controls import STACK, job_labels, stack_help, stack_text, stacks_for
+from smp_advisor.live.labels import value_text
+from smp_advisor.live.settings import label_of, plan_fields_of
 from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:

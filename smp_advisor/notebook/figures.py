@@ -8,7 +8,7 @@ from smp_advisor.costs.estimate import CATEGORIES, Memory
 from smp_advisor.guidance import ranges
 from smp_advisor.guidance.overheads import overhead_summary
 from smp_advisor.guidance.wording import gives_back, seconds, spare
-from smp_advisor.notebook.labels import dollars
+from smp_advisor.live.labels import dollars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

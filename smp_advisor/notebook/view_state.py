@@ -12,10 +12,7 @@ from smp_advisor.guidance.overheads import overhead_notes
 from smp_advisor.guidance.wording import listed, plural
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
-from smp_advisor.notebook.controls import controls
-from smp_advisor.notebook.figures import figures, stage_groups, step_range, verdict
-from smp_advisor.notebook.glossary import term_for, terms_of
-from smp_advisor.notebook.labels import (
+from smp_advisor.live.labels import (
     CATEGORY_LABELS,
     TIME_LABELS,
     configuration,
@@ -24,7 +21,10 @@ from smp_advisor.notebook.labels import (
     time_labels,
     training_settings_text,
 )
-from smp_advisor.notebook.settings import settings_of
+from smp_advisor.live.settings import settings_of
+from smp_advisor.notebook.controls import controls
+from smp_advisor.notebook.figures import figures, stage_groups, step_range, verdict
+from smp_advisor.notebook.glossary import term_for, terms_of
 from smp_advisor.workload.optimizer import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO, stack
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.step import Step
     from smp_advisor.libraries.control_codec import Settings
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.live.control_state import ControlState
     from smp_advisor.workload.model import Model
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "ladder_rows",
     "recommendation",
     "snapshot",
+    "snapshot_of",
 ]
 
 _HARDWARE = {
@@ -162,6 +164,11 @@ def costs(model: Model, estimate: Estimate) -> Costs:
 def snapshot(advice: Advice, settings: Settings, plan: Plan, estimate: Estimate) -> Snapshot:
     """Data of one plan for a view."""
     return {"settings": settings, "configuration": configuration(advice, plan), "costs": costs(advice.model, estimate)}
+
+
+def snapshot_of(state: ControlState) -> Snapshot:
+    """Data of the plan of the controls."""
+    return snapshot(state.advice, settings_of(state.plan, state.advice.job), state.plan, state.estimate)
 
 
 def ladder_rows(ladder: Ladder) -> LadderRows:

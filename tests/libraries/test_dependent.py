@@ -14,7 +14,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.dependent import completed_settings, dependent_settings, fields_of
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.space import enumerate_plans
-from smp_advisor.notebook import control_state
+from smp_advisor.live import control_state
 from smp_advisor.workload import Model
 
 NODES = Cluster("ml.p4d.24xlarge", 2)

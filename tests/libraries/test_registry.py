@@ -37,8 +37,8 @@ from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import unregister
 from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.libraries.version import default_version
+from smp_advisor.live.job_controls import job_labels
 from smp_advisor.notebook import Advisor
-from smp_advisor.notebook.job_controls import job_labels
 from smp_advisor.workload import Adapter, Job, Model
 from tests.libraries.toy import LIBRARY as TOY
 

@@ -13,12 +13,13 @@ from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import global_batch_size
-from smp_advisor.notebook import control_state
-from smp_advisor.notebook.change_summary import describe
+from smp_advisor.live import control_state
+from smp_advisor.live.change_summary import Outcome, describe
+from smp_advisor.live.labels import with_labels
+from smp_advisor.live.settings import plan_of, require_settings, settings_of
 from smp_advisor.notebook.controls import controls
-from smp_advisor.notebook.labels import with_labels
 from smp_advisor.notebook.look_ahead import look_ahead
-from smp_advisor.notebook.settings import plan_of, require_settings, settings_of
+from smp_advisor.notebook.view_state import snapshot_of
 
 from .advice import PIPELINE, make_advice
 
@@ -32,7 +33,10 @@ def test_settings_of_the_recommended_plan_make_that_very_plan(advice, pipeline_a
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_a_change_is_summarized(case):
-    summary = describe(case["rows"], case["before"], case["after"], moved=case["moved"], usable_gib=case["usable_gib"])
+    names = ("needed_gib", "samples_per_second", "fits")
+    plans = (case["before"], case["after"])
+    before, after = (Outcome(plan["configuration"], *(plan["costs"][name] for name in names)) for plan in plans)
+    summary = describe(case["rows"], before, after, moved=case["moved"], usable_gib=case["usable_gib"])
     assert summary == case["summary"]
 
 
@@ -154,7 +158,7 @@ def test_the_look_ahead_table_holds_what_each_move_gives(advice, pipeline_advice
             assert entry.get("problem", "") == with_labels("smp-v1", moved.problem)
             assert entry["settings"] == moved.settings
             if not moved.problem:
-                assert {key: entry[key] for key in moved.snapshot} == moved.snapshot
+                assert {key: entry[key] for key in snapshot_of(moved)} == snapshot_of(moved)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from smp_advisor.libraries.dependent import (
 )
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.schema import schema
-from smp_advisor.notebook.job_controls import job_labels, job_settings
+from smp_advisor.live.job_controls import job_labels, job_settings
 from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:

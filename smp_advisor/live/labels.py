@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.schema import schema
-from smp_advisor.notebook.job_controls import STACK, stack_text
-from smp_advisor.notebook.settings import label_of, names_of, settings_of
+from smp_advisor.live.job_controls import STACK, stack_text
+from smp_advisor.live.settings import label_of, names_of, settings_of
 from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.notebook.change_summary import describe
-from smp_advisor.notebook.job_controls import with_job
-from smp_advisor.notebook.labels import labels_of, rows_of
-from smp_advisor.notebook.settings import moved_settings, names_of, plan_of, settings_of
-from smp_advisor.notebook.view_state import snapshot
+from smp_advisor.live.change_summary import Outcome, describe
+from smp_advisor.live.job_controls import with_job
+from smp_advisor.live.labels import configuration, labels_of, rows_of
+from smp_advisor.live.settings import moved_settings, names_of, plan_of, settings_of
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.control_codec import Setting, Settings
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.notebook.view_state import Snapshot
 
 __all__ = ["ControlState", "apply", "move", "recommended", "require"]
 
@@ -40,9 +38,14 @@ class ControlState:
     """Summary of the last change."""
 
     @property
-    def snapshot(self) -> Snapshot:
-        """Data of the plan for a view."""
-        return snapshot(self.advice, settings_of(self.plan, self.advice.job), self.plan, self.estimate)
+    def outcome(self) -> Outcome:
+        """The plan for a summary of a change."""
+        return Outcome(
+            configuration(self.advice, self.plan),
+            round(self.estimate.needed_gib, 3),
+            float(f"{self.estimate.samples_per_second:.6g}"),
+            self.estimate.fits,
+        )
 
 
 def recommended(advice: Advice) -> ControlState:
@@ -81,7 +84,7 @@ def apply(state: ControlState, settings: Settings, *, moved: str = "") -> Contro
     usable = state.estimate.usable_gpu_memory_gib
     library = state.advice.plan.library
     rows, label = list(rows_of(library).values()), labels_of(library).get(moved, "")
-    summary = describe(rows, state.snapshot, after.snapshot, moved=label, usable_gib=usable)
+    summary = describe(rows, state.outcome, after.outcome, moved=label, usable_gib=usable)
     return dataclasses.replace(after, summary=summary)
 
 
