@@ -265,7 +265,7 @@ class Advice:
         [1, 2]
         """
         from smp_advisor.errors import AdvisorError
-        from smp_advisor.sizing import Limits, compare, places_of
+        from smp_advisor.sizing import COUNTS, Limits, compare, places_of
 
         if self.question is None:
             raise AdvisorError("Only advice made by advise() can be compared with other clusters.")
@@ -273,10 +273,10 @@ class Advice:
         limits = Limits.of(question.request.job, max_days=max_days, max_usd=max_usd)
         places = places_of(
             self.cluster.instance if instances is None else instances,
-            None if counts is not None else "smallest",
+            None,
             limits=limits,
             library=question.library,
-            counts=counts,
+            counts=COUNTS if counts is None else counts,
         )
         clusters = tuple(dict.fromkeys((*places.clusters, self.cluster)))
         here = replace(places, clusters=clusters, goal="cheapest", requested=self.cluster)
@@ -341,6 +341,7 @@ class Advice:
         advice = self.request(job=self.job)
         return replace(
             advice,
+            requested=self.requested,
             defaults=self.defaults,
             library_because=self.library_because,
             library_comparisons=self.library_comparisons,

@@ -13,7 +13,7 @@ from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, JobError
 from smp_advisor.guidance import explain, nearest_reference, pitfalls
 from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, why_this_plan
-from smp_advisor.guidance.library_candidates import Request, job_for, library_policy
+from smp_advisor.guidance.library_candidates import Request, job_for, library_policy, pins_for
 from smp_advisor.guidance.library_choice import LibraryChoice, choose_library, family_to_infer, framework_of
 from smp_advisor.guidance.model_changes import model_changes
 from smp_advisor.guidance.precision import search_in_bf16_if_possible
@@ -100,7 +100,8 @@ def advise(
         ``smp-v1-tensorflow``, ``smp-v2``, ``training-compiler``, ``ddp``, ``fsdp``.
     framework
         With ``library="auto"``, framework of the training script: ``"pytorch"``, ``"tensorflow"``, with a version if it
-        is settled (``"pytorch 1.13"``).
+        is settled (``"pytorch 1.13"``). DDP, FSDP and SMP v2 then run in the container that has it or the nearest
+        version.
     objective
         ``"throughput"``, ``"cost"`` (also tries fewer nodes and comparable instance types), ``"headroom"`` or
         ``"simplicity"``.
@@ -164,12 +165,13 @@ def advise(
     question = Question(request=request, library=library, objective=chosen_objective)
     sizes = _sizes(question, places, limits, framework, on_progress)
     place = sizes.chosen.cluster if sizes is not None and sizes.chosen is not None else place
-    choice = _library(replace(request, cluster=place), library, framework)
+    request = replace(request, cluster=place)
+    choice = _library(request, library, framework)
     # Compared clusters have one shape: that of their figures stays.
     if sizes is None and (library != "auto" or get_library(choice.library).smdistributed):
         workload = _in_shape_of(get_library(choice.library).inferred_family, workload, model, job, shape)
     library = choice.library
-    job = job_for(library, job, place, user_settings=user_settings)
+    job, pins = job_for(library, request), pins_for(library, request)
     require_fields(library, pins)
     require_trainable(library, job)
     if job.precision == "bf16" and not place.instance.bf16:

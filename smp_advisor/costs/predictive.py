@@ -42,8 +42,7 @@ def step_time_draws(model: Model, cluster: Cluster, job: Job, plans: Sequence[Pl
 
     Every draw has its own constants (`constant_draws`), one effect of your script and cluster, which plans of the same
     kind share and plans of other kinds share in part, and an error of the configuration, which similar plans share.
-    Quotients of two columns thus show
-    how certain it is that one plan is faster. The draws are the same at every call.
+    Quotients of two columns thus show how certain it is that one plan is faster. The draws are the same at every call.
 
     Raises
     ------
@@ -63,15 +62,14 @@ def step_time_draws(model: Model, cluster: Cluster, job: Job, plans: Sequence[Pl
         raise ValueError(f"step_time_draws takes at most {MOST_PLANS:,} plans, not {len(plans):,}.")
     for plan in plans:
         check_against(plan, cluster, model, job)
-    libraries = {name: [i for i, plan in enumerate(plans) if plan.library == name] for name in _libraries(plans)}
+    if not plans:
+        return np.empty((DRAWS, 0))
+    names = sorted({plan.library for plan in plans})
+    libraries = {name: [i for i, plan in enumerate(plans) if plan.library == name] for name in names}
     layouts = [layout_of([plans[index] for index in rows], job, cluster) for rows in libraries.values()]
     result = np.empty((DRAWS, len(plans)))
     result[:, [index for rows in libraries.values() for index in rows]] = layout_draws(model, cluster, job, layouts)
     return result
-
-
-def _libraries(plans: Sequence[Plan]) -> list[str]:
-    return sorted({plan.library for plan in plans})
 
 
 def layout_draws(model: Model, cluster: Cluster, job: Job, layouts: Sequence[Layout]) -> NDArray[np.float64]:

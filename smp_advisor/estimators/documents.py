@@ -1,7 +1,8 @@
-"""The checked text: Python, JSON or YAML, pasted or in a file, or an object as text."""
+"""The checked text: Python, JSON, YAML or TOML, pasted or in a file, or an object as text."""
 
 from __future__ import annotations
 
+import ast
 import json
 import pprint
 import re
@@ -35,8 +36,6 @@ _TYPESET = str.maketrans("\u00a0\u2007\u202f\u201c\u201d\u2018\u2019", "   \"\"'
 """No-break spaces and curly quotes."""
 _ELLIPSIS = re.compile(r"([ \t]*)(?:\.\.\.|\u2026)[ \t]*,?[ \t]*")
 _MARK = "# ..."
-_KEYS = re.compile(r"^(?:distributed_type|compute_environment|run|trainer):(?:[ \t]|$)", re.MULTILINE)
-"""Keys of configurations whose YAML is also Python, where ``key: value`` annotates a name."""
 _SECTION = re.compile(r"^\[\w+\]\s*$", re.MULTILINE)
 _ELIDED = "... replaces a part of the text"
 
@@ -57,7 +56,7 @@ class Document:
 
     @property
     def correctable(self) -> bool:
-        """Whether the text can be corrected: a notebook has several cells, and an object has no text."""
+        """Whether the text can be corrected: a notebook has several cells, and TOML is read without places."""
         return not self.source.cells and self.dialect != "toml"
 
 
@@ -144,7 +143,7 @@ def _of_file(path: Path) -> Document:
 def _of_text(text: str, dialect: Dialect | None = None) -> Document:
     if dialect is None and text.lstrip().startswith(("{", "[")) and _is_json(text):
         dialect = "json"
-    if dialect is None and _is_yaml(text) and (_KEYS.search(text) or not _is_python(text)):
+    if dialect is None and _is_yaml(text) and (_only_annotates(text) or not _is_python(text)):
         dialect = "yaml"
     if dialect is None and _SECTION.search(text) and is_toml(text):
         dialect = "toml"
@@ -196,6 +195,15 @@ def _is_python(text: str) -> bool:
     from smp_advisor.reading.edits import parses
 
     return parses(read(f"{text}\n").text)
+
+
+def _only_annotates(text: str) -> bool:
+    """Whether each statement is ``key: value``, which annotates a name in Python and is an entry in YAML."""
+    try:
+        statements = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return all(isinstance(statement, ast.AnnAssign) and statement.value is None for statement in statements)
 
 
 def _is_yaml(text: str) -> bool:

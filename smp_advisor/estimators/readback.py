@@ -11,6 +11,7 @@ from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.images import is_version, library_version, version_of_older_pair
 from smp_advisor.estimators.sources.peft import adapter_of
+from smp_advisor.estimators.sources.plain_tables import digits_as_number, is_on
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.schema import schema
@@ -158,28 +159,20 @@ def script_settings(configuration: Configuration, inferred: list[str] | None = N
                 break
     strategy = hyperparameters.get("activation_strategy")
     if (
-        _on(hyperparameters.get("activation_checkpointing"))
+        is_on(hyperparameters.get("activation_checkpointing"))
         and isinstance(strategy, str)
         and record.script == "smp_step"
     ):
         settings["activation_checkpointing"] = strategy
     if "delayed_parameter_initialization" in keys and "delayed_param" in hyperparameters:
-        settings["delayed_parameter_initialization"] = _on(hyperparameters["delayed_param"])
+        settings["delayed_parameter_initialization"] = is_on(hyperparameters["delayed_param"])
     if "precision" in keys and "precision" not in settings:
-        flagged = [name for name in ("bf16", "fp16") if _on(hyperparameters.get(name))]
+        flagged = [name for name in ("bf16", "fp16") if is_on(hyperparameters.get(name))]
         if len(flagged) == 1:
             settings["precision"] = flagged[0]
     if "precision" in hyperparameters and record.script == "smp_step":
         settings["precision"] = hyperparameters["precision"]
-    return {name: _whole(value) for name, value in settings.items()}
-
-
-def _on(value: Any) -> bool:
-    return str(value).lower() in ("1", "true", "yes", "on")
-
-
-def _whole(value: Any) -> Any:
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+    return {name: digits_as_number(value) for name, value in settings.items()}
 
 
 def _plan(configuration: Configuration, version: str, settings: dict[str, Any], left_open: list[str]) -> Plan | None:
@@ -282,7 +275,7 @@ def _job(configuration: Configuration, plan: Plan | None, model: Model | None, i
 
 def _number(configuration: Configuration, name: str) -> int | None:
     entry = configuration.hyperparameters.get(name)
-    value = _whole(entry.value) if entry is not None else None
+    value = digits_as_number(entry.value) if entry is not None else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 

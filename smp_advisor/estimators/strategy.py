@@ -59,7 +59,7 @@ def fully_sharded(sharding: object, *, offloads: bool = False, name: str = "FSDP
     if offloads:
         return undescribed(f"{title} with offloading to the CPU", "plans have no parameters in host memory")
     if not sharded:
-        return replace(replicated(title), name=title)
+        return replicated(title)
     return Strategy(
         name=title,
         library=library_with(of_sagemaker=False, divides_model=True).name,
@@ -69,12 +69,13 @@ def fully_sharded(sharding: object, *, offloads: bool = False, name: str = "FSDP
 
 def zero(stage: object, *, offloads: bool = False) -> Strategy:
     """DeepSpeed's ZeRO, which has no library of its own here."""
-    title = f"DeepSpeed ZeRO-{stage}" if stage in (0, 1, 2, 3) else "DeepSpeed"
+    stage = stage if type(stage) is int and stage in range(4) else None
+    title = "DeepSpeed" if stage is None else f"DeepSpeed ZeRO-{stage}"
     if stage == 0:
-        return replace(replicated(title), name=title)
+        return replicated(title)
     if offloads:
         return undescribed(f"{title} with offloading", "plans have no parameters or optimizer state in host memory")
-    sharding = _ZERO.get(stage) if isinstance(stage, int) else None
+    sharding = None if stage is None else _ZERO.get(stage)
     if sharding is None:
         why = "no library here shards only the optimizer state" if stage == 1 else "its stage is not known"
         return undescribed(title, why)

@@ -33,7 +33,7 @@ _PATTERNS = {
     "region": (r"[a-z]{2}(-[a-z]+)+-\d", "'us-west-2'"),
     "input_mode": ("File|FastFile", "'FastFile'"),
 }
-_TAG = re.compile(r"[\w\s.:/=+@-]*")
+_TAG = re.compile(r"[\w .:/=+@-]*")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 

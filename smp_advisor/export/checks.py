@@ -26,6 +26,7 @@ __all__ = [
     "require_sound",
     "require_terms",
     "sagemaker_instance",
+    "script_settings",
     "seconds",
     "text",
 ]
@@ -145,8 +146,23 @@ def hyperparameters(
     return merged
 
 
-_FREE = frozenset({"max_steps", "checkpoint_every", "learning_rate", "warmup_steps"})
+_COUNTS = {"max_steps": 1, "checkpoint_every": 1, "warmup_steps": 0}
+"""Numbers of steps in the settings of the script, with their smallest values."""
+
+_FREE = frozenset({*_COUNTS, "learning_rate"})
 """Settings of the script that the plan does not determine."""
+
+
+def script_settings(extra: Mapping[str, Any] | None) -> None:
+    """Raise `ExportError` for settings with which the generated script does not run as its cell states."""
+    settings = extra or {}
+    for name, least in _COUNTS.items():
+        value = settings.get(name, least)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ExportError(f"The hyperparameter {name!r} must be a whole number of at least {least}, not {value!r}.")
+    rate = settings.get("learning_rate", 1.0)
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
+        raise ExportError(f"The hyperparameter 'learning_rate' must be a positive number, not {rate!r}.")
 
 
 def _plain(value: object) -> bool:

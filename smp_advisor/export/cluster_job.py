@@ -89,6 +89,9 @@ class ClusterOptions:
             checks.text("script", self.script)
         for name in ("job_name", "namespace", "volume_claim"):
             _check_name(name, getattr(self, name))
+        if self.job_name is not None and not self.job_name[0].isalpha():
+            # Kubernetes derives the names of services from it.
+            raise ExportError(f"job_name must start with a letter, unlike {self.job_name!r}.")
         _check_text("partition", self.partition, _PARTITION, "the name of a partition of Slurm")
         _check_text("node_type", self.node_type, _LABEL, "the label of a node, for example 'p4d.24xlarge'")
         _check_text("image_uri", self.image_uri, _IMAGE, "the address of an image")

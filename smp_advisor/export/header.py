@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.export.describing import in_words
+from smp_advisor.export.describing import describe, hardware, in_words, library_name
 from smp_advisor.export.literal import comment_lines
 from smp_advisor.export.run import percent
 
 if TYPE_CHECKING:
     from smp_advisor.export.launch import Launch
 
-__all__ = ["checkpointing", "duration", "jobs", "learning_rate", "memory", "warning_lines"]
+__all__ = ["checkpointing", "duration", "jobs", "learning_rate", "memory", "summary_lines", "warning_lines"]
 
 
 def duration(job: Launch) -> str:
@@ -77,11 +77,19 @@ def learning_rate(job: Launch) -> str:
     schedule = job.schedule
     if schedule is None:
         return ""
-    origin = "assumed" if schedule.assumed else "starting value"
+    origin = f"{'assumed' if schedule.assumed else 'starting value'}, from {schedule.source}"
+    rate, warmup = (job.hyperparameters[name] for name in ("learning_rate", "warmup_steps"))
+    if (rate, warmup) != (schedule.learning_rate, schedule.warmup_steps):
+        origin = f"your setting, instead of {schedule.learning_rate:g} after {schedule.warmup_steps:,} steps: {origin}"
     return (
-        f"Learning rate: {schedule.learning_rate:g} after {schedule.warmup_steps:,} steps of warm-up ({origin}, from"
-        f" {schedule.source}), then down to 10 % of it at the last step."
+        f"Learning rate: {rate:g} after {warmup:,} steps of warm-up ({origin}), then down to 10 % of it at the last"
+        " step."
     )
+
+
+def summary_lines(job: Launch) -> list[str]:
+    """Plan, library and hardware with the findings of the model's profile, as comments of Bash or YAML."""
+    return [f"# {describe(job.plan)}, {library_name(job.plan)}", f"# {hardware(job.cluster)}", *warning_lines(job)]
 
 
 def warning_lines(job: Launch) -> list[str]:

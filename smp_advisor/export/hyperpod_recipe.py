@@ -10,8 +10,6 @@ import yaml
 from smp_advisor.errors import ExportError
 from smp_advisor.export import header
 from smp_advisor.export.cluster_job import cluster_facts
-from smp_advisor.export.describing import describe, hardware, library_name
-from smp_advisor.export.literal import comment
 
 if TYPE_CHECKING:
     from smp_advisor.export.cluster_job import ClusterJob
@@ -88,9 +86,7 @@ def recipe_override(job: ClusterJob, model: Model, sequence_length: int) -> str:
     if job.options.data is not None:
         override["model"]["data"] = {"train_dir": job.options.data, "use_synthetic_data": False}
     head = [
-        f"# {comment(describe(plan))}, {comment(library_name(plan))}",
-        f"# {comment(hardware(content.cluster))}",
-        *header.warning_lines(content),
+        *header.summary_lines(content),
         "# Merge it over the recipe of this model family; keys that it does not have stay those of the recipe.",
     ]
     body = yaml.safe_dump(override, sort_keys=False, allow_unicode=True, width=120)

@@ -10,8 +10,7 @@ import yaml
 from smp_advisor.errors import ExportError
 from smp_advisor.export import header
 from smp_advisor.export.cluster_job import cluster_facts
-from smp_advisor.export.describing import describe, hardware, library_name
-from smp_advisor.export.literal import comment
+from smp_advisor.export.literal import comment_lines
 
 if TYPE_CHECKING:
     from smp_advisor.export.cluster_job import ClusterJob
@@ -66,14 +65,10 @@ def pytorch_job(job: ClusterJob) -> str:
             },
         }
     )
-    head = [
-        f"# {comment(describe(content.plan))}, {comment(library_name(content.plan))}",
-        f"# {comment(hardware(content.cluster))}",
-        *header.warning_lines(content),
-    ]
+    head = header.summary_lines(content)
     if job.objection:
-        words = " ".join(job.objection.split()).replace("#", " ")
-        head += ["# The advisor does not expect this job to train, so it is suspended. " + words]
+        reason = f"The advisor does not expect this job to train, so it is suspended. {job.objection}"
+        head.append(f"# {comment_lines(reason)}")
     body = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     return "\n".join(head) + f"\n{body}"
 

@@ -16,6 +16,7 @@ from smp_advisor.export.run import run_of
 from smp_advisor.export.schedule import schedule_of
 from smp_advisor.export.script import SCRIPT_NAME, builds, require_writable, requirements
 from smp_advisor.export.storage import CHECKPOINT_CHANNEL, FileSystem, Location
+from smp_advisor.job_rules import MAX_RUN_SECONDS
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.support import require_supported_instance
 from smp_advisor.libraries.version import image
@@ -98,8 +99,7 @@ class Launch:
     @property
     def wait_seconds(self) -> int:
         """Total time for waiting and running on spot instances."""
-        longest: int = launch_facts()["limits"]["run_seconds"]
-        return self.options.max_wait_seconds or min(2 * self.run.max_run_seconds, longest)
+        return self.options.max_wait_seconds or min(2 * self.run.max_run_seconds, MAX_RUN_SECONDS)
 
 
 def launch(
@@ -120,6 +120,7 @@ def launch(
     generated = options.script is None and builds(model)
     if generated:
         require_writable(model, cluster, job, plan)
+        checks.script_settings(options.extra_hyperparameters)
     checks.require_sound(cluster, None if options.image_uri else image(plan.library, plan.version).container)
     run = run_of(model, cluster, job, plan, options, min_fit_probability=min_fit_probability)
     if options.max_wait_seconds is not None and options.max_wait_seconds < run.max_run_seconds:
@@ -138,7 +139,7 @@ def launch(
         own |= {"learning_rate": schedule.learning_rate, "warmup_steps": schedule.warmup_steps}
     inputs = options.channels
     name = checks.base_job_name(options.job_name, model.name)
-    identity = _identity(model, plan, options, own)
+    identity = _identity(model, job, plan, options, own)
     if run.is_chain:
         name = f"{name[: launch_facts()['limits']['base_job_name_characters'] - len(identity) - 1]}-{identity}"
     place = options.checkpoint_place
@@ -169,9 +170,9 @@ def launch(
     )
 
 
-def _identity(model: Model, plan: Plan, options: JobOptions, own: dict[str, Any]) -> str:
+def _identity(model: Model, job: Job, plan: Plan, options: JobOptions, own: dict[str, Any]) -> str:
     """Eight characters that differ for runs that cannot continue each other's checkpoints."""
-    content = [model.name, model.config_json, plan.library, plan.parameters, own, options.data]
+    content = [model.name, model.config_json, job.adapter, plan.library, plan.parameters, own, options.data]
     text = json.dumps([*content, options.extra_hyperparameters], sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 

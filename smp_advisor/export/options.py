@@ -11,7 +11,7 @@ from smp_advisor.export import checks
 from smp_advisor.export.account import check_account
 from smp_advisor.export.facts import launch_facts
 from smp_advisor.export.storage import FileSystem, Location, channels, location
-from smp_advisor.job_rules import JobTerms
+from smp_advisor.job_rules import MAX_RUN_SECONDS, JobTerms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,7 +100,7 @@ class JobOptions:
                 " of the plan: pass script= with its path."
             )
         if self.max_run_seconds is not None:
-            checks.seconds("max_run_seconds", self.max_run_seconds, launch_facts()["limits"]["run_seconds"], "28 days")
+            checks.seconds("max_run_seconds", self.max_run_seconds, MAX_RUN_SECONDS, "28 days")
         for name in ("spot", "plan_hyperparameters", "long_run_without_checkpoints"):
             checks.boolean(name, getattr(self, name))
         self._check_capacity()
@@ -145,7 +145,7 @@ class JobOptions:
         if self.max_wait_seconds is not None:
             if not self.spot:
                 raise ExportError("max_wait_seconds applies to spot jobs only: pass spot=True as well.")
-            checks.seconds("max_wait_seconds", self.max_wait_seconds, limits["run_seconds"], "28 days")
+            checks.seconds("max_wait_seconds", self.max_wait_seconds, MAX_RUN_SECONDS, "28 days")
         if self.volume_gb is not None:
             checks.integer("volume_gb", self.volume_gb, limits["volume_gb"])
 

@@ -12,6 +12,7 @@ from smp_advisor.errors import ExportError, PlanError
 from smp_advisor.export.describing import in_words
 from smp_advisor.export.facts import launch_facts
 from smp_advisor.export.storage import FileSystem
+from smp_advisor.job_rules import MAX_RUN_SECONDS
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layouts import layout_of_plan
 from smp_advisor.workload.overheads import OVERHEADS
@@ -87,7 +88,7 @@ def run_of(
         for factor in (costs.step_factors[0], 1.0, costs.step_factors[1])
     )
     _require_checkpoints(options, high[0])
-    longest = options.max_run_seconds or launch_facts()["limits"]["run_seconds"]
+    longest = options.max_run_seconds or MAX_RUN_SECONDS
     effective, interval = middle[1], middle[1].checkpoint_interval_seconds
     if options.spot:
         interval = min(interval, launch_facts()["run"]["spot_interval_seconds"])
@@ -125,7 +126,7 @@ def _of_unknown_duration(
         estimate=costs,
         seconds=None,
         saves_checkpoints=_saves(options, seconds),
-        checkpoint_every=launch_facts()["run"]["steps_without_estimate"],
+        checkpoint_every=_count(options, "checkpoint_every") or launch_facts()["run"]["steps_without_estimate"],
         checkpoint_interval_seconds=0.0,
         checkpoint_gib=0.0,
         checkpoint_nodes=1,
@@ -211,8 +212,7 @@ def _saves(options: JobOptions, seconds: float) -> bool:
 def _require_checkpoints(options: JobOptions, seconds: float) -> None:
     if options.checkpoints is not False or seconds <= HOUR_SECONDS:
         return
-    longest = launch_facts()["limits"]["run_seconds"]
-    limit = options.max_run_seconds or longest
+    limit = options.max_run_seconds or MAX_RUN_SECONDS
     duration = "more than one hour" if math.isinf(seconds) else f"up to {in_words(seconds)}"
     if not math.isinf(seconds) and seconds > limit:
         raise ExportError(

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export import header
-from smp_advisor.export.describing import describe, hardware, library_name
-from smp_advisor.export.literal import comment
 
 if TYPE_CHECKING:
     from smp_advisor.export.cluster_job import ClusterJob
@@ -49,9 +47,7 @@ def sbatch(job: ClusterJob) -> str:
     lines = [
         "#!/usr/bin/env bash",
         *(f"#SBATCH --{name}={value}" if value else f"#SBATCH --{name}" for name, value in directives.items()),
-        f"# {comment(describe(content.plan))}, {comment(library_name(content.plan))}",
-        f"# {comment(hardware(content.cluster))}",
-        *header.warning_lines(content),
+        *header.summary_lines(content),
         "set -euo pipefail",
         "",
     ]

@@ -13,6 +13,7 @@ from smp_advisor.libraries.check import undocumented_settings, unscripted_adapte
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.support import unconfirmed, unlisted_because
+from smp_advisor.libraries.version import default_version, image, release, version_with, versions
 from smp_advisor.search import search
 from smp_advisor.workload.stack import AUTO
 
@@ -32,6 +33,7 @@ __all__ = [
     "job_for",
     "library_policy",
     "obstacle",
+    "pins_for",
     "titled",
 ]
 
@@ -114,23 +116,32 @@ class Candidate:
     """Whether a script can be generated for the job, or the user has one."""
 
 
-def job_for(library: str, job: Job, cluster: Cluster, *, user_settings: frozenset[str]) -> Job:
-    """The job with a library's own defaults for settings that the user did not set.
-
-    Parameters
-    ----------
-    user_settings
-        Names of the job's settings that the user set.
-    """
-    record = get_library(library)
+def job_for(library: str, request: Request) -> Job:
+    """The job of a request with a library's own defaults for settings that the user did not set."""
+    record, job, user_settings = get_library(library), request.job, request.user_settings
     precision = record.default_precision
-    if precision == "bf16" and not cluster.instance.bf16:
+    if precision == "bf16" and not request.cluster.instance.bf16:
         precision = "fp16"
+    attention = record.default_attention
+    version = pins_for(library, request).get("version")
+    if version in versions(library) and release(image(library, version).framework_version) < (2,):
+        attention = "eager"  # PyTorch has fused attention from version 2 on
     return replace(
         job,
         precision=job.precision if "precision" in user_settings else precision,
-        attention=job.attention if "attention" in user_settings or job.stack != AUTO else record.default_attention,
+        attention=job.attention if "attention" in user_settings or job.stack != AUTO else attention,
     )
+
+
+def pins_for(library: str, request: Request) -> dict[str, Any]:
+    """The fixed fields of a request, with the version of a library whose container has the script's PyTorch.
+
+    SMP v1 and Training Compiler keep their default version: their search has no plans of older ones.
+    """
+    if request.pytorch is None or library in library_policy().before_pytorch_2:
+        return dict(request.pins)
+    version = version_with(library, request.pytorch, request.cluster.instance)
+    return {**({} if version == default_version(library) else {"version": version}), **request.pins}
 
 
 def candidate(library: str, request: Request, *, samples: int | None = None) -> Candidate:
@@ -145,9 +156,7 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
     excluded = obstacle(library, request)
     if excluded is not None:
         return Candidate(library=library, obstacle=excluded[0], because=excluded[1])
-    job = job_for(library, request.job, request.cluster, user_settings=request.user_settings)
-    if request.pytorch is not None and request.pytorch < (2,) and "attention" not in request.user_settings:
-        job = replace(job, attention="eager")  # PyTorch has fused attention from version 2 on
+    job = job_for(library, request)
     if samples is not None and job.global_batch_size is None:
         job = replace(job, global_batch_size=samples)
     try:
@@ -157,7 +166,7 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
             job,
             library=library,
             min_fit_probability=request.min_fit_probability,
-            pins=request.pins,
+            pins=pins_for(library, request),
         )
     except AdvisorError as error:
         return Candidate(library=library, obstacle="setting", because=str(error).removesuffix("."))
@@ -191,7 +200,7 @@ def _unsuited(library: str, request: Request) -> str:
         return ""
     record = get_library(library)
     try:
-        plan = record.plan(library=library, **request.pins)
+        plan = record.plan(library=library, **pins_for(library, request))
     except AdvisorError:  # only together with other settings, which the search adds
         return ""
     return next((text.rstrip(".") for text in record.model_mismatches(plan, request.model, request.job)), "")

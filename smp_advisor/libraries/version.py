@@ -26,6 +26,7 @@ __all__ = [
     "images",
     "release",
     "require_version",
+    "version_with",
     "versions",
 ]
 
@@ -142,6 +143,31 @@ def default_of(library: str, among: Sequence[str]) -> str:
 def driving_versions(library: str, instance: Instance) -> tuple[str, ...]:
     """Versions of a library whose container has code for the GPU of an instance, oldest first."""
     return tuple(entry.version for entry in images(library) if entry.container.drives(instance))
+
+
+def version_with(library: str, framework: tuple[int, ...], instance: Instance) -> str:
+    """Version of a library for an instance whose container has a framework version, or the nearest that it has.
+
+    Of several, it is the default version if that is among them, else the newest. A version that no container has counts
+    by fewer of its numbers: 1.12 as 1.
+
+    Examples
+    --------
+    >>> from smp_advisor.cluster import Cluster
+    >>> machine = Cluster("ml.p4d.24xlarge").instance
+    >>> [version_with("ddp", framework, machine) for framework in ((1, 13), (1, 12), (2, 3), (2,))]
+    ['1.13.1', '1.13.1', '2.3.0', '2.8.0']
+    """
+    driving = driving_versions(library, instance)
+    for numbers in range(len(framework), 0, -1):
+        same = [
+            version
+            for version in driving
+            if release(image(library, version).framework_version)[:numbers] == framework[:numbers]
+        ]
+        if same:
+            return default_of(library, same)
+    return default_version(library)
 
 
 def image(library: str, version: str) -> Image:

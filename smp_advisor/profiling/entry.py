@@ -94,7 +94,7 @@ def profile(
     ------
     ProfileError
         No requested stage succeeded. The sentence names the user's source line and what to supply. If only some stages
-        fail, the profile has the results of the others and a warning for each failure.
+        fail, the profile has the results of the others and a verdict for each failure.
 
     Examples
     --------
@@ -196,14 +196,14 @@ class _Stages:
             raise error
 
     def completed(self, profile: Profile) -> Profile:
-        """The profile with a warning for each failed stage; the first failure is raised if no stage succeeded."""
+        """The profile with a sentence for each failed stage; the first failure is raised if no stage succeeded."""
         if not self._succeeded:
             self.raise_first()
-        warnings = tuple(
+        failures = tuple(
             f"The {_STAGE_TEXTS[stage]} failed, and the other results were kept: {error.sentence}"
             for stage, error in self._failures.items()
         )
-        return dataclasses.replace(profile, warnings=(*profile.warnings, *warnings))
+        return dataclasses.replace(profile, failures=failures)
 
 
 def attention_for(library: str | None, plan: Plan | None = None) -> str:

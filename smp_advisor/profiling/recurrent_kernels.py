@@ -39,56 +39,23 @@ def recurrent_kernels() -> Iterator[None]:
 
 
 def _replacement(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel for padded tokens [sequence, batch, width], or for packed ones [tokens, width]."""
+
     def run(*arguments: Any) -> Any:
-        rows = arguments[0]
-        if not (isinstance(rows, torch._subclasses.FakeTensor) or rows.is_meta):
+        tokens = arguments[0]
+        if not (isinstance(tokens, torch._subclasses.FakeTensor) or tokens.is_meta):
             return original(*arguments)
-        if isinstance(arguments[3], bool):
-            return _padded(kind, *arguments)
-        return _packed(kind, *arguments)
+        if not isinstance(arguments[3], bool):  # packed: the second argument has the batch sizes
+            return _layers(kind, tokens, *arguments[2:])
+        *options, batch_first = arguments[1:]
+        if batch_first:
+            tokens = tokens.transpose(0, 1)
+        length, batch = tokens.shape[:2]
+        rows, *last = _layers(kind, tokens.reshape(length * batch, tokens.shape[-1]), *options)
+        output = rows.view(length, batch, rows.shape[-1])
+        return output.transpose(0, 1) if batch_first else output, *last
 
     return run
-
-
-def _padded(
-    kind: str,
-    tokens: Tensor,
-    states: Any,
-    weights: Sequence[Tensor],
-    has_biases: bool,  # noqa: FBT001 - PyTorch's signature
-    layers: int,
-    dropout: float,
-    training: bool,  # noqa: FBT001
-    bidirectional: bool,  # noqa: FBT001
-    batch_first: bool,  # noqa: FBT001
-) -> tuple[Tensor, ...]:
-    """Layers over tokens [sequence, batch, width], or [batch, sequence, width] with `batch_first`."""
-    if batch_first:
-        tokens = tokens.transpose(0, 1)
-    length, batch = tokens.shape[:2]
-    rows = tokens.reshape(length * batch, tokens.shape[-1])
-    rows, *last = _layers(
-        kind, rows, states, weights, has_biases, layers, dropout if training else 0.0, 2 if bidirectional else 1
-    )
-    output = rows.view(length, batch, rows.shape[-1])
-    return output.transpose(0, 1) if batch_first else output, *last
-
-
-def _packed(
-    kind: str,
-    rows: Tensor,
-    _: Tensor,
-    states: Any,
-    weights: Sequence[Tensor],
-    has_biases: bool,  # noqa: FBT001 - PyTorch's signature
-    layers: int,
-    dropout: float,
-    training: bool,  # noqa: FBT001
-    bidirectional: bool,  # noqa: FBT001
-) -> tuple[Tensor, ...]:
-    """Layers over the tokens of packed sequences, [tokens, width]."""
-    directions = 2 if bidirectional else 1
-    return _layers(kind, rows, states, weights, has_biases, layers, dropout if training else 0.0, directions)
 
 
 def _layers(
@@ -96,28 +63,30 @@ def _layers(
     rows: Tensor,
     states: Any,
     weights: Sequence[Tensor],
-    has_biases: bool,  # noqa: FBT001
+    has_biases: bool,  # noqa: FBT001 - PyTorch's signature
     layers: int,
     dropout: float,
-    directions: int,
+    training: bool,  # noqa: FBT001
+    bidirectional: bool,  # noqa: FBT001
 ) -> tuple[Tensor, ...]:
     """Output rows, and the last states [layers x directions, batch, width] of each kind."""
     states = states if isinstance(states, list | tuple) else (states,)
+    directions = 2 if bidirectional else 1
     per_layer = len(weights) // (layers * directions)
     last: list[list[Tensor]] = [[] for _ in states]
     for layer in range(layers):
         outputs = []
         for direction in range(directions):
-            start = (layer * directions + direction) * per_layer
-            own = list(weights[start : start + per_layer])
-            biases = own[2:4] if has_biases else []
-            projection = own[4 if has_biases else 2 :]
-            results = _Layer.apply(kind, rows, own[0], own[1], *biases, *projection)  # type: ignore[no-untyped-call]
+            place = layer * directions + direction
+            inner, recurrent, *extras = weights[place * per_layer : (place + 1) * per_layer]
+            projection = extras.pop() if len(extras) > (2 if has_biases else 0) else None
+            vectors = (*extras, *(state[place] for state in states))
+            results = _Layer.apply(kind, rows, inner, recurrent, projection, *vectors)  # type: ignore[no-untyped-call]
             outputs.append(results[0])
             for tensors, result, state in zip(last, results, states, strict=True):
                 tensors.append(result[: state.shape[-2]])
         rows = outputs[0] if directions == 1 else torch.cat(outputs, -1)
-        if dropout and layer < layers - 1:
+        if training and dropout and layer < layers - 1:
             rows = F.dropout(rows, dropout, training=True)
     return rows, *(torch.stack(tensors) for tensors in last)
 
@@ -131,17 +100,23 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, kind: str, rows: Tensor, inner: Tensor, recurrent: Tensor, *vectors: Tensor
+        ctx: Any,
+        kind: str,
+        rows: Tensor,
+        inner: Tensor,
+        recurrent: Tensor,
+        projection: Tensor | None,
+        *vectors: Tensor,
     ) -> tuple[Tensor, ...]:
+        """`vectors` are the biases and the first states, whose gradients need no product."""
         gates = rows @ inner.t()
         width = recurrent.shape[0] // {"lstm": 4, "gru": 3}.get(kind, 1)
         output = gates.new_empty(rows.shape[0], recurrent.shape[1])
         gates += output @ recurrent.t()
         extra = [gates.new_empty(rows.shape[0], width)] if kind in {"lstm", "gru"} else []
-        projection = next((tensor for tensor in vectors if tensor.ndim == 2), None)
         if projection is not None:
             output = extra[0] @ projection.t()
-        ctx.vectors, ctx.cells = vectors, len(extra)
+        ctx.projection, ctx.vectors = projection, vectors
         saved = [gates] if kind in {"lstm", "gru"} else []
         ctx.save_for_backward(rows, output, inner, recurrent, *saved, *extra)
         return (output, extra[0]) if kind == "lstm" else (output,)
@@ -149,20 +124,18 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         rows, output, inner, recurrent, *_ = ctx.saved_tensors
-        results: list[Tensor | None] = []
-        incoming = gradients[0] if gradients[0] is not None else torch.empty_like(output)
-        for tensor in ctx.vectors:
-            if tensor.ndim == 2:  # the projection of the hidden state
-                cells = incoming @ tensor
-                results.append(incoming.t() @ cells)
-            else:
-                results.append(torch.empty_like(tensor))
-        change = incoming.new_empty(rows.shape[0], inner.shape[0])
+        needed = ctx.needs_input_grad
+        projected: Tensor | None = None
+        if ctx.projection is not None:  # of the hidden state
+            incoming = gradients[0]
+            projected = incoming.t() @ (incoming @ ctx.projection)
+        change = rows.new_empty(rows.shape[0], inner.shape[0])
         change @ recurrent  # the gradient that each token passes to the one before it
         return (
             None,
-            change @ inner if ctx.needs_input_grad[1] else None,
-            change.t() @ rows if ctx.needs_input_grad[2] else None,
-            change.t() @ output if ctx.needs_input_grad[3] else None,
-            *results,
+            change @ inner if needed[1] else None,
+            change.t() @ rows if needed[2] else None,
+            change.t() @ output if needed[3] else None,
+            projected,
+            *(torch.empty_like(vector) if needed[5 + i] else None for i, vector in enumerate(ctx.vectors)),
         )

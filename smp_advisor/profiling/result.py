@@ -181,6 +181,8 @@ class Profile(NotebookResult):
     provenance: tuple[Provenance, ...] = ()
     agreements: tuple[Agreement, ...] = ()
     warnings: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+    """One sentence for each stage that failed, so that it has no result."""
     uncounted: tuple[str, ...] = ()
     """Operators that may multiply matrices and have no FLOP formula: the FLOPs are then a lower bound."""
     operations: int = 0

@@ -79,7 +79,7 @@ def profile_from_dict(values: Mapping[str, Any]) -> Profile:
     fields["agreements"] = tuple(Agreement(**part) for part in fields["agreements"])
     for name in ("tied", "versions"):
         fields[name] = tuple(tuple(part) for part in fields[name])
-    for name in ("warnings", "uncounted"):
+    for name in ("warnings", "failures", "uncounted"):
         fields[name] = tuple(fields.get(name, ()))
     return Profile(**_polynomials(fields))
 

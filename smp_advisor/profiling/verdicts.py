@@ -21,11 +21,11 @@ TOLERANCE = 0.05
 def verdicts(profile: Profile) -> tuple[str, ...]:
     """One sentence for each finding; empty if no stage found anything.
 
-    These are a copy that does not train, a local run that fails, a rehearsal that disagrees with one process, FLOPs of
-    low confidence, and figures that differ from the formulas of the configuration by more than 5 %. A stage that was
-    not run has no verdict.
+    These are a stage that failed, a copy that does not train, a local run that fails, a rehearsal that disagrees with
+    one process, FLOPs of low confidence, and figures that differ from the formulas of the configuration by more than
+    5 %. A stage that was not run has no verdict.
     """
-    return (*_of_stages(profile), *_of_confidence(profile), *_of_formulas(profile))
+    return (*profile.failures, *_of_stages(profile), *_of_confidence(profile), *_of_formulas(profile))
 
 
 def _of_stages(profile: Profile) -> list[str]:

@@ -11,7 +11,7 @@ from smp_advisor.costs.evaluate import seconds_columns
 from smp_advisor.costs.intervals import DIVISIONS, plan_divisions
 from smp_advisor.costs.predictive import layout_draws
 from smp_advisor.search.batch_policy import batch_policy
-from smp_advisor.search.policy import published_for
+from smp_advisor.search.policy import policy, published_for
 from smp_advisor.search.rank import NEAR_BEST, first_of_each
 from smp_advisor.search.search import search
 
@@ -162,10 +162,9 @@ def _leading(result: SearchResult) -> NDArray[np.intp]:
 
 
 def _indistinct(chosen: Floats, rival: Floats) -> bool:
-    """Whether neither of two families is faster by more than 3 % in most draws."""
-    ratio = rival / chosen
-    least = 0.25
-    return bool((ratio >= 1 / (1 - NEAR_BEST)).mean() < 1 - least and (ratio <= 1 - NEAR_BEST).mean() < 1 - least)
+    """Whether neither of two families is faster by more than 3 % in enough draws."""
+    ratio, enough = rival / chosen, policy().resolution_probability
+    return bool((ratio >= 1 / (1 - NEAR_BEST)).mean() < enough and (ratio <= 1 - NEAR_BEST).mean() < enough)
 
 
 def _batch_choice(

@@ -28,7 +28,8 @@ def sentences(sizes: ClusterSizes) -> list[str]:
     compared = f"{plural(count, 'cluster')} compared{'' if sizes.complete else ', then it was stopped'}."
     if chosen is None:
         return [f"{nothing(sizes)}.", compared]
-    result = [f"{chosen.name} {_verdict(sizes, chosen)}{_limits(sizes, chosen)}: {_figures(sizes, chosen)}."]
+    verdict = f" {_verdict(sizes, chosen)}{_limits(sizes, chosen)}" if count > 1 or sizes.limits else ""
+    result = [f"{chosen.name}{verdict}: {_figures(sizes, chosen)}."]
     if count == 1:
         return result
     return [*result, *_saving(sizes, chosen), *_knee(sizes, chosen), compared]
@@ -82,8 +83,9 @@ def _saving(sizes: ClusterSizes, chosen: ClusterSize) -> list[str]:
 def _knee(sizes: ClusterSizes, chosen: ClusterSize) -> list[str]:
     kind = chosen.cluster.instance.name
     knee = next((size for size in sizes.knees if size.cluster.instance.name == kind), None)
-    most = max(size.cluster.nodes for size in sizes.sizes if size.cluster.instance.name == kind)
-    if knee is None or most == min(size.cluster.nodes for size in sizes.sizes if size.cluster.instance.name == kind):
+    counts = [size.cluster.nodes for size in sizes.sizes if size.cluster.instance.name == kind]
+    most = max(counts)
+    if knee is None or most == min(counts):
         return []
     if knee.cluster.nodes < most:
         return [f"The knee of {kind} is at {knee.cluster.nodes} nodes: further ones add less than half a node's speed."]

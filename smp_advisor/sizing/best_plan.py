@@ -9,7 +9,7 @@ from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.intervals import plan_kinds
 from smp_advisor.costs.stack import stack_of
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.library_candidates import has_script, job_for, library_policy, obstacle
+from smp_advisor.guidance.library_candidates import has_script, job_for, library_policy, obstacle, pins_for
 from smp_advisor.guidance.precision import search_in_bf16_if_possible
 from smp_advisor.sizing.cluster_size import ClusterSize
 from smp_advisor.sizing.places import AUTO
@@ -58,11 +58,12 @@ def _libraries(request: Request) -> list[str]:
 
 def _searched(request: Request, library: str, objective: Objective) -> ClusterSize:
     cluster = request.cluster
-    job = job_for(library, request.job, cluster, user_settings=request.user_settings)
+    job = job_for(library, request)
     nothing = ClusterSize(cluster=cluster, library=library, job=job, estimate=None)
     if obstacle(library, request) is not None or (job.precision == "bf16" and not cluster.instance.bf16):
         return nothing
-    terms = {"library": library, "min_fit_probability": request.min_fit_probability, "pins": request.pins}
+    pins = pins_for(library, request)
+    terms = {"library": library, "min_fit_probability": request.min_fit_probability, "pins": pins}
     try:
         job, result, _ = search_in_bf16_if_possible(
             request.model, cluster, job, objective, terms, user_settings=request.user_settings

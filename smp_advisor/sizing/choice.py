@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.search.rank import NEAR_BEST
 from smp_advisor.sizing.cluster_size import ClusterSize, saving
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.sizing.limits import Limits
 
-__all__ = ["GOALS", "Goal", "choose", "knees", "saves", "within"]
+__all__ = ["Goal", "choose", "knees", "saves", "within"]
 
 Goal = Literal["smallest", "fastest", "cheapest"]
-GOALS: tuple[str, ...] = get_args(Goal)
 
 _WORTH = 0.5
 """Least share of the speed of the first nodes that further nodes must add to be before the knee."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from smp_advisor.sizing.choice import Goal, choose, knees, within
 from smp_advisor.sizing.cluster_size import ClusterSize, saving
 from smp_advisor.sizing.figures import time_and_cost
 from smp_advisor.sizing.limits import Limits
+from smp_advisor.sizing.table import table_html, table_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,12 +126,7 @@ class ClusterSizes:
 
     def rows(self) -> list[str]:
         """The table as lines of text."""
-        cells = [_COLUMNS, *(self._cells(size) for size in self._shown())]
-        widths = [max(len(row[column]) for row in cells) for column in range(len(_COLUMNS))]
-        return [
-            "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in cells
-        ]
+        return [f"  {line}" for line in table_lines([_COLUMNS, *map(self._cells, self._shown())])]
 
     def _shown(self) -> tuple[ClusterSize, ...]:
         """Rows of the text: all of a single type, else the ones that no other beats, the knees and the answer."""
@@ -155,25 +151,12 @@ class ClusterSizes:
         return str(self)
 
     def _repr_html_(self) -> str:
-        cell = 'style="text-align:left;padding:2px 14px 2px 0"'
-        head = "".join(f"<th {cell}>{escape(title)}</th>" for title in _COLUMNS)
-        rows = "".join(
-            f"<tr>{''.join(f'<td {cell}>{escape(text)}</td>' for text in self._cells(size))}</tr>"
-            for size in self._shown()
-        )
         lines = "".join(f"<li>{escape(line)}</li>" for line in self.lines())
-        return f'<div class="smp-sizes"><ul>{lines}</ul><table><tr>{head}</tr>{rows}</table></div>'
-
-    def for_goal(self, goal: Goal, limits: Limits | None = None) -> ClusterSizes:
-        """The same clusters for another goal and other limits, without a new search."""
-        return replace(self, goal=goal, limits=self.limits if limits is None else limits)
+        table = table_html([_COLUMNS, *map(self._cells, self._shown())])
+        return f'<div class="smp-sizes"><ul>{lines}</ul>{table}</div>'
 
 
 _COLUMNS = ("cluster", "library", "time (95 %)", "cost (95 %)", "memory per GPU", "")
-
-
-def _type(size: ClusterSize) -> str:
-    return size.cluster.instance.name
 
 
 def _excess(size: ClusterSize) -> float:
@@ -183,7 +166,7 @@ def _excess(size: ClusterSize) -> float:
 
 def _figures(size: ClusterSize, reference: ClusterSize | None) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "instance": _type(size),
+        "instance": size.cluster.instance.name,
         "nodes": size.cluster.nodes,
         "gpus": size.cluster.gpus,
         "library": size.library,

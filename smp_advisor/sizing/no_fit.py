@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import NoPlanFitsError
 from smp_advisor.guidance.amounts import batch_limit
-from smp_advisor.guidance.wording import gib, percent
+from smp_advisor.guidance.wording import gib, percent, plural
 from smp_advisor.libraries.registry import get_library, libraries
 from smp_advisor.sizing.answer import nothing
 from smp_advisor.sizing.places import COUNTS, Places
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from smp_advisor.sizing.limits import Limits
     from smp_advisor.sizing.question import Question
     from smp_advisor.sizing.sweep import Progress
+    from smp_advisor.sizing.ways import WaysOut
 
 __all__ = ["decided", "nothing_fits"]
 
@@ -42,8 +43,8 @@ def decided(question: Question, places: Places, limits: Limits, progress: Progre
     if not any(size.fits for size in sizes.sizes):
         nearest = sizes.nearest
         ways = None if nearest is None else ways_out(question.on(nearest.cluster), nearest.nearest_gib)
-        changes = "" if ways is None else ways.words
-        raise NoPlanFitsError(f"{nothing(sizes)}{f'; changes that fit there: {changes}' if changes else ''}.", ways)
+        changes = f"; changes that fit there: {ways.words}" if ways is not None and ways.words else ""
+        raise NoPlanFitsError(f"{nothing(sizes)}{changes}{_enough(ways)}.", ways)
     machine, most = places.clusters[-1].instance, max(cluster.nodes for cluster in places.clusters)
     if any(cluster.instance != machine for cluster in places.clusters):
         raise NoPlanFitsError(f"{nothing(sizes)}.")
@@ -78,19 +79,22 @@ def nothing_fits(question: Question, result: SearchResult) -> NoPlanFitsError:
         f"None of {result.plans_enumerated:,} plans fits {model.name} on {place} with a probability of"
         f" {percent(request.min_fit_probability)}: the nearest {shortfall}"
     )
-    nodes = ways.of("nodes")
-    enough = "" if nodes is None else f"; {nodes.words} would be enough"
-    changes = ways.words
+    enough, changes = _enough(ways), ways.words
     while changes and len(sentence) + len(changes) + len(enough) > _LONGEST:
         changes = changes.rpartition(", ")[0]
     if not get_library(result.space.library).divides_model and ways.of("library") is None:
-        there = f", for example on {changes}" if changes else ""
+        there = f"; changes that fit: {changes}" if changes else ""
         return NoPlanFitsError(f"{sentence}; {_remedy(request, result.space.library)}{there}.", ways)
     if changes:
         return NoPlanFitsError(f"{sentence}; changes that fit: {changes}{enough}.", ways)
     if enough:
         return NoPlanFitsError(f"{sentence}{enough}.", ways)
     return NoPlanFitsError(f"{sentence}; {_remedy(request, result.space.library)}.", ways)
+
+
+def _enough(ways: WaysOut | None) -> str:
+    nodes = None if ways is None else ways.of("nodes")
+    return "" if nodes is None else f"; {nodes.words} would be enough"
 
 
 def _remedy(request: Request, library: str) -> str:
@@ -108,7 +112,7 @@ def _no_plan(request: Request, place: str) -> str:
     if job.global_batch_size is not None:
         multiple = max(1, round(job.global_batch_size / request.cluster.gpus)) * request.cluster.gpus
         remedy = f"choose a multiple of the replicas, for example {multiple:,}"
-        return f"No plan divides a global batch of {job.global_batch_size:,} samples over {place}" + (
+        return f"No plan divides a global batch of {plural(job.global_batch_size, 'sample')} over {place}" + (
             f" with {pinned} fixed; free one of them, or {remedy}." if pinned else f"; {remedy}."
         )
     if not pinned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from smp_advisor.guidance.library_candidates import library_policy
 from smp_advisor.libraries.support import suggested_instances
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from smp_advisor.sizing.choice import Goal
     from smp_advisor.sizing.limits import Limits
 
@@ -54,7 +53,7 @@ def places_of(
     limits: Limits,
     library: str,
     cost: bool = False,
-    counts: Sequence[int] | None = None,
+    counts: object = None,
 ) -> Places:
     """The clusters of a request.
 
@@ -71,12 +70,12 @@ def places_of(
     cost
         Whether the objective is the cost.
     counts
-        Numbers of nodes to try instead of `COUNTS`.
+        Numbers of nodes to try instead of `COUNTS`, or None.
 
     Raises
     ------
     AdvisorError
-        The cluster or the count is none of these.
+        The cluster, the count or the counts are none of these.
     """
     if isinstance(cluster, Cluster):
         if count not in (None, cluster.nodes):
@@ -87,14 +86,14 @@ def places_of(
         return places_of(machine, number, limits=limits, library=library, cost=cost, counts=counts)
     several = cluster == ANY or isinstance(cluster, list | tuple)
     types = _types(cluster, library)
-    nodes = 1 if count is None and not counts and not (several or limits) else _nodes(count)
+    nodes = 1 if count is None and counts is None and not (several or limits) else _nodes(count)
     if cost and not several and nodes is not None:
         requested = Cluster(types[0], nodes)
         _require_price("objective='cost'", requested.instance)
         return Places(clusters=_comparable(requested, library), goal="cheapest", requested=requested)
     if limits.max_usd is not None and len(types) == 1:
         _require_price("max_usd", types[0])
-    sizes = counts or (COUNTS if nodes is None else (nodes,))
+    sizes = _numbers(counts) if counts is not None else COUNTS if nodes is None else (nodes,)
     if len(types) * len(sizes) > _MOST:
         raise AdvisorError(f"{len(types) * len(sizes):,} clusters are too many for one question: at most {_MOST:,}.")
     return Places(
@@ -131,6 +130,14 @@ def _nodes(count: object) -> int | None:
             f"The number of nodes must be a whole number of at least 1 or 'smallest', not {count!r:.40}."
         )
     return count
+
+
+def _numbers(counts: object) -> tuple[int, ...]:
+    """Numbers of nodes of a request, which `Cluster` checks."""
+    numbers = tuple(counts) if isinstance(counts, Iterable) and not isinstance(counts, str) else ()
+    if not numbers:
+        raise ClusterError(f"counts must be numbers of nodes, for example (2, 4, 8), not {counts!r:.40}.")
+    return numbers
 
 
 def _types(cluster: object, library: str) -> list[Instance]:

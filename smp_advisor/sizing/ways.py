@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.cluster.cluster import Cluster
@@ -14,10 +13,11 @@ from smp_advisor.libraries.registry import get_library
 from smp_advisor.sizing.best_plan import best_on
 from smp_advisor.sizing.figures import time_and_cost
 from smp_advisor.sizing.places import AUTO, COUNTS, suitable
+from smp_advisor.sizing.table import table_html, table_lines
 from smp_advisor.workload.adapter import Adapter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pandas as pd
 
@@ -76,14 +76,13 @@ class WaysOut:
         return ", ".join(f"{way.words} ({_memory(way)})" for way in self.ways if way.change != "nodes")
 
     def __str__(self) -> str:
-        rows = [_TITLES, *(self._cells(way) for way in self.ways)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES))]
-        return "\n".join(
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        )
+        return "\n".join(table_lines(self._table()))
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _table(self) -> list[tuple[str, ...]]:
+        return [_TITLES, *map(self._cells, self.ways)]
 
     def _cells(self, way: WayOut) -> tuple[str, ...]:
         now = way.size.estimate
@@ -92,12 +91,7 @@ class WaysOut:
         return (way.words, _memory(way), ranges.token_rate(now), time_and_cost(self.request.model, now)[1])
 
     def _repr_html_(self) -> str:
-        cell = 'style="text-align:left;padding:2px 14px 2px 0"'
-        head = "".join(f"<th {cell}>{escape(title)}</th>" for title in _TITLES)
-        rows = "".join(
-            f"<tr>{''.join(f'<td {cell}>{escape(text)}</td>' for text in self._cells(way))}</tr>" for way in self.ways
-        )
-        return f'<div class="smp-ways"><table><tr>{head}</tr>{rows}</table></div>'
+        return f'<div class="smp-ways">{table_html(self._table())}</div>'
 
 
 _TITLES = ("change that fits", "memory per GPU", "speed (95 %)", "cost (95 %)")
@@ -194,11 +188,8 @@ def _instances(question: Question) -> Iterator[WayOut]:
     types = suitable(question.library)
     larger = [machine for machine in types if machine.usable_gpu_memory_gib * machine.gpus > memory]
     listed = question.having(unlisted=False)
-    sizes = [best_on(listed, Cluster(machine, here.nodes)) for machine in larger]
-    fitting = [size for size in sizes if size.fits]
-    if fitting:
-        size = min(fitting, key=lambda size: size.usd or math.inf)
-        yield WayOut(change="instance", words=size.name, size=size)
+    sizes = (best_on(listed, Cluster(machine, here.nodes)) for machine in larger)
+    yield from _cheapest((size for size in sizes if size.fits), lambda size: size.usd)
 
 
 def _anywhere(question: Question) -> Iterator[WayOut]:
@@ -209,9 +200,12 @@ def _anywhere(question: Question) -> Iterator[WayOut]:
         for machine in suitable(AUTO)
         if machine.usable_gpu_memory_gib * machine.gpus >= _LEAST_NODE_GIB
     )
-    fitting = [size for size in smallest if size is not None]
-    if fitting:
-        size = min(fitting, key=lambda size: size.cluster.usd_per_hour or math.inf)
+    yield from _cheapest((size for size in smallest if size is not None), lambda size: size.cluster.usd_per_hour)
+
+
+def _cheapest(fitting: Iterable[ClusterSize], price: Callable[[ClusterSize], float | None]) -> Iterator[WayOut]:
+    size = min(fitting, key=lambda size: price(size) or math.inf, default=None)
+    if size is not None:
         yield WayOut(change="instance", words=size.name, size=size)
 
 

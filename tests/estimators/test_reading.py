@@ -217,6 +217,8 @@ def test_a_recipe_with_blocks_of_another_kind_has_no_memory_figure():
     [
         ("a: &x [1]\nb: *x\ntrainer: 1\n", "not a recipe"),
         ("trainer: !!python/object/apply:os.system ['true']\nmodel: {}\n", "not valid YAML"),
+        ("trainer: !!bool maybe\nmodel: {}\n", "not valid YAML"),
+        ("trainer: !!timestamp today\nmodel: {}\n", "not valid YAML"),
         ("trainer:\n  devices: [\nmodel:", "not valid YAML, line 3"),
         ("just: a mapping\n", "not a recipe"),
     ],

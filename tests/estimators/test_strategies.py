@@ -349,3 +349,12 @@ def test_strategies_that_do_not_exist_have_no_plan():
     assert fully_sharded("diagonal").library is None
     assert zero("x").library is None
     assert zero(0).library == "ddp"
+
+
+def test_torchtitan_has_its_own_defaults():
+    text = "[model]\nname = 'llama3'\nflavor = '8B'\n[training]\nsteps = 10\n"
+    job_read = reading(text)
+    assert (job_read.plan.batch_size, job_read.plan.activation_checkpointing) == (8, "every_2")
+    assert "2048" in str(job_read.job.sequence_length)
+    never = reading(f"{text}[parallelism]\nfsdp_reshard_after_forward = 'never'\n")
+    assert never.plan.sharding_strategy == "shard_grad_op"

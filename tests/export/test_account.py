@@ -80,6 +80,7 @@ def test_cells_with_all_options_are_formatted(library, sdk):
         ({"retry_attempts": 31}, "retry_attempts must be a whole number from 1 to 30"),
         ({"tags": {"aws:x": "y"}}, "must not start with aws:"),
         ({"tags": {"x": "a#b"}}, "letters, digits, spaces"),
+        ({"tags": {"x": "a\nb"}}, "letters, digits, spaces"),
         ({"tags": [("x", "y")]}, "tags must be a dictionary of strings"),
         ({"tags": {str(i): "" for i in range(51)}}, "SageMaker accepts 50"),
         ({"tags": {"x" * 129: ""}}, "1 to 128 characters"),

@@ -24,6 +24,7 @@ ENDS = """
 import time
 import botocore.client
 
+INTERRUPTED = {{("InProgress", "Interrupted"), ("Stopping", "Interrupted")}}
 ends = iter({ends!r})
 call, sleep, states = botocore.client.BaseClient._make_api_call, time.sleep, {{}}
 
@@ -31,11 +32,20 @@ call, sleep, states = botocore.client.BaseClient._make_api_call, time.sleep, {{}
 def wait(seconds):
     sleep(1.05)
     for name, state in states.items():
-        if state[0] == "InProgress":
+        if state[0] in ("InProgress", "Stopping"):
             states[name] = next(ends)
+    if INTERRUPTED.intersection(states.values()):
+        raise KeyboardInterrupt
 
 
 def answer(client, operation, parameters):
+    if operation == "ListTrainingJobs":  # the jobs of moto itself are complete at once
+        status = parameters.pop("StatusEquals")
+        result = call(client, operation, parameters)
+        result["TrainingJobSummaries"] = [
+            job for job in result["TrainingJobSummaries"] if states[job["TrainingJobName"]][0] == status
+        ]
+        return result
     result = call(client, operation, parameters)
     if operation == "DescribeTrainingJob":
         state = states.setdefault(parameters["TrainingJobName"], ("InProgress", "Training"))
@@ -48,6 +58,8 @@ time.sleep, botocore.client.BaseClient._make_api_call = wait, answer
 BACK = "time.sleep, botocore.client.BaseClient._make_api_call = sleep, call"
 NEXT, DONE = ("Stopped", "MaxRuntimeExceeded"), ("Completed", "Completed")
 OVER = ("Failed", "Failed")
+INTERRUPTED = {"while it runs": ("InProgress", "Interrupted"), "while it stops": ("Stopping", "Interrupted")}
+"""States of a job during which the user interrupts the cell that waits for it."""
 NO_REGION = "import os; os.environ.pop('AWS_REGION'); os.environ.pop('AWS_DEFAULT_REGION')"
 NO_CREDENTIALS = """
 import os
@@ -72,8 +84,16 @@ def results(request):
         guarded = [
             "try:\n"
             + "\n".join("    " + line for line in cells[1].splitlines())
-            + "\nexcept RuntimeError as e: print(e)"
+            + "\nexcept (RuntimeError, KeyboardInterrupt) as e: print(repr(e))"
         ]
+        for when, state in INTERRUPTED.items():
+            notebooks[f"{library}: interrupted {when}, then again"] = [
+                ENDS.format(ends=[state, NEXT, DONE]),
+                cells[0],
+                *guarded,
+                cells[1],
+                BACK,
+            ]
         notebooks[f"{library}: failure, then again"] = [
             ENDS.format(ends=[OVER, DONE]),
             cells[0],
@@ -109,6 +129,19 @@ def test_a_failed_job_is_resumed_by_running_the_cell_again(results, library):
     assert "Run this cell again to resume from the last checkpoint." in result["printed"]
     first, second = result["requests"]
     assert first["CheckpointConfig"] == second["CheckpointConfig"]
+    assert "The run is complete" in result["printed"]
+
+
+@pytest.mark.parametrize("when", INTERRUPTED)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_an_interrupted_cell_follows_its_job_when_it_runs_again(results, library, when):
+    result = results[f"{library}: interrupted {when}, then again"]
+    assert result["error"] is None, result["error"]
+    assert "KeyboardInterrupt" in result["printed"]
+    first, second = (request["TrainingJobName"] for request in result["requests"])
+    # The cell shows the first job twice, and starts the second only after its end.
+    started = [line.rpartition("/")[2] for line in result["printed"].splitlines() if line.startswith("Job ")]
+    assert started == [first, first, second]
     assert "The run is complete" in result["printed"]
 
 

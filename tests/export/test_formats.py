@@ -18,6 +18,7 @@ from smp_advisor import advise, check_estimator
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import ExportError
 from smp_advisor.export import FORMATS, exported, format_cell
+from smp_advisor.export.describing import describe, library_name
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job, Model
 
@@ -163,6 +164,15 @@ def test_yaml_holds_any_text(text):
 TOO_LARGE = Model.from_parameters(70e9)
 
 
+@pytest.mark.parametrize("format", ["slurm", "hyperpod-recipe"])
+def test_the_head_states_the_entire_plan(format):  # noqa: A002
+    plan = Plan(library="ddp", batch_size=1) if format == "slurm" else replace(SMP, context_parallel_degree=2)
+    text = job_for(format, plan)
+    head = {line for line in text.splitlines() if line.startswith("# ")}
+    assert f"# {describe(plan)}, {library_name(plan)}" in head
+    assert any(line.startswith("# 2 x ml.p4d.24xlarge (16 GPUs, ") for line in head)
+
+
 def test_a_plan_that_does_not_fit_does_not_start_by_itself(tmp_path):
     parts = TOO_LARGE, ONE, Job(sequence_length=2048), FSDP
     own = {"script": "/fsx/train.py"}
@@ -188,6 +198,7 @@ def test_a_plan_that_does_not_fit_does_not_start_by_itself(tmp_path):
         ({"format": "slurm", "spot": True}, "no option 'spot'"),
         ({"format": "slurm", "data": "s3://bucket"}, "data must be an absolute path"),
         ({"format": "slurm", "job_name": "A b"}, "job_name must have up to 50 lowercase"),
+        ({"format": "kubernetes", "job_name": "7b-run"}, "job_name must start with a letter"),
         ({"format": "slurm", "partition": "a b"}, "partition must be the name"),
         ({"format": "slurm", "image_uri": "x y"}, "image_uri must be the address"),
         ({"format": "slurm", "environment": {"a b": "c"}}, "environment must map"),

@@ -39,8 +39,8 @@ def size(tokens, *, plan=FSDP, cluster=FOUR, model=LLAMA, settings=None, **optio
     return run_of(model, cluster, job(tokens, **settings or {}), plan, JobOptions.of(options), min_fit_probability=0.95)
 
 
-def cell(tokens=None, *, plan=FSDP, cluster=FOUR, sdk="v2", **options):
-    return estimator_cell(LLAMA, cluster, job(tokens), plan, sdk=sdk, **options)
+def cell(tokens=None, *, plan=FSDP, cluster=FOUR, sdk="v2", settings=None, **options):
+    return estimator_cell(LLAMA, cluster, job(tokens, **settings or {}), plan, sdk=sdk, **options)
 
 
 def comments(emitted):
@@ -111,6 +111,9 @@ def test_another_run_has_another_location():
 
     assert place(5e9) == place(5e9)
     assert len({place(5e9), place(6e9), place(5e9, data="s3://b/c"), place(5e9, sdk="v3", data="s3://b/d")}) == 4
+    # Weights of one adapter do not fit into another.
+    ranks = (8, 16, 32)
+    assert len({place(5e9, settings={"adapter": Adapter(rank=rank)}) for rank in ranks}) == len(ranks)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +211,35 @@ def test_learning_rates_follow_size_batch_and_kind():
     assert rate(training="fine-tuning")["learning_rate"] == 2e-5
     assert rate()["warmup_steps"] == round(0.01 * math.ceil(1e9 / 131_072))
     assert "GPT-3 (Brown et al." in comments(cell(5e9))
+
+
+def test_the_header_states_the_settings_of_the_user():
+    own = {"learning_rate": 1e-5, "warmup_steps": 0, "checkpoint_every": 7, "max_steps": 5000}
+    emitted = cell(5e9, extra_hyperparameters=own)
+    header = comments(emitted)
+    assert "Learning rate: 1e-05 after 0 steps of warm-up (your setting, instead of " in header
+    assert "Checkpoints: every 7 steps" in header
+    assert "Duration: 5,000 steps" in header
+    assert own.items() <= estimator_arguments(emitted)["hyperparameters"].items()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_steps", "500"),
+        ("max_steps", 0),
+        ("max_steps", 500.0),
+        ("checkpoint_every", 0),
+        ("warmup_steps", -1),
+        ("warmup_steps", True),
+        ("learning_rate", "1e-5"),
+        ("learning_rate", 0),
+    ],
+)
+def test_settings_that_the_cell_could_not_state_are_refused(name, value):
+    with pytest.raises(ExportError, match=f"The hyperparameter '{name}' must be a"):
+        cell(5e9, extra_hyperparameters={name: value})
+    assert name in cell(5e9, extra_hyperparameters={name: value}, script="train.py", plan_hyperparameters=False)
 
 
 def test_scripts_of_the_user_keep_their_learning_rate():

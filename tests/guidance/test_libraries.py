@@ -1,19 +1,15 @@
-"""Advice for the libraries beside SMP v1: ordered practices, reference rows, pitfalls, and which library it is."""
+"""Advice for the libraries beside SMP v1: ordered practices, reference rows, pitfalls."""
 
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
 
 from smp_advisor import advise
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
-from smp_advisor.errors import AdvisorError, ExportError
 from smp_advisor.guidance import explain, nearest_reference, pitfalls, reference_rows
-from smp_advisor.guidance.library_candidates import titled
-from smp_advisor.guidance.library_choice import choose_library
 from smp_advisor.guidance.pitfalls import _rows
 from smp_advisor.guidance.practices import order, practice
 from smp_advisor.guidance.ranges import run_time
@@ -233,157 +229,15 @@ def test_training_compiler_is_said_to_be_discontinued_and_to_exclude_smdistribut
     assert '{"pytorchxla": {"enabled": True}}' in text
 
 
-# -- which library
-
-
-@pytest.mark.parametrize(
-    ("model", "cluster", "framework", "library", "words"),
-    [
-        (GPT2, Cluster("ml.p4d.24xlarge"), None, "ddp", "model parallelism is not required"),
-        (LLAMA_70B, Cluster("ml.p5.48xlarge", 8), None, "smp-v2", "cannot use ml.p5.48xlarge"),
-        (LLAMA_70B, P4D_32, "pytorch 2.5.1", "smp-v2", "SMP v1 (archived)"),
-        (GPT2, Cluster("ml.g5.48xlarge"), "pytorch 1.13", "training-compiler", "discontinued"),
-        (GPT2, Cluster("ml.p4d.24xlarge"), "tensorflow 2.6", "smp-v1-tensorflow", "only model-parallel library"),
-    ],
-)
-def test_auto_chooses_and_says_why(model, cluster, framework, library, words):
-    job = Job(sequence_length=512)
-    chosen = choose_library(model, cluster, job, framework=framework)
-    assert chosen.library == library
-    assert words in " ".join((chosen.because, *chosen.comparisons))
-    assert chosen.because.startswith(f"{titled(library)}. ")
-    for sentence in (chosen.because, *chosen.comparisons):
-        assert sentence.endswith(".")
-
-
-def test_auto_prefers_libraries_with_a_script_for_the_adapter():
-    settings = {"instance_count": 1, "sequence_length": 2048, "adapter": Adapter(rank=16, base_bits=4)}
-    chosen = advise("llama-3-8b", "ml.p4d.24xlarge", **settings)
-    assert chosen.plan.library == "ddp"
-    assert any(
-        text.startswith("FSDP: ") and "without a generated script" in text for text in chosen.library_comparisons
+def test_compilation_is_amortised_over_the_runs_length():
+    job = Job(sequence_length=512, precision="fp16", tokens=1e9)
+    steps = explained(
+        Plan(library="training-compiler", batch_size=8), model=GPT2, cluster=Cluster("ml.g5.48xlarge"), job=job
     )
-    chosen.cell()
-    sharded = advise("llama-3-8b", "ml.p4d.24xlarge", library="fsdp", **settings)
-    with pytest.raises(ExportError) as refused:
-        sharded.cell()
-    assert str(refused.value) in sharded.warnings
-    assert str(refused.value) in " ".join(str(sharded).split())
-    # A script of the user may shard a quantized base.
-    assert advise("llama-3-8b", "ml.p4d.24xlarge", script="train.py", **settings).plan.library == "fsdp"
-    # Where no replica fits, only sharding remains.
-    large = advise("llama-3-70b", "ml.p4d.24xlarge", **settings)
-    assert large.plan.library == "fsdp"
-    assert "does not shard a base of 4 bits" in large.because
-
-
-def test_every_other_library_for_pytorch_is_compared():
-    chosen = choose_library(LLAMA_70B, P4D_32, Job(sequence_length=4096))
-    others = {sentence.split(":")[0] for sentence in chosen.comparisons}
-    assert others == {"DDP", "FSDP", "SMP v1 (archived)", "Training Compiler (discontinued)"}
-    slower = next(sentence for sentence in chosen.comparisons if sentence.startswith("SMP v1"))
-    assert re.search(r"(about as fast|% slower|% faster) in fp16 with the same batch\.", slower)
-
-
-@pytest.mark.parametrize("setting", [{"pipeline_parallel_degree": 2}, {"microbatches": 4}])
-def test_a_setting_of_version_1_selects_it(setting):
-    advice = advise("13B", "ml.p4d.24xlarge", instance_count=4, sequence_length=512, **setting)
-    assert advice.plan.library == "smp-v1"
-    assert f"Only SMP v1 has '{next(iter(setting))}'" in advice.library_because
-
-
-def test_a_degree_that_a_family_lacks_in_one_library_selects_another():
-    advice = advise("13B", "ml.p4d.24xlarge", instance_count=2, family="gpt2", tensor_parallel_degree=2)
-    assert advice.plan.library == "smp-v1"
-    with pytest.raises(AdvisorError, match=r"on ml\.g6\.xlarge, use library='ddp' or 'fsdp'"):
-        advise("gpt-neo-2.7b", "ml.g6.xlarge", instance_count=2, framework="pytorch 1.13")
-    with pytest.raises(AdvisorError, match="No library has tensor_parallel_degree here: leave it out"):
-        advise("13B", "ml.g5.48xlarge", instance_count=2, family="gpt2", tensor_parallel_degree=2)
-
-
-def test_no_degree_leaves_a_layer_undivided():
-    with pytest.raises(AdvisorError, match=r"None of .* nodes would be enough"):
-        advise("13B", "ml.g5.8xlarge", sequence_length=32_768)
-
-
-def test_a_plan_of_an_unlisted_instance_is_preferred_to_none():
-    advice = advise("7B", "ml.g5.48xlarge", sequence_length=1024)
-    assert advice.plan.library == "smp-v2"
-    assert "check that a job starts" in advice.library_because
-
-
-def test_one_gpu_divides_nothing():
-    assert advise("350M", "ml.g5.xlarge", sequence_length=512).plan.library == "ddp"
-
-
-def test_an_old_framework_keeps_version_1():
-    model = Model.from_parameters("20B")
-    chosen = choose_library(model, Cluster("ml.p4d.24xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
-    assert chosen.library == "smp-v1"
-    assert "archived" in chosen.because
-    with pytest.raises(AdvisorError, match="has no code for sm_90"):
-        choose_library(model, Cluster("ml.p5.48xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
-
-
-def test_an_unlisted_instance_takes_plain_fsdp():
-    model = Model.from_parameters("7B")
-    chosen = choose_library(model, Cluster("ml.g5.48xlarge"), Job(sequence_length=1024))
-    assert chosen.library == "fsdp"
-    assert "not in a confirmed AWS list for SMP v2" in chosen.because
-
-
-def test_advise_with_auto_carries_the_reason_and_the_librarys_defaults():
-    advice = advise("350M", "ml.p4d.24xlarge", sequence_length=512)
-    assert advice.plan.library == "ddp"
-    assert advice.job.precision == "bf16"
-    assert advice.job.attention == "fused"
-    assert "model parallelism is not required" in advice.library_because
-    assert advice.library_because.split(".")[0] in " ".join(str(advice).split())
-    assert advice.reference is None
-    assert any("bf16" in one for one in advice.defaults)
-
-
-def test_advise_holds_pins_in_the_librarys_own_words():
-    advice = advise(
-        "7B", "ml.p4d.24xlarge", instance_count=2, library="smp-v2", sequence_length=1024, hybrid_shard_degree=8
-    )
-    assert advice.plan.hybrid_shard_degree == 8
-    assert advice.estimate.fits
-    assert len(advice.alternatives) > 1
-
-
-def test_advise_refuses_what_the_library_lacks():
-    with pytest.raises(AdvisorError, match="SMP v2 has no setting 'microbatches'; SMP v1"):
-        advise("7B", "ml.p4d.24xlarge", library="smp-v2", microbatches=4)
-    with pytest.raises(AdvisorError, match=r"library must be 'auto' or one of smp-v1, .*fsdp, not 'smp-v3'"):
-        advise("7B", "ml.p4d.24xlarge", library="smp-v3")
-    with pytest.raises(AdvisorError, match="framework goes with library='auto'"):
-        advise("7B", "ml.p4d.24xlarge", library="smp-v2", framework="pytorch")
-    with pytest.raises(AdvisorError, match="framework must be"):
-        advise("7B", "ml.p4d.24xlarge", library="auto", framework="jax")
-    with pytest.raises(AdvisorError, match="Training Compiler cannot use"):
-        advise("124M", "ml.p5.48xlarge", library="training-compiler")
-
-
-def test_a_bare_count_is_llamas_shape_with_smp_v2():
-    advice = advise("7B", "ml.p5.48xlarge", library="auto", instance_count=2, sequence_length=4096)
-    assert advice.plan.library == "smp-v2"
-    assert (advice.model.family, advice.model.origin) == ("llama", "inferred")
-    given = advise("7B", "ml.p5.48xlarge", library="smp-v2", family="gpt2", sequence_length=2048)
-    assert given.model.family == "gpt2"
-
-
-def test_what_a_library_does_not_document_is_refused():
-    fp8 = {"precision": "bf16", "fp8": True, "sequence_length": 1024}
-    for library in ("fsdp", "ddp", "smp-v1"):
-        with pytest.raises(AdvisorError, match="documents no fp8 products"):
-            advise("1B", "ml.p4d.24xlarge", library=library, **fp8)
-    assert choose_library(GPT2, Cluster("ml.p5.48xlarge"), Job(precision="bf16", fp8=True)).library == "smp-v2"
-
-
-def test_a_replica_that_fits_no_gpu_is_told_to_be_divided():
-    with pytest.raises(AdvisorError, match="changes that fit: library='smp-v2'"):
-        advise("70B", "ml.p4d.24xlarge", instance_count=16, library="ddp", sequence_length=512)
+    run = estimate(GPT2, Cluster("ml.g5.48xlarge"), job, Plan(library="training-compiler", batch_size=8))
+    hours = run.days * 24
+    assert f"takes {run_time(run)}" in steps["warm_up"].details
+    assert f"up to {hours * 12:,.0f} minutes" in steps["warm_up"].details
 
 
 def test_experts_are_spread_where_that_is_best():
@@ -396,14 +250,3 @@ def test_experts_are_spread_where_that_is_best():
     step = next(one for one in advice.steps if one.technique == "expert_parallelism")
     assert step.decision == "used"
     assert "SMP302" in {one.id for one in advice.pitfalls}
-
-
-def test_compilation_is_amortised_over_the_runs_length():
-    job = Job(sequence_length=512, precision="fp16", tokens=1e9)
-    steps = explained(
-        Plan(library="training-compiler", batch_size=8), model=GPT2, cluster=Cluster("ml.g5.48xlarge"), job=job
-    )
-    run = estimate(GPT2, Cluster("ml.g5.48xlarge"), job, Plan(library="training-compiler", batch_size=8))
-    hours = run.days * 24
-    assert f"takes {run_time(run)}" in steps["warm_up"].details
-    assert f"up to {hours * 12:,.0f} minutes" in steps["warm_up"].details

@@ -67,8 +67,8 @@ def test_a_failing_copy_keeps_the_trace():
     assert profile.is_traced
     assert len(profile.blocks) == 6
     assert profile.scaled is None
-    (warning,) = [text for text in profile.warnings if "scaled copy failed" in text]
-    assert "over the limit of 13 million for the available memory (memory_bytes=)" in warning
+    (verdict,) = [text for text in profile.verdicts if "scaled copy failed" in text]
+    assert "over the limit of 13 million for the available memory (memory_bytes=)" in verdict
 
 
 def test_a_wide_module_is_copied_with_renamed_dimensions():

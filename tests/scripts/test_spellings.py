@@ -65,6 +65,24 @@ def test_ranks_that_may(replacements):
 
 
 @pytest.mark.parametrize(
+    ("name", "identifiers"),
+    [
+        ("logits", ["SMP111"]),
+        ("dialogs", ["SMP111"]),
+        ("train_and_save", ["SMP111"]),
+        ("cached_tokens", []),
+        ("saveParts", []),
+    ],
+)
+def test_a_function_that_prepares_files_may_divide_them_by_any_rank(name, identifiers):
+    script = changed(
+        ("\n\ndef main():", f"\n\ndef {name}(files):\n    return files[smp.rank() :: smp.size()]\n\n\ndef main():"),
+        (SAMPLER, f"    {name}([1])\n{SAMPLER}"),
+    )
+    assert ids(check_script(script, PLAN)) == identifiers
+
+
+@pytest.mark.parametrize(
     ("made", "found"),
     [
         ("functools.partial(DataLoader, batch_size=64, drop_last=True)(dataset, sampler=sampler)", []),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.estimators.configuration import Configuration, Setting
-from smp_advisor.estimators.sources.plain_tables import plain_of, section
+from smp_advisor.estimators.sources.plain_tables import is_on, plain_of, section
 from smp_advisor.estimators.strategy import Strategy, fully_sharded, replicated, undescribed, zero
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ def configuration_of_accelerate(table: Mapping) -> Configuration:
         configuration.take(table, "num_machines", "instance_count")
     precision = str(data.get("mixed_precision", "no")).lower()
     value = precision if precision in ("bf16", "fp16") else "fp32"
-    if "mixed_precision" in table.entries:
-        entry = table.entries["mixed_precision"]
-        configuration.hyperparameters["precision"] = Setting(value, entry.span, table, "mixed_precision")
-    if _true(section(data, "fsdp_config").get("fsdp_activation_checkpointing")):
+    entry = table.entries.get("mixed_precision")
+    place = (entry.span, table, "mixed_precision") if entry is not None else ()
+    configuration.hyperparameters["precision"] = Setting(value, *place)
+    if is_on(section(data, "fsdp_config").get("fsdp_activation_checkpointing")):
         configuration.hyperparameters["activation_checkpointing"] = Setting("each", table.entries["fsdp_config"].span)
     return configuration
 
@@ -59,10 +59,10 @@ def _strategy(data: dict[str, Any]) -> Strategy:
 def strategy_of_environment(environment: Dictionary[str, Any]) -> Strategy | None:
     """Strategy that environment variables choose for accelerate; None if they choose none."""
     names = {key.upper(): value for key, value in environment.items()}
-    if _true(names.get("ACCELERATE_USE_DEEPSPEED")):
+    if is_on(names.get("ACCELERATE_USE_DEEPSPEED")):
         stage = str(names.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", ""))
         return zero(int(stage) if stage.isdecimal() else None)
-    if _true(names.get("ACCELERATE_USE_FSDP")):
+    if is_on(names.get("ACCELERATE_USE_FSDP")):
         return _sharded(names, "FSDP_")
     return None
 
@@ -71,7 +71,7 @@ def _sharded(options: Dictionary[str, Any], prefix: str) -> Strategy:
     def option(name: str) -> object:
         return options.get(prefix + (name if prefix.islower() else name.upper()))
 
-    offloads, version = _true(option("offload_params")), str(option("version") or 1)
+    offloads, version = is_on(option("offload_params")), str(option("version") or 1)
     if version == "2":
         reshards = option("reshard_after_forward")
         shards = "shard_grad_op" if str(reshards).lower() == "false" else "full_shard"
@@ -79,7 +79,3 @@ def _sharded(options: Dictionary[str, Any], prefix: str) -> Strategy:
     sharding = option("sharding_strategy")
     plan = fully_sharded(sharding if sharding is not None else "full_shard", offloads=offloads)
     return plan if sharding is not None else plan.assuming("FSDP shards with full_shard, accelerate's default.")
-
-
-def _true(value: object) -> bool:
-    return str(value).strip().lower() in ("1", "true", "yes", "on")

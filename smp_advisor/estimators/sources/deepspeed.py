@@ -37,7 +37,20 @@ def configuration_of_deepspeed(table: Mapping) -> Configuration:
     for key, name in ((_BATCH, "batch_size"), ("gradient_accumulation_steps", "gradient_accumulation_steps")):
         if type(data.get(key)) is int:
             configuration.hyperparameters[name] = Setting(data[key], table.entries[key].span, table, key)
-    for name in ("bf16", "fp16"):
-        if section(data, name).get("enabled") is True:
-            configuration.hyperparameters["precision"] = Setting(name, table.entries[name].span, table, name)
+    _precision(configuration, table, data)
     return configuration
+
+
+def _precision(configuration: Configuration, table: Mapping, data: dict[str, Any]) -> None:
+    """Set the precision: DeepSpeed trains in fp32 unless a section turns on another one."""
+    enabled = {name: section(data, name).get("enabled", False) for name in ("bf16", "fp16")}
+    for name, on in enabled.items():
+        if on is True:
+            configuration.hyperparameters["precision"] = Setting(name, table.entries[name].span, table, name)
+            return
+    open_ones = [name for name, on in enabled.items() if on is not False]
+    configuration.hyperparameters["precision"] = Setting(open_ones[0] if open_ones else "fp32")
+    if open_ones and configuration.strategy is not None:
+        configuration.strategy = configuration.strategy.assuming(
+            f"The precision is {open_ones[0]}, because the configuration leaves it to the script."
+        )

@@ -10,7 +10,9 @@ from smp_advisor.reading.values import Constant, Mapping
 if TYPE_CHECKING:
     from smp_advisor.reading.values import Value
 
-__all__ = ["count", "plain_of", "section"]
+__all__ = ["count", "digits_as_number", "is_on", "plain_of", "section"]
+
+_LONGEST_NUMBER = 40
 
 
 def plain_of(table: Value) -> dict[str, Any]:
@@ -41,3 +43,13 @@ def section(data: object, *names: str) -> dict[str, Any]:
 def count(value: object) -> int | None:
     """A whole number of at least 1; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def is_on(value: object) -> bool:
+    """Whether a flag is on; hyperparameters and environment variables are often text."""
+    return str(value).strip().lower() in ("1", "true", "yes", "on")
+
+
+def digits_as_number(value: Any) -> Any:
+    """The number in a text of digits; anything else as it is."""
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) <= _LONGEST_NUMBER else value

@@ -51,9 +51,6 @@ def configuration_of_smp_recipe(recipe: Mapping) -> Configuration:
     configuration.take(trainer, "num_nodes", "instance_count")
     for key, name in _PARAMETERS.items():
         _move(configuration, configuration.parameters, model, key, name)
-    for name in ("hybrid_shard_degree", "tensor_parallel_degree", "context_parallel_degree", "expert_parallel_degree"):
-        if name in configuration.parameters and configuration.parameters[name].value is None:
-            del configuration.parameters[name]
     for key in _SETTINGS:
         _move(configuration, configuration.hyperparameters, model, key, key)
     for key, name in _SHAPE.items():

@@ -6,13 +6,13 @@ import json
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-import yaml
-
+from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import Setting
 from smp_advisor.estimators.sources.accelerate import strategy_of_environment
 from smp_advisor.estimators.sources.deepspeed import strategy_of_deepspeed
-from smp_advisor.estimators.sources.plain_tables import plain_of
+from smp_advisor.estimators.sources.plain_tables import count, digits_as_number, is_on, plain_of
 from smp_advisor.estimators.sources.training_script import ScriptFacts, fsdp_option, read_training_script
+from smp_advisor.estimators.sources.yaml_values import yaml_table
 from smp_advisor.estimators.strategy import Strategy, replicated, undescribed
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.libraries.registry import get_library
@@ -26,7 +26,6 @@ __all__ = ["read_strategy"]
 
 _DEEPSPEED = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_config_file")
 _CONFIG = ("config", "config_file", "training_config")
-_LARGEST = 100_000
 _PEFT_RANK = 8
 """Default rank of an adapter in PEFT."""
 _TRAINER_ARGUMENTS = frozenset(
@@ -56,9 +55,10 @@ def read_strategy(configuration: Configuration, siblings: Siblings) -> None:
     strategy = (
         _of_settings(configuration, siblings) or _of_environment(configuration) or _of_code(configuration, script)
     )
-    _adapter(configuration, script)
-    assumption = _precision(configuration, script) if strategy.library is not None else ""
-    configuration.use(strategy.assuming(assumption))
+    assumptions = _adapter(configuration, script)
+    if strategy.library is not None:
+        strategy = strategy.assuming(*assumptions, _precision(configuration, script))
+    configuration.use(strategy)
 
 
 def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
@@ -69,15 +69,13 @@ def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
             continue
         text = siblings.text(PurePosixPath(str(setting.value)).name) or siblings.text(str(setting.value))
         try:
-            data = yaml.safe_load(text) if text is not None and len(text) <= _LARGEST and "&" not in text else None
-        except (yaml.YAMLError, RecursionError, ValueError):
-            data = None
-        if isinstance(data, dict):
-            for key, value in data.items():
-                if isinstance(key, str) and isinstance(value, str | int | float | bool | dict):
-                    configuration.hyperparameters.setdefault(key, Setting(value, setting.span))
-        else:
+            data = plain_of(yaml_table(text or ""))
+        except AdvisorError:
             configuration.settings["unread_file"] = Setting(str(setting.value), setting.span)
+            continue
+        for key, value in data.items():
+            if isinstance(value, str | int | float | bool | dict):
+                configuration.hyperparameters.setdefault(key, Setting(value, setting.span))
 
 
 def _script(configuration: Configuration, siblings: Siblings) -> ScriptFacts | None:
@@ -145,7 +143,7 @@ def _of_code(configuration: Configuration, script: ScriptFacts | None) -> Strate
         return _launched(configuration, script)
     if terms.launched is False and terms.gpus is not None:
         return undescribed("One process", f"it has {terms.gpus} GPUs and no launcher")
-    return _unknown(configuration)
+    return _unknown(configuration, script)
 
 
 def _launched(configuration: Configuration, script: ScriptFacts | None) -> Strategy:
@@ -160,7 +158,7 @@ def _launched(configuration: Configuration, script: ScriptFacts | None) -> Strat
         return replicated().assuming(
             "The example script of transformers replicates the model without fsdp or deepspeed."
         )
-    return _unknown(configuration)
+    return _unknown(configuration, script)
 
 
 def _ours(configuration: Configuration) -> bool:
@@ -170,27 +168,32 @@ def _ours(configuration: Configuration) -> bool:
     return bool(own) and own <= configuration.hyperparameters.keys()
 
 
-def _unknown(configuration: Configuration) -> Strategy:
+def _unknown(configuration: Configuration, script: ScriptFacts | None) -> Strategy:
+    searched = "there is no readable script next to the text" if script is None else "the script shows no strategy"
     return Strategy(
         name="unknown",
         why_no_plan=(
             f"{configuration.title} starts a script whose strategy is unknown, so there is no plan: its hyperparameters"
-            " and environment set neither fsdp nor deepspeed, and the script was not found next to the text."
+            f" and environment set neither fsdp nor deepspeed, and {searched}."
         ),
     )
 
 
-def _adapter(configuration: Configuration, script: ScriptFacts | None) -> None:
-    """LoRA or QLoRA, in the hyperparameters (TRL's names) or in the script."""
+def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[str]:
+    """Set LoRA or QLoRA, in the hyperparameters (TRL's names) or in the script; its assumptions."""
     values = {name: entry.value for name, entry in configuration.hyperparameters.items()}
-    lora = _on(values.get("use_peft")) or "lora_r" in values or (script is not None and script.lora)
+    lora = is_on(values.get("use_peft")) or "lora_r" in values or (script is not None and script.lora)
     if not lora:
-        return
-    four_bit = _on(values.get("load_in_4bit")) or (script is not None and script.four_bit)
+        return []
+    four_bit = is_on(values.get("load_in_4bit")) or (script is not None and script.four_bit)
     configuration.settings["adapter"] = Setting("qlora_4bit" if four_bit else "lora")
-    rank = values.get("lora_r", script.rank if script is not None else None)
-    configuration.settings["adapter_rank"] = Setting(rank if type(rank) is int else _PEFT_RANK)
+    rank = count(digits_as_number(values.get("lora_r", script.rank if script is not None else None)))
+    configuration.settings["adapter_rank"] = Setting(rank or _PEFT_RANK)
     configuration.settings["adapter_targets"] = Setting("all-linear")
+    return [
+        "" if rank else f"The adapter's rank is {_PEFT_RANK}, PEFT's default.",
+        "The adapter is on all linear products, because its target modules are not read.",
+    ]
 
 
 def _precision(configuration: Configuration, script: ScriptFacts | None) -> str:
@@ -198,8 +201,8 @@ def _precision(configuration: Configuration, script: ScriptFacts | None) -> str:
     values = configuration.hyperparameters
     setting = values.get("gradient_checkpointing")
     if setting is not None and "activation_checkpointing" not in values:
-        values["activation_checkpointing"] = Setting("each" if _on(setting.value) else "none", setting.span)
-    if any(_on(values[name].value) for name in ("bf16", "fp16") if name in values) or "precision" in values:
+        values["activation_checkpointing"] = Setting("each" if is_on(setting.value) else "none", setting.span)
+    if any(is_on(values[name].value) for name in ("bf16", "fp16") if name in values) or "precision" in values:
         return ""
     example = script is None and "git_config" in configuration.settings
     if example or (script is not None and script.parses_arguments):
@@ -209,7 +212,3 @@ def _precision(configuration: Configuration, script: ScriptFacts | None) -> str:
     precision = "bf16" if machine is None or machine.bf16 else "fp32"
     values["precision"] = Setting(precision)
     return f"The precision is {precision}, because the text has none."
-
-
-def _on(value: object) -> bool:
-    return str(value).lower() in ("1", "true")

@@ -42,7 +42,8 @@ def yaml_table(text: str) -> Mapping:
             loader.dispose()
     except AdvisorError:
         raise
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError) as error:
+        # The last two: a value that is not of its tag, such as ``!!bool maybe`` or ``!!timestamp today``.
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "it cannot be read"
@@ -86,16 +87,20 @@ def _value(node: yaml.Node, loader: _Loader, depth: int) -> Value:
         table = Mapping({}, span)
         for key, inner in node.value:
             value = _value(inner, loader, depth + 1)
-            name = loader.construct_object(key) if isinstance(key, yaml.ScalarNode) else None
+            name = _scalar(key, loader) if isinstance(key, yaml.ScalarNode) else None
             value_span = Span(inner.start_mark.index, inner.end_mark.index)
             key_span = Span(key.start_mark.index, key.end_mark.index)
             table.entries[name] = Entry(value, Span(key_span.start, value_span.end), value_span, key_span)
         return table
     if isinstance(node, yaml.SequenceNode):
         return Collection([_value(inner, loader, depth + 1) for inner in node.value], span)
+    return Constant(_scalar(node, loader), span)
+
+
+def _scalar(node: yaml.ScalarNode, loader: _Loader) -> Any:
     if node.tag.endswith((":int", ":float")) and len(node.value) > _LONGEST_NUMBER:
         raise yaml.constructor.ConstructorError(None, None, "a number is too long", node.start_mark)
-    return Constant(loader.construct_object(node), span)
+    return loader.construct_object(node)
 
 
 def unwrapped(table: Mapping) -> Mapping:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from smp_advisor.profiling.inputs import filled
 from smp_advisor.profiling.rehearsal.repeatable import restored_buffers
-from smp_advisor.profiling.rehearsal.single_process import by_name, named_batch
+from smp_advisor.profiling.rehearsal.single_process import by_name, mapped, named_batch
+from smp_advisor.profiling.scaled.training import samples_of
 from smp_advisor.profiling.step import loss_of
 
 if TYPE_CHECKING:
@@ -54,16 +55,11 @@ class BatchSource:
         if not self.has_values:
             return named_batch(filled(self.example.make(samples, self.sequence), self.tokens, seed=seed))
         own = (self.supplied,) if isinstance(self.supplied, Tensor) else self.supplied
-        rows = next(leaf.shape[0] for leaf in tree_leaves(own) if isinstance(leaf, Tensor) and leaf.ndim)
-        indices = (torch.arange(samples) + seed * samples) % rows
-
-        def repeated(value: Any) -> Any:
-            if not isinstance(value, Tensor):
-                return value
-            value = value.detach().cpu()
-            return value[indices] if value.ndim and value.shape[0] == rows else value
-
-        batch = tree_map(repeated, dict(own) if isinstance(own, Mapping) else tuple(own))
+        own = tree_map_only(
+            Tensor, lambda leaf: leaf.detach().cpu(), dict(own) if isinstance(own, Mapping) else tuple(own)
+        )
+        indices = (torch.arange(samples) + seed * samples) % samples_of(own)
+        batch = mapped(lambda rows: rows[indices], own)
         return named_batch(filled(batch, self.tokens) if self.is_reduced else batch)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ProfileError
@@ -103,7 +104,6 @@ def difference_of_ranks(
     if missing:
         text = f"No rank has a gradient for {_names(missing)}, and one process has."
         return [_located(model, parts, Problem(kind="missing gradient", text=text, parameter=missing[0], rank=0))]
-    # Sorted by rank.
     for result in ranks:
         if not result["difference"] <= TOLERANCE:
             infinite = math.isinf(result["difference"])
@@ -122,13 +122,11 @@ def difference_of_ranks(
 
 
 def _located(model: nn.Module, parts: Sequence[Mapping[str, Any]], problem: Problem) -> Problem:
-    line = line_of_parameter(model, parts[0], by_name, problem.parameter)
-    return Problem(kind=problem.kind, text=problem.text, parameter=problem.parameter, rank=problem.rank, line=line)
+    return replace(problem, line=line_of_parameter(model, parts[0], by_name, problem.parameter))
 
 
 def _names(names: Sequence[str]) -> str:
-    return (
-        names[0]
-        if len(names) == 1
-        else f"each of {len(names)} parameters ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
-    )
+    if len(names) == 1:
+        return names[0]
+    more = ", …" if len(names) > _SHOWN_NAMES else ""
+    return f"each of {len(names)} parameters ({', '.join(names[:_SHOWN_NAMES])}{more})"

@@ -107,13 +107,20 @@ class Rehearsal(NotebookResult):
     @property
     def summary(self) -> str:
         """The rehearsal in one line."""
-        agrees = self.same_loss and self.same_gradients and self.same_schedule
-        outcome = "agree with one process" if agrees else "do not agree with one process"
+        checks = (
+            ("loss", self.same_loss),
+            ("gradients", self.gradient_difference <= TOLERANCE),
+            ("parameters after a step", self.parameter_difference <= TOLERANCE),
+            ("order of the pipeline", self.same_schedule),
+        )
+        different = ", ".join(label for label, same in checks if not same)
+        outcome = f"do not agree with one process ({different})" if different else "agree with one process"
         if math.isnan(self.loss) and math.isnan(self.single_loss):
             outcome = "have NaN, as one process has"
         losses = f"loss {self.loss:.6g} and {self.single_loss:.6g}"
-        line = f"{self.degrees.world} processes ({self.degrees}) {outcome}: {losses}."
-        return f"{line} {self.problems[0]}" if self.problems else line
+        return " ".join(
+            (f"{self.degrees.world} processes ({self.degrees}) {outcome}: {losses}.", *map(str, self.problems))
+        )
 
     @property
     def findings(self) -> tuple[tuple[str, str], ...]:

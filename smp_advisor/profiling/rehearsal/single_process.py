@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from smp_advisor.profiling.rehearsal.problems import Problem
 from smp_advisor.profiling.rehearsal.repeatable import batch_norms, evaluated, restored_buffers, seeded
 from smp_advisor.profiling.rehearsal.source import line_of_loss, line_of_parameter, nonfinite_line
+from smp_advisor.profiling.scaled.training import samples_of
 from smp_advisor.profiling.step import call_model, loss_of
 
 __all__ = [
-    "Reference", "by_name", "check_division", "joined", "largest_difference", "microbatches_of", "named_batch",
-    "reference", "shared_by_blocks", "used_by",
+    "Reference", "by_name", "check_division", "joined", "largest_difference", "mapped", "microbatches_of",
+    "named_batch", "reference", "shared_by_blocks", "used_by",
 ]  # fmt: skip
 
 Batch = Mapping[str, Any]
@@ -48,32 +50,26 @@ def by_name(model: nn.Module, batch: Batch) -> Any:
     return call_model(model, batch)
 
 
-def _samples(batch: Batch) -> int:
-    return next(int(value.shape[0]) for value in batch.values() if isinstance(value, Tensor) and value.ndim)
+def mapped(change: Callable[..., Tensor], batch: Any, *batches: Any) -> Any:
+    """The batch with `change` applied to each tensor of one row per sample, with its like in `batches`."""
+    size = samples_of(batch)
+
+    def changed(value: Any, *likes: Any) -> Any:
+        is_batched = isinstance(value, Tensor) and value.ndim and value.shape[0] == size
+        return change(value, *likes) if is_batched else value
+
+    return tree_map(changed, batch, *batches)
 
 
 def microbatches_of(batch: Batch, count: int) -> list[dict[str, Any]]:
     """Split a batch into `count` equal microbatches."""
-    size = _samples(batch)
-
-    def part(value: Any, index: int) -> Any:
-        is_batched = isinstance(value, Tensor) and value.ndim and value.shape[0] == size
-        return value.chunk(count)[index] if is_batched else value
-
-    return [{name: part(value, i) for name, value in batch.items()} for i in range(count)]
+    return [mapped(lambda rows, i=i: rows.chunk(count)[i], dict(batch)) for i in range(count)]
 
 
 def joined(parts: Sequence[Batch]) -> dict[str, Any]:
     """Inverse of `microbatches_of`."""
-    size = _samples(parts[0])
-
-    def value_of(name: str) -> Any:
-        value = parts[0][name]
-        if isinstance(value, Tensor) and value.ndim and value.shape[0] == size:
-            return torch.cat([part[name] for part in parts])
-        return value
-
-    return {name: value_of(name) for name in parts[0]}
+    batch: dict[str, Any] = mapped(lambda *rows: torch.cat(rows), *map(dict, parts))
+    return batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,13 +181,8 @@ def check_division(
 
 def _shuffled(batch: Batch, count: int, seed: int) -> list[dict[str, Any]]:
     """Divide the samples of a batch, in random order, into `count` microbatches."""
-    size = _samples(batch)
-    order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
-
-    def shuffled(value: Any) -> Any:
-        return value[order] if isinstance(value, Tensor) and value.ndim and value.shape[0] == size else value
-
-    return microbatches_of({name: shuffled(value) for name, value in batch.items()}, count)
+    order = torch.randperm(samples_of(batch), generator=torch.Generator().manual_seed(seed))
+    return microbatches_of(mapped(lambda rows: rows[order], dict(batch)), count)
 
 
 def _weighted(gradients: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> dict[str, Tensor]:

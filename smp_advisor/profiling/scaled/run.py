@@ -225,6 +225,7 @@ def _compare(
     """Compare predictions for the copy with one real microbatch; also returns notes."""
     from smp_advisor.errors import AdvisorError
     from smp_advisor.profiling.fake import fake_copy, fake_inputs, fake_mode
+    from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
     from smp_advisor.profiling.step import measure_step
     from smp_advisor.profiling.structure import parameter_total
     from smp_advisor.profiling.trace import FIGURES
@@ -252,4 +253,8 @@ def _compare(
         notes.append(f"The copy could not be traced ({reason}): its figures are from real steps alone.")
         return comparisons, notes
     comparisons += [Comparison(figure, read(traced), read(real), "its trace") for figure, read in FIGURES.items()]
+    if has_recurrent_layers(model):
+        notes.append(
+            "Recurrent layers: the trace has the saved bytes of GPU kernels, and the kernels of this machine save more."
+        )
     return comparisons, notes

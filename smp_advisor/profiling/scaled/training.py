@@ -77,7 +77,7 @@ class Trainer:
         with self._counted(trained), checkpointed(self.model, self.blocks, preserve_rng_state=True):
             for microbatches in batches:
                 begun = time.perf_counter()
-                samples = [_samples(microbatch) for microbatch in microbatches]
+                samples = [samples_of(microbatch) for microbatch in microbatches]
                 loss_sum = 0.0
                 for inputs, count in zip(microbatches, samples, strict=True):
                     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "amp"):
@@ -132,5 +132,6 @@ def split(inputs: Any, sizes: Sequence[int]) -> list[Any]:
     return parts
 
 
-def _samples(inputs: Any) -> int:
+def samples_of(inputs: Any) -> int:
+    """Samples of a batch: the first dimension of its first tensor that has one, also in nested inputs."""
     return next(leaf.shape[0] for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from smp_advisor.reading.edits import Edit, replace, wrap
@@ -49,19 +50,11 @@ _NEVER = frozenset({"smp.local_rank", "smp.mp_rank", "smp.pp_rank", "os.environ.
 _GOOD = frozenset({"smp.dp_rank", "smp.rdp_rank"})
 _WORLD_SIZES = frozenset({"smp.size", "torch.distributed.get_world_size"})
 _SIZES = _WORLD_SIZES | {f"smp.{group}_size" for group in ("dp", "rdp", "mp", "pp", "tp", "local")}
-_PREPARING = (
-    "preprocess",
-    "prepare",
-    "download",
-    "tokenize",
-    "convert",
-    "cache",
-    "count",
-    "save",
-    "write",
-    "log",
-    "export",
+_PREPARING = re.compile(
+    r"(?:preprocess|prepare|download|(?:pre)?tokenize|convert|cache|count|save|write|log|export)(?:e?[sd]|g?ing)?"
 )
+"""Words in the names of functions whose work is done once, such as writing files: "log", not "dialog" or "logits"."""
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _KEYWORDS = frozenset(["dp_rank", "data_parallel_rank", "shard_index", "shard_id", "shard_rank", "data_rank"])
 
 
@@ -207,9 +200,10 @@ def _slices(context: Context) -> Iterator[Hit]:
 
 
 def _prepares(divided: Selection | Call) -> bool:
-    """Whether it divides work that is done once, such as writing files, and not the model's data."""
-    names = [getattr(function.node, "name", "").lower() for function in divided.functions[-1:]]
-    return any(word in name for name in names for word in _PREPARING)
+    """Whether it divides work that is done once, by the name of its function, and not the model's data."""
+    names = [getattr(function.node, "name", "") for function in divided.functions[-1:]]
+    words = [word.lower() for name in names for word in _WORD.findall(name)]
+    return words[:1] != ["train"] and any(map(_PREPARING.fullmatch, words))
 
 
 def _spoken(rank: str) -> str:
