@@ -8,7 +8,10 @@ export function snapshot(batch: number, degree: number): Snapshot {
     configuration: [String(batch), String(degree)],
     costs: {
       fits: batch <= 30,
-      verdict: `peak ${batch}`,
+      fit: batch <= 24 ? 'fits' : batch <= 30 ? 'risk' : 'over',
+      memory: `${batch} of 30.0 GiB per GPU`,
+      likely: '90 % likely, 95 % required',
+      headline: [[`${10 * batch}`, 'samples/s', '1 to 9'], ['3', 'days', '2 to 5'], ['$7k', 'in total', '$4 per hour']],
       figures: [[`${batch} GiB`, 'note']],
       needed_gib: batch,
       samples_per_second: 10 * batch,
@@ -56,6 +59,7 @@ export function recommendation(): Recommendation {
     title: HOSTILE,
     facts: [{ label: 'Model', text: HOSTILE, mark: 'inferred', note: 'from 10 B' }],
     defaults: ['precision fp16'],
+    decisive: ['Sharding.', 'It is the fastest.'],
     because: 'It is the fastest.',
     usable_gib: 30,
     nominal_gib: 32,
@@ -82,7 +86,7 @@ export function recommendation(): Recommendation {
     reference: { name: '10 B', summary: 'AWS ran it.', fits: true, needed_gib: 28, differences: [], extrapolation: '', source_url: '' },
     pitfalls: [{ id: 'SMP103', severity: 'warning', text: HOSTILE, source_url: 'https://docs.aws.amazon.com/x' }],
     assumptions: ['Nothing.'],
-    tooltips: { 'Batch size': 'Samples per step.' },
+    tooltips: { Memory: 'GiB needed.' },
     glossary: [{ term: 'batch size', text: HOSTILE, title: 'A page', url: 'javascript:alert(1)' }]
   };
 }

@@ -1,15 +1,17 @@
 import { beforeEach, expect, test, vi } from 'vitest';
+import { Connection } from '../src/widget/connection';
 import { Session } from '../src/widget/session';
 import { FakeModel, REFUSED, settings } from './fixtures';
 
 let model: FakeModel;
 let session: Session;
 const drawn = vi.fn();
+const failed = vi.fn();
 
 beforeEach(() => {
   drawn.mockClear();
   model = new FakeModel();
-  session = new Session(model.asModel, 'view', drawn);
+  session = new Session(model.asModel, 'view', new Connection(model.asModel), drawn);
   model.on('change:_state', () => session.onState());
 });
 
@@ -75,9 +77,9 @@ test('after a refusal the kernel is listened to again', () => {
 
 test('the settings on screen travel with a request for cells', () => {
   session.move('batch_size', 24);
-  const id = session.requestCells('monitoring', 'v3');
+  const id = session.requestCells('monitoring', 'v3', failed);
   const request = { id, settings: settings(24, 1), moved: 'batch_size' };
-  expect(model.sent).toEqual([{ kind: 'export', request, what: 'monitoring', sdk: 'v3' }]);
+  expect(model.sent).toEqual([{ kind: 'export', id, request, what: 'monitoring', sdk: 'v3' }]);
 });
 
 test('the end of a gesture is sent at once, not when the kernel has answered what came before', () => {
@@ -91,7 +93,7 @@ test('the end of a gesture is sent at once, not when the kernel has answered wha
 test('a move whose outcome is not known yet travels with it as a move', () => {
   session.move('batch_size', 24);
   session.move('tensor_parallel_degree', 2);
-  session.requestCells();
+  session.requestCells('job', 'auto', failed);
   expect(model.sent[0]).toMatchObject({ request: { settings: settings(24, 1), moved: 'tensor_parallel_degree', value: 2 } });
 });
 

@@ -75,14 +75,14 @@ test('every focusable element keeps its keys from the notebook', () => {
 test('a slider stands on allowed values only and says which', () => {
   slide('batch_size', 2);
   expect(slider('batch_size').getAttribute('aria-valuetext')).toBe('24');
-  expect(text('.smp-number')).toBe('24 GiB');
+  expect(text('.smp-memory')).toBe('24 of 30.0 GiB per GPU');
   expect(text('.smp-change')).toContain('Batch size 16 → 24: memory +8.0 GiB per GPU');
-  expect(text('.smp-configuration .smp-title')).toBe('Your configuration');
+  expect(text('.smp-decisive-lead')).toBe('Your plan, 50 % faster than the recommended one.');
 });
 
 test('labels have their definition as a tooltip, and the glossary lists its terms', () => {
-  const label = [...el.querySelectorAll('.smp-tile dt')].find(term => term.textContent === 'Batch size')!;
-  expect(label.getAttribute('title')).toBe('Samples per step.');
+  const label = [...el.querySelectorAll('.smp-figures dt')].find(term => term.textContent === 'Memory')!;
+  expect(label.getAttribute('title')).toBe('GiB needed.');
   const glossary = [...el.querySelectorAll('details')].find(details => details.querySelector('summary')!.textContent === 'Glossary')!;
   expect(glossary.querySelector('.smp-lead')!.textContent).toBe('batch size');
 });
@@ -99,17 +99,17 @@ test('a combination that cannot be says why beside its control, and all else sta
   slide('tensor_parallel_degree', 2);
   const row = slider('tensor_parallel_degree').closest('.smp-row')!;
   expect(row.querySelector('[role=alert]')!.textContent).toBe(REFUSED);
-  expect(text('.smp-number')).toBe('16 GiB');
-  expect(el.querySelector<HTMLElement>('.smp-stale')!.hidden).toBe(false);
-  expect(text('.smp-configuration .smp-title')).toBe('Last valid configuration');
-  expect(el.querySelector<HTMLElement>('.smp-change')!.hidden).toBe(true);
+  expect(text('.smp-words')).toBe('Not possible');
+  // The figures of the last valid plan are not those of these settings.
+  expect([...el.querySelectorAll('.smp-large')].map(one => one.textContent)).toEqual(['–', '–', '–']);
+  expect(text('.smp-decisive')).toContain(REFUSED);
 });
 
 test('two views of one model stay in step', () => {
   const [other, disposeOther] = render(model);
   slide('batch_size', 2);
   model.answer(24, 1);
-  expect(other.querySelector('.smp-number')!.textContent).toBe('24 GiB');
+  expect(other.querySelector('.smp-memory')!.textContent).toBe('24 of 30.0 GiB per GPU');
   disposeOther();
 });
 
@@ -160,7 +160,7 @@ test('going back leaves the focus in the view, where the button was', () => {
   back.focus();
   back.click();
   expect(back.hidden).toBe(true);
-  expect(document.activeElement).toBe(el.querySelector('.smp-configuration .smp-title'));
+  expect(document.activeElement).toBe(el.querySelector('.smp-words'));
 });
 
 test('the recommended value is told in words, even where its control has no such position any more', () => {

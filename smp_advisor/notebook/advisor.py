@@ -19,6 +19,7 @@ from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.display import show
 from smp_advisor.notebook.estimator_panel import pasted
 from smp_advisor.notebook.look_ahead import look_ahead
+from smp_advisor.notebook.panels import panel_data
 from smp_advisor.notebook.script_panel import checked, fixed
 from smp_advisor.notebook.static_view import static_html
 from smp_advisor.notebook.view_state import control_dicts, ladder_rows, recommendation, snapshot_of
@@ -241,6 +242,8 @@ class Advisor(anywidget.AnyWidget):
                     kind, sdk = str(content.get("what", "job")), str(content.get("sdk", "auto"))
                     self._send_cells(request["id"], kind, sdk)
 
+        elif content.get("kind") == "panel":
+            self._send_panel(content)
         elif content.get("kind") == "check":
             with self._turn:
                 report = checked(str(content.get("path", "")), self.plan)
@@ -255,6 +258,19 @@ class Advisor(anywidget.AnyWidget):
             with self._turn:
                 report = pasted(str(content.get("text", "")), self.advice, self.plan, names)
             self.send({"kind": "pasted", "id": str(content.get("id", "")), **report})
+
+    def _send_panel(self, content: dict[str, Any]) -> None:
+        """Data of a panel for the settings of the request, whatever the controls are by now."""
+        identity, name = str(content.get("id", "")), str(content.get("name", ""))
+        library = self._controls.advice.plan.library
+        try:
+            with self._turn:
+                state = control_state.apply(self._controls, require_settings(content.get("settings"), library))
+            data = panel_data(name, state.advice, control_state.require(state).plan)
+        except AdvisorError as error:
+            self.send({"kind": "failed", "id": identity, "text": with_labels(library, str(error))})
+        else:
+            self.send({"kind": "panel", "id": identity, "name": name, "settings": state.settings, "data": dict(data)})
 
     def _send_cells(self, identity: str, what: str, sdk: str) -> None:
         try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate, StageMemory
     from smp_advisor.workload.model import Model
 
-__all__ = ["Figure", "StageGroup", "figures", "gib", "stage_groups", "step_range", "verdict"]
+__all__ = ["Figure", "StageGroup", "figures", "gib", "stage_groups", "step_range"]
 
 
 _TWO_SIDED = 1.96
@@ -47,16 +47,6 @@ class StageGroup(NamedTuple):
 def gib(value: float) -> str:
     """GiB with one decimal."""
     return f"{value:,.1f} GiB"
-
-
-def verdict(estimate: Estimate) -> str:
-    """Headline: whether the plan fits, with its headroom and the probability."""
-    if estimate.fits:
-        return f"Fits with {gib(estimate.headroom_gib)} per GPU to spare ({_probability(estimate)})"
-    if estimate.headroom_gib < 0:
-        over = f"{gib(-estimate.headroom_gib)} over the {gib(estimate.usable_gpu_memory_gib)} available per GPU"
-        return f"Does not fit: {over} ({_probability(estimate)})"
-    return f"Does not fit: offloading needs {gib(estimate.host_memory_gib_per_node)} of host memory per node"
 
 
 def figures(model: Model, estimate: Estimate) -> list[Figure]:
@@ -119,15 +109,6 @@ def _price(model: Model, estimate: Estimate) -> Figure:
         return Figure("Price", "unknown", "no on-demand price in the table", "usd_per_hour")
     note = ranges.cost_per_million(model, estimate)
     return Figure("Price", f"{dollars(estimate.usd_per_hour)} per hour", note, "usd_per_hour")
-
-
-def _probability(estimate: Estimate) -> str:
-    value = estimate.fit_probability
-    if value > 0.99:
-        return "over 99 % likely to fit"
-    if value < 0.01:
-        return "under 1 % likely to fit"
-    return f"{100 * value:.0f} % likely to fit"
 
 
 def stage_groups(stages: Sequence[StageMemory]) -> list[StageGroup]:

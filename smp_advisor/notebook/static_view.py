@@ -6,6 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from smp_advisor.notebook.charts import legend, memory_chart, time_chart
+from smp_advisor.notebook.headline import FITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,9 +66,9 @@ def figures_html(shown: Recommendation, now: Snapshot) -> str:
         f'{escape(value)}</div><div style="{_MUTED}">{escape(note)}</div></div>'
         for label, (value, note) in zip(shown["figures"], costs["figures"], strict=True)
     )
-    sign = "✓" if costs["fits"] else "✗"
+    sign, words = FITS[costs["fit"]]
     return (
-        f'<div style="{_HEADING}">{sign} {escape(costs["verdict"])}</div>'
+        f'<div style="{_HEADING}">{sign} {words}: {escape(costs["memory"])} ({escape(costs["likely"])})</div>'
         f'<div style="display:flex;flex-wrap:wrap;gap:10px 28px">{figures}</div>'
     )
 

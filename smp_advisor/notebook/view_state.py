@@ -23,8 +23,9 @@ from smp_advisor.live.labels import (
 )
 from smp_advisor.live.settings import settings_of
 from smp_advisor.notebook.controls import controls
-from smp_advisor.notebook.figures import figures, stage_groups, step_range, verdict
+from smp_advisor.notebook.figures import figures, stage_groups, step_range
 from smp_advisor.notebook.glossary import term_for, terms_of
+from smp_advisor.notebook.headline import Fit, decisive, fit, headlines, likelihood, memory
 from smp_advisor.workload.optimizer import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO, stack
 
@@ -83,7 +84,14 @@ class Costs(TypedDict):
     """An estimate in compact form, for the look-ahead table."""
 
     fits: bool
-    verdict: str
+    fit: Fit
+    """State against the required probability."""
+    memory: str
+    """Memory that decides the fit: ``28.1 of 39.4 GiB per GPU``."""
+    likely: str
+    """Probability of the fit next to the required one."""
+    headline: list[tuple[str, str, str]]
+    """Value, unit and note of speed, time and money."""
     figures: list[tuple[str, str]]
     """(value, note) of each figure, in the order of `Recommendation.figures`."""
     needed_gib: float
@@ -122,6 +130,8 @@ class Recommendation(TypedDict):
     title: str
     facts: list[Fact]
     defaults: list[str]
+    decisive: tuple[str, str]
+    """Techniques of the recommended plan, and how certain the choice is."""
     because: str
     usable_gib: float
     nominal_gib: float
@@ -143,11 +153,14 @@ class Recommendation(TypedDict):
     """Terms with their definitions and sources."""
 
 
-def costs(model: Model, estimate: Estimate) -> Costs:
-    """Figures and bars of an estimate."""
+def costs(model: Model, estimate: Estimate, required: float) -> Costs:
+    """Figures and bars of an estimate; `required` is the probability with which the plan has to fit."""
     return {
         "fits": estimate.fits,
-        "verdict": verdict(estimate),
+        "fit": fit(estimate, required),
+        "memory": memory(estimate),
+        "likely": likelihood(estimate, required),
+        "headline": [(value, unit, note) for value, unit, note in headlines(model, estimate)],
         "figures": [(figure.value, figure.note) for figure in figures(model, estimate)],
         "needed_gib": round(estimate.needed_gib, 3),
         "samples_per_second": float(f"{estimate.samples_per_second:.6g}"),
@@ -163,7 +176,11 @@ def costs(model: Model, estimate: Estimate) -> Costs:
 
 def snapshot(advice: Advice, settings: Settings, plan: Plan, estimate: Estimate) -> Snapshot:
     """Data of one plan for a view."""
-    return {"settings": settings, "configuration": configuration(advice, plan), "costs": costs(advice.model, estimate)}
+    return {
+        "settings": settings,
+        "configuration": configuration(advice, plan),
+        "costs": costs(advice.model, estimate, advice.min_fit_probability),
+    }
 
 
 def snapshot_of(state: ControlState) -> Snapshot:
@@ -275,6 +292,7 @@ def recommendation(advice: Advice) -> Recommendation:
         "title": f"{advice.model.name} on {advice.cluster.nodes} × {instance.name}",
         "facts": facts(advice),
         "defaults": list(advice.defaults),
+        "decisive": decisive(advice),
         "because": " ".join(filter(None, (advice.library_because, *advice.library_comparisons, advice.because))),
         "usable_gib": instance.usable_gpu_memory_gib,
         "nominal_gib": instance.gpu_memory_gib,

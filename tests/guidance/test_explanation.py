@@ -16,7 +16,6 @@ from smp_advisor.guidance.practices import order
 from smp_advisor.guidance.ranges import step_time, throughput
 from smp_advisor.guidance.wording import fit, fits, gib
 from smp_advisor.libraries import Plan
-from smp_advisor.notebook.figures import verdict
 from smp_advisor.workload import Model
 from smp_advisor.workload.job import Job
 from tests.guidance.runs import any_run, llama, model, planned_run
@@ -178,7 +177,6 @@ def test_figures_of_a_plan_whose_spare_fills_the_gpu_add_up():
         full += 1
         assert run.needed_gib < run.usable_gpu_memory_gib
         assert fit(run, 0.5) == f"fits with {gib(run.usable_gpu_memory_gib - run.needed_gib)} to spare"
-        assert verdict(run).startswith(f"Fits with {gib(run.usable_gpu_memory_gib - run.needed_gib)} per GPU to spare")
     assert full > 3
 
 

@@ -167,7 +167,7 @@ def test_the_widget_shows_its_controls_with_figures_of_every_move(record: Librar
     for control in controls:
         entries = ahead["by"][control["name"]]
         assert len(entries) == len(control["values"])
-        assert all(entry.get("problem") or entry["costs"]["verdict"] for entry in entries)
+        assert all(entry.get("problem") or entry["costs"]["headline"] for entry in entries)
     moved = {"batch_size": advice.plan.batch_size * 2}
     assert Advisor(replace(advice, job=replace(advice.job, global_batch_size=None))).move(**moved)
 

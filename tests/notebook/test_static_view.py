@@ -11,7 +11,9 @@ import pytest
 from smp_advisor import advise
 from smp_advisor.costs import estimate
 from smp_advisor.notebook.charts import legend, memory_chart
-from smp_advisor.notebook.figures import figures, stage_groups, verdict
+from smp_advisor.notebook.figures import figures, stage_groups
+from smp_advisor.notebook.headline import fit, likelihood
+from smp_advisor.notebook.headline import memory as needed
 from smp_advisor.notebook.static_view import static_html
 from smp_advisor.notebook.view_state import costs, recommendation
 
@@ -30,7 +32,7 @@ def test_the_picture_is_well_formed_and_says_it_all(pipeline_advice):
         "test model on 16 × ml.p4d.24xlarge",
         "Recommended configuration",
         "Global batch",
-        verdict(pipeline_advice.estimate),
+        needed(pipeline_advice.estimate),
         "Nearest AWS reference",
         "Wrap the model once.",
     ):
@@ -57,7 +59,7 @@ def test_the_glossary_explains_labels_without_network(pipeline_advice):
 
 
 def test_bars_are_as_wide_as_their_share(advice):
-    shown, at = recommendation(advice), costs(advice.model, advice.estimate)
+    shown, at = recommendation(advice), costs(advice.model, advice.estimate, 0.95)
     chart = tree(memory_chart(shown, at))
     (bar,) = chart.findall(".//div[@role='img']")
     marks = chart.find(".//div[@style='display:flex;margin-bottom:4px']")
@@ -134,16 +136,19 @@ def test_the_memory_figure_says_what_is_needed_where_the_allocator_keeps_more(ad
     # As they are shown, the three add up.
     rest = round(peak, 1) - round(now.needed_gib, 1)
     assert note.endswith(f" GiB (95 %); the allocator can release {rest:.1f} GiB")
-    assert f"Fits with {now.usable_gpu_memory_gib - now.needed_gib:.1f} GiB per GPU to spare" in verdict(now)
+    assert needed(now) == f"{now.needed_gib:.1f} of {now.usable_gpu_memory_gib:.1f} GiB per GPU"
     large = replace(advice.plan, batch_size=200)
     over = estimate(advice.model, advice.cluster, advice.job, large)
     assert figures(advice.model, over)[0].note.startswith("±")
 
 
-def test_the_verdict_says_how_much_is_missing(advice):
-    large = replace(advice.plan, batch_size=200)
-    result = estimate(advice.model, advice.cluster, advice.job, large)
-    assert verdict(result).startswith(f"Does not fit: {-result.headroom_gib:,.1f} GiB over the ")
+def test_the_verdict_has_three_states(advice):
+    doubtful = replace(advice.estimate, fit_probability=0.9)
+    assert (fit(doubtful, 0.9), fit(doubtful, 0.95)) == ("fits", "risk")
+    over = estimate(advice.model, advice.cluster, advice.job, replace(advice.plan, batch_size=200))
+    assert fit(over, 0.0) == "over"
+    assert needed(over).startswith(f"{over.needed_gib:,.1f} of ")
+    assert likelihood(doubtful, 0.95) == "90.0 % likely, 95 % required"
 
 
 @pytest.mark.parametrize(

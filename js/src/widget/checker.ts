@@ -1,5 +1,6 @@
 import { button, disclosure, element, keepKeys, setText } from './dom';
 import { findingGroups, fixDetails, unresolvedDetails } from './findings';
+import type { Panel } from './panel';
 import type { CheckedFinding, FixedTogether, FromKernel } from './wire';
 
 export { findingDetails, unresolvedDetails } from './findings';
@@ -10,7 +11,7 @@ export type CheckRequest =
   | { kind: 'fix'; id: string; path: string; place: string; check: string; column: number; diff: string; in_place: boolean };
 
 /** Panel that checks a training script against the plan on screen, lists the findings, and writes fixes. */
-export class Checker {
+export class Checker implements Panel {
   readonly node: HTMLElement;
   private readonly path = keepKeys(element('input', 'smp-path'));
   private readonly summary = keepKeys(element('p', 'smp-note'));
@@ -47,6 +48,10 @@ export class Checker {
       this.summary,
       this.list
     );
+  }
+
+  draw(): void {
+    // Only the user's requests change it.
   }
 
   onMessage(message: FromKernel): void {

@@ -1,11 +1,20 @@
+import type { AnyModel } from '@anywidget/types';
 import { disclosure, element, headerCell, sourceLink } from './dom';
-import type { Ladder, Pitfall, Recommendation, Reference, Step, Term } from './wire';
+import type { Panel } from './panel';
+import type { Ladder, Pitfall, Recommendation, Reference, Step, Term, Traits } from './wire';
 
 /** The ladder of the configuration on screen. */
-export class LadderTable {
+export class LadderTable implements Panel {
   readonly node = element('div', 'smp-scroll');
+  private drawn: Ladder | undefined;
 
-  draw({ columns, rungs, unused }: Ladder): void {
+  constructor(private readonly model: AnyModel<Traits>) {}
+
+  draw(): void {
+    const { ladder } = this.model.get('_state');
+    if (ladder === this.drawn) return;
+    this.drawn = ladder;
+    const { columns, rungs, unused } = ladder;
     const table = element('table', 'smp-ladder');
     table.append(element('caption', '', "Techniques of the configuration on screen, in the order of AWS's best practices"));
     table.append(element('thead', '', element('tr', '', ...columns.map(text => headerCell(text, 'col')))));
@@ -24,30 +33,32 @@ function rungRow([title = '', ...values]: string[]): HTMLTableRowElement {
   return element('tr', '', headerCell(title, 'row'), ...values.map(text => element('td', '', text)));
 }
 
-/** Reasons for the plan: ordered practices, AWS's nearest reference, requirements, assumptions, and the glossary. */
-export function explanation(shown: Recommendation, ladder: LadderTable): HTMLElement {
-  const steps = element('ol', 'smp-steps', ...shown.steps.map(stepItem));
+/** Reasons for the plan: ordered practices, and AWS's nearest reference. */
+export function why(shown: Recommendation): HTMLElement {
   return element(
     'section',
     'smp-explanation',
-    element('h3', 'smp-title', 'Why this configuration'),
-    element('p', 'smp-because', shown.because),
-    ladder.node,
-    steps,
-    shown.reference !== null && referenceDetails(shown.reference),
-    shown.pitfalls.length > 0 &&
-      disclosure('smp-section', [`Requirements for the script and the data (${shown.pitfalls.length})`], pitfallList(shown.pitfalls)),
-    shown.assumptions.length > 0 &&
-      disclosure(
-        'smp-section',
-        [`Assumptions of the estimate (${shown.assumptions.length})`],
-        element('ul', 'smp-list', ...shown.assumptions.map(text => element('li', '', text)))
-      ),
-    shown.glossary.length > 0 && glossary(shown.glossary)
+    element('ol', 'smp-steps', ...shown.steps.map(stepItem)),
+    disclosure('smp-section', ['How the search chose'], element('p', 'smp-because', shown.because)),
+    shown.reference !== null && referenceDetails(shown.reference)
   );
 }
 
-function glossary(terms: Term[]): HTMLElement {
+/** Requirements of the plan for the script and the data. */
+export function requirements({ pitfalls }: Recommendation): HTMLElement {
+  if (pitfalls.length === 0) return element('div');
+  return disclosure('smp-section', [`Requirements for the script and the data (${pitfalls.length})`], pitfallList(pitfalls));
+}
+
+/** Assumptions of the estimate. */
+export function assumptions({ assumptions: texts }: Recommendation): HTMLElement {
+  if (texts.length === 0) return element('div');
+  const list = element('ul', 'smp-list', ...texts.map(text => element('li', '', text)));
+  return disclosure('smp-section', [`Assumptions of the estimate (${texts.length})`], list);
+}
+
+/** Terms with their definitions and sources. */
+export function glossary(terms: Term[]): HTMLElement {
   const items = terms.map(({ term, text, title, url }) =>
     element('li', '', element('span', 'smp-lead', term), `: ${text} `, sourceLink(url, title))
   );

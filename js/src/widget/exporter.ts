@@ -1,6 +1,7 @@
 import { button, disclosure, element, keepKeys, setText } from './dom';
 import { copy, insertCells } from './insert';
 import { same } from './look_ahead';
+import { fixed, type Panel } from './panel';
 import type { Session } from './session';
 import type { FromKernel, Settings } from './wire';
 
@@ -9,9 +10,11 @@ const PREVIEW_DELAY_MS = 200;
 /** Buttons that export code for the plan, and a preview of the code. */
 export class Exporter {
   readonly actions: HTMLElement;
-  readonly preview: HTMLDetailsElement;
-  private readonly status = element('span', 'smp-status');
-  private readonly code = element('div', 'smp-code');
+  readonly choices: HTMLElement;
+  readonly preview: Panel;
+  readonly status = element('span', 'smp-status');
+  private readonly code: HTMLElement = element('div', 'smp-code');
+  private readonly details: HTMLDetailsElement;
   private readonly what = choice('Cell', KINDS, () => this.onChoice());
   private readonly sdk = choice('SageMaker SDK', SDKS, () => this.onChoice());
   private readonly insert: HTMLButtonElement;
@@ -28,13 +31,15 @@ export class Exporter {
       setText(this.status, REQUESTED);
       this.inserting = this.request();
     });
-    const clipboard = button('smp-button', 'Copy code', () => {
+    const clipboard = button('smp-button smp-small', 'Copy code', () => {
       setText(this.status, REQUESTED);
       this.copying = this.request();
     });
-    this.actions = element('div', 'smp-actions', this.what, this.sdk, this.insert, clipboard, this.status);
-    this.preview = disclosure('smp-section', ['Code to insert'], this.code);
-    this.preview.addEventListener('toggle', () => this.refresh());
+    this.actions = element('div', 'smp-actions', this.insert);
+    this.choices = element('div', 'smp-choices', this.what, this.sdk, clipboard);
+    this.details = disclosure('smp-section', ['Code to insert'], this.code);
+    this.details.addEventListener('toggle', () => this.refresh());
+    this.preview = fixed(this.details);
   }
 
   /** After a redraw: hide code of other settings, and its status. */
@@ -44,7 +49,7 @@ export class Exporter {
     this.drawn = settings;
     clearTimeout(this.timer);
     this.previewing = '';
-    if (!this.preview.open) return;
+    if (!this.details.open) return;
     this.timer = setTimeout(() => (this.previewing = this.request()), PREVIEW_DELAY_MS);
   }
 
@@ -54,7 +59,7 @@ export class Exporter {
   }
 
   private request(): string {
-    return this.session.requestCells(chosen(this.what), chosen(this.sdk));
+    return this.session.requestCells(chosen(this.what), chosen(this.sdk), (id, text) => this.fail(id, text));
   }
 
   private onChoice(): void {
@@ -67,10 +72,7 @@ export class Exporter {
   }
 
   async onMessage(message: FromKernel): Promise<void> {
-    if (message.kind === 'failed') {
-      this.session.onFailure(message.id);
-      this.fail(message.id, message.text);
-    }
+    if (message.kind === 'failed' && this.isOwn(message.id)) this.fail(message.id, message.text);
     if (message.kind !== 'cells') return;
     const { id, sources } = message;
     if (same(message.settings, this.session.screen.settings)) this.show(sources);
@@ -91,6 +93,10 @@ export class Exporter {
       const done = await copyAll(sources);
       setText(this.status, done ? copied(sources.length) : FALL_BACK);
     }
+  }
+
+  private isOwn(id: string): boolean {
+    return [this.inserting, this.copying, this.previewing].includes(id);
   }
 
   private fail(id: string, text: string): void {
@@ -118,7 +124,7 @@ const KINDS: Record<string, string> = {
   permissions: 'Permissions',
   quota: 'Quota and price'
 };
-const SDKS: Record<string, string> = { auto: 'installed version', v2: 'version 2', v3: 'version 3' };
+const SDKS: Record<string, string> = { auto: 'Installed SDK', v2: 'SDK v2', v3: 'SDK v3' };
 
 /** A labeled choice. The first option is selected. */
 function choice(label: string, texts: Record<string, string>, action: () => void): HTMLLabelElement {
@@ -129,7 +135,7 @@ function choice(label: string, texts: Record<string, string>, action: () => void
     select.append(option);
   }
   select.addEventListener('change', action);
-  return element('label', 'smp-choice', `${label} `, select);
+  return element('label', 'smp-choice', element('span', 'smp-choice-name', label), select);
 }
 
 const chosen = (labeled: HTMLLabelElement): string => labeled.querySelector('select')!.value;

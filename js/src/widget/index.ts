@@ -1,104 +1,92 @@
 import type { RenderProps } from '@anywidget/types';
 import { MemoryChart, TimeChart } from './charts';
 import { Checker } from './checker';
+import { Connection } from './connection';
 import { Controls } from './controls';
-import { button, element, setText } from './dom';
-import { explanation, LadderTable } from './explanation';
+import { element } from './dom';
+import { LadderTable, requirements, why } from './explanation';
 import { Exporter } from './exporter';
-import { Configuration, Figures, header } from './header';
+import { Facts } from './facts';
+import { fixed, stacked } from './panel';
 import { Paste } from './paste';
 import { Session, type Screen } from './session';
+import { Settings } from './settings';
+import { Tabs } from './tabs';
+import { Verdict } from './verdict';
 import type { FromKernel, Traits } from './wire';
+import { WorkloadBar } from './workload_bar';
 import './widget.css';
 
 let views = 0;
 
-/** One view of the advisor. */
+/**
+ * One view of the advisor: the workload, the verdict, settings next to charts, and tabs with the details.
+ *
+ * This function only composes. What belongs to a part is in the part's class.
+ */
 function render({ model, el }: RenderProps<Traits>): () => void {
   // Views of one model in several pages share one kernel, so the name must be unique among all of them.
   const view = `smp${++views}-${Math.random().toString(36).slice(2, 8)}`;
-  const session = new Session(model, view, screen => draw(screen));
+  const connection = new Connection(model);
+  const session = new Session(model, view, connection, screen => draw(screen));
   const { shown } = session;
 
-  const reset = button('smp-button', 'Reset to recommended', () => {
-    session.reset();
-    // The button disappears. Without this, the page would take the focus, and its shortcuts the next keys.
-    configuration.focus();
-  });
-  const configuration = new Configuration(shown, reset);
-  const figures = new Figures(shown);
+  const workload = new WorkloadBar(shown);
+  const exporter = new Exporter(session);
+  const verdict = new Verdict(shown, () => session.reset(), exporter.actions, connection.node, exporter.status, exporter.choices);
+  const settings = new Settings(shown, new Controls(view, session));
   const memory = new MemoryChart(shown);
   const time = new TimeChart(shown);
-  const controls = new Controls(view, session);
-  const ladder = new LadderTable();
-  const exporter = new Exporter(session);
-  const checker = new Checker(view, request => model.send(request));
-  const paste = new Paste(view, request => model.send(request));
-  const summary = element('p', 'smp-change');
-  summary.setAttribute('aria-live', 'polite');
-  const stale = element('p', 'smp-stale', 'These settings cannot be combined. The figures are for the last valid configuration.');
+  const ladder = new LadderTable(model);
+  const checker = new Checker(view, request => connection.send(request));
+  const paste = new Paste(view, request => connection.send(request));
+  const tabs = new Tabs(view)
+    .add('why', 'Why', stacked('smp-why', ladder, fixed(why(shown))))
+    .add('script', 'Script', stacked('smp-script', exporter.preview, fixed(requirements(shown)), checker, paste), shown.pitfalls.length)
+    .add('facts', 'Assumptions and facts', new Facts(shown), shown.assumptions.length);
 
   function draw(screen: Screen): void {
-    configuration.draw(screen.snapshot, screen.problem !== '');
-    figures.draw(screen.snapshot);
+    verdict.draw(screen);
+    settings.draw(screen);
     memory.draw(screen.snapshot.costs);
     time.draw(screen.snapshot.costs);
-    controls.draw(screen, shown);
-    setText(summary, screen.problem ? '' : screen.summary || HINT);
-    summary.hidden = screen.problem !== '';
-    summary.classList.toggle('smp-hint', !screen.summary);
-    stale.hidden = screen.problem === '';
-    reset.hidden = same(screen);
-    root.setAttribute('aria-busy', String(session.isBusy));
+    tabs.draw(screen);
     exporter.refresh();
-  }
-
-  function same(screen: Screen): boolean {
-    return Object.entries(shown.recommended.settings).every(([name, value]) => screen.settings[name] === value);
+    root.setAttribute('aria-busy', String(session.isBusy));
   }
 
   const root = element(
     'section',
     'smp',
-    header(shown),
-    configuration.node,
-    figures.node,
-    element(
-      'div',
-      'smp-bench',
-      element('section', 'smp-left', element('h3', 'smp-title', 'Try other settings'), controls.node, summary),
-      element('section', 'smp-right', memory.node, time.node, stale)
-    ),
-    exporter.actions,
-    explanation(shown, ladder),
-    checker.node,
-    paste.node,
-    exporter.preview
+    workload.node,
+    verdict.node,
+    element('div', 'smp-bench', settings.node, element('section', 'smp-charts', memory.node, time.node)),
+    tabs.node
   );
   root.setAttribute('aria-label', 'SMP Advisor');
   const onState = (): void => {
+    connection.answered(model.get('_state').answers);
     session.onState();
-    ladder.draw(model.get('_state').ladder);
   };
   const onMessage = (message: FromKernel): void => {
-    checker.onMessage(message);
-    paste.onMessage(message);
+    connection.answered(message.id);
+    if (message.kind === 'failed') session.onFailure(message.id);
+    tabs.onMessage(message);
     void exporter.onMessage(message);
   };
   model.on('change:_state', onState);
   model.on('msg:custom', onMessage);
   draw(session.screen);
-  ladder.draw(model.get('_state').ladder);
   el.append(root);
-  model.send({ kind: 'ready' });
+  connection.send({ kind: 'ready' });
 
   return () => {
     model.off('change:_state', onState);
     model.off('msg:custom', onMessage);
+    connection.dispose();
     exporter.dispose();
+    tabs.dispose();
   };
 }
-
-const HINT = 'Change a setting to see its effect on memory and throughput.';
 
 export default { render };

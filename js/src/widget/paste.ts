@@ -1,12 +1,13 @@
 import { button, disclosure, element, headerCell, keepKeys, setText } from './dom';
 import { findingGroups, unresolvedDetails } from './findings';
 import { copy, insertCells } from './insert';
+import type { Panel } from './panel';
 import type { FromKernel, Pasted, PastedComparison } from './wire';
 
 const LONGEST = 200_000;
 
 /** Panel that checks a pasted cell: its plan, its findings, and a comparison with the plan on screen. */
-export class Paste {
+export class Paste implements Panel {
   readonly node: HTMLElement;
   private readonly text = keepKeys(element('textarea', 'smp-paste'));
   private readonly summary = element('p', 'smp-note');
@@ -45,6 +46,10 @@ export class Paste {
       this.summary,
       this.result
     );
+  }
+
+  draw(): void {
+    // Only the user's requests change it.
   }
 
   onMessage(message: FromKernel): void {

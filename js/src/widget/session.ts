@@ -1,4 +1,5 @@
 import type { AnyModel } from '@anywidget/types';
+import type { Connection } from './connection';
 import { lookUp, same } from './look_ahead';
 import { describe } from './change_summary';
 import type { Control, Snapshot, Recommendation, Request, Setting, Settings, State, Traits } from './wire';
@@ -34,6 +35,7 @@ export class Session {
   constructor(
     private readonly model: AnyModel<Traits>,
     private readonly view: string,
+    private readonly connection: Connection,
     private readonly onChange: (screen: Screen) => void
   ) {
     this.shown = model.get('_recommendation');
@@ -73,7 +75,7 @@ export class Session {
   commit(): void {
     this.committed = true;
     // Changes of a trait wait for one another. A message is sent at once, so that the kernel soon has the same settings.
-    if (this.pending) this.model.send({ kind: 'move', request: this.request });
+    if (this.pending) this.connection.send({ kind: 'move', request: this.request });
     if (!this.isWaiting) this.anchor = this.now.snapshot;
   }
 
@@ -88,18 +90,23 @@ export class Session {
     this.submit();
   }
 
-  /** Request the cells of the plan on screen. The request contains all values. */
-  requestCells(what = 'job', sdk = 'auto'): string {
+  /** Request the cells of the plan on screen. The request contains all values. `fail` gets a sentence if no answer comes. */
+  requestCells(what: string, sdk: string, fail: (id: string, text: string) => void): string {
     const id = this.nextId();
     this.request = this.isWaiting ? { ...this.request, id } : { ...this.exactly(), id };
     this.pending = id;
-    this.model.send({ kind: 'export', request: this.request, what, sdk });
+    this.connection.request({ kind: 'export', id, request: this.request, what, sdk }, text => {
+      this.onFailure(id);
+      fail(id, text);
+    });
     return id;
   }
 
-  /** The kernel refused a request, so no answer will come. */
+  /** The kernel refused a request or does not answer. What is on the screen stays. */
   onFailure(id: string): void {
-    if (id === this.pending) this.pending = '';
+    if (id !== this.pending) return;
+    this.pending = '';
+    this.onChange(this.now);
   }
 
   /** The kernel's state changed: by our newest request, by another view while we have none, or by the user's Python. */
@@ -134,9 +141,9 @@ export class Session {
   }
 
   private submit(): void {
-    this.pending = this.request.id;
-    this.model.set('_request', this.request);
-    this.model.save_changes();
+    const { id } = this.request;
+    this.pending = id;
+    this.connection.submit(this.request, () => this.onFailure(id));
     this.onChange(this.now);
   }
 

@@ -21,7 +21,14 @@ export interface StageGroup {
 
 export interface Costs {
   fits: boolean;
-  verdict: string;
+  /** State against the required probability. */
+  fit: 'fits' | 'risk' | 'over';
+  /** Memory that decides the fit: "28.1 of 39.4 GiB per GPU". */
+  memory: string;
+  /** Probability of the fit next to the required one. */
+  likely: string;
+  /** Value, unit and note of speed, time and money. */
+  headline: [value: string, unit: string, note: string][];
   /** Value and note of each figure. */
   figures: [value: string, note: string][];
   /** Memory needed per GPU of the stage with the least headroom. The bars show the peaks. */
@@ -146,6 +153,8 @@ export interface Recommendation {
   title: string;
   facts: Fact[];
   defaults: string[];
+  /** Techniques of the recommended plan, and how certain the choice is. */
+  decisive: [lead: string, reason: string];
   because: string;
   usable_gib: number;
   nominal_gib: number;
@@ -211,5 +220,6 @@ export interface Traits {
 export type FromKernel =
   | { kind: 'cells'; id: string; settings: Settings; sources: string[] }
   | { kind: 'failed'; id: string; text: string }
+  | { kind: 'panel'; id: string; name: string; settings: Settings; data: unknown }
   | { kind: 'checked'; id: string; summary: string; findings: CheckedFinding[]; unresolved: string[]; together?: FixedTogether | null }
   | ({ kind: 'pasted'; id: string } & Pasted);

@@ -1,0 +1,85 @@
+import type { Connection } from './connection';
+import { button, element, setText } from './dom';
+import { same } from './look_ahead';
+import type { Panel } from './panel';
+import type { Screen } from './session';
+import type { FromKernel, Settings } from './wire';
+
+const DELAY_MS = 150;
+
+/**
+ * A panel whose data the kernel computes on request: when its tab is first opened, and again when the plan on the screen
+ * moves while it is open. Until new data arrives, the older drawing stays, marked as that of the plan before.
+ */
+export class RemotePanel<Data> implements Panel {
+  readonly node: HTMLElement;
+  private readonly body = element('div', 'smp-panel-body');
+  private readonly note = element('p', 'smp-panel-note');
+  private readonly again: HTMLButtonElement;
+  private wanted: Settings | undefined;
+  private pending = '';
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  private requests = 0;
+
+  /**
+   * @param name Name of the panel in the kernel's table (`notebook/panels`), and part of its requests' ids.
+   * @param paint Draws the data into the panel's element.
+   */
+  constructor(
+    private readonly name: string,
+    private readonly view: string,
+    private readonly connection: Connection,
+    private readonly paint: (data: Data, into: HTMLElement, screen: Screen) => void
+  ) {
+    this.note.setAttribute('role', 'status');
+    this.again = button('smp-button smp-small', 'Request again', () => this.screen && this.request(this.screen));
+    this.again.hidden = true;
+    this.node = element('div', 'smp-panel', element('div', 'smp-panel-state', this.note, this.again), this.body);
+  }
+
+  private screen: Screen | undefined;
+
+  draw(screen: Screen): void {
+    this.screen = screen;
+    const { settings } = screen.snapshot;
+    if (this.wanted && same(settings, this.wanted)) return;
+    this.wanted = settings;
+    this.node.classList.add('smp-older');
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.request(screen), this.body.childElementCount > 0 ? DELAY_MS : 0);
+  }
+
+  onMessage(message: FromKernel): void {
+    if (message.kind === 'failed' && message.id === this.pending) this.fail(message.text);
+    if (message.kind !== 'panel' || message.id !== this.pending || !this.screen) return;
+    this.settle('');
+    this.node.classList.remove('smp-older');
+    this.paint(message.data as Data, this.body, this.screen);
+  }
+
+  dispose(): void {
+    clearTimeout(this.timer);
+  }
+
+  private request(screen: Screen): void {
+    this.requests += 1;
+    this.pending = `${this.view}-${this.name}-${this.requests}`;
+    this.node.setAttribute('aria-busy', 'true');
+    setText(this.note, this.body.childElementCount > 0 ? 'Updating …' : 'Computing …');
+    this.again.hidden = true;
+    const { settings } = screen.snapshot;
+    this.connection.request({ kind: 'panel', id: this.pending, name: this.name, settings }, text => this.fail(text));
+  }
+
+  private fail(text: string): void {
+    this.settle(text);
+    this.again.hidden = false;
+  }
+
+  private settle(text: string): void {
+    this.pending = '';
+    this.node.setAttribute('aria-busy', 'false');
+    this.again.hidden = true;
+    setText(this.note, text);
+  }
+}

@@ -1,0 +1,37 @@
+import type { Controls } from './controls';
+import { element, setText } from './dom';
+import type { Screen } from './session';
+import type { Recommendation } from './wire';
+
+/** The configuration: its controls, what follows from them, and the effect of the last move. */
+export class Settings {
+  readonly node: HTMLElement;
+  private readonly derived = element('span', 'smp-note');
+  private readonly change = element('p', 'smp-change');
+
+  constructor(
+    private readonly shown: Recommendation,
+    private readonly controls: Controls
+  ) {
+    this.change.setAttribute('aria-live', 'polite');
+    const title = element('h3', 'smp-title', 'Settings ', this.derived);
+    this.node = element('section', 'smp-settings', title, controls.node, this.change);
+  }
+
+  draw(screen: Screen): void {
+    const { rows, names } = this.shown;
+    this.controls.draw(screen, this.shown);
+    // Rows without a control follow from the others.
+    const controlled = new Set(screen.controls.map(control => control.name));
+    const derived = names.flatMap((name, index) => {
+      const text = screen.snapshot.configuration[index];
+      return text && !controlled.has(name) ? [`${rows[index]} ${text}`] : [];
+    });
+    setText(this.derived, derived.join(', '));
+    setText(this.change, screen.problem || screen.summary || HINT);
+    this.change.classList.toggle('smp-hint', !screen.problem && !screen.summary);
+    this.change.classList.toggle('smp-refused', screen.problem !== '');
+  }
+}
+
+const HINT = 'Change a setting to see its effect on memory and throughput.';

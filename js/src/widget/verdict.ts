@@ -1,0 +1,110 @@
+import { button, element, keepKeys, setText } from './dom';
+import { same } from './look_ahead';
+import type { Screen } from './session';
+import type { Costs, Recommendation, Snapshot } from './wire';
+
+type Answer = Costs['fit'] | 'none';
+
+/** Sign and words of each state; `headline.py` has the same. */
+const ANSWERS: Record<Answer, [sign: string, words: string]> = {
+  fits: ['✓', 'Fits'],
+  risk: ['!', 'At risk'],
+  over: ['✗', 'Does not fit'],
+  none: ['?', 'Not possible']
+};
+
+/** The answer: whether the plan fits, how fast, how long and how much, what decides, and the way to export it. */
+export class Verdict {
+  readonly node: HTMLElement;
+  private readonly sign = element('span', 'smp-sign');
+  private readonly words = keepKeys(element('h2', 'smp-words'));
+  private readonly memory = element('p', 'smp-memory');
+  private readonly likely = element('p', 'smp-note');
+  private readonly figures = [0, 1, 2].map(() => ({
+    value: element('b', 'smp-large'),
+    unit: element('span', 'smp-unit'),
+    note: element('p', 'smp-note')
+  }));
+  private readonly lead = element('b', 'smp-decisive-lead');
+  private readonly reason = element('span', '');
+  private readonly reset: HTMLButtonElement;
+
+  /**
+   * @param actions Buttons that export the plan.
+   * @param status Lines below the answer: state of the kernel and of the export.
+   */
+  constructor(
+    private readonly shown: Recommendation,
+    onReset: () => void,
+    actions: HTMLElement,
+    ...status: HTMLElement[]
+  ) {
+    this.sign.setAttribute('aria-hidden', 'true');
+    this.words.tabIndex = -1;
+    this.reset = button('smp-button smp-small', 'Reset to recommended', () => {
+      onReset();
+      // The button disappears. Without this, the page would take the focus, and its shortcuts the next keys.
+      this.words.focus();
+    });
+    this.node = element(
+      'section',
+      'smp-verdict',
+      element('div', 'smp-answer', this.sign, element('div', '', this.words, this.memory, this.likely)),
+      ...this.figures.map(({ value, unit, note }) => element('div', 'smp-headline', element('p', '', value, ' ', unit), note)),
+      element('div', 'smp-act', actions),
+      element('div', 'smp-decisive', element('p', '', this.lead, ' ', this.reason), this.reset),
+      element('div', 'smp-status-line', ...status)
+    );
+    this.node.setAttribute('aria-label', 'Verdict');
+  }
+
+  draw(screen: Screen): void {
+    const { recommended, decisive, rows } = this.shown;
+    const { costs } = screen.snapshot;
+    const answer: Answer = screen.problem ? 'none' : costs.fit;
+    const [sign, words] = ANSWERS[answer];
+    this.node.dataset['answer'] = answer;
+    // The kernel has yet to answer with the figures of these settings.
+    this.node.classList.toggle('smp-older', !screen.problem && !same(screen.settings, screen.snapshot.settings));
+    setText(this.sign, sign);
+    setText(this.words, words);
+    setText(this.memory, screen.problem ? 'These settings cannot be combined.' : costs.memory);
+    setText(this.likely, screen.problem ? 'No figures.' : costs.likely);
+    this.figures.forEach(({ value, unit, note }, index) => {
+      // The figures of another plan are never shown as those of this one.
+      const [number, of, below] = costs.headline[index] ?? ['', '', ''];
+      setText(value, screen.problem ? '–' : number);
+      setText(unit, of);
+      setText(note, screen.problem ? '' : below);
+    });
+    const isRecommended = !screen.problem && differences(rows, screen.snapshot, recommended).length === 0;
+    const [lead, reason] = screen.problem
+      ? ['Not possible.', screen.problem]
+      : isRecommended
+        ? [`Recommended: ${decisive[0]}`, decisive[1]]
+        : [...compared(rows, screen.snapshot, recommended)];
+    setText(this.lead, lead ?? '');
+    setText(this.reason, reason ?? '');
+    this.reason.parentElement!.title = `${lead} ${reason}`;
+    this.reset.hidden = isRecommended;
+  }
+}
+
+/** What differs from the recommended plan, and what it costs. */
+function compared(rows: string[], now: Snapshot, recommended: Snapshot): [string, string] {
+  const changes = differences(rows, now, recommended).map(
+    index => `${rows[index]} ${now.configuration[index] || 'none'} (recommended ${recommended.configuration[index] || 'none'})`
+  );
+  return [`Your plan, ${against(now, recommended)}.`, `${changes.join(', ')}.`];
+}
+
+function differences(rows: string[], now: Snapshot, recommended: Snapshot): number[] {
+  return rows.map((_, index) => index).filter(index => now.configuration[index] !== recommended.configuration[index]);
+}
+
+function against(now: Snapshot, recommended: Snapshot): string {
+  const percent = 100 * (now.costs.samples_per_second / recommended.costs.samples_per_second - 1);
+  if (Math.abs(percent) < 0.5) return 'as fast as the recommended one';
+  const size = Math.abs(percent).toFixed(Math.abs(percent) < 9.95 ? 1 : 0);
+  return `${size} % ${percent < 0 ? 'slower' : 'faster'} than the recommended one`;
+}
