@@ -97,6 +97,8 @@ def dependent_settings(
     obstacle = ""
     if global_batch_size is not None and "batch_size" not in changes:
         obstacle = _keep_global_batch(plan, settings, moved, cluster, job, global_batch_size)
+    elif job.global_batch_size is not None and "gradient_accumulation_steps" not in changes:
+        _accumulate_the_rest(plan, settings, moved, cluster, job.global_batch_size)
     _fit_microbatches(before, settings, changes, moved)
     _fit_shards(plan, before, settings, changes, moved, (cluster_before or cluster).gpus, cluster.gpus)
     if settings.get("offload_activations") and not settings["activation_checkpointing"]:
@@ -150,6 +152,17 @@ def _keep_global_batch(
         steps = settings["gradient_accumulation_steps"] = fewer
     settings["batch_size"] = share // steps
     return ""
+
+
+def _accumulate_the_rest(plan: Plan, settings: dict[str, Any], moved: list[str], cluster: Cluster, total: int) -> None:
+    """Accumulate as many batches as the job's global batch has, where the library accumulates and they divide it."""
+    steps = settings.get("gradient_accumulation_steps")
+    samples = batches_per_forward_pass(plan, settings, cluster.gpus) * settings["batch_size"]
+    if steps is None or total % samples or total // samples == steps:
+        return
+    settings["gradient_accumulation_steps"] = total // samples
+    batches = _plural(total // samples, "accumulated batch", "accumulated batches")
+    moved.append(f"{batches} instead of {steps}")
 
 
 def _fit_microbatches(

@@ -330,6 +330,11 @@ class Plan:
         return f"precision={precision!r}"
 
     @classmethod
+    def precision_fields(cls, precision: str) -> dict[str, Any]:
+        """Fields of a plan that trains in a precision; none if the plan does not decide it."""
+        return {"precision": precision} if "precision" in plan_defaults(cls) else {}
+
+    @classmethod
     def from_parameters(
         cls,
         parameters: Mapping[str, Any],

@@ -95,9 +95,16 @@ def _field_positions(name: str, situation: Situation) -> Iterable[Setting]:  # n
 
 
 def _batch_sizes(situation: Situation) -> list[int]:
-    """Multiples of the microbatches up to the job's limit of tokens; none if the job fixes the global batch."""
+    """Multiples of the microbatches up to the job's limit of tokens.
+
+    If the job fixes the global batch: the batches that accumulation completes to it; none without accumulation.
+    """
     if situation.job.global_batch_size is not None:
-        return []
+        if "gradient_accumulation_steps" not in situation.fields:
+            return []
+        copies = max(batches_per_forward_pass(situation.plan, situation.fields, situation.cluster.gpus), 1)
+        share, remainder = divmod(situation.job.global_batch_size, copies)
+        return [] if remainder or not share else divisors(share)
     unit = situation.fields.get("microbatches", 1)
     steps = situation.fields.get("gradient_accumulation_steps", 1)
     return [size * unit for size in batch_steps(situation.samples_limit // (steps * unit))]

@@ -10,6 +10,7 @@ from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.live.change_summary import Outcome, describe
 from smp_advisor.live.job_controls import with_job
 from smp_advisor.live.labels import configuration, labels_of, rows_of
+from smp_advisor.live.repairs import repair_data
 from smp_advisor.live.settings import moved_settings, names_of, plan_of, settings_of
 
 if TYPE_CHECKING:
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.control_codec import Setting, Settings
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.live.repairs import RepairData
 
-__all__ = ["ControlState", "apply", "move", "recommended", "require"]
+__all__ = ["ControlState", "apply", "move", "recommended", "repairs_of", "require"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,6 +88,14 @@ def apply(state: ControlState, settings: Settings, *, moved: str = "") -> Contro
     rows, label = list(rows_of(library).values()), labels_of(library).get(moved, "")
     summary = describe(rows, state.outcome, after.outcome, moved=label, usable_gib=usable)
     return dataclasses.replace(after, summary=summary)
+
+
+def repairs_of(state: ControlState) -> list[RepairData]:
+    """Ways to combine the setting that moved last with the plan; none if the settings can be combined."""
+    if not state.problem or not state.moved:
+        return []
+    base = settings_of(state.plan, state.advice.job)
+    return repair_data(state.advice, base, state.moved, state.settings[state.moved], state.estimate)
 
 
 def require(state: ControlState) -> ControlState:

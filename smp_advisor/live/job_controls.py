@@ -1,4 +1,4 @@
-"""Controls of the training run: the kind of training code, and settings of the training script."""
+"""Controls of the training run: the kind of training code, its precision, and settings of the training script."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs import estimate
+from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.dependent import completed_settings, fields_of
 from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.schema import schema
 from smp_advisor.workload.stack import AUTO, stack, stacks
 from smp_advisor.workload.training_settings import training_settings
 
@@ -17,16 +20,28 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.control_codec import Settings
     from smp_advisor.workload.job import Job
 
-__all__ = ["STACK", "job_labels", "job_settings", "stack_help", "stack_text", "stacks_for", "with_job"]
+__all__ = [
+    "PRECISION",
+    "STACK",
+    "job_labels",
+    "job_settings",
+    "precisions_for",
+    "stack_help",
+    "stack_text",
+    "stacks_for",
+    "with_job",
+]
 
 STACK = "stack"
+PRECISION = "precision"
 
 
 def job_labels(library: str) -> Mapping[str, str]:
     """Labels of the controls, by field of the job."""
     supported = get_library(library).training_settings
     own = {name: setting.title for name, setting in training_settings().items() if name in supported}
-    return {STACK: "Code", **own}
+    in_plan = {PRECISION: "Precision"} if get_library(library).plan.precision_fields("bf16") else {}
+    return {STACK: "Code", **in_plan, **own}
 
 
 def job_settings(job: Job, library: str) -> Settings:
@@ -40,6 +55,15 @@ def stacks_for(advice: Advice) -> list[str]:
     tensorflow = of_framework == "tensorflow"
     names = [name for name in stacks() if (name == "tensorflow") == tensorflow]
     return [AUTO, *names]
+
+
+def precisions_for(advice: Advice) -> list[str]:
+    """Precisions in which the library trains on the instance; the job's own only with products in fp8."""
+    described = schema(advice.plan.library).setting(PRECISION)
+    choices = described.choices if described is not None else ("bf16", "fp16", "fp32")
+    if advice.job.fp8:
+        return [advice.job.precision]
+    return [choice for choice in choices if choice != "bf16" or advice.cluster.instance.bf16]
 
 
 def stack_text(name: str, library: str) -> str:
@@ -60,7 +84,7 @@ def with_job(advice: Advice, settings: Settings) -> Advice:
 
     Raises
     ------
-    JobError
+    AdvisorError
         There is no such kind of code, or the settings exclude each other.
     """
     changes: dict[str, Any] = {name: settings[name] for name in job_settings(advice.job, advice.plan.library)}
@@ -70,4 +94,18 @@ def with_job(advice: Advice, settings: Settings) -> Advice:
     job = replace(advice.job, **changes)
     if job == advice.job:
         return advice
-    return replace(advice, job=job, estimate=estimate(advice.model, advice.cluster, job, advice.plan))
+    return _of_job(advice, settings, job)
+
+
+def _of_job(advice: Advice, settings: Settings, job: Job) -> Advice:
+    """The advice with another job. If that excludes its plan, the plan has the values of the controls."""
+    record, precision = get_library(advice.plan.library), advice.plan.precision_fields(job.precision)
+    try:
+        plan = replace(advice.plan, **precision)
+        value = estimate(advice.model, advice.cluster, job, plan)
+    except AdvisorError:
+        of_plan = {name: value for name, value in settings.items() if name in record.controls}
+        changed = {**fields_of(advice.plan), **record.control_codec.fields(of_plan), **precision}
+        plan = replace(advice.plan, **completed_settings(advice.plan, changed, advice.cluster))
+        value = estimate(advice.model, advice.cluster, job, plan)
+    return replace(advice, job=job, plan=plan, estimate=value)

@@ -14,7 +14,7 @@ from smp_advisor.libraries.dependent import (
 )
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.schema import schema
-from smp_advisor.live.job_controls import job_labels, job_settings
+from smp_advisor.live.job_controls import PRECISION, job_labels, job_settings
 from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def settings_of(plan: Plan, job: Job | None = None) -> Settings:
     record = get_library(plan.library)
     return {
         **record.control_codec.settings(record.controls, fields_of(plan)),
-        **job_settings(job or Job(), plan.library),
+        **job_settings(job or Job(precision=plan.precision, fp8=plan.fp8), plan.library),
     }
 
 
@@ -57,7 +57,10 @@ def _of_plan(settings: Settings, library: str) -> Settings:
 def plan_fields_of(advice: Advice, settings: Settings) -> dict[str, Any]:
     """Fields of the plan of these settings. Fields without a control keep the recommended values."""
     library = advice.plan.library
-    fields = fields_of(advice.plan) | get_library(library).control_codec.fields(_of_plan(settings, library))
+    record = get_library(library)
+    fields = fields_of(advice.plan) | record.control_codec.fields(_of_plan(settings, library))
+    if PRECISION in settings:
+        fields |= record.plan.precision_fields(str(settings[PRECISION]))
     return with_prescaled_batch(advice.plan, fields, advice.model, advice.job)
 
 

@@ -192,6 +192,7 @@ class Advisor(anywidget.AnyWidget):
             "ladder": dict(ladder_rows(self.ladder())),
             "moved": state.moved,
             "problem": with_labels(state.advice.plan.library, state.problem),
+            "repairs": control_state.repairs_of(state),
             "summary": state.summary,
         }
 

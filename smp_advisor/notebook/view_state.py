@@ -12,6 +12,7 @@ from smp_advisor.guidance.overheads import overhead_notes
 from smp_advisor.guidance.wording import listed, plural
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
+from smp_advisor.live.controls import controls
 from smp_advisor.live.labels import (
     CATEGORY_LABELS,
     TIME_LABELS,
@@ -22,7 +23,6 @@ from smp_advisor.live.labels import (
     training_settings_text,
 )
 from smp_advisor.live.settings import settings_of
-from smp_advisor.notebook.controls import controls
 from smp_advisor.notebook.figures import figures, stage_groups, step_range
 from smp_advisor.notebook.glossary import term_for, terms_of
 from smp_advisor.notebook.headline import Fit, decisive, fit, headlines, likelihood, memory

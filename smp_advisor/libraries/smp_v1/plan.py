@@ -108,6 +108,11 @@ class SmpV1Plan(Plan):
         """Flag of the library for a precision."""
         return "neither fp16 nor bf16" if precision == "fp32" else f"{precision}=True"
 
+    @classmethod
+    def precision_fields(cls, precision: str) -> dict[str, Any]:
+        """Both flags of the library for a precision."""
+        return {"fp16": precision == "fp16", "bf16": precision == "bf16"}
+
     @property
     def parameters(self) -> dict[str, Any]:
         """``mp_parameters``: the library's parameters, exactly as the estimator takes them."""

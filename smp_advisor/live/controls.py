@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, cast
 
 from smp_advisor.libraries.positions import Situation, positions
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
-from smp_advisor.live.job_controls import STACK, job_labels, stack_help, stack_text, stacks_for
+from smp_advisor.live.batch_reach import sizes_beyond
+from smp_advisor.live.fixed_controls import BATCH, why_fixed
+from smp_advisor.live.job_controls import (
+    PRECISION,
+    STACK,
+    job_labels,
+    precisions_for,
+    stack_help,
+    stack_text,
+    stacks_for,
+)
 from smp_advisor.live.labels import value_text
 from smp_advisor.live.settings import label_of, plan_fields_of
 from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from smp_advisor.advice import Advice
     from smp_advisor.libraries.control_codec import Setting, Settings
@@ -44,6 +54,8 @@ class Control:
     texts: tuple[str, ...]
     help: str
     """Tooltip: purpose and cost from the library's schema, then the parameters that it sets."""
+    fixed_because: str = ""
+    """Reason for a single value, as a sentence; empty if there are several."""
 
 
 def controls(advice: Advice, settings: Settings) -> list[Control]:
@@ -56,9 +68,35 @@ def controls(advice: Advice, settings: Settings) -> list[Control]:
         job=advice.job,
     )
     library = advice.plan.library
-    of_plan = [_control(library, name, values, settings[name]) for name, values in positions(situation).items()]
-    of_job = [_setting(name) for name in job_labels(library) if name != STACK]
-    return [*of_plan, _code(advice, str(settings[STACK])), *of_job]
+    of_plan = [_of_plan(advice, settings, name, values) for name, values in positions(situation).items()]
+    of_job = [_setting(name) for name in job_labels(library) if name not in {STACK, PRECISION}]
+    in_precision = [_precision(advice, str(settings[PRECISION]))] if PRECISION in settings else []
+    return [*of_plan, _code(advice, str(settings[STACK])), *in_precision, *of_job]
+
+
+def _of_plan(advice: Advice, settings: Settings, name: str, values: Sequence[Setting]) -> Control:
+    """A control of the plan. The batch also has sizes that do not fit; a single value has its reason."""
+    if name == BATCH:
+        values = [*values, *sizes_beyond(advice, settings, cast("Sequence[int]", values))]
+    control = _control(advice.plan.library, name, values, settings[name])
+    if len(control.values) > 1:
+        return control
+    return replace(control, fixed_because=why_fixed(advice, settings, name))
+
+
+def _precision(advice: Advice, current: str) -> Control:
+    """The precision of the training step, a setting of the job and of the plan."""
+    choices = tuple(dict.fromkeys([*precisions_for(advice), current]))
+    return Control(
+        name=PRECISION,
+        label=job_labels(advice.plan.library)[PRECISION],
+        kind="select",
+        values=choices,
+        texts=choices,
+        help="Precision of the training step. bf16 has the range of fp32; fp16 needs loss scaling; fp32 is slower and"
+        " needs more memory. Setting of the job: precision.",
+        fixed_because=f"The library trains in {current} only on this instance." if len(choices) == 1 else "",
+    )
 
 
 def _code(advice: Advice, current: str) -> Control:
