@@ -64,7 +64,7 @@ test('the corrected cell is handed to the notebook, and nothing is offered where
   const inserted = vi.fn((event: Event) => event.preventDefault());
   document.body.addEventListener('smp-advisor:insert-cell', inserted);
   press('Insert corrected cell');
-  expect((inserted.mock.calls[0]![0] as CustomEvent).detail).toEqual({ sources: ['better\n'] });
+  expect((inserted.mock.calls[0]![0] as CustomEvent).detail).toMatchObject({ sources: ['better\n'] });
   press('Check the cell');
   answer('view-paste-2', { ...READ, diff: '', corrected: '', comparison: null });
   expect(paste.node.textContent).not.toContain('corrected');

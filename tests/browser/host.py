@@ -51,14 +51,9 @@ class Application:
     """Content security policy of the page with the view."""
 
 
-STRICT = "; ".join(
-    [
-        "default-src 'none'",
-        "script-src 'self' blob:",
-        "style-src 'self' 'unsafe-inline'",
-        "img-src data:",
-        "connect-src 'self' ws:",
-    ]
+STRICT = (
+    "default-src 'none'; script-src 'self' blob:; style-src 'self' 'unsafe-inline';"
+    " img-src data:; connect-src 'self' ws:"
 )
 """Nothing from other places, no text that becomes code. Blobs are modules of anywidget, its style an element."""
 APPLICATIONS = {

@@ -12,6 +12,13 @@ ADVISE = (
 )
 """Two instances: the search of AWS's 16 takes a second."""
 REFERENCE = ADVISE.replace("--count 2", "--count 16")
+RUN_COLLAPSED = """
+async index => {
+  const { shell, commands } = window.jupyterapp;
+  shell.currentWidget.content.activeCellIndex = index;
+  await commands.execute('notebook:run-cell');
+}
+"""
 
 
 class NotebookPage:
@@ -44,6 +51,9 @@ class NotebookPage:
 
     def run(self, cell: int) -> None:
         """Run a cell to its end; before the kernel is attached a run is lost, so until it has a number."""
+        if not self.code(cell).is_visible():
+            self.page.evaluate(RUN_COLLAPSED, cell)
+            return
         prompt = self.cells.nth(cell).locator(".jp-InputPrompt")
         before = prompt.inner_text()
         for _ in range(60):

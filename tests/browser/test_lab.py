@@ -67,7 +67,8 @@ def test_the_launcher_opens_a_notebook_with_the_advisor(open_alone, screenshot):
 def test_an_event_without_cells_inserts_nothing(open_notebook):
     notebook = open_notebook(ADVISE, "'tail'")
     view = notebook.advise()
-    for detail in ("null", "{}", "{ sources: [] }", "{ sources: [1] }", "{ sources: 'text' }"):
+    rest = "what: 'job', plan: '', mode: 'update'"
+    for detail in ("null", "{}", f"{{ sources: [], {rest} }}", f"{{ sources: [1], {rest} }}", "{ sources: ['text'] }"):
         handled = view.evaluate(
             f"""view => !view.dispatchEvent(new CustomEvent('smp-advisor:insert-cell',
                 {{ bubbles: true, composed: true, cancelable: true, detail: {detail} }}))"""

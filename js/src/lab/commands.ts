@@ -4,7 +4,9 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { DisposableSet, IDisposable } from '@lumino/disposable';
 import { advisorIcon } from './icon';
-import { insertBelow } from './insert';
+import { Mode, Outcome } from '../events';
+import { insert } from './insert';
+import { Owner } from './ownership';
 import { EXAMPLE, starterCell } from './starter';
 
 export namespace CommandIDs {
@@ -22,7 +24,8 @@ export function addCommands(app: JupyterFrontEnd, tracker: INotebookTracker, tra
       caption: trans.__('Insert a cell that recommends a SageMaker model-parallel configuration'),
       icon: advisorIcon,
       isEnabled: () => tracker.currentWidget !== null,
-      execute: args => (tracker.currentWidget === null ? undefined : insertAndRun(tracker.currentWidget, sourceOf(args)))
+      execute: args =>
+        tracker.currentWidget === null ? undefined : insertAndRun(tracker.currentWidget, sourceOf(args), modeOf(args))
     })
   );
   added.add(
@@ -47,7 +50,16 @@ function sourceOf(args: ReadonlyPartialJSONObject): string {
   return typeof args['source'] === 'string' ? args['source'] : starterCell(EXAMPLE);
 }
 
-async function insertAndRun(panel: NotebookPanel, source: string): Promise<void> {
-  insertBelow({ panel, index: panel.content.activeCellIndex }, [source]);
-  await NotebookActions.run(panel.content, panel.sessionContext);
+/** New cells by default: only the side panel updates the cell that it inserted before. */
+function modeOf(args: ReadonlyPartialJSONObject): Mode {
+  return args['mode'] === 'update' || args['mode'] === 'replace' ? args['mode'] : 'add';
 }
+
+async function insertAndRun({ content, sessionContext }: NotebookPanel, source: string, mode: Mode): Promise<Outcome> {
+  const insertion = { sources: [source], what: 'advise', plan: '', mode };
+  const outcome = insert(content, content.activeCellIndex, SIDE_PANEL, insertion);
+  if (outcome !== 'edited') await NotebookActions.run(content, sessionContext);
+  return outcome;
+}
+
+const SIDE_PANEL: Owner = { from: 'smp-advisor-panel', model: '' };

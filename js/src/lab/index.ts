@@ -5,9 +5,9 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { DisposableSet } from '@lumino/disposable';
 import { addCommands, CommandIDs } from './commands';
-import { answerInsertions } from './insert';
 import { StarterPanel } from './panel';
 import { renderAdvisors } from './renderer';
+import { answerRequests } from './requests';
 
 const connected = new DisposableSet();
 
@@ -28,7 +28,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     restorer: ILayoutRestorer | null
   ) => {
     const trans = (translator ?? nullTranslator).load('smp-advisor');
-    connected.add(answerInsertions(tracker));
+    connected.add(answerRequests(app, tracker, trans));
     connected.add(renderAdvisors(tracker));
     connected.add(addCommands(app, tracker, trans));
     const category = trans.__('SMP Advisor');

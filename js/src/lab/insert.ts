@@ -1,55 +1,51 @@
-import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
-import { DisposableDelegate, IDisposable } from '@lumino/disposable';
+import type { Cell } from '@jupyterlab/cells';
+import { Notebook, NotebookActions } from '@jupyterlab/notebook';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import type { Insertion, Outcome } from '../events';
+import { ICell, IOwned, Owner, OWNED, ownedBy, ownedOf, plannedChange } from './ownership';
 
-/** Event of the advisor's view; `detail.sources` are the cells to insert, in order. */
-export const INSERT_EVENT = 'smp-advisor:insert-cell';
+/** Longer cells are inserted with their input collapsed: nobody reads a training script to find the estimator. */
+const COLLAPSED_LINES = 40;
 
-interface IPlace {
-  panel: NotebookPanel;
-  index: number;
-}
-
-/** Notebook and index of the cell that contains `node`; null outside of a notebook, such as in a tab of an output. */
-export function locate(tracker: INotebookTracker, node: Node): IPlace | null {
-  let place: IPlace | null = null;
-  tracker.forEach(panel => {
-    if (place !== null || !panel.content.node.contains(node)) return;
-    const index = panel.content.widgets.findIndex(cell => cell.node.contains(node));
-    if (index >= 0) place = { panel, index };
+/** Insert cells below a cell, or update those that the same owner inserted before, and show the first of them. */
+export function insert(notebook: Notebook, index: number, owner: Owner, insertion: Insertion): Outcome {
+  const { outcome, targets, released } = plannedChange(notebook.widgets.map(described), owner, insertion);
+  if (outcome === 'edited') return outcome;
+  for (const cell of released) notebook.widgets[cell]!.model.deleteMetadata(OWNED);
+  const before = targets.map(target => notebook.widgets[target]);
+  let above = index;
+  let first = -1;
+  insertion.sources.forEach((source, part) => {
+    const present = before[part];
+    const cell = present ?? insertBelow(notebook, above);
+    above = notebook.widgets.indexOf(cell);
+    write(cell, source, ownedBy(owner, insertion, part));
+    if (!present && source.split('\n').length > COLLAPSED_LINES) collapse(cell);
+    if (part === 0) first = above;
   });
-  return place;
-}
-
-/** Insert code cells below a cell in order, and activate the last of them. */
-export function insertBelow({ panel, index }: IPlace, sources: string[]): void {
-  const notebook = panel.content;
-  notebook.activeCellIndex = index;
-  for (const source of sources) {
-    NotebookActions.insertBelow(notebook);
-    // Through the shared model, so that the change can be undone and collaborators see it.
-    notebook.activeCell?.model.sharedModel.setSource(source);
-  }
+  notebook.activeCellIndex = first;
   notebook.mode = 'command';
-  const first = notebook.widgets[index + 1];
-  if (first) void notebook.scrollToCell(first, 'smart');
+  void notebook.scrollToCell(notebook.widgets[first]!, 'start');
+  return outcome;
 }
 
-/** Insert the cells that advisors in `tracker`'s notebooks request, until disposed. */
-export function answerInsertions(tracker: INotebookTracker): IDisposable {
-  const answer = (event: Event): void => {
-    const sources: unknown = (event as CustomEvent<{ sources?: unknown } | null>).detail?.sources;
-    const origin = event.composedPath()[0];
-    if (!isTexts(sources) || !(origin instanceof Node)) return;
-    const place = locate(tracker, origin);
-    if (place === null) return;
-    insertBelow(place, sources);
-    // The view then does not use the clipboard instead.
-    event.preventDefault();
-  };
-  document.addEventListener(INSERT_EVENT, answer);
-  return new DisposableDelegate(() => document.removeEventListener(INSERT_EVENT, answer));
+function described({ model }: Cell): ICell {
+  return { source: model.sharedModel.getSource(), owned: ownedOf(model.getMetadata(OWNED)) };
 }
 
-function isTexts(value: unknown): value is string[] {
-  return Array.isArray(value) && value.length > 0 && value.every(item => typeof item === 'string');
+function insertBelow(notebook: Notebook, index: number): Cell {
+  notebook.activeCellIndex = index;
+  NotebookActions.insertBelow(notebook);
+  return notebook.widgets[index + 1]!;
+}
+
+/** Through the shared model, so that the change can be undone and collaborators see it. */
+function write({ model }: Cell, source: string, owned: IOwned): void {
+  if (model.sharedModel.getSource() !== source) model.sharedModel.setSource(source);
+  model.setMetadata(OWNED, owned as unknown as ReadonlyPartialJSONObject);
+}
+
+function collapse(cell: Cell): void {
+  cell.inputHidden = true;
+  cell.saveCollapseState();
 }

@@ -5,6 +5,24 @@ import { Panel, Widget } from '@lumino/widgets';
 
 /** Marks an output of the advisor, next to its widget view and its picture. */
 export const ADVISOR_MIME = 'application/vnd.smp-advisor.view+json';
+
+/** Notebook and widget model of an output. */
+interface IShown {
+  panel: NotebookPanel;
+  model: string;
+}
+
+const shown = new WeakMap<Node, IShown>();
+
+/** The advisor whose output contains `node`, also in a tab of its own. */
+export function advisorAt(node: Node | null): IShown | null {
+  for (let at = node; at !== null; at = at.parentNode) {
+    const advisor = shown.get(at);
+    if (advisor) return advisor;
+  }
+  return null;
+}
+
 const WIDGET_MIME = 'application/vnd.jupyter.widget-view+json';
 const PICTURE_MIME = 'text/html';
 /** Before ipywidgets' renderer, which has -10. */
@@ -27,11 +45,17 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
   private picture: Widget | null = null;
   private timers: ReturnType<typeof setTimeout>[] = [];
 
-  constructor(private readonly rendermime: IRenderMimeRegistry) {
+  constructor(private readonly panel: NotebookPanel) {
     super();
   }
 
+  private get rendermime(): IRenderMimeRegistry {
+    return this.panel.content.rendermime;
+  }
+
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    const identity = (model.data[ADVISOR_MIME] as { model_id?: unknown } | undefined)?.model_id;
+    shown.set(this.node, { panel: this.panel, model: typeof identity === 'string' ? identity : '' });
     this.stop();
     this.picture?.dispose();
     this.picture = null;
@@ -96,10 +120,10 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
 
 /** Render advisors in every notebook, until disposed. */
 export function renderAdvisors(tracker: INotebookTracker): IDisposable {
-  const prepare = (_: unknown, { content: { rendermime } }: NotebookPanel): void => {
-    const createRenderer = (): AdvisorRenderer => new AdvisorRenderer(rendermime);
+  const prepare = (_: unknown, panel: NotebookPanel): void => {
+    const createRenderer = (): AdvisorRenderer => new AdvisorRenderer(panel);
     // Not safe, like ipywidgets' own renderer: an untrusted notebook shows the picture.
-    rendermime.addFactory({ safe: false, mimeTypes: [ADVISOR_MIME], createRenderer }, RANK);
+    panel.content.rendermime.addFactory({ safe: false, mimeTypes: [ADVISOR_MIME], createRenderer }, RANK);
   };
   tracker.forEach(panel => prepare(null, panel));
   tracker.widgetAdded.connect(prepare);

@@ -1,5 +1,6 @@
+import { UPDATE_EVENT } from '../events';
+import { Delivery, planOf } from './delivery';
 import { button, disclosure, element, keepKeys, setText } from './dom';
-import { copy, insertCells } from './insert';
 import { same } from './look_ahead';
 import { fixed, type Panel } from './panel';
 import type { Session } from './session';
@@ -18,7 +19,10 @@ export class Exporter {
   private readonly what = choice('Cell', KINDS, () => this.onChoice());
   private readonly sdk = choice('SageMaker SDK', SDKS, () => this.onChoice());
   private readonly insert: HTMLButtonElement;
+  private readonly delivery = new Delivery(this.status);
+  readonly offers = this.delivery.offers;
   private inserting = '';
+  private kind = '';
   private copying = '';
   private previewing = '';
   private drawn: Settings;
@@ -28,12 +32,15 @@ export class Exporter {
     this.drawn = session.screen.settings;
     this.status.setAttribute('role', 'status');
     this.insert = button('smp-button smp-primary', 'Insert estimator cell', () => {
-      setText(this.status, REQUESTED);
-      this.inserting = this.request();
+      this.insertKind(chosen(this.what));
     });
     const clipboard = button('smp-button smp-small', 'Copy code', () => {
       setText(this.status, REQUESTED);
       this.copying = this.request();
+    });
+    // The mark of a cell of another plan has a button for it.
+    this.status.addEventListener(UPDATE_EVENT, event => {
+      this.insertKind((event as CustomEvent<{ what: string }>).detail.what);
     });
     this.actions = element('div', 'smp-actions', this.insert);
     this.choices = element('div', 'smp-choices', this.what, this.sdk, clipboard);
@@ -47,6 +54,7 @@ export class Exporter {
     const { settings } = this.session.screen;
     if (!same(settings, this.drawn)) this.forget();
     this.drawn = settings;
+    this.delivery.announce(planOf(this.session.shown.title, this.session.screen.snapshot.settings));
     clearTimeout(this.timer);
     this.previewing = '';
     if (!this.details.open) return;
@@ -55,11 +63,18 @@ export class Exporter {
 
   /** Clear the status of earlier settings, but not that of a request in progress. */
   private forget(): void {
+    this.delivery.clear();
     if (this.status.textContent !== REQUESTED) setText(this.status, '');
   }
 
-  private request(): string {
-    return this.session.requestCells(chosen(this.what), chosen(this.sdk), (id, text) => this.fail(id, text));
+  private insertKind(kind: string): void {
+    setText(this.status, REQUESTED);
+    this.kind = kind;
+    this.inserting = this.request(kind);
+  }
+
+  private request(kind = chosen(this.what)): string {
+    return this.session.requestCells(kind, chosen(this.sdk), (id, text) => this.fail(id, text));
   }
 
   private onChoice(): void {
@@ -76,23 +91,14 @@ export class Exporter {
     if (message.kind !== 'cells') return;
     const { id, sources } = message;
     if (same(message.settings, this.session.screen.settings)) this.show(sources);
-    if (id === this.inserting) await this.deliver(sources);
-    else if (id === this.copying) setText(this.status, (await copyAll(sources)) ? copied(sources.length) : FALL_BACK);
+    const plan = planOf(this.session.shown.title, message.settings, this.kind);
+    if (id === this.inserting) await this.delivery.deliver({ sources, what: this.kind, plan, mode: 'update' });
+    else if (id === this.copying) await this.delivery.copy(sources);
   }
 
   dispose(): void {
+    this.delivery.dispose();
     clearTimeout(this.timer);
-  }
-
-  private async deliver(sources: string[]): Promise<void> {
-    const cells = sources.length > 1 ? `${sources.length} cells` : 'a cell';
-    if (insertCells(this.actions, sources)) {
-      const order = sources.length > 1 ? ': the training script, then the estimator' : '';
-      setText(this.status, `Inserted ${cells} below${order}.`);
-    } else {
-      const done = await copyAll(sources);
-      setText(this.status, done ? copied(sources.length) : FALL_BACK);
-    }
   }
 
   private isOwn(id: string): boolean {
@@ -141,12 +147,3 @@ function choice(label: string, texts: Record<string, string>, action: () => void
 const chosen = (labeled: HTMLLabelElement): string => labeled.querySelector('select')!.value;
 
 const REQUESTED = 'Waiting for the code from the kernel …';
-const FALL_BACK = 'Run %smp_export in a new cell to get the code.';
-
-/** In one cell, the first line would also write the estimator to the file of the script. */
-const copied = (cells: number): string => {
-  const where = cells > 1 ? 'two new cells: first the script, then the estimator' : 'a new cell';
-  return `Copied to the clipboard; paste it in ${where}.`;
-};
-
-const copyAll = (sources: string[]): Promise<boolean> => copy(sources.join('\n\n\n'));

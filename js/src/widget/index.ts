@@ -33,7 +33,7 @@ function render({ model, el }: RenderProps<Traits>): () => void {
 
   const workload = new WorkloadBar(shown);
   const exporter = new Exporter(session);
-  const verdict = new Verdict(shown, () => session.reset(), exporter.actions, connection.node, exporter.status, exporter.choices);
+  const verdict = new Verdict(shown, () => session.reset(), exporter.actions, connection.node, exporter.status, exporter.offers, exporter.choices);
   const settings = new Settings(shown, new Controls(view, session));
   const memory = new MemoryChart(shown);
   const time = new TimeChart(shown);

@@ -1,9 +1,22 @@
-const INSERT_EVENT = 'smp-advisor:insert-cell';
+import { INSERT_EVENT, PLAN_EVENT, type Insertion, type Outcome } from '../events';
 
-/** Request that the notebook insert cells below this one, in order; false if nothing in the page accepts the request. */
-export function insertCells(from: HTMLElement, sources: string[]): boolean {
-  const options = { bubbles: true, composed: true, cancelable: true, detail: { sources } };
-  return !from.dispatchEvent(new CustomEvent(INSERT_EVENT, options));
+/**
+ * Request that the notebook insert cells below this one, or update those that it inserted before; null if nothing in the
+ * page answers the request.
+ */
+export function insertCells(from: HTMLElement, insertion: Insertion): Outcome | null {
+  const detail = { ...insertion };
+  return request(from, INSERT_EVENT, detail) ? (detail.outcome ?? 'inserted') : null;
+}
+
+/** Report the plan on the screen to the notebook, which marks inserted cells of other plans. */
+export function announcePlan(from: HTMLElement, plan: string): void {
+  request(from, PLAN_EVENT, { plan });
+}
+
+/** Send an event to the notebook around the view; whether something in the page answered it. */
+function request(from: HTMLElement, name: string, detail: object): boolean {
+  return !from.dispatchEvent(new CustomEvent(name, { bubbles: true, composed: true, cancelable: true, detail }));
 }
 
 /** Copy text to the clipboard; false if the page may not. */

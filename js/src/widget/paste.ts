@@ -1,6 +1,6 @@
+import { Delivery } from './delivery';
 import { button, disclosure, element, headerCell, keepKeys, setText } from './dom';
 import { findingGroups, unresolvedDetails } from './findings';
-import { copy, insertCells } from './insert';
 import type { Panel } from './panel';
 import type { FromKernel, Pasted, PastedComparison } from './wire';
 
@@ -83,13 +83,11 @@ function corrections({ diff, corrected }: Pasted): HTMLElement[] {
   const status = element('span', 'smp-status');
   status.setAttribute('role', 'status');
   const actions = element('div', 'smp-check-row');
+  const delivery = new Delivery(status);
   const insert = button('smp-button', 'Insert corrected cell', () => {
-    if (insertCells(actions, [corrected])) setText(status, 'Inserted below.');
-    else void copied();
+    void delivery.deliver({ sources: [corrected], what: 'corrected', plan: '', mode: 'update' });
   });
-  const copied = async (): Promise<void> =>
-    setText(status, (await copy(corrected)) ? 'Copied to the clipboard; paste it in a new cell.' : 'Select the text above to copy it.');
-  actions.append(insert, button('smp-button', 'Copy corrected cell', () => void copied()), status);
+  actions.append(insert, button('smp-button', 'Copy corrected cell', () => void delivery.copy([corrected])), status, delivery.offers);
   const shown = disclosure('smp-section', ['Corrections'], keepKeys(code), actions);
   shown.open = true;
   return [shown];

@@ -1,0 +1,40 @@
+import type { Cell } from '@jupyterlab/cells';
+import type { Notebook } from '@jupyterlab/notebook';
+import { TranslationBundle } from '@jupyterlab/translation';
+import { isOwnedBy, isStale, Owner, OWNED, ownedOf } from './ownership';
+
+const STALE = 'smp-advisor-stale';
+
+/**
+ * Mark the cells of an owner that contain the code of another plan.
+ *
+ * @param update Requests the cells of this kind again.
+ */
+export function markStale(
+  notebook: Notebook,
+  owner: Owner,
+  plan: string,
+  trans: TranslationBundle,
+  update: (what: string) => void
+): void {
+  for (const cell of notebook.widgets) {
+    const owned = ownedOf(cell.model.getMetadata(OWNED));
+    if (owned === null || !isOwnedBy(owned, owner)) continue;
+    cell.node.querySelector(`:scope > .${STALE}`)?.remove();
+    if (isStale(owned, plan)) mark(cell, trans, () => update(owned.what));
+  }
+}
+
+function mark(cell: Cell, trans: TranslationBundle, update: () => void): void {
+  const note = document.createElement('div');
+  note.className = STALE;
+  note.setAttribute('role', 'status');
+  const button = document.createElement('button');
+  button.type = 'button';
+  button.className = 'jp-mod-styled';
+  button.textContent = trans.__('Update');
+  button.dataset['lmSuppressShortcuts'] = 'true';
+  button.addEventListener('click', update);
+  note.append(trans.__('This cell is for another plan than the advisor shows.'), button);
+  cell.node.prepend(note);
+}
