@@ -82,6 +82,8 @@ def _summary(advice: Advice) -> Iterator[str]:
     yield from (f"- {sentence}" for sentence in advice.library_comparisons)
     yield f"Global batch: {batch_reason(advice.model, estimate, advice.decision.batch)}"
     yield f"Data-parallel degree: {_data_parallel(advice)} (each GPU: advice.ranks())."
+    if (traced := advice.traced()) is not None:
+        yield f"Traced rank: {traced.summary}"
     if advice.learned is not None:
         count = len(advice.learned.runs)
         yield f"Calibrated with {count} {'runs' if count > 1 else 'run'} of yours."

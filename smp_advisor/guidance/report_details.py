@@ -36,6 +36,7 @@ def details(advice: Advice) -> list[tuple[str, list[str]]]:
         ("Figures", _figures(advice.model, advice.estimate)),
         ("Calibration with your runs", _learned(advice)),
         ("Memory per GPU", _memory(advice.estimate)),
+        ("Traced rank", _traced(advice)),
         ("Effective time", overhead_notes(advice.estimate)),
         ("Ladder", str(advice.ladder()).splitlines()),
         ("Techniques", _techniques(advice)),
@@ -137,6 +138,12 @@ def _memory(estimate: Estimate) -> Iterator[str]:
         if value >= 0.005:
             yield f"  {name.removesuffix('_gib').replace('_', ' '):<20}{value:>8.2f} GiB"
     yield f"  {'total':<20}{peak.total_gib:>8.2f} GiB"
+
+
+def _traced(advice: Advice) -> Iterator[str]:
+    traced = advice.traced()
+    if traced is not None:
+        yield from str(traced).splitlines()
 
 
 def _techniques(advice: Advice) -> Iterator[str]:

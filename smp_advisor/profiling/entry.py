@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.libraries.registry import get_library
+from smp_advisor.profiling.description import as_json, from_json
 from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.sandbox import Limits, run_isolated
 from smp_advisor.workload.job import Job
-from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -256,7 +254,7 @@ def _trace(
     model: Any, trace_settings: dict[str, Any], inputs: Any, limits: Limits, callbacks: dict[str, Any]
 ) -> Profile:
     """Trace in a child process: a fresh interpreter if JSON can describe the model, else a fork of this process."""
-    argument = _as_json(model) if inputs is None and "torch" not in sys.modules else None
+    argument = as_json(model) if inputs is None and "torch" not in sys.modules else None
     if argument is not None:
         target = "smp_advisor.profiling.entry:trace_described"
         values = run_isolated(target, argument, trace_settings, what="the trace", limits=limits, **callbacks)
@@ -267,9 +265,7 @@ def _trace(
 
 def trace_described(model: Any, trace_settings: dict[str, Any]) -> dict[str, Any]:
     """Trace a model described in JSON; called in a fresh interpreter."""
-    if isinstance(model, dict) and "smp_advisor" in model:
-        model = _described(model["smp_advisor"])
-    return _trace_live(model, trace_settings, None)
+    return _trace_live(from_json(model), trace_settings, None)
 
 
 def _trace_live(model: Any, trace_settings: dict[str, Any], inputs: Any) -> dict[str, Any]:
@@ -281,35 +277,6 @@ def _trace_live(model: Any, trace_settings: dict[str, Any], inputs: Any) -> dict
     return profile_with_fallbacks(
         read_model(model), Settings(**trace_settings, inputs=inputs, on_progress=progress)
     ).as_dict()
-
-
-def _as_json(model: Any) -> Any:
-    """Description of the model in JSON; None for a model that exists only in this process."""
-    if isinstance(model, Model):
-        return {"smp_advisor": {"name": model.name, "config": json.loads(model.config_json), "origin": model.note}}
-    if isinstance(model, os.PathLike):
-        return os.fspath(model)
-    if isinstance(model, str | Real):
-        return model if isinstance(model, str) else float(model)
-    if isinstance(model, dict):
-        try:
-            return json.loads(json.dumps(model))
-        except (TypeError, ValueError):
-            return None
-    return None
-
-
-def _described(values: dict[str, Any]) -> Any:
-    from smp_advisor.profiling.profiled_model import read_model
-
-    described = read_model(values["config"])
-    inferred = values["origin"].startswith("inferred")
-    return dataclasses.replace(
-        described,
-        name=values["name"],
-        origin=values["origin"],
-        source="count" if inferred else "configuration",
-    )
 
 
 def _counted(model: Any, trace_settings: dict[str, Any]) -> Profile:

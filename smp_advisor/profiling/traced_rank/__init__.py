@@ -1,0 +1,8 @@
+"""Trace of one rank of a plan on the full model: peak memory by category, next to the cost model's formulas."""
+
+from __future__ import annotations
+
+from smp_advisor.profiling.traced_rank.result import TracedRank
+from smp_advisor.profiling.traced_rank.run import trace_rank
+
+__all__ = ["TracedRank", "trace_rank"]

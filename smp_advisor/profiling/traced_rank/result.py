@@ -1,0 +1,114 @@
+"""Memory of one traced rank, next to that of the cost model's formulas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from smp_advisor.profiling.result_html import NotebookResult, box, table
+
+if TYPE_CHECKING:
+    from smp_advisor.libraries.plan import Plan
+
+__all__ = ["CategoryMemory", "TracedRank"]
+
+_TOLERANCE = 0.1
+"""Relative difference that the summary calls agreement."""
+_SHOWN_GIB = 0.005
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CategoryMemory:
+    """Memory of one category at the peak, GiB."""
+
+    name: str
+    """A category of `StageMemory` without its unit, or ``inputs``."""
+    formula_gib: float
+    traced_gib: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TracedRank(NotebookResult):
+    """Peak memory of one GPU, traced operator by operator on the full model in the plan's own layout.
+
+    Both totals are allocated tensors: without the memory that the allocator reserves, and without the CUDA context.
+    """
+
+    name: str
+    """The model's."""
+    plan: Plan
+    stage: int
+    """Pipeline stage, from 0."""
+    stages: int
+    rank: int
+    """Global rank, the first of the stage."""
+    world: int
+    """GPUs of the job."""
+    phase: str
+    """Part of the step with the peak: ``forward``, ``backward`` or ``optimizer``."""
+    categories: tuple[CategoryMemory, ...]
+    expressed: tuple[str, ...]
+    """How PyTorch expressed the plan, one phrase each."""
+    not_traced: tuple[str, ...]
+    """Parts of the plan that the trace left out or replaced, one sentence each."""
+    operations: int
+    seconds: float
+
+    @property
+    def traced_gib(self) -> float:
+        """Traced peak of allocated memory."""
+        return sum(category.traced_gib for category in self.categories)
+
+    @property
+    def formula_gib(self) -> float:
+        """The cost model's estimate of the same memory."""
+        return sum(category.formula_gib for category in self.categories)
+
+    @property
+    def difference(self) -> float:
+        """Traced over formula, minus 1."""
+        return self.traced_gib / self.formula_gib - 1 if self.formula_gib else 0.0
+
+    @property
+    def agrees(self) -> bool:
+        """Whether formula and trace differ by at most 10 %."""
+        return abs(self.difference) <= _TOLERANCE
+
+    @property
+    def summary(self) -> str:
+        """The comparison in one line."""
+        place = f", stage {self.stage} of {self.stages}" if self.stages > 1 else ""
+        return (
+            f"{self.name}{place}: formula {self.formula_gib:.1f}, traced {self.traced_gib:.1f} GiB per GPU "
+            f"({100 * self.difference:+.1f} %)."
+        )
+
+    @property
+    def findings(self) -> tuple[tuple[str, str], ...]:
+        """Label and text of each part of the result."""
+        rows = [("Peak", f"{_PHASES[self.phase]}, rank {self.rank:,} of {self.world:,} GPUs")]
+        rows += [("Layout", phrase) for phrase in self.expressed]
+        return (*rows, *(("Not traced", sentence) for sentence in self.not_traced))
+
+    @property
+    def rows(self) -> tuple[tuple[str, str, str, str], ...]:
+        """Category, formula, trace and difference in GiB, as text; categories without memory are left out."""
+        shown = [row for row in self.categories if max(row.formula_gib, row.traced_gib) >= _SHOWN_GIB]
+        entries = [(row.name.replace("_", " "), row.formula_gib, row.traced_gib) for row in shown]
+        entries.append(("total", self.formula_gib, self.traced_gib))
+        return tuple((name, f"{a:.2f}", f"{b:.2f}", f"{b - a:+.2f}") for name, a, b in entries)
+
+    def as_html(self) -> str:
+        """HTML form for a notebook."""
+        return box(self.summary, table(self.rows, _HEADS), table(self.findings))
+
+    _repr_pretty_ = NotebookResult._repr_pretty_
+
+    def __str__(self) -> str:
+        lines = [f"  {name:<16}{a:>10}{b:>10}{c:>12}" for name, a, b, c in (_TEXT_HEADS, *self.rows)]
+        return "\n".join([self.summary, *lines, *(f"  {label}: {text}" for label, text in self.findings)])
+
+
+_HEADS = ("Memory at the peak", "Formula, GiB", "Traced, GiB", "Difference, GiB")
+_TEXT_HEADS = ("GiB per GPU", "formula", "traced", "difference")
+_PHASES = {"forward": "in the forward pass", "backward": "in the backward pass", "optimizer": "in the optimizer step"}

@@ -1,0 +1,148 @@
+"""Trace of one rank in a child process, and its comparison with the cost model."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.costs.estimate import CATEGORIES
+from smp_advisor.costs.evaluate import estimate
+from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.description import as_json, from_json
+from smp_advisor.profiling.sandbox import Limits, progress, run_isolated
+from smp_advisor.profiling.traced_rank.rank import Rank, rank_of
+from smp_advisor.profiling.traced_rank.result import CategoryMemory, TracedRank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.costs.estimate import StageMemory
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["trace_described_rank", "trace_rank"]
+
+_NOT_ALLOCATED = ("allocator_reserve", "context")
+"""Categories of the cost model that are no tensors."""
+_GIB = 2**30
+_SECONDS = 300.0
+
+
+def trace_rank(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    plan: Plan,
+    *,
+    stage: int | None = None,
+    module: Any = None,
+    inputs: Any = None,
+    memory_bytes: int | None = None,
+    seconds: float = _SECONDS,
+    on_line: Callable[[str], None] | None = None,
+    on_progress: Callable[[float, float, str], None] | None = None,
+) -> TracedRank:
+    """Trace a training step of one GPU in the plan's own layout, on the full model, without allocating it.
+
+    The model is divided by PyTorch's own parallelism under a process group of the job's size: ``fully_shard`` (FSDP2),
+    the buckets of DistributedDataParallel, and activation checkpointing. All tensors are fake.
+
+    Parameters
+    ----------
+    stage
+        Pipeline stage. None traces the stage for which the cost model estimates the most memory.
+    module
+        The ``torch.nn.Module`` of the model, if it has no transformers configuration. It is not modified.
+    inputs
+        As for `smp_advisor.profile`.
+    memory_bytes, seconds, on_line, on_progress
+        Limits and callbacks of the child process, as for `smp_advisor.profile`.
+
+    Raises
+    ------
+    ProfileError
+        PyTorch cannot express the plan, or the trace fails.
+    PlanError
+        The plan does not match the cluster, the model or the job.
+    """
+    memories = estimate(model, cluster, job, plan).memory.stages
+    if stage is None:
+        stage = max(range(len(memories)), key=lambda index: memories[index].total_gib)
+    rank, differences = rank_of(model, cluster, job, plan, stage)
+    if module is None and model.config_json == "{}":
+        raise ProfileError(f"{model.name} has no configuration to build it from: pass the module itself.")
+    callbacks: dict[str, Any] = {"on_line": on_line, "on_progress": on_progress}
+    limits, what = Limits(memory_bytes=memory_bytes, seconds=seconds), "the trace of a rank"
+    if module is None and inputs is None and "torch" not in sys.modules:
+        target = "smp_advisor.profiling.traced_rank.run:trace_described_rank"
+        traced = run_isolated(target, as_json(model), rank.as_dict(), what=what, limits=limits, **callbacks)
+    else:
+        profiled = model if module is None else module
+        traced = run_isolated(_trace, profiled, rank, inputs, what=what, limits=limits, **callbacks)
+    return TracedRank(
+        name=model.name,
+        plan=plan,
+        stage=stage,
+        stages=rank.stages,
+        rank=rank.first_rank,
+        world=rank.world,
+        phase=traced["phase"],
+        categories=_categories(memories[stage], traced["by_category"]),
+        expressed=tuple(traced["expressed"]),
+        not_traced=(*differences, *traced["not_traced"]),
+        operations=traced["operations"],
+        seconds=traced["seconds"],
+    )
+
+
+def _categories(memory: StageMemory, traced: dict[str, int]) -> tuple[CategoryMemory, ...]:
+    formula = {name.removesuffix("_gib"): float(getattr(memory, name)) for name in CATEGORIES}
+    names = [name for name in formula if name not in _NOT_ALLOCATED]
+    names += [name for name in traced if name not in names]
+    return tuple(
+        CategoryMemory(name=name, formula_gib=formula.get(name, 0.0), traced_gib=traced.get(name, 0) / _GIB)
+        for name in names
+    )
+
+
+def trace_described_rank(model: Any, rank: dict[str, Any]) -> dict[str, Any]:
+    """Trace a model described in JSON; called in a fresh interpreter."""
+    return _trace(from_json(model), Rank.from_dict(rank), None)
+
+
+def _trace(model: Any, rank: Rank, inputs: Any) -> dict[str, Any]:
+    """Build the model and trace the step; runs in the child process."""
+    import torch
+
+    from smp_advisor.profiling.fake import build_fake, fake_copy, fake_inputs, fake_mode
+    from smp_advisor.profiling.inputs import example_inputs
+    from smp_advisor.profiling.patching import quiet
+    from smp_advisor.profiling.profiled_model import read_model
+    from smp_advisor.profiling.traced_rank.process_group import fake_process_group
+    from smp_advisor.profiling.traced_rank.step import RankStep
+
+    begun = time.perf_counter()
+    progress(0.0, 1.0, "building the model")
+    profiled, mode = read_model(model), fake_mode()
+    dtype = torch.bfloat16 if rank.half_parameters else torch.float32
+    with quiet(), fake_process_group(rank.world, rank.stage * (rank.world // rank.stages)):
+        if profiled.module is not None:
+            built = fake_copy(profiled.module, mode, dtype)
+        else:
+            built = build_fake(lambda: profiled.build(attention=rank.attention), mode, dtype)
+        example = example_inputs(built, inputs, config=profiled.config)
+        batch = fake_inputs(example.make(rank.samples, rank.sequence), mode, dtype)
+        progress(0.1, 1.0, "tracing a training step")
+        step = RankStep(model=built.train(), rank=rank, mode=mode, inputs=batch)
+        peak = step.run()
+    return {
+        "phase": peak.phase,
+        "by_category": peak.by_category,
+        "expressed": list(step.expressed),
+        "not_traced": list(step.not_traced),
+        "operations": step.operations,
+        "seconds": time.perf_counter() - begun,
+    }
