@@ -82,6 +82,8 @@ class Advice:
     """The request as it is searched on other clusters; None for advice made by hand."""
     request: partial[Advice] | None = field(default=None, repr=False, compare=False)
     """The call of `advise` for the same model, cluster and pins, without its job; None for advice made by hand."""
+    call: partial[Advice] | None = field(default=None, repr=False, compare=False)
+    """The call of `advise` as it was made, with all its keywords, to search again with changed ones."""
     traced_ranks: dict[tuple[Cluster, Job, Plan], TracedRank] = field(default_factory=dict, repr=False, compare=False)
     """Results of `traced_rank`, which report and view show next to the estimate of their plan."""
 

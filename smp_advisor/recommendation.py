@@ -128,6 +128,21 @@ def advise(
     >>> advice.estimate.fits
     True
     """
+    call = partial(
+        advise,
+        cluster=cluster,
+        job=job,
+        instance_count=instance_count,
+        max_days=max_days,
+        max_usd=max_usd,
+        library=library,
+        framework=framework,
+        objective=objective,
+        min_fit_probability=min_fit_probability,
+        script=script,
+        data=data,
+        **settings,
+    )
     chosen_objective = checked_objective(objective)
     for name, text in (("script", script), ("data", data)):
         require_text(name, text)
@@ -144,8 +159,7 @@ def advise(
     places = places_of(cluster, instance_count, limits=limits, library=library, cost=chosen_objective == "cost")
     place = places.fixed or places.clusters[0]
     workload = read_model(model, sequence_length=job.sequence_length, shape=shape, job=job, library=library)
-    job = within_positions(job, workload, is_set="sequence_length" in user_settings)
-    job = within_usual_batch(job, workload)
+    job = within_usual_batch(within_positions(job, workload, is_set="sequence_length" in user_settings), workload)
     if library == "auto":  # one shape for all libraries, so that their plans compare
         workload = _in_shape_of(family_to_infer(framework, pins), workload, model, job, shape)
     else:
@@ -254,6 +268,8 @@ def advise(
         result=representatives(best),
         sizes=sizes,
         question=question,
+        # A shape that is inferred from a count depends on the library. Any other model is not read again.
+        call=partial(call, model=model if workload.origin == "inferred" else workload),
         request=partial(
             advise,
             workload,

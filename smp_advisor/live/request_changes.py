@@ -1,0 +1,131 @@
+"""Changes of a request: the call of `advise` with other settings, and what stays from the call before."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.libraries.registry import get_library
+from smp_advisor.live.job_controls import job_labels
+from smp_advisor.live.settings import names_of, settings_of
+from smp_advisor.workload.counts import parse_amount
+from smp_advisor.workload.job import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from smp_advisor.advice import Advice
+    from smp_advisor.libraries.control_codec import Settings
+
+__all__ = ["changed", "changed_call", "fields_of_pins", "lost_pins", "pins_of"]
+
+_JOB = frozenset(field.name for field in fields(Job))
+_SHAPE = frozenset({"family", "layers", "hidden", "heads", "vocab", "activation"})
+_FREE = ("precision", "attention", "stack")
+"""Fields of a `Job` that count as not set while all of them have their defaults and the library is chosen."""
+
+
+def changed(advice: Advice, changes: Mapping[str, Any], pins: Settings | None = None, **progress: Any) -> Advice:
+    """The advice for a changed request. Everything else of the request stays, and the pinned settings of the plan.
+
+    Parameters
+    ----------
+    changes
+        Keywords of `advise` with their new values; None removes a setting.
+    pins
+        Values of controls that the search keeps; None for the fixed settings of the request.
+    progress
+        ``on_progress`` of `advise`.
+
+    Raises
+    ------
+    AdvisorError
+        A change is wrong, no plan fits, or the advice was not made by `advise`.
+    """
+    if advice.call is None:
+        raise AdvisorError("Only advice made by advise() can be searched again.")
+    keywords = changed_call(advice.call.keywords, changes)
+    if pins is not None:
+        keywords = _with_pins(advice, keywords, pins)
+    return advice.call.func(**keywords, **progress)
+
+
+def changed_call(keywords: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of `advise` with changes. None removes a setting.
+
+    Another model drops the fixed values of an inferred shape. An instance replaces that of a `Cluster` and keeps its
+    number of nodes; a number of nodes keeps its instance.
+
+    Examples
+    --------
+    >>> changed_call({"model": "10B", "cluster": "ml.p4d.24xlarge", "layers": 48}, {"model": "30B", "tokens": "1T"})
+    {'model': '30B', 'cluster': 'ml.p4d.24xlarge', 'tokens': '1T'}
+    """
+    result = dict(keywords)
+    remaining = dict(changes)
+    if "model" in remaining:
+        result = {name: value for name, value in result.items() if name not in _SHAPE}
+    cluster = result.get("cluster")
+    if isinstance(cluster, Cluster) and {"cluster", "instance_count"} & remaining.keys():
+        result |= {"cluster": cluster.instance, "instance_count": cluster.nodes}
+    job = result.get("job")
+    if isinstance(job, Job) and (of_job := {name: remaining.pop(name) for name in list(remaining) if name in _JOB}):
+        result |= _changed_job(job, of_job, library=str(remaining.get("library", result.get("library", "auto"))))
+    for name, value in remaining.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = value
+    return result
+
+
+def _changed_job(job: Job, changes: Mapping[str, Any], library: str) -> dict[str, Any]:
+    """Keywords with a changed job. The fields that are not its defaults become keywords where a default is a choice."""
+    defaults = Job()
+    values = {name: getattr(defaults, name) if value is None else value for name, value in changes.items()}
+    if isinstance(values.get("tokens"), str):
+        values["tokens"] = parse_amount("tokens", values["tokens"])
+    if "stack" in values and "attention" not in values:
+        values["attention"] = "auto"  # that of the kind of code
+    if library == "auto" and set(_FREE) & values.keys() and set(_FREE) <= set(job.defaulted()):
+        own = {name: getattr(job, name) for name in _JOB - set(job.defaulted())}
+        return {"job": None, **own, **{name: value for name, value in changes.items() if value is not None}}
+    return {"job": replace(job, **values)}
+
+
+def pins_of(advice: Advice) -> tuple[str, ...]:
+    """Controls whose values the request fixes."""
+    if advice.call is None:
+        return ()
+    library, keywords = advice.plan.library, advice.call.keywords
+    codec, controls = get_library(library).control_codec, get_library(library).controls
+    keys = {name for name, value in keywords.items() if value is not None}
+    values = settings_of(advice.plan, advice.job)
+    of_plan = [name for name in controls if set(codec.fields({name: values[name]})) & keys]
+    return (*of_plan, *(name for name in job_labels(library) if name in keys))
+
+
+def fields_of_pins(library: str, pins: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of `advise` that fix the values of controls: fields of the plan and of the job."""
+    codec, controls = get_library(library).control_codec, get_library(library).controls
+    of_plan = codec.fields({name: value for name, value in pins.items() if name in controls})
+    return {**of_plan, **{name: value for name, value in pins.items() if name in job_labels(library)}}
+
+
+def _with_pins(advice: Advice, keywords: dict[str, Any], pins: Settings) -> dict[str, Any]:
+    """Keywords with the values of pinned controls instead of the fixed settings of the request."""
+    library = advice.plan.library
+    own = set(fields_of_pins(library, settings_of(advice.plan, advice.job))) - _JOB
+    free = {name: value for name, value in keywords.items() if name not in own}
+    target = str(keywords.get("library", "auto"))
+    possible = _JOB | plan_fields(library if target == "auto" else target)
+    fixed = {name: value for name, value in fields_of_pins(library, pins).items() if name in possible}
+    return changed_call(free, fixed)
+
+
+def lost_pins(library: str, pins: Iterable[str]) -> tuple[str, ...]:
+    """Pinned controls that another library does not have."""
+    return tuple(name for name in pins if name not in names_of(library))

@@ -1,0 +1,275 @@
+"""Fields of the workload bar: the request as texts, and the changes that other texts mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.cluster.instance import Instance
+from smp_advisor.cluster.table import instances
+from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.registry import get_library, libraries
+from smp_advisor.sizing.places import ANY, AUTO, SMALLEST
+from smp_advisor.workload.counts import format_count, parse_amount
+from smp_advisor.workload.job import Job
+from smp_advisor.workload.names import model_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from smp_advisor.advice import Advice
+
+__all__ = ["Field", "changes_of", "workload_fields"]
+
+_OBJECTIVES = {
+    "throughput": "fastest",
+    "cost": "cheapest",
+    "headroom": "most memory free",
+    "simplicity": "fewest techniques",
+}
+_LONGEST = 200
+
+
+class Field(TypedDict):
+    """One field of the bar."""
+
+    name: str
+    label: str
+    kind: Literal["text", "select"]
+    value: str
+    """The request as text; empty if it is not set."""
+    shown: str
+    """The value with what the search made of it: ``auto: SMP v2``."""
+    options: list[tuple[str, str]]
+    """Values and texts of a select; suggestions of a text field."""
+    hint: str
+    """Tooltip, with an example."""
+
+
+def workload_fields(advice: Advice) -> list[Field]:
+    """The request of an advice; none for advice made by hand, which cannot be searched again."""
+    if advice.call is None:
+        return []
+    value = _values(advice)
+    library, job, cluster = get_library(advice.plan.library), advice.job, advice.cluster
+    names = [(machine.name, machine.name) for machine in instances()]
+    titles = [(record.name, record.title) for record in libraries()]
+    automatic = (AUTO, "automatic")
+    batch = advice.estimate.global_batch_size
+    days, usd = advice.estimate.days, advice.estimate.usd_total
+    return [
+        _field(
+            "model",
+            "Model",
+            value,
+            advice.model.name,
+            "A number of parameters such as 10B, or the name of a model such as llama-3-70b.",
+            [(name, name) for name in model_names()],
+        ),
+        _field("sequence_length", "Sequence", value, f"{job.sequence_length:,} tokens", "Tokens per sample: 4,096."),
+        _field(
+            "cluster",
+            "Instance",
+            value,
+            cluster.instance.name,
+            "An instance type, several between commas, or any.",
+            [(ANY, "any suitable type"), *names],
+        ),
+        _field(
+            "instance_count",
+            "Count",
+            value,
+            f"{cluster.nodes:,}",
+            "Number of instances, or smallest; empty with a deadline or budget to search it.",
+        ),
+        _select("library", "Library", value, f"{_auto(value, 'library')}{library.title}", [automatic, *titles]),
+        _select("objective", "Objective", value, _OBJECTIVES[advice.objective], list(_OBJECTIVES.items())),
+        _select(
+            "precision",
+            "Precision",
+            value,
+            f"{_auto(value, 'precision')}{job.precision}",
+            [automatic, *((name, name) for name in ("bf16", "fp16", "fp32"))],
+        ),
+        _field(
+            "global_batch_size",
+            "Global batch",
+            value,
+            f"{batch:,} samples",
+            "Samples per optimizer step: 1,024; empty to search it.",
+        ),
+        _field("tokens", "Tokens", value, value["tokens"] or "not set", "Tokens of the run, for days and cost: 300B."),
+        _field(
+            "max_days",
+            "Deadline",
+            value,
+            f"{days:.3g} days" if days is not None else "not set",
+            "Days: 30. Searches the cheapest cluster within them if the count is empty.",
+        ),
+        _field(
+            "max_usd",
+            "Budget",
+            value,
+            f"${usd:,.0f}" if usd is not None else "not set",
+            "USD: 250k. Searches the fastest cluster within it if the count is empty.",
+        ),
+        _field(
+            "min_fit_probability",
+            "Certainty of the fit",
+            value,
+            f"{value['min_fit_probability']} %",
+            "Percent: plans that fit with a lower probability are not recommended.",
+        ),
+    ]
+
+
+def changes_of(advice: Advice, texts: Mapping[str, object]) -> dict[str, Any]:
+    """Changes of the request that other texts of the fields mean, as keywords of `advise`; None removes a setting.
+
+    Raises
+    ------
+    AdvisorError
+        There is no such field, or its text cannot be read.
+    """
+    present, changes = _values(advice), dict[str, Any]()
+    for name, text in texts.items():
+        if name not in present or not isinstance(text, str) or len(text) > _LONGEST:
+            raise AdvisorError(f"The workload has no field {name!r:.40} with the value {text!r:.80}.")
+        if text.strip() != present[name]:
+            changes[name] = _READERS[name](text.strip()) if text.strip() else None
+    if changes.get("model", "") is None:
+        raise AdvisorError("The model is missing: enter a number of parameters such as 10B, or a name.")
+    if changes.get("cluster", "") is None:
+        raise AdvisorError("The instance is missing: enter a type such as ml.p4d.24xlarge, or any.")
+    return changes
+
+
+def _values(advice: Advice) -> dict[str, str]:
+    """Texts of the fields."""
+    call = {} if advice.call is None else advice.call.keywords
+    job, cluster, model = call.get("job") or Job(), call["cluster"], call["model"]
+    nodes = cluster.nodes if isinstance(cluster, Cluster) else call.get("instance_count")
+    own = {name for name in ("precision",) if name in call or getattr(job, name) != getattr(Job(), name)}
+    batch, tokens = call.get("global_batch_size", job.global_batch_size), call.get("tokens", job.tokens)
+    return {
+        "model": _model_text(model, advice),
+        "sequence_length": str(call.get("sequence_length") or advice.job.sequence_length),
+        "cluster": _cluster_text(cluster),
+        "instance_count": "" if nodes is None else str(nodes),
+        "library": call.get("library") or AUTO,
+        "objective": call.get("objective") or "throughput",
+        "precision": advice.job.precision if "precision" in own else AUTO,
+        "global_batch_size": "" if batch is None else str(batch),
+        "tokens": _amount(tokens),
+        "max_days": _amount(call.get("max_days")),
+        "max_usd": _amount(call.get("max_usd")),
+        "min_fit_probability": f"{100 * advice.min_fit_probability:g}",
+    }
+
+
+def _model_text(model: object, advice: Advice) -> str:
+    if isinstance(model, str):
+        return model
+    if isinstance(model, int | float):
+        return format_count(model).replace(" ", "")
+    return advice.model.name
+
+
+def _cluster_text(cluster: object) -> str:
+    if isinstance(cluster, list | tuple):
+        return ", ".join(map(_cluster_text, cluster))
+    machine = cluster.instance if isinstance(cluster, Cluster) else cluster
+    return machine.name if isinstance(machine, Instance) else str(machine)
+
+
+def _amount(value: object) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return format_count(float(str(value))).replace(" ", "") if float(str(value)) >= 1000 else f"{float(str(value)):g}"
+
+
+def _auto(values: Mapping[str, str], name: str) -> str:
+    return "automatic: " if values[name] == AUTO else ""
+
+
+def _field(
+    name: str,
+    label: str,
+    values: Mapping[str, str],
+    shown: str,
+    hint: str,
+    options: list[tuple[str, str]] | None = None,
+) -> Field:
+    return {
+        "name": name,
+        "label": label,
+        "kind": "text",
+        "value": values[name],
+        "shown": shown,
+        "options": options or [],
+        "hint": hint,
+    }
+
+
+def _select(name: str, label: str, values: Mapping[str, str], shown: str, options: list[tuple[str, str]]) -> Field:
+    return {
+        "name": name,
+        "label": label,
+        "kind": "select",
+        "value": values[name],
+        "shown": shown,
+        "options": options,
+        "hint": "",
+    }
+
+
+def _whole(name: str) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        digits = text.replace(",", "").replace("_", "")
+        if not digits.isdecimal() or not int(digits):
+            raise AdvisorError(f"{name} must be a whole number of at least 1, not {text!r:.40}.")
+        return int(digits)
+
+    return read
+
+
+def _positive(name: str, example: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        parse_amount(name, text, example)
+        return text
+
+    return read
+
+
+def _nodes(text: str) -> int | str:
+    return text if text == SMALLEST else _whole("The number of instances")(text)
+
+
+def _instances(text: str) -> str | list[str]:
+    names = [name.strip() for name in text.split(",")]
+    return names if len(names) > 1 else text
+
+
+def _choice(text: str) -> str | None:
+    return None if text == AUTO else text
+
+
+def _percent(text: str) -> float:
+    percent = parse_amount("The certainty of the fit", text.removesuffix("%").strip(), "95")
+    return percent / 100
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "model": str,
+    "sequence_length": _whole("The sequence length"),
+    "cluster": _instances,
+    "instance_count": _nodes,
+    "library": str,
+    "objective": str,
+    "precision": _choice,
+    "global_batch_size": _whole("The global batch"),
+    "tokens": _positive("tokens", "300B"),
+    "max_days": _positive("max_days", "30"),
+    "max_usd": _positive("max_usd", "250k"),
+    "min_fit_probability": _percent,
+}
