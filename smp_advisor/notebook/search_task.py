@@ -33,7 +33,7 @@ class SearchTask:
     search
         Makes the advice; its argument is called with the progress.
     on_progress
-        Called at most five times a second, in the search's thread.
+        Called at most five times per second, in the search's thread.
     on_done
         Called once, in the search's thread, with the advice or the error.
 
