@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from smp_advisor.costs import Estimate, estimate, estimate_many
     from smp_advisor.estimators import check_estimator
     from smp_advisor.libraries import Plan
+    from smp_advisor.live import LiveAdvice
     from smp_advisor.notebook import Advisor
     from smp_advisor.profiling import Profile, profile
     from smp_advisor.recommendation import advise
@@ -43,6 +44,7 @@ __all__ = [
     "Finding",
     "Instance",
     "Job",
+    "LiveAdvice",
     "Model",
     "Overheads",
     "Plan",
@@ -73,6 +75,7 @@ _HOMES = {
     "Finding": "scripts",
     "Instance": "cluster",
     "Job": "workload",
+    "LiveAdvice": "live",
     "Model": "workload",
     "Overheads": "workload",
     "Plan": "libraries",
@@ -127,9 +130,9 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
 
 
 def _show_advice(advice: "Advice") -> None:
-    from smp_advisor.notebook.advisor import Advisor
+    from smp_advisor.notebook.advisor import advisor_of
 
-    Advisor(advice).show_now()
+    advisor_of(advice).show_now()
 
 
 def _register_display(shell: "InteractiveShell | None") -> None:
@@ -140,6 +143,7 @@ def _register_display(shell: "InteractiveShell | None") -> None:
     if shell is not None:
         formatter: Any = shell.display_formatter
         formatter.ipython_display_formatter.for_type_by_name("smp_advisor.advice", "Advice", _show_advice)
+        formatter.ipython_display_formatter.for_type_by_name("smp_advisor.live.live_advice", "LiveAdvice", _show_advice)
 
 
 if "IPython" in sys.modules:

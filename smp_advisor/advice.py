@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.rank_map import RankTable
     from smp_advisor.guidance.step import Pitfall, Reference, Step
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.live import LiveAdvice
     from smp_advisor.profiling.traced_rank import TracedRank
     from smp_advisor.search.decision import Decision
     from smp_advisor.search.search import SearchResult
@@ -80,12 +81,17 @@ class Advice:
     """The compared clusters, if the request left the cluster open or its objective is the cost."""
     question: Question | None = field(default=None, repr=False, compare=False)
     """The request as it is searched on other clusters; None for advice made by hand."""
-    request: partial[Advice] | None = field(default=None, repr=False, compare=False)
+    request: partial[LiveAdvice] | None = field(default=None, repr=False, compare=False)
     """The call of `advise` for the same model, cluster and pins, without its job; None for advice made by hand."""
-    call: partial[Advice] | None = field(default=None, repr=False, compare=False)
+    call: partial[LiveAdvice] | None = field(default=None, repr=False, compare=False)
     """The call of `advise` as it was made, with all its keywords, to search again with changed ones."""
     traced_ranks: dict[tuple[Cluster, Job, Plan], TracedRank] = field(default_factory=dict, repr=False, compare=False)
     """Results of `traced_rank`, which report and view show next to the estimate of their plan."""
+
+    @property
+    def recommended(self) -> Advice:
+        """The recommendation: this value itself, and that of a `LiveAdvice`, whatever plan is on screen."""
+        return self
 
     @property
     def alternatives(self) -> pd.DataFrame:
@@ -233,7 +239,7 @@ class Advice:
             out_of_memory=out_of_memory,
             earlier=self.job.calibration,
         )
-        return replace(self, job=replace(self.job, calibration=calibration)).again()
+        return self.again(replace(self.job, calibration=calibration))
 
     def compare_clusters(
         self,
@@ -337,15 +343,15 @@ class Advice:
         probe = self.probe(plan)
         return "" if self.script else script_cell(probe.model, probe.cluster, probe.job, probe.plan)
 
-    def again(self) -> Advice:
-        """The advice for the same request, with the present `job`."""
+    def again(self, job: Job | None = None) -> Advice:
+        """The advice for the same request, with the present `job` or another one."""
         from smp_advisor.errors import CalibrationError
 
         if self.request is None:
             raise CalibrationError("Only advice made by advise() can be made again.")
-        advice = self.request(job=self.job)
+        advice = self.request(job=self.job if job is None else job)
         return replace(
-            advice,
+            advice.recommended,
             requested=self.requested,
             defaults=self.defaults,
             library_because=self.library_because,

@@ -22,6 +22,7 @@ from smp_advisor.keywords import AdviseSettings, completes
 from smp_advisor.libraries.check import check_against, unscripted_adapter
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.support import require_supported_instance
+from smp_advisor.live import LiveAdvice
 from smp_advisor.model_input import read_model
 from smp_advisor.request import (
     JOB_FIELDS,
@@ -73,8 +74,8 @@ def advise(
     data: str | None = None,
     on_progress: Progress | None = None,
     **settings: Unpack[AdviseSettings],
-) -> Advice:
-    """Recommend a model-parallel configuration and explain it.
+) -> LiveAdvice:
+    """Recommend a model-parallel configuration and explain it. The result is live: its plan is what its views show.
 
     Parameters
     ----------
@@ -152,8 +153,7 @@ def advise(
     code = _code_of(script) if job is None else None
     if code is not None:
         job_settings = {**_job_settings_of(code, job_settings), **job_settings}
-    user_settings = set_by_user(job, job_settings, library)
-    job = job_of(job, job_settings)
+    user_settings, job = set_by_user(job, job_settings, library), job_of(job, job_settings)
     at_default = set(job.defaulted())
     limits = Limits.of(job, max_days=max_days, max_usd=max_usd)
     places = places_of(cluster, instance_count, limits=limits, library=library, cost=chosen_objective == "cost")
@@ -225,7 +225,7 @@ def advise(
         "" if code is None else code.summary,
         unscripted_adapter(library, job) if script is None else "",
     )
-    return Advice(
+    value = Advice(
         model=workload,
         cluster=best.cluster,
         job=job,
@@ -285,6 +285,7 @@ def advise(
             **cast("AdviseSettings", pins),
         ),
     )
+    return LiveAdvice(value)
 
 
 def _sizes(

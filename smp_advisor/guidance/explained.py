@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
-from smp_advisor.guidance.explanation import steps_of
+from smp_advisor.guidance.choice import low_utilisation
+from smp_advisor.guidance.explanation import explain, steps_of
 from smp_advisor.guidance.ladder import climb, unused_techniques
+from smp_advisor.guidance.nearest import nearest_reference
+from smp_advisor.guidance.pitfalls import pitfalls
 from smp_advisor.guidance.planned_run import PlannedRun
 from smp_advisor.guidance.rank_map import RankTable
 from smp_advisor.libraries.check import check_against
@@ -16,10 +20,54 @@ from smp_advisor.search.alternatives import listed_plans
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
+    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.ladder import Ladder
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.job import Job
 
-__all__ = ["ladder_of", "plan_of", "ranks_of"]
+__all__ = ["explained", "ladder_of", "plan_of", "ranks_of"]
+
+
+def explained(advice: Advice, job: Job, plan: Plan, estimate: Estimate, because: str) -> Advice:
+    """The advice with another plan instead of the recommended one, and with that plan's own reasons.
+
+    The decision, the alternatives and the comparisons of clusters and libraries stay those of the search. Changes of
+    the model are compared with the recommended plan, so they are no steps of another one.
+
+    Parameters
+    ----------
+    job, plan, estimate
+        The training run, the plan and its estimate.
+    because
+        Origin of the plan, instead of the reasons for the recommended one; empty for the recommended one.
+    """
+    if plan == advice.plan and job == advice.job:
+        return advice
+    place, required = advice.cluster, advice.min_fit_probability
+    utilisation = low_utilisation(estimate)
+    unchanged = tuple(text for text in advice.warnings if text != low_utilisation(advice.estimate))
+    return replace(
+        advice,
+        job=job,
+        plan=plan,
+        estimate=estimate,
+        steps=explain(
+            advice.model,
+            place,
+            job,
+            plan,
+            estimate,
+            min_fit_probability=required,
+            objective=advice.objective,
+            pins=frozenset(advice.question.request.pins if advice.question is not None else ()),
+        ),
+        pitfalls=pitfalls(
+            advice.model, place, job, plan, script_is_generated=advice.script is None, min_fit_probability=required
+        ),
+        reference=nearest_reference(advice.model, place, job, plan, estimate, min_fit_probability=required),
+        because=because,
+        warnings=(*unchanged, utilisation) if utilisation else unchanged,
+    )
 
 
 def plan_of(advice: Advice, plan: Plan | int | None) -> Plan:

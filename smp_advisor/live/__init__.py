@@ -1,1 +1,5 @@
-"""The plan on screen: moves of its settings with what follows from them, and summaries of changes."""
+"""Live advice: the plan on screen, moves of its settings, history, snapshots and comparisons."""
+
+from smp_advisor.live.live_advice import Change, LiveAdvice
+
+__all__ = ["Change", "LiveAdvice"]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
+from smp_advisor.libraries.check import check_against
+from smp_advisor.libraries.registry import get_library
 from smp_advisor.live.change_summary import Outcome, describe
 from smp_advisor.live.job_controls import with_job
 from smp_advisor.live.labels import configuration, labels_of, rows_of
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.live.repairs import RepairData
 
-__all__ = ["ControlState", "apply", "move", "recommended", "repairs_of", "require"]
+__all__ = ["ControlState", "adopt", "apply", "move", "recommended", "repairs_of", "require", "summarized"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,12 +51,15 @@ class ControlState:
             self.estimate.fits,
         )
 
+    def is_at(self, state: ControlState) -> bool:
+        """Whether both are the same plan and job."""
+        return self.settings == state.settings and self.plan == state.plan and self.advice.job == state.advice.job
+
 
 def recommended(advice: Advice) -> ControlState:
     """The controls at the recommendation."""
-    return ControlState(
-        advice=advice, settings=settings_of(advice.plan, advice.job), plan=advice.plan, estimate=advice.estimate
-    )
+    value = advice.recommended
+    return _at(value, value.plan, value.estimate)
 
 
 def move(state: ControlState, name: str, value: Setting) -> ControlState:
@@ -73,21 +78,39 @@ def apply(state: ControlState, settings: Settings, *, moved: str = "") -> Contro
         value = advice.estimate if plan == advice.plan else _estimate(advice, plan)
     except AdvisorError as error:
         return dataclasses.replace(state, settings=settings, moved=moved, problem=str(error), summary="")
-    after = dataclasses.replace(
-        state,
-        advice=advice,
-        settings=settings_of(plan, advice.job),
-        plan=plan,
-        estimate=value,
-        moved=moved,
-        problem="",
-        summary="",
-    )
-    usable = state.estimate.usable_gpu_memory_gib
-    library = state.advice.plan.library
+    return summarized(state, _at(advice, plan, value), moved)
+
+
+def adopt(state: ControlState, plan: Plan) -> ControlState:
+    """Show a plan, whose fields without a control stay when controls move.
+
+    Raises
+    ------
+    PlanError
+        The plan does not suit the model, the cluster or the job, or belongs to another library.
+    """
+    advice = state.advice
+    if plan.library != advice.plan.library:
+        raise PlanError(
+            f"The plan is one of {get_library(plan.library).title}, and the advice is for"
+            f" {get_library(advice.plan.library).title}: request advice with library={plan.library!r}."
+        )
+    check_against(plan, advice.cluster, advice.model, advice.job)
+    value = _estimate(advice, plan)
+    return summarized(state, _at(dataclasses.replace(advice, plan=plan, estimate=value), plan, value))
+
+
+def summarized(before: ControlState, after: ControlState, moved: str = "") -> ControlState:
+    """The state after a change, with its summary."""
+    library = after.advice.plan.library
     rows, label = list(rows_of(library).values()), labels_of(library).get(moved, "")
-    summary = describe(rows, state.outcome, after.outcome, moved=label, usable_gib=usable)
-    return dataclasses.replace(after, summary=summary)
+    usable = after.estimate.usable_gpu_memory_gib
+    summary = describe(rows, before.outcome, after.outcome, moved=label, usable_gib=usable)
+    return dataclasses.replace(after, moved=moved, summary=summary)
+
+
+def _at(advice: Advice, plan: Plan, value: Estimate) -> ControlState:
+    return ControlState(advice=advice, settings=settings_of(plan, advice.job), plan=plan, estimate=value)
 
 
 def repairs_of(state: ControlState) -> list[RepairData]:

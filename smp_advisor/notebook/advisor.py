@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from threading import RLock
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 import anywidget
 import traitlets as t
 from IPython.core.getipython import get_ipython
 
-from smp_advisor.errors import AdvisorError, PlanError
+from smp_advisor.errors import AdvisorError
 from smp_advisor.guidance.ladder_html import ladder_html
-from smp_advisor.live import control_state
+from smp_advisor.live import Change, LiveAdvice, control_state
 from smp_advisor.live.labels import with_labels
 from smp_advisor.live.settings import require_settings
 from smp_advisor.notebook.cells import cells
@@ -21,10 +21,13 @@ from smp_advisor.notebook.estimator_panel import pasted
 from smp_advisor.notebook.look_ahead import look_ahead
 from smp_advisor.notebook.panels import panel_data
 from smp_advisor.notebook.script_panel import checked, fixed
+from smp_advisor.notebook.session_actions import perform, steps_back_and_forth
 from smp_advisor.notebook.static_view import static_html
 from smp_advisor.notebook.view_state import control_dicts, ladder_rows, recommendation, snapshot_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
 
     from smp_advisor.advice import Advice
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     from smp_advisor.notebook.handshake import Handshake
     from smp_advisor.notebook.view_state import Recommendation
 
-__all__ = ["Advisor"]
+__all__ = ["Advisor", "advisor_of"]
 
 VIEW_MIME = "application/vnd.smp-advisor.view+json"
 """Marks an output of the advisor. The lab extension shows its picture if the kernel with the widget is gone."""
@@ -47,7 +50,10 @@ _STATIC = Path(__file__).parents[1] / "static"
 
 
 class Advisor(anywidget.AnyWidget):
-    """Shows a recommendation with controls for its settings, and the estimate of the plan that they make.
+    """Shows live advice with controls for its settings, and the estimate of the plan that they make.
+
+    The plan on screen belongs to `advice`, which other widgets of the same advice show, too. Attributes of the advice
+    such as ``keep``, ``undo`` and ``compare`` are attributes of the widget.
 
     Examples
     --------
@@ -65,50 +71,66 @@ class Advisor(anywidget.AnyWidget):
     _request = t.Dict(help="Request of a view: all settings, or one move from them.").tag(sync=True)
 
     def __init__(self, advice: Advice) -> None:
-        self._advice = advice
-        self._controls = control_state.recommended(advice)
+        self._advice = advice if isinstance(advice, LiveAdvice) else LiveAdvice(advice)
+        self._drawn = self._advice.recommended
+        self._answering = ""
         self.handshakes: list[Handshake] = []
         self.fallbacks: list[Fallback] = []
         self._shown_in: int | None = None
         self._served: dict[str, int] = {}
         # Messages of views may arrive in another thread than that of the cells: JupyterLab sends them over a subshell.
-        self._turn = RLock()
-        super().__init__(
-            _recommendation=dict(recommendation(advice)),
-            _state=self._as_state(),
-            _ahead=dict(look_ahead(advice, self._controls.settings)),
-        )
+        self._turn = self._advice.turn
+        with self._turn:
+            super().__init__(
+                _recommendation=dict(recommendation(self._drawn)),
+                _state=self._as_state(),
+                _ahead=self._as_ahead(),
+            )
+            self._advice.observe(self._on_change)
         self.on_msg(self._on_message)
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(LiveAdvice, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._advice, name)
+
     @property
-    def advice(self) -> Advice:
-        """The recommendation, whatever the values of the controls."""
+    def advice(self) -> LiveAdvice:
+        """The live advice: the plan on screen and its recommendation."""
         return self._advice
 
     @property
     def plan(self) -> Plan:
-        """Plan of the controls; the recommended plan until they are moved."""
-        return self._controls.plan
+        """The plan on screen; the recommended plan until the controls are moved. Set it to show another."""
+        return self._advice.plan
+
+    @plan.setter
+    def plan(self, plan: Plan | int) -> None:
+        self._advice.plan = plan
+
+    @property
+    def _controls(self) -> control_state.ControlState:
+        return self._advice.controls
 
     @property
     def estimate(self) -> Estimate:
         """Estimate of `plan`."""
-        return self._controls.estimate
+        return self._advice.estimate
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The ordered practices behind the recommendation."""
-        return self.advice.steps
+        """The ordered practices behind `plan`."""
+        return self._advice.steps
 
     @property
     def pitfalls(self) -> tuple[Pitfall, ...]:
-        """Requirements of the recommendation for the script and the data."""
-        return self.advice.pitfalls
+        """Requirements of `plan` for the script and the data."""
+        return self._advice.pitfalls
 
     @property
     def alternatives(self) -> pd.DataFrame:
         """Other plans, best first, with the reason against each."""
-        return self.advice.alternatives
+        return self._advice.alternatives
 
     def ladder(self) -> Ladder:
         """AWS's techniques in order, up to `plan`, with memory, fit, step time and decision."""
@@ -152,35 +174,26 @@ class Advisor(anywidget.AnyWidget):
         return dict(self._state)
 
     def move(self, **settings: Setting) -> str:
-        """Move controls by name, one after the other, and return a summary of the last change.
-
-        Raises
-        ------
-        PlanError
-            There is no such control, or the settings exclude each other. The controls then keep their values.
-        """
-        with self._turn:
-            state = self._controls
-            for name, value in settings.items():
-                state = control_state.move(state, name, value)
-            for name, value in settings.items():
-                if state.settings[name] != value:
-                    raise PlanError(f"{name}={value!r} and the other settings exclude each other: leave one out.")
-            self._settle(control_state.require(state))
-            return state.summary
+        """Move controls by name, see `LiveAdvice.move`."""
+        return self._advice.move(**settings)
 
     def reset(self) -> None:
-        """Set the controls to the recommendation."""
-        with self._turn:
-            self._settle(control_state.recommended(self.advice))
+        """Show the recommended plan."""
+        self._advice.reset()
 
-    def _settle(self, state: control_state.ControlState, answers: str = "") -> None:
-        stale = state.settings != self._controls.settings
-        self._controls = state
-        self._state = self._as_state(answers)
+    def _on_change(self, _: Change) -> None:
+        """Send the plan on screen to the views."""
+        if self._advice.recommended is not self._drawn:
+            self._drawn = self._advice.recommended
+            self._recommendation = dict(recommendation(self._drawn))
+        self._state = self._as_state(self._answering)
         # Sent after the state, because it is larger and only the next move needs it.
-        if stale:
-            self._ahead = dict(look_ahead(state.advice, state.settings))
+        if self._ahead["base"] != self._controls.settings or self._ahead_of is not self._controls.advice:
+            self._ahead = self._as_ahead()
+
+    def _as_ahead(self) -> dict[str, Any]:
+        self._ahead_of = self._controls.advice
+        return dict(look_ahead(self._controls.advice, self._controls.settings))
 
     def _as_state(self, answers: str = "") -> dict[str, Any]:
         state = self._controls
@@ -194,6 +207,7 @@ class Advisor(anywidget.AnyWidget):
             "problem": with_labels(state.advice.plan.library, state.problem),
             "repairs": control_state.repairs_of(state),
             "summary": state.summary,
+            "history": dict(steps_back_and_forth(self._advice)),
         }
 
     @t.observe("_request")
@@ -228,8 +242,26 @@ class Advisor(anywidget.AnyWidget):
         except AdvisorError as error:
             self.send({"kind": "failed", "id": identity, "text": with_labels(library, str(error))})
             return False
-        self._settle(state, answers=identity)
+        gesture = request.get("gesture")
+        self._answer(identity, lambda: self._advice.settle(state, gesture=f"{view}:{gesture}" if gesture else ""))
         return True
+
+    def _answer(self, identity: str, action: Callable[[], object]) -> None:
+        """Change the plan on screen for a view, which waits for the state with the identity of its request."""
+        self._answering = identity
+        try:
+            action()
+        finally:
+            self._answering = ""
+
+    def _perform(self, content: dict[str, Any]) -> None:
+        """An action of a view on the history, the snapshots or the alternatives."""
+        identity = str(content.get("id", ""))
+        try:
+            with self._turn:
+                self._answer(identity, lambda: perform(self._advice, content))
+        except AdvisorError as error:
+            self.send({"kind": "failed", "id": identity, "text": with_labels(self.plan.library, str(error))})
 
     def _on_message(self, _: object, content: dict[str, Any], buffers: object) -> None:  # noqa: ARG002 (ipywidgets' name)
         if content.get("kind") == "ready":
@@ -243,6 +275,8 @@ class Advisor(anywidget.AnyWidget):
                     kind, sdk = str(content.get("what", "job")), str(content.get("sdk", "auto"))
                     self._send_cells(request["id"], kind, sdk)
 
+        elif content.get("kind") == "act":
+            self._perform(content)
         elif content.get("kind") == "panel":
             self._send_panel(content)
         elif content.get("kind") == "check":
@@ -285,9 +319,7 @@ class Advisor(anywidget.AnyWidget):
         return static_html(self.recommendation, snapshot_of(self._controls), ladder_html(self.ladder()))
 
     def _text(self) -> str:
-        if self.plan == self.advice.plan:
-            return str(self.advice)
-        return f"{self.advice}\n\nCurrent plan: {self.plan}\n{self._controls.summary}\n{self.ladder()}"
+        return str(self._advice) if self._advice.is_recommended else f"{self._advice}\n\n{self.ladder()}"
 
     def __repr__(self) -> str:
         return f"Advisor({self.advice.model.name!r}, {self.plan!r})"
@@ -307,6 +339,19 @@ class Advisor(anywidget.AnyWidget):
         shown_in, self._shown_in = self._shown_in, None
         if shown_in is None or shown_in != _execution_count():
             show(self)
+
+
+_advisors: WeakKeyDictionary[LiveAdvice, Advisor] = WeakKeyDictionary()
+
+
+def advisor_of(advice: Advice) -> Advisor:
+    """The widget of an advice. Live advice that is displayed again has the same widget, so its views stay alike."""
+    if not isinstance(advice, LiveAdvice):
+        return Advisor(advice)
+    advisor = _advisors.get(advice)
+    if advisor is None or advisor.comm is None:  # without a comm, it was closed
+        advisor = _advisors[advice] = Advisor(advice)
+    return advisor
 
 
 def _execution_count() -> int | None:

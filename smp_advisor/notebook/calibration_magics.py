@@ -15,13 +15,14 @@ from IPython.display import display
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.arguments import amount, parsed, read, with_help
-from smp_advisor.notebook.magics import displayed_last, set_displayed
+from smp_advisor.notebook.displayed import displayed_last
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from IPython.core.interactiveshell import InteractiveShell
 
+    from smp_advisor.advice import Advice
     from smp_advisor.notebook.advisor import Advisor
 
 __all__ = ["CalibrationMagics"]
@@ -58,19 +59,19 @@ class CalibrationMagics(Magics):
             calibrated = self._calibrated(advisor, arguments)
         except AdvisorError as error:
             raise UsageError(str(error)) from None
-        set_displayed(self.shell, calibrated)
+        calibrated.show_now()
         return calibrated
 
     def _calibrated(self, advisor: Advisor, arguments: Namespace) -> Advisor:
         from dataclasses import replace
 
-        from smp_advisor.notebook.advisor import Advisor
+        from smp_advisor.notebook.advisor import advisor_of
         from smp_advisor.workload import load_calibration
 
-        advice = advisor.advice
+        advice: Advice = advisor.advice
         if arguments.load:
             earlier = load_calibration(arguments.load)
-            advice = replace(advice, job=replace(advice.job, calibration=earlier))
+            advice = replace(advice.recommended, job=replace(advice.job, calibration=earlier))
         figures: dict[str, Any] = {
             "step_seconds": read(arguments.step_seconds, amount),
             "peak_gib": read(arguments.peak_gib, amount),
@@ -88,7 +89,7 @@ class CalibrationMagics(Magics):
         if arguments.save and calibration is not None:
             calibration.save(arguments.save)
         display(advice.learned)
-        return Advisor(advice)
+        return advisor_of(advice)
 
     def _run(self, name: str | None) -> Any:
         """The notebook's variable of that name, else the path."""

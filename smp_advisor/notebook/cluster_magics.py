@@ -14,7 +14,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.arguments import parsed, whole_number, with_help
 from smp_advisor.notebook.cluster_options import instances
-from smp_advisor.notebook.magics import displayed_last
+from smp_advisor.notebook.displayed import displayed_last
 from smp_advisor.notebook.progress_display import ProgressDisplay
 
 if TYPE_CHECKING:

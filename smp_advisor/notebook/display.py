@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
+from smp_advisor.notebook.displayed import set_displayed_last
 from smp_advisor.notebook.handshake import Handshake
 
 if TYPE_CHECKING:
@@ -19,11 +20,15 @@ __all__ = ["show"]
 
 
 def show(advisor: Advisor) -> None:
-    """Display an advisor. If no view of it responds within seconds, the fallback view replaces it."""
+    """Display an advisor, which becomes that of the magics.
+
+    If no view of it responds within seconds, the fallback view replaces it.
+    """
     from smp_advisor.notebook.fallback import fallback_bundle
 
     data, metadata = advisor._repr_mimebundle_()
     shell = get_ipython()
+    set_displayed_last(shell, advisor)
     if shell is None or not hasattr(shell, "kernel"):
         print(data["text/plain"])  # noqa: T201 (a terminal shows nothing else)
         return

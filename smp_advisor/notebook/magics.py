@@ -29,6 +29,7 @@ from smp_advisor.notebook.arguments import (
 )
 from smp_advisor.notebook.cells import KINDS
 from smp_advisor.notebook.cluster_options import comparing, instances, node_count
+from smp_advisor.notebook.displayed import displayed_last
 from smp_advisor.notebook.fine_tuning import fine_tuning, fine_tuning_options
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH
 from smp_advisor.workload.optimizer import OPTIMIZERS
@@ -45,15 +46,19 @@ if TYPE_CHECKING:
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.scripts import Report
 
-__all__ = ["AdvisorMagics", "displayed_last", "set_displayed"]
+__all__ = ["AdvisorMagics"]
 
 
 @magics_class
 class AdvisorMagics(Magics):
-    """Magics with the advisor displayed last, which ``%smp_export`` exports."""
+    """Magics for recommendations, their export, and checks of scripts."""
 
     shell: InteractiveShell
-    last: Advisor | None = None
+
+    @property
+    def last(self) -> Advisor | None:
+        """The advisor displayed last, by a magic or as the value of a cell, which ``%smp_export`` exports."""
+        return displayed_last(self.shell)
 
     @with_help
     @magic_arguments()
@@ -125,13 +130,12 @@ class AdvisorMagics(Magics):
             raise UsageError(str(error)) from None
         except AdvisorError as error:
             raise UsageError(str(error)) from None
-        self.last = advisor
         advisor.show_now()
         return advisor
 
     def _advise(self, arguments: Namespace) -> Advisor:
         from smp_advisor.model_input import has_formulas, read_model
-        from smp_advisor.notebook.advisor import Advisor
+        from smp_advisor.notebook.advisor import advisor_of
         from smp_advisor.notebook.progress_display import ProgressDisplay
         from smp_advisor.recommendation import advise
 
@@ -166,7 +170,7 @@ class AdvisorMagics(Magics):
                 model = read_model(model, sequence_length=length, on_progress=progress.update)
         keywords = {name: value for name, value in options.items() if value is not None}
         with comparing(arguments) as progress:
-            return Advisor(advise(model, instances(arguments.instance), **keywords, **progress))
+            return advisor_of(advise(model, instances(arguments.instance), **keywords, **progress))
 
     @with_help
     @magic_arguments()
@@ -203,7 +207,7 @@ class AdvisorMagics(Magics):
         """
         arguments = parsed(self.smp_export, line)
         if self.last is None:
-            raise UsageError("There is no advice to export yet: run %smp_advise first.")
+            raise UsageError("There is no advice to export yet: run %smp_advise, or display the result of advise().")
         what = "script" if arguments.script else arguments.what
         try:
             sources = self.last.cells(what, arguments.sdk, **_job_options(arguments))
@@ -270,20 +274,6 @@ def _pass_on_code(source: str | Path, advisor: Advisor) -> None:
     if code.stack not in {AUTO, advisor.state["settings"]["stack"]}:
         advisor.move(stack=code.stack)
         print(f"{code.summary} The advisor's control Code shows it.")  # noqa: T201
-
-
-def displayed_last(shell: InteractiveShell) -> Advisor | None:
-    """The advisor displayed last by a magic of the shell."""
-    magics = shell.magics_manager.registry.get("AdvisorMagics")
-    return getattr(magics, "last", None)
-
-
-def set_displayed(shell: InteractiveShell, advisor: Advisor) -> None:
-    """Display an advisor and make it that of the magics."""
-    magics = shell.magics_manager.registry.get("AdvisorMagics")
-    if magics is not None:
-        magics.last = advisor
-    advisor.show_now()
 
 
 def _cluster(arguments: Namespace) -> Cluster | Instance | None:

@@ -19,7 +19,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.groups import reduced_data_parallel_degree
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY
 from smp_advisor.notebook.arguments import amount, model_named, parsed, read, whole_number, with_help
-from smp_advisor.notebook.magics import displayed_last
+from smp_advisor.notebook.displayed import displayed_last
 from smp_advisor.notebook.progress_display import ProgressDisplay
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import smp_advisor as smpa
 from smp_advisor.notebook import Advisor
-from smp_advisor.notebook.magics import set_displayed
+from smp_advisor.notebook.displayed import set_displayed_last
 from smp_advisor.notebook.view_state import recommendation
 from tests.calibration.logs import exported
 
@@ -24,7 +24,7 @@ def shell(advice: smpa.Advice, capsys: pytest.CaptureFixture[str]) -> Iterator[I
     """A shell in which the advice is displayed."""
     shell = InteractiveShell.instance()
     shell.run_line_magic("load_ext", "smp_advisor")
-    set_displayed(shell, Advisor(advice))
+    set_displayed_last(shell, Advisor(advice))
     capsys.readouterr()
     yield shell
     shell.run_line_magic("unload_ext", "smp_advisor")

@@ -169,7 +169,7 @@ def test_the_widget_shows_its_controls_with_figures_of_every_move(record: Librar
         assert len(entries) == len(control["values"])
         assert all(entry.get("problem") or entry["costs"]["headline"] for entry in entries)
     moved = {"batch_size": advice.plan.batch_size * 2}
-    assert Advisor(replace(advice, job=replace(advice.job, global_batch_size=None))).move(**moved)
+    assert Advisor(replace(advice.recommended, job=replace(advice.job, global_batch_size=None))).move(**moved)
 
 
 def test_the_saved_notebook_shows_its_plan_and_terms(record: Library, advice: Advice) -> None:

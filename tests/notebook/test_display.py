@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from smp_advisor.advice import Advice
+from smp_advisor.live import LiveAdvice
 from smp_advisor.notebook import Advisor
 
 CODE = """
@@ -30,12 +31,17 @@ def test_an_advice_is_shown_once_as_the_widget(advice, monkeypatch):
     import smp_advisor
 
     shown = []
-    monkeypatch.setattr(Advisor, "show_now", lambda advisor: shown.append(advisor.advice))
+    monkeypatch.setattr(Advisor, "show_now", lambda advisor: shown.extend([advisor]))
     shell = InteractiveShell.instance()
     try:
         smp_advisor.load_ipython_extension(shell)
-        assert shell.display_formatter.format(advice) == ({}, {})
+        live = LiveAdvice(advice)
+        for value in (advice, live, live):
+            assert shell.display_formatter.format(value) == ({}, {})
     finally:
         InteractiveShell.clear_instance()
-    assert shown == [advice]
+    assert shown[0].advice.recommended is advice
+    # Displayed again, it is the same widget: a move in one output is one in all.
+    assert shown[1] is shown[2]
+    assert shown[1].advice is live
     assert not hasattr(Advice, "_ipython_display_")

@@ -10,6 +10,7 @@ import smp_advisor.profiling
 import smp_advisor.profiling.local_run
 from smp_advisor.errors import ProfileError
 from smp_advisor.notebook import Advisor
+from smp_advisor.notebook.displayed import set_displayed_last
 from smp_advisor.profiling.local_run import Docker, LocalRun
 
 from .advice import PIPELINE, make_advice
@@ -86,7 +87,7 @@ def test_options_of_a_profile_reach_the_python_api(shell, calls, capsys):
 
 def test_the_advisor_shown_last_gives_plan_and_job(shell, calls):
     advisor = Advisor(make_advice(PIPELINE))
-    shell.magics_manager.registry["AdvisorMagics"].last = advisor
+    set_displayed_last(shell, advisor)
     shell.run_line_magic("smp_profile", "10B --plan --sequence-length 64")
     _, settings = calls[0]
     assert settings["plan"] == advisor.plan
