@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import type { Insertion, Mode } from '../src/events';
-import { type ICell, isStale, ownedBy, ownedOf, plannedChange } from '../src/lab/ownership';
+import { type ICell, isInsertion, isStale, ownedBy, ownedOf, plannedChange } from '../src/lab/ownership';
 
 const OWNER = { from: 'advisor', model: 'm1' };
 
@@ -56,4 +56,11 @@ test('metadata of other tools is not taken for an inserted cell', () => {
 test('a cell is stale if its plan is another one, unless no plan matters to it', () => {
   const owned = ownedBy(OWNER, insertion(['a']), 0);
   expect([isStale(owned, 'p'), isStale(owned, 'q'), isStale({ ...owned, plan: '' }, 'q')]).toEqual([false, true, false]);
+});
+
+test('an event without cells inserts nothing', () => {
+  expect(isInsertion(insertion(['a']))).toBe(true);
+  for (const detail of [null, {}, insertion([]), { ...insertion([]), sources: [1] }, { sources: ['a'] }]) {
+    expect(isInsertion(detail)).toBe(false);
+  }
 });

@@ -207,3 +207,19 @@ def host(site: Site, host_context: BrowserContext) -> Iterator[Callable[..., Hos
     for made in opened:
         made.page.close()
         made.close()
+
+
+@pytest.fixture(scope="session")
+def recommended() -> Advice:
+    """Advice of a search, with its reasons: ten billion parameters on two instances."""
+    from smp_advisor import advise
+
+    return advise("10B", "ml.p4d.24xlarge", instance_count=2, sequence_length=512, library="smp-v1")
+
+
+@pytest.fixture
+def picture(root: Path) -> Callable[[Host, str], None]:
+    """Save a picture of a page without Jupyter in artifacts/screenshots."""
+    folder = root / "artifacts" / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    return lambda page, name: page.page.screenshot(path=str(folder / f"{name}.png"), full_page=True)

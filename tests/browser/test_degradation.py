@@ -11,9 +11,9 @@ from playwright.sync_api import expect
 from .page import ADVISE
 
 ANYWIDGET = re.compile(r"/extensions/anywidget/")
-EXTENSION = re.compile(r"/extensions/smp-advisor/")
 
 
+@pytest.mark.lab_only
 @pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "untrusted"])
 def test_a_saved_notebook_without_its_kernel_shows_the_picture(open_alone, server, screenshot, trusted):
     advised = open_alone(ADVISE, "'tail'")
@@ -52,6 +52,7 @@ def test_a_saved_notebook_without_its_kernel_shows_the_picture(open_alone, serve
     screenshot(again, f"static-{'trusted' if trusted else 'untrusted'}")
 
 
+@pytest.mark.lab_only
 def test_where_the_front_end_cannot_load_core_widgets_take_over(context, open_alone, screenshot):
     context.route(ANYWIDGET, lambda route: route.abort())
     notebook = open_alone(ADVISE, "advice.plan.offload_activations")
@@ -66,32 +67,9 @@ def test_where_the_front_end_cannot_load_core_widgets_take_over(context, open_al
 
 
 @pytest.mark.lab_only
-def test_without_the_lab_extension_the_code_goes_to_the_clipboard(context, open_alone):
-    context.route(EXTENSION, lambda route: route.abort())
-    notebook = open_alone(ADVISE, "'tail'")
-    view = notebook.advise()
-    view.get_by_role("button", name="Insert estimator cell").click()
-    expect(view.locator(".smp-status")).to_contain_text("Copied to the clipboard")
-    assert "PyTorch(" in notebook.page.evaluate("navigator.clipboard.readText()")
-    expect(notebook.cells).to_have_count(2)
-
-
-@pytest.mark.lab_only
 def test_the_magic_puts_the_code_into_the_next_cell(open_notebook):
     notebook = open_notebook(ADVISE, "%smp_export")
     notebook.advise()
     notebook.run(1)
     expect(notebook.cells).to_have_count(3)
     assert "PyTorch(" in notebook.source(2)
-
-
-@pytest.mark.lab_only
-def test_run_all_does_not_mistake_a_busy_kernel_for_a_missing_front_end(open_notebook):
-    notebook = open_notebook(ADVISE, "import time; time.sleep(5)", "'done'")
-    notebook.run(0)
-    notebook.page.get_by_role("menuitem", name="Run", exact=True).click()
-    notebook.page.locator(".lm-Menu-item", has_text=re.compile("^Run All Cells$")).first.click()
-    expect(notebook.output(2)).to_contain_text("done")
-    notebook.page.wait_for_timeout(4_000)
-    expect(notebook.advisor.locator(".smp-verdict")).to_be_visible()
-    expect(notebook.cells.first).not_to_contain_text("reload the browser page")

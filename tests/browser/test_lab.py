@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from .page import ADVISE
-
 
 def test_the_toolbar_inserts_and_runs_an_advisor(open_notebook):
     notebook = open_notebook("'first'", "'second'")
@@ -61,17 +59,3 @@ def test_the_launcher_opens_a_notebook_with_the_advisor(open_alone, screenshot):
     screenshot(notebook, "launcher")
     card.click()
     expect(notebook.page.locator(".smp-verdict")).to_be_visible()
-
-
-@pytest.mark.lab_only
-def test_an_event_without_cells_inserts_nothing(open_notebook):
-    notebook = open_notebook(ADVISE, "'tail'")
-    view = notebook.advise()
-    rest = "what: 'job', plan: '', mode: 'update'"
-    for detail in ("null", "{}", f"{{ sources: [], {rest} }}", f"{{ sources: [1], {rest} }}", "{ sources: ['text'] }"):
-        handled = view.evaluate(
-            f"""view => !view.dispatchEvent(new CustomEvent('smp-advisor:insert-cell',
-                {{ bubbles: true, composed: true, cancelable: true, detail: {detail} }}))"""
-        )
-        assert handled is False
-    expect(notebook.cells).to_have_count(2)

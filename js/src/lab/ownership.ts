@@ -76,3 +76,16 @@ export function isStale(owned: IOwned, plan: string): boolean {
 export function ownedBy(owner: Owner, { what, plan, sources }: Insertion, part: number): IOwned {
   return { ...owner, what, part, text: digest(sources[part] ?? ''), plan };
 }
+
+/** Whether the detail of an event describes an insertion: any script of the page can send one. */
+export function isInsertion(detail: unknown): detail is Insertion {
+  const { sources, what, plan, mode } = (detail ?? {}) as Partial<Insertion>;
+  return (
+    Array.isArray(sources) &&
+    sources.length > 0 &&
+    sources.every(source => typeof source === 'string') &&
+    typeof what === 'string' &&
+    typeof plan === 'string' &&
+    ['update', 'replace', 'add'].includes(mode ?? '')
+  );
+}

@@ -2,9 +2,9 @@ import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { INotebookTracker, NotebookActions } from '@jupyterlab/notebook';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { DisposableDelegate, DisposableSet, IDisposable } from '@lumino/disposable';
-import { INSERT_EVENT, Insertion, PLAN_EVENT, RUN_EVENT, UPDATE_EVENT } from '../events';
+import { INSERT_EVENT, PLAN_EVENT, RUN_EVENT, UPDATE_EVENT } from '../events';
 import { insert } from './insert';
-import { Owner } from './ownership';
+import { isInsertion, Owner } from './ownership';
 import { IPlace, locate } from './place';
 import { markStale } from './stale';
 
@@ -57,16 +57,4 @@ export function answerRequests(app: JupyterFrontEnd, tracker: INotebookTracker, 
 
 function ownerOf({ panel, index, model }: IPlace): Owner {
   return { from: panel.content.widgets[index]!.model.id, model };
-}
-
-function isInsertion(detail: unknown): detail is Insertion {
-  const { sources, what, plan, mode } = (detail ?? {}) as Partial<Insertion>;
-  return (
-    Array.isArray(sources) &&
-    sources.length > 0 &&
-    sources.every(source => typeof source === 'string') &&
-    typeof what === 'string' &&
-    typeof plan === 'string' &&
-    ['update', 'replace', 'add'].includes(mode ?? '')
-  );
 }

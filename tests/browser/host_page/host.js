@@ -5,7 +5,7 @@ const dark = options.get('theme') === 'dark';
 document.body.classList.add(host);
 if (host === 'jupyter') document.body.dataset.jpThemeLight = String(!dark);
 if (host === 'vscode') document.body.classList.add(dark ? 'vscode-dark' : 'vscode-light');
-if (host === 'colab' && dark) document.body.setAttribute('theme', 'dark');
+if (host === 'colab' && dark) document.documentElement.setAttribute('theme', 'dark');
 
 const socket = new WebSocket(`ws://${location.host}/kernel?session=${options.get('session')}`);
 const post = message => socket.send(JSON.stringify(message));

@@ -1,0 +1,114 @@
+"""The view reads a training script and a cell that the user pasted."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from tests.notebook.advice import make_advice
+
+from .test_view import open_tab
+
+CELL = """\
+from sagemaker.pytorch import PyTorch
+
+estimator = PyTorch(
+    entry_point="train.py",
+    role="role",
+    instance_type="ml.p4d.24xlarge",
+    instance_count=16,
+    framework_version="1.13.1",
+    py_version="py39",
+    distribution={
+        "smdistributed": {
+            "modelparallel": {
+                "enabled": True,
+                "parameters": {"tensor_paralel_degree": 8, "ddp": True, "fp16": True},  # <b>mine</b>
+            }
+        },
+    },
+    hyperparameters={"batch_size": 8, "activation_checkpointing": "each"},
+    debugger_hook_config=False,
+    disable_profiler=True,
+)
+"""
+SCRIPT = """import smdistributed.modelparallel.torch as smp
+
+import argparse
+args = argparse.ArgumentParser().parse_args()
+rank = smp.rank()
+"""
+
+
+def opened(view: Locator, title: str) -> Locator:
+    """A panel of the tab for scripts."""
+    panel = open_tab(view, "Script").locator("details", has_text=title).last
+    panel.locator("summary").first.click()
+    return panel
+
+
+def test_a_pasted_cell_is_read_corrected_and_compared(host, picture):
+    page = host(make_advice())
+    panel = opened(page.view, "Check an existing cell")
+    field = panel.get_by_label("Cell, dictionary, recipe or request")
+    field.fill(CELL)
+    field.press("Control+Enter")
+    expect(panel.get_by_role("status").first).to_contain_text("2 errors")
+    expect(panel.locator(".smp-findings")).to_contain_text("EST501")
+    expect(panel.locator(".smp-findings")).to_contain_text("mpi, which starts SMP v1, is missing")
+    expect(panel.locator(".smp-pre", has_text="+++")).to_contain_text(
+        '+                "parameters": {"tensor_parallel_degree": 8'
+    )
+    expect(panel.get_by_role("row", name=re.compile("^Tensor parallel degree 8 "))).to_be_visible()
+    assert panel.locator("b").count() == 0  # what was pasted is text
+    picture(page, "paste-panel")
+    panel.get_by_role("button", name="Insert corrected cell").click()
+    page.settle()
+    assert '"tensor_parallel_degree": 8' in page.inserted[0]["sources"][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"), [("", "nothing to check"), ("x = 1", "does not configure a"), ("def (", "must parse")]
+)
+def test_a_text_that_is_no_configuration_is_refused_in_a_sentence(host, text, answer):
+    page = host(make_advice())
+    panel = opened(page.view, "Check an existing cell")
+    panel.get_by_label("Cell, dictionary, recipe or request").fill(text)
+    panel.get_by_role("button", name="Check the cell").click()
+    expect(panel.get_by_role("status").first).to_contain_text(answer)
+    expect(panel.locator(".smp-findings").first).to_be_empty()
+    assert page.errors == []
+
+
+def test_fixes_of_a_script_are_read_copied_and_written(host, tmp_path, picture):
+    page, path = host(make_advice()), tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    panel = opened(page.view, "Check your training script")
+    field = panel.get_by_label("Script", exact=True)
+    field.fill(str(path))
+    field.press("Enter")
+    expect(panel.locator("p[role=status]")).to_contain_text("2 errors")
+    expect(panel.locator(".smp-group summary").first).to_have_text("Fails, hangs or trains incorrectly (2)")
+    finding = panel.locator(".smp-group > details", has_text="SMP133")
+    finding.locator("summary").first.press("Enter")
+    expect(finding.get_by_role("link")).to_have_attribute("href", re.compile("^https://"))
+    finding.get_by_role("button", name=re.compile("^Copy the place")).press("Enter")
+    expect(finding.get_by_role("status").first).to_have_text("Copied the place.")
+    assert page.page.evaluate("navigator.clipboard.readText()") == f"{path}:4"
+    fix = finding.locator(".smp-fix")
+    fix.locator("summary").press("Enter")
+    expect(fix).to_contain_text("parse_known_args()[0]")
+    picture(page, "script-panel")
+    assert path.read_text() == SCRIPT
+    fix.get_by_role("button", name=re.compile("^Change the file")).press("Enter")
+    expect(panel.locator("p[role=status]")).to_contain_text("the previous file is")
+    expect(panel.locator("p[role=status]")).to_be_focused()
+    assert path.with_name("train.py.bak").read_text() == SCRIPT
+    assert "parse_known_args()[0]" in path.read_text()
+    expect(panel.locator(".smp-group > details")).to_have_count(1)
+    field.fill("nowhere.py")
+    panel.get_by_role("button", name="Check script").click()
+    expect(panel.locator("p[role=status]")).to_contain_text("nowhere.py")
+    expect(panel.locator(".smp-findings")).to_be_empty()

@@ -1,0 +1,63 @@
+"""The advisor in a notebook: the application's keys and theme, its narrow pages, and reports in outputs."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from .page import ADVISE
+
+SCRIPT = "import smdistributed.modelparallel.torch as smp\n\nrank = smp.rank()\n"
+FIRST_SCREEN = """
+() => ['.smp-verdict', '.smp input[type=range]'].map(part => {
+  const { left, right, bottom } = document.querySelector(part).getBoundingClientRect();
+  return left >= 0 && right <= innerWidth && bottom <= innerHeight;
+})
+"""
+
+
+def test_the_kernel_follows_the_keys_and_nothing_leaves_the_machine(open_notebook, refused, screenshot):
+    notebook = open_notebook(ADVISE, "advice.plan.batch_size")
+    view = notebook.advise()
+    slider = view.get_by_label("Batch size")
+    slider.focus()
+    for _ in range(3):
+        notebook.page.keyboard.press("ArrowLeft")  # in command mode, it would collapse a heading
+    shown = slider.get_attribute("aria-valuetext")
+    expect(view).to_have_attribute("aria-busy", "false")
+    notebook.run(1)
+    expect(notebook.output(1)).to_have_text(shown.replace(",", ""))
+    notebook.set_theme(dark=True)
+    screenshot(notebook, "dark")
+    notebook.set_theme(dark=False)
+    screenshot(notebook, "light")
+    assert (notebook.errors, refused) == ([], [])
+
+
+@pytest.mark.lab_only
+def test_verdict_and_first_slider_are_on_a_narrow_page_next_to_the_file_browser(advised, screenshot):
+    advised.page.set_viewport_size({"width": 720, "height": 900})
+    advised.page.wait_for_function(f"({FIRST_SCREEN})().every(Boolean)")
+    screenshot(advised, "narrow")
+
+
+@pytest.mark.lab_only
+def test_a_finding_of_a_cell_is_copied_from_its_output(open_alone, screenshot):
+    notebook = open_alone(ADVISE.splitlines()[0], f"%%smp_check\n{SCRIPT}")
+    notebook.run(0)
+    notebook.run(1)
+    expect(notebook.output(1)).to_contain_text("SMP101")
+    screenshot(notebook, "cell-checked")
+    copy = notebook.output(1).get_by_role("button", name="Copy place of <cell>:4:8")
+    copy.focus()
+    notebook.page.keyboard.press("Enter")
+    expect(notebook.output(1).get_by_role("status")).to_contain_text("Copied the place of <cell>:4:8.")
+    assert notebook.page.evaluate("navigator.clipboard.readText()") == "<cell>:4:8"
+    assert notebook.cells.count() == 2
+    # Without a clipboard the text is there to be taken by hand.
+    notebook.page.evaluate(
+        "() => { navigator.clipboard.writeText = () => Promise.reject(); document.execCommand = () => false; }"
+    )
+    notebook.output(1).get_by_role("button", name="Copy advice").click()
+    expect(notebook.output(1).get_by_role("status")).to_contain_text("The text is selected")
+    assert "smp.init()" in notebook.page.evaluate("String(getSelection())")

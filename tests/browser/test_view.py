@@ -1,0 +1,168 @@
+"""The view of the advisor: what it shows, what a move does, and the code that it hands over."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from smp_advisor import advise
+from tests.notebook.advice import PIPELINE, make_advice
+
+DRAG_AND_CLICK = """
+view => {
+  const slider = view.querySelector('input[name=batch_size]');
+  const positions = [...Array(Number(slider.max) + 1).keys()];
+  for (const position of [...positions, ...positions.slice(3).reverse()]) {
+    slider.value = String(position);
+    slider.dispatchEvent(new Event('input'));
+  }
+  [...view.querySelectorAll('button')].find(button => button.textContent === 'Insert estimator cell').click();
+  return slider.getAttribute('aria-valuetext');
+}
+"""
+NOTHING_CLIPPED = """
+view => [...view.querySelectorAll('*')]
+  .filter(e => e.clientWidth > 0 && !e.closest('svg, select, .smp-scroll, .smp-pre'))
+  .filter(e => getComputedStyle(e).overflowX === 'visible' && getComputedStyle(e).display !== 'inline')
+  .filter(e => e.scrollWidth > e.clientWidth + 1)
+  .map(e => e.className + ': ' + e.textContent.slice(0, 60))
+"""
+
+
+def open_tab(view: Locator, name: str) -> Locator:
+    view.get_by_role("tab", name=name).click()
+    return view.get_by_role("tabpanel", name=name)
+
+
+def memory(view: Locator) -> float:
+    return float(view.locator(".smp-memory").inner_text().split()[0])
+
+
+def test_the_recommendation_is_there_with_its_reasons(host, recommended, picture):
+    page = host(recommended)
+    expect(page.view).to_contain_text("2 × ml.p4d.24xlarge")
+    expect(page.view.get_by_role("region", name="Verdict")).to_contain_text("Fits")
+    assert open_tab(page.view, "Why").get_by_role("row").count() >= 4
+    picture(page, "recommendation")
+    assert page.errors == []
+
+
+def test_a_move_shows_its_effect_and_can_be_taken_back(host):
+    page = host(make_advice())
+    before, slider = memory(page.view), page.view.get_by_label("Batch size")
+    slider.press("ArrowLeft")
+    assert memory(page.view) < before
+    expect(page.view.locator(".smp-change")).to_have_text(
+        re.compile(
+            r"^Batch size 20 → [\d,]+ \(global batch [\d,]+ → [\d,]+\):"
+            r" memory −[\d.]+ GiB per GPU \([\d.]+ of [\d.]+ GiB\)"
+        )
+    )
+    assert slider.evaluate("e => getComputedStyle(e).outlineStyle") == "solid"
+    page.view.get_by_role("button", name="Reset to recommended").click()
+    expect(slider).to_have_attribute("aria-valuetext", "20")
+    assert memory(page.view) == before
+
+
+def test_two_views_stay_in_step(host):
+    page = host(make_advice())
+    first = page.view
+    second = page.add_view()
+    first.get_by_label("Batch size").press("ArrowLeft")
+    page.settle()
+    value = str(page.advisor.plan.batch_size)
+    for view in (first, second):
+        expect(view.get_by_label("Batch size")).to_have_attribute("aria-valuetext", value)
+    expect(second.locator(".smp-memory")).to_have_text(first.locator(".smp-memory").inner_text())
+
+
+def test_a_pipeline_has_its_own_controls_and_one_bar_a_group_of_stages(host, picture):
+    page = host(make_advice(PIPELINE))
+    degree = page.view.get_by_label("Pipeline parallel degree")
+    expect(page.view.get_by_label("Pipeline schedule")).to_be_visible()
+    expect(page.view.get_by_text("Stage 0").first).to_be_visible()
+    picture(page, "pipeline")
+    degree.press("Home")
+    expect(page.view.get_by_label("Pipeline schedule")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("library", "more", "label"),
+    [("smp-v2", {"family": "llama"}, "Hybrid shard degree"), ("fsdp", {}, "Sharding strategy")],
+)
+def test_controls_are_those_of_the_library(host, library, more, label):
+    page = host(advise("7B", "ml.p4d.24xlarge", library=library, sequence_length=512, **more))
+    expect(page.view.get_by_label(label)).to_be_visible()
+    expect(page.view.get_by_label("Pipeline parallel degree")).to_have_count(0)
+    slider = page.view.get_by_label("Batch size")
+    value = slider.get_attribute("aria-valuetext")
+    slider.press("ArrowRight")
+    expect(slider).not_to_have_attribute("aria-valuetext", value)
+    assert page.errors == []
+
+
+def test_a_fast_drag_and_a_click_hand_over_the_plan_of_the_slider(host):
+    page = host(make_advice())
+    value = page.view.evaluate(DRAG_AND_CLICK)
+    expect(page.view.locator(".smp-status")).to_have_text(
+        "Inserted 2 cells below: the training script, then the estimator."
+    )
+    page.settle()
+    assert [cells["what"] for cells in page.inserted] == ["job"]
+    assert f'"batch_size": {value},' in page.inserted[0]["sources"][1]
+    expect(page.view.get_by_label("Batch size")).to_have_attribute("aria-valuetext", value)
+
+
+def test_the_code_can_be_read_before_it_is_inserted(host):
+    script = open_tab(host(make_advice()).view, "Script")
+    script.get_by_text("Code to insert").click()
+    expect(script.locator(".smp-code .smp-pre")).to_have_count(2)
+    expect(script.locator(".smp-code .smp-pre").last).to_contain_text("distribution")
+
+
+@pytest.mark.parametrize("application", ["vscode", "colab"])
+def test_without_the_lab_extension_the_code_goes_to_the_clipboard(host, application):
+    page = host(make_advice(), application=application)
+    page.view.get_by_role("button", name="Insert estimator cell").click()
+    # Colab's frame has no permission for the clipboard's newer interface, and the older one copies.
+    expect(page.view.locator(".smp-status")).to_contain_text("Copied to the clipboard")
+    page.page.bring_to_front()
+    assert "PyTorch(" in page.page.evaluate("navigator.clipboard.readText()")
+    assert page.inserted == []
+    refusals = [error for error in page.errors if "Clipboard API" in error]
+    assert page.errors == refusals
+
+
+@pytest.mark.parametrize(
+    ("application", "dark"),
+    [("jupyter", False), ("jupyter", True), ("vscode", True), ("colab", True)],
+    ids=["light", "dark", "vscode", "colab"],
+)
+def test_nothing_keeps_assistive_technology_out(host, root, application, dark, picture):
+    page = host(make_advice(), application=application, dark=dark)
+    picture(page, f"{application}-{'dark' if dark else 'light'}")
+    frame = page.page.frames[-1]
+    # Evaluated: the policy of some applications refuses the tag of a script.
+    frame.evaluate((root / "js/node_modules/axe-core/axe.min.js").read_text())
+    for tab in page.view.get_by_role("tab").all():
+        tab.click()
+        frame.evaluate("document.querySelectorAll('.smp details').forEach(each => { each.open = true; })")
+        page.settle()
+        found = frame.evaluate("axe.run('.smp')")["violations"]
+        nodes = [f"{each['id']}: {json.dumps([node['html'] for node in each['nodes']])[:400]}" for each in found]
+        assert nodes == [], tab.inner_text()
+
+
+@pytest.mark.parametrize("width", [1900, 1000, 420])
+def test_nothing_is_cut_off(host, width, picture):
+    """The narrowest as in JupyterLab at 720 px next to the file browser."""
+    page = host(make_advice(), width=width)
+    page.view.get_by_label("Batch size").press("ArrowRight")
+    for tab in page.view.get_by_role("tab").all():
+        tab.click()
+        assert page.view.evaluate(NOTHING_CLIPPED) == []
+    picture(page, f"width-{width}")
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= width
