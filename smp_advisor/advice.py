@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.instance import Instance
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.drawing.chart import Chart
     from smp_advisor.guidance.ladder import Ladder
     from smp_advisor.guidance.rank_map import RankTable
     from smp_advisor.guidance.step import Pitfall, Reference, Step
@@ -414,6 +415,33 @@ class Advice:
     def rank_map(self, plan: Plan | int | None = None, placement_strategy: str | None = None) -> pd.DataFrame:
         """`ranks` as a DataFrame with one row per GPU, and the numbers of its PP, TP, RDP and DP groups."""
         return self.ranks(plan, placement_strategy).frame()
+
+    def chart(self, name: str, plan: Plan | int | None = None) -> Chart:
+        """A chart as a picture in notebooks, a table in text, and an SVG file with `Chart.save`.
+
+        Parameters
+        ----------
+        name
+            ``memory``, ``time``, ``schedule``, ``alternatives``, ``clusters``, ``ladder``, ``ranks``, or a setting such
+            as ``batch_size``: throughput and memory at each of its positions.
+        plan
+            As for `ladder`.
+
+        Raises
+        ------
+        AdvisorError
+            There is no such chart, or no such plan.
+
+        Examples
+        --------
+        >>> import smp_advisor as smpa
+        >>> advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp")
+        >>> advice.chart("memory").rows[-1][0]
+        'Peak'
+        """
+        from smp_advisor.charts import chart_of
+
+        return chart_of(self, name, plan)
 
     def traced_rank(
         self,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 
-__all__ = ["step_seconds"]
+__all__ = ["handover_seconds", "step_seconds"]
 
 _Columns = TypeVar("_Columns", Passes, LocalParameters)
 
@@ -104,6 +104,17 @@ def _bubble(
     forward, backward = [p.first_half for p in every], [p.second_half for p in every]
     busy = layout.microbatches * largest([p.total for p in every])
     idle = makespan_seconds(layout, forward, backward, stage_runs(model, degree)) - busy
+    hop = handover_seconds(model, cluster, layout, world)
+    # Every microbatch is transferred once in each direction. A stage waits for transfers while the pipeline fills and
+    # drains. Otherwise they overlap with compute and slow it down.
+    waiting = makespan_slots(layout) - layout.microbatches
+    steady = constant("time.contention_across_nodes") * layout.microbatches
+    seconds: Floats = idle + 2 * hop * layout.virtual_stages * (waiting + steady)
+    return seconds
+
+
+def handover_seconds(model: Model, cluster: Cluster, layout: Layout, world: World) -> Floats:
+    """Seconds of the transfer of one microbatch from a stage to the next, or of its gradients back, shape (n,)."""
     width = max(g.block.hidden * g.block.input_tensors for g in model.groups)
     # Every GPU of a tensor-parallel group has the same activations. Megatron and DeepSpeed send a part from each GPU;
     # the method of SMP v1 is not documented.
@@ -114,14 +125,10 @@ def _bubble(
         constant("communication.handover_in_node_seconds"),
         constant("communication.handover_seconds"),
     )
-    hop = where(
-        layout.host_handover, constant("communication.host_handover_seconds"), by_nccl
-    ) + point_to_point_seconds(cluster, world.bytes_per_element * width * world.microbatch_tokens / parts, group)
-    # Every microbatch is transferred once in each direction. A stage waits for transfers while the pipeline fills and
-    # drains. Otherwise they overlap with compute and slow it down.
-    waiting = makespan_slots(layout) - layout.microbatches
-    steady = constant("time.contention_across_nodes") * layout.microbatches
-    seconds: Floats = idle + 2 * hop * layout.virtual_stages * (waiting + steady)
+    latency = where(layout.host_handover, constant("communication.host_handover_seconds"), by_nccl)
+    seconds: Floats = latency + point_to_point_seconds(
+        cluster, world.bytes_per_element * width * world.microbatch_tokens / parts, group
+    )
     return seconds
 
 

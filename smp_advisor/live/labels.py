@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING
 
 from smp_advisor.libraries.groups import global_batch_size
-from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.schema import schema
 from smp_advisor.live.job_controls import STACK, stack_text
 from smp_advisor.live.settings import label_of, names_of, settings_of
@@ -21,14 +20,11 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
 
 __all__ = [
-    "CATEGORY_LABELS",
-    "TIME_LABELS",
     "configuration",
     "dollars",
     "labels_of",
     "precision_text",
     "rows_of",
-    "time_labels",
     "training_settings_text",
     "value_text",
     "with_labels",
@@ -43,41 +39,6 @@ def labels_of(library: str) -> Mapping[str, str]:
 def rows_of(library: str) -> Mapping[str, str]:
     """Labels of the rows of a plan's configuration, by setting."""
     return {**labels_of(library), "global_batch": "Global batch"}
-
-
-CATEGORY_LABELS: Mapping[str, str] = {
-    "parameters_gib": "Parameters",
-    "gradients_gib": "Gradients",
-    "optimizer_state_gib": "Optimizer state",
-    "fp32_copies_gib": "fp32 copies",
-    "activations_gib": "Activations",
-    "recomputation_gib": "Recomputation",
-    "logits_gib": "Logits and loss",
-    "communication_gib": "Communication buffers",
-    "optimizer_step_gib": "Optimizer step",
-    "allocator_reserve_gib": "Allocator reserve",
-    "context_gib": "CUDA context",
-}
-
-TIME_LABELS: Mapping[str, str] = {
-    "forward_seconds": "Forward",
-    "backward_seconds": "Backward",
-    "recomputation_seconds": "Recomputation",
-    "tensor_parallel_seconds": "Tensor parallel communication",
-    "pipeline_bubble_seconds": "Pipeline bubble",
-    "data_parallel_seconds": "Data parallel communication",
-    "optimizer_seconds": "Optimizer",
-    "offload_seconds": "Offloading",
-    "allocator_seconds": "Allocator",
-}
-
-
-def time_labels(library: str) -> Mapping[str, str]:
-    """Labels of the parts of a step, by field of the estimate."""
-    if "context_parallel_degree" not in plan_fields(library):
-        return TIME_LABELS
-    # Context and expert parallelism also communicate inside blocks.
-    return {**TIME_LABELS, "tensor_parallel_seconds": "Communication inside blocks"}
 
 
 def value_text(name: str, value: Setting) -> str:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from smp_advisor.costs.estimate import CATEGORIES, Memory
 from smp_advisor.guidance import ranges
 from smp_advisor.guidance.overheads import overhead_summary
 from smp_advisor.guidance.wording import gives_back, seconds, spare
 from smp_advisor.live.labels import dollars
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from smp_advisor.costs.estimate import Estimate, StageMemory
+    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.workload.model import Model
 
-__all__ = ["Figure", "StageGroup", "figures", "gib", "stage_groups", "step_range"]
+__all__ = ["Figure", "figures", "gib", "step_range"]
 
 
 _TWO_SIDED = 1.96
@@ -30,18 +27,6 @@ class Figure(NamedTuple):
     value: str
     note: str
     term: str
-
-
-class StageGroup(NamedTuple):
-    """Pipeline stages that need the same memory."""
-
-    label: str
-    gib: list[float]
-    """GiB of each of `CATEGORIES`."""
-    total_gib: float
-    """Their sum before rounding."""
-    is_peak: bool
-    """Whether the stage with the highest peak is among them."""
 
 
 def gib(value: float) -> str:
@@ -109,35 +94,3 @@ def _price(model: Model, estimate: Estimate) -> Figure:
         return Figure("Price", "unknown", "no on-demand price in the table", "usd_per_hour")
     note = ranges.cost_per_million(model, estimate)
     return Figure("Price", f"{dollars(estimate.usd_per_hour)} per hour", note, "usd_per_hour")
-
-
-def stage_groups(stages: Sequence[StageMemory]) -> list[StageGroup]:
-    """Stages with equal memory in groups, in the order of the first stage of each."""
-    groups: dict[tuple[float, ...], list[StageMemory]] = {}
-    for stage in stages:
-        # Rounded to a MiB, a difference that is not visible.
-        groups.setdefault(tuple(round(getattr(stage, name), 3) for name in CATEGORIES), []).append(stage)
-    peak = Memory(stages=tuple(stages)).peak.stage
-    return [
-        StageGroup(
-            _stage_label(members, len(stages)),
-            list(values),
-            round(max(member.total_gib for member in members), 9),
-            any(member.stage == peak for member in members),
-        )
-        for values, members in groups.items()
-    ]
-
-
-def _stage_label(members: Sequence[StageMemory], count: int) -> str:
-    if count == 1:
-        return "Each GPU"
-    numbers = [member.stage for member in members]
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]
-    return f"Stage {texts[0]}" if len(numbers) == 1 else f"Stages {', '.join(texts)}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from smp_advisor.charts.labels import CATEGORY_LABELS, TIME_LABELS, time_labels
+from smp_advisor.charts.memory import stage_groups
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.guidance.amounts import batch_limit
 from smp_advisor.guidance.ladder_text import COLUMNS, cells
@@ -14,16 +16,13 @@ from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.live.controls import controls
 from smp_advisor.live.labels import (
-    CATEGORY_LABELS,
-    TIME_LABELS,
     configuration,
     precision_text,
     rows_of,
-    time_labels,
     training_settings_text,
 )
 from smp_advisor.live.settings import settings_of
-from smp_advisor.notebook.figures import figures, stage_groups, step_range
+from smp_advisor.notebook.figures import figures, step_range
 from smp_advisor.notebook.glossary import term_for, terms_of
 from smp_advisor.notebook.headline import Fit, decisive, fit, headlines, likelihood, memory
 from smp_advisor.workload.optimizer import OPTIMIZERS

@@ -126,7 +126,7 @@ class ClusterSizes:
 
     def rows(self) -> list[str]:
         """The table as lines of text."""
-        return [f"  {line}" for line in table_lines([_COLUMNS, *map(self._cells, self._shown())])]
+        return [f"  {line}" for line in table_lines([_COLUMNS, *map(self.cells, self._shown())])]
 
     def _shown(self) -> tuple[ClusterSize, ...]:
         """Rows of the text: all of a single type, else the ones that no other beats, the knees and the answer."""
@@ -135,7 +135,8 @@ class ClusterSizes:
         best = {id(size) for size in (*self.pareto, *self.knees)} | {id(self.chosen), id(self.reference)}
         return tuple(size for size in self.sizes if id(size) in best)[: 2 * _SHOWN]
 
-    def _cells(self, size: ClusterSize) -> tuple[str, ...]:
+    def cells(self, size: ClusterSize) -> tuple[str, str, str, str, str, str]:
+        """Texts of a row: cluster, library, time, cost, memory, notes."""
         if size.estimate is None:
             needs = "no plan" if size.nearest_gib is None else f"needs {gib(size.nearest_gib)}"
             return (size.name, size.library, "does not fit", "", needs, "")
@@ -152,7 +153,7 @@ class ClusterSizes:
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<li>{escape(line)}</li>" for line in self.lines())
-        table = table_html([_COLUMNS, *map(self._cells, self._shown())])
+        table = table_html([_COLUMNS, *map(self.cells, self._shown())])
         return f'<div class="smp-sizes"><ul>{lines}</ul>{table}</div>'
 
 

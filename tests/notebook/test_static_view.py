@@ -9,9 +9,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from smp_advisor import advise
+from smp_advisor.charts.memory import stage_groups
 from smp_advisor.costs import estimate
 from smp_advisor.notebook.charts import legend, memory_chart
-from smp_advisor.notebook.figures import figures, stage_groups
+from smp_advisor.notebook.figures import figures
 from smp_advisor.notebook.headline import fit, likelihood
 from smp_advisor.notebook.headline import memory as needed
 from smp_advisor.notebook.static_view import static_html

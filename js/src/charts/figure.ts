@@ -1,0 +1,175 @@
+import { disclosure, element, headerCell, keepKeys, setText } from '../widget/dom';
+import { drawing, type Chart } from './chart';
+
+const NARROWEST = 280;
+
+/** What a chart offers besides its drawing. */
+export interface Actions {
+  /** Use a mark or a row of the table, and the word for it. */
+  use?: { word: string; row: (row: number) => void };
+  /** Row of the table for the text of a mark; -1 for none. */
+  rowOf?: (text: string) => number;
+  /** Whether an area of points can be selected, which filters the table. */
+  brush?: boolean;
+}
+
+/** A chart in the page: drawing, figures of the mark under the pointer or the keyboard, key, notes and table. */
+export class Figure {
+  readonly node: HTMLElement;
+  private readonly caption = element('figcaption', 'smp-caption');
+  private readonly plot = keepKeys(element('div', 'smp-plot'));
+  private readonly readout = element('p', 'smp-readout');
+  private readonly key = element('ul', 'smp-chart-key');
+  private readonly notes = element('div', 'smp-chart-notes');
+  private readonly table = element('div', 'smp-scroll');
+  private readonly details: HTMLDetailsElement;
+  private readonly observer: ResizeObserver | undefined;
+  private chart: Chart | undefined;
+  private width = 0;
+  private active = -1;
+  private selected: Set<number> | undefined;
+
+  constructor(private readonly actions: Actions = {}) {
+    this.plot.tabIndex = 0;
+    this.plot.setAttribute('role', 'group');
+    this.readout.setAttribute('aria-live', 'polite');
+    this.details = disclosure('smp-chart-table', ['Table'], this.table);
+    this.details.addEventListener('toggle', () => this.fill());
+    this.node = element('figure', 'smp-figure', this.caption, this.plot, this.readout, this.key, this.notes, this.details);
+    this.plot.addEventListener('pointermove', event => this.activate(this.marks().findIndex(mark => mark.contains(event.target as Node))));
+    this.plot.addEventListener('pointerleave', () => this.activate(-1));
+    this.plot.addEventListener('focus', () => this.active < 0 && setText(this.readout, this.hint));
+    this.plot.addEventListener('keydown', event => this.onKey(event));
+    this.plot.addEventListener('click', () => this.use());
+    if (actions.brush) this.brush();
+    if (typeof ResizeObserver !== 'undefined') {
+      this.observer = new ResizeObserver(() => this.paint());
+      this.observer.observe(this.plot);
+    }
+  }
+
+  draw(chart: Chart): void {
+    this.chart = chart;
+    this.width = 0;
+    this.selected = undefined;
+    setText(this.caption, chart.title);
+    this.plot.setAttribute('aria-label', `${chart.title}. ${this.hint}`);
+    const prefix = chart.kind === 'scatter' || chart.kind === 'frontier' ? 'smp-g' : 'smp-c';
+    const names = chart.key.map((name, index) => ({ name, index })).filter(({ name }) => name);
+    this.key.replaceChildren(
+      ...names.map(({ name, index }) => {
+        const item = element('li', '', name);
+        item.insertAdjacentHTML('afterbegin', `<svg width="10" height="10" aria-hidden="true"><rect class="${prefix}${index}" width="10" height="10"/></svg>`);
+        return item;
+      })
+    );
+    this.notes.replaceChildren(...chart.notes.map(text => element('p', 'smp-note', text)));
+    this.paint();
+    this.fill();
+  }
+
+  dispose(): void {
+    this.observer?.disconnect();
+  }
+
+  private get hint(): string {
+    return `Arrow keys show the figures of each mark${this.actions.use ? `, Enter: ${this.actions.use.word}` : ''}.`;
+  }
+
+  private paint(): void {
+    const width = Math.max(Math.floor(this.plot.clientWidth || 720), NARROWEST);
+    if (!this.chart || width === this.width) return;
+    this.width = width;
+    // The drawing escapes every text of its data.
+    this.plot.innerHTML = drawing(this.chart, width);
+    this.active = -1;
+    setText(this.readout, '');
+  }
+
+  /** Elements with figures, points from left to right. */
+  private marks(): Element[] {
+    const marks = [...this.plot.querySelectorAll('title')].map(title => title.parentElement!);
+    const at = (mark: Element): number => Number(mark.getAttribute('cx'));
+    return marks.every(mark => mark.tagName === 'circle') ? marks.sort((a, b) => at(a) - at(b)) : marks;
+  }
+
+  private activate(index: number): void {
+    if (index === this.active) return;
+    const marks = this.marks();
+    marks[this.active]?.classList.remove('smp-active');
+    marks[index]?.classList.add('smp-active');
+    this.active = index;
+    setText(this.readout, marks[index]?.textContent ?? '');
+  }
+
+  private onKey(event: KeyboardEvent): void {
+    const last = this.marks().length - 1;
+    const next = { ArrowRight: this.active + 1, ArrowDown: this.active + 1, ArrowLeft: this.active - 1, ArrowUp: this.active - 1, Home: 0, End: last }[event.key];
+    if (next !== undefined) this.activate(Math.min(Math.max(next, 0), last));
+    else if (event.key === 'Enter') this.use();
+    else return;
+    event.preventDefault();
+  }
+
+  private use(): void {
+    const row = this.actions.rowOf?.(this.readout.textContent ?? '') ?? -1;
+    if (this.active >= 0 && row >= 0) this.actions.use?.row(row);
+  }
+
+  private fill(): void {
+    if (!this.details.open || !this.chart) return;
+    const { columns, rows } = this.chart;
+    const { use } = this.actions;
+    const head = element('tr', '', ...columns.map(text => headerCell(text, 'col')), use && headerCell(use.word, 'col'));
+    const body = rows.flatMap((row, index) => {
+      if (this.selected && !this.selected.has(index)) return [];
+      const cells = row.map((text, column) => (column ? element('td', '', text) : headerCell(text, 'row')));
+      return [element('tr', '', ...cells, use && element('td', '', this.button(use, index, row[0] ?? '')))];
+    });
+    this.table.replaceChildren(element('table', 'smp-table smp-figures-table', element('thead', '', head), element('tbody', '', ...body)));
+  }
+
+  private button(use: NonNullable<Actions['use']>, row: number, name: string): HTMLButtonElement {
+    const made = keepKeys(element('button', 'smp-button smp-small', use.word));
+    made.type = 'button';
+    made.setAttribute('aria-label', `${use.word}: ${name}`);
+    made.addEventListener('click', () => use.row(row));
+    return made;
+  }
+
+  /** Dragging over the plot selects the points in the area. */
+  private brush(): void {
+    let start: [number, number] | undefined;
+    const area = element('div', 'smp-brush');
+    const place = (event: PointerEvent): [number, number] => {
+      const box = this.plot.getBoundingClientRect();
+      return [event.clientX - box.left, event.clientY - box.top];
+    };
+    this.plot.addEventListener('pointerdown', event => (start = place(event)));
+    this.plot.addEventListener('pointermove', event => {
+      if (!start || !event.buttons) return;
+      const [x, y] = place(event);
+      const [left, top, wide, high] = [Math.min(x, start[0]), Math.min(y, start[1]), Math.abs(x - start[0]), Math.abs(y - start[1])];
+      if (wide < 6 && high < 6) return;
+      Object.assign(area.style, { left: `${left}px`, top: `${top}px`, width: `${wide}px`, height: `${high}px` });
+      if (!area.isConnected) this.plot.append(area);
+    });
+    this.plot.addEventListener('pointerup', event => {
+      if (start && area.isConnected) this.select(start, place(event));
+      start = undefined;
+      area.remove();
+    });
+  }
+
+  private select(from: [number, number], to: [number, number]): void {
+    const inside = (value: number, a: number, b: number): boolean => value >= Math.min(a, b) && value <= Math.max(a, b);
+    const rows = this.marks().flatMap(mark => {
+      const [x, y] = [Number(mark.getAttribute('cx')), Number(mark.getAttribute('cy'))];
+      return inside(x, from[0], to[0]) && inside(y, from[1], to[1]) ? [this.actions.rowOf?.(mark.textContent ?? '') ?? -1] : [];
+    });
+    this.selected = new Set(rows.filter(row => row >= 0));
+    setText(this.readout, `${this.selected.size} selected: the table lists them.`);
+    this.details.open = true;
+    this.fill();
+  }
+}

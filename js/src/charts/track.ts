@@ -1,0 +1,36 @@
+/** The curve over a slider: throughput and memory at every position, next to the states that do not run. */
+
+import { linear } from './scale';
+import { regions, positionTitle, type Sweep } from './sweep';
+import { dot, frame, line, path, rect } from './svg';
+
+/** Height of the drawing in pixels. */
+export const TRACK_HEIGHT = 30;
+/** Half the width of a slider's thumb: its center cannot come closer to the end of the track. */
+const INSET = 8;
+
+/** The curve, as wide as its slider. */
+export function sliderTrack(data: Sweep, width: number): string {
+  const count = data.texts.length;
+  const x = linear(0, Math.max(count - 1, 1), INSET, width - INSET);
+  const half = count > 1 ? (width - 2 * INSET) / (count - 1) / 2 : width / 2;
+  const bottom = TRACK_HEIGHT - 3;
+  const parts = regions(data.fits).flatMap(({ state, start, size }) => {
+    if (state === 'fits') return [];
+    const [left, right] = [Math.max(x(start) - half, 0), Math.min(x(start + size - 1) + half, width)];
+    return [rect(`smp-shade smp-${state}`, left, 0, right - left, TRACK_HEIGHT)];
+  });
+  const runs = data.rates.map((value, index) => (data.fits[index] === 'over' ? null : value));
+  for (const [style, values, least] of [['smp-memory', data.memory, data.limit], ['smp-rate', runs, 0]] as const) {
+    const most = Math.max(...values.map(value => value ?? 0), least, 1e-9);
+    const y = linear(0, most, bottom, 3);
+    if (style === 'smp-memory') parts.push(line('smp-track-limit', 0, y(data.limit), width, y(data.limit)));
+    parts.push(path(`smp-curve ${style}`, values.map((value, index) => (value === null ? null : [x(index), y(value)]))));
+    if (style === 'smp-memory') continue;
+    for (const [index, mark] of [[data.recommended, 'smp-best'], [data.current, 'smp-now']] as const) {
+      const value = values[index];
+      if (value !== undefined && value !== null) parts.push(dot(`smp-dot smp-rate ${mark}`, x(index), y(value), 4, positionTitle(data, index)));
+    }
+  }
+  return frame(width, TRACK_HEIGHT, `${data.label}: throughput and memory at ${count} positions`, parts);
+}

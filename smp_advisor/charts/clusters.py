@@ -1,0 +1,81 @@
+"""Days against dollars of other clusters."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from smp_advisor.drawing.chart import Chart
+
+if TYPE_CHECKING:
+    from smp_advisor.advice import Advice
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.drawing.frontier import ClusterLine, ClusterPoint
+    from smp_advisor.sizing import ClusterSize, ClusterSizes
+
+__all__ = ["clusters_chart", "sizes_chart"]
+
+
+def clusters_chart(advice: Advice, estimate: Estimate) -> Chart:
+    """The advice's instance type with 1 to 256 nodes."""
+    del estimate
+    return sizes_chart(advice.compare_clusters(), advice)
+
+
+def sizes_chart(sizes: ClusterSizes, advice: Advice) -> Chart:
+    """A line per instance type, with the knees and the advice's cluster."""
+    run = advice.job.tokens is not None
+    knees = {id(size) for size in sizes.knees}
+    priced = [(size, size.estimate) for size in sizes.sizes if size.estimate is not None and size.usd is not None]
+    lines: list[ClusterLine] = [
+        {"name": name, "points": [_point(*pair, sizes, advice, knees) for pair in group]}
+        for name, group in groupby(priced, key=lambda pair: pair[0].cluster.instance.name)
+    ]
+    missing = [size for size in sizes.sizes if size.estimate is None]
+    notes = list(sizes.lines())
+    if missing:
+        notes.append(
+            f"No plan fits on {', '.join(size.name for size in missing[:6])}{' ...' if len(missing) > 6 else ''}."
+        )
+    return Chart(
+        kind="frontier",
+        title="Cluster size",
+        data={
+            "time": "days of the run" if run else "hours per billion tokens",
+            "cost": "USD of the run" if run else "USD per million tokens",
+            "lines": lines,
+            "max_time": sizes.limits.max_days if run else None,
+            "max_cost": sizes.limits.max_usd if run else None,
+        },
+        columns=("Cluster", "Library", "Time (95 %)", "Cost (95 %)", "Memory per GPU", ""),
+        rows=tuple(sizes.cells(size) for size in sizes.sizes),
+        notes=tuple(notes),
+        key=tuple(line["name"] for line in lines),
+    )
+
+
+def _point(size: ClusterSize, estimate: Estimate, sizes: ClusterSizes, advice: Advice, knees: set[int]) -> ClusterPoint:
+    name, library, time, cost, memory, notes = sizes.cells(size)
+    days, days_ends, usd, usd_ends = estimate.days, estimate.days_range, estimate.usd_total, estimate.usd_total_range
+    if days is None or days_ends is None:
+        low, high = estimate.tokens_per_second_range
+        days, days_ends = (_hours(estimate.tokens_per_second), (_hours(high), _hours(low)))
+        usd, usd_ends = estimate.usd_per_million_tokens, estimate.usd_per_million_tokens_range
+    return {
+        "nodes": size.cluster.nodes,
+        "time": _five(days),
+        "cost": _five(usd or 0.0),
+        "time_range": (_five(days_ends[0]), _five(days_ends[1])),
+        "cost_range": (0.0, 0.0) if usd_ends is None else (_five(usd_ends[0]), _five(usd_ends[1])),
+        "mark": "now" if size.cluster == advice.cluster else "knee" if id(size) in knees else "",
+        "title": ", ".join(filter(None, (f"{name}: {time}", cost, memory, library, notes))),
+    }
+
+
+def _hours(tokens_per_second: float) -> float:
+    """Hours of a billion tokens."""
+    return 1e9 / 3600 / tokens_per_second
+
+
+def _five(value: float) -> float:
+    return float(f"{value:.5g}")

@@ -1,0 +1,134 @@
+"""A chart as a value: its data, its drawing, and its table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from smp_advisor.drawing.bars import Bars, bars
+from smp_advisor.drawing.frontier import Frontier, frontier
+from smp_advisor.drawing.gantt import Gantt, gantt
+from smp_advisor.drawing.ladder import LadderBars, ladder
+from smp_advisor.drawing.ranks import Ranks, ranks
+from smp_advisor.drawing.scatter import Scatter, scatter
+from smp_advisor.drawing.sweep import Sweep, sweep
+from smp_advisor.errors import AdvisorError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["DRAWINGS", "Chart", "Data"]
+
+Data = Bars | Frontier | Gantt | LadderBars | Ranks | Scatter | Sweep
+
+DRAWINGS: Mapping[str, Callable[[Any, float], str]] = {
+    "bars": bars,
+    "frontier": frontier,
+    "gantt": gantt,
+    "ladder": ladder,
+    "ranks": ranks,
+    "scatter": scatter,
+    "sweep": sweep,
+}
+"""Function that draws each kind of data."""
+
+_WIDTH = 760
+_NARROWEST, _WIDEST = 280, 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A chart: a drawing in notebooks, a table in terminals, and a file with `save`."""
+
+    kind: str
+    """A key of `DRAWINGS`."""
+    title: str
+    data: Data
+    columns: tuple[str, ...]
+    """Headings of the table with the same figures."""
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    """Sentences below the drawing: what it leaves out, and where its figures come from."""
+    key: tuple[str, ...] = ()
+    """Names of the colors, in their order; empty names have none in the drawing."""
+
+    def svg(self, width: float = _WIDTH) -> str:
+        """The drawing, `width` pixels wide.
+
+        Raises
+        ------
+        AdvisorError
+            The width is not between 280 and 4,000 pixels.
+        """
+        number: object = width
+        if type(number) not in {int, float} or not _NARROWEST <= width <= _WIDEST:
+            raise AdvisorError(f"A chart is {_NARROWEST} to {_WIDEST:,} pixels wide, not {width!r:.40}.")
+        return DRAWINGS[self.kind](self.data, width)
+
+    def save(self, path: str | Path, width: float = _WIDTH) -> Path:
+        """Write the drawing as an SVG file, which browsers show in the colors of their theme."""
+        target = Path(path).expanduser()
+        if target.suffix.lower() != ".svg":
+            raise AdvisorError(f"A chart is saved as an SVG file: write {target.with_suffix('.svg').name!r}.")
+        svg = self.svg(width).replace(
+            '<svg class="smp-chart"',
+            '<svg xmlns="http://www.w3.org/2000/svg" class="smp-chart" style="color-scheme:light dark"',
+            1,
+        )
+        target.write_text(svg.replace(">", f"><style>{_css()}</style>", 1), "utf-8")
+        return target
+
+    def plain(self) -> dict[str, Any]:
+        """The chart as plain data, for the views."""
+        return {
+            "kind": self.kind,
+            "title": self.title,
+            "data": cast("dict[str, Any]", self.data),
+            "columns": list(self.columns),
+            "rows": [list(row) for row in self.rows],
+            "notes": list(self.notes),
+            "key": list(self.key),
+        }
+
+    def _repr_html_(self) -> str:
+        cell = 'style="text-align:left;padding:2px 14px 2px 0"'
+        head = "".join(f'<th scope="col" {cell}>{escape(text)}</th>' for text in self.columns)
+        body = "".join(f"<tr>{''.join(f'<td {cell}>{escape(text)}</td>' for text in row)}</tr>" for row in self.rows)
+        key = " ".join(
+            f'<span style="white-space:nowrap;margin-right:12px"><svg width="10" height="10" aria-hidden="true">'
+            f'<rect class="{_swatch(self.kind)}{index}" width="10" height="10"/></svg> {escape(name)}</span>'
+            for index, name in enumerate(self.key)
+            if name
+        )
+        notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
+        return (
+            f'<figure style="margin:0;max-width:{_WIDTH}px"><style>{_css()}</style>'
+            f'<figcaption style="font-weight:600;margin-bottom:6px">{escape(self.title)}</figcaption>'
+            f"{self.svg()}<div>{key}</div>{notes}"
+            f"<details><summary>Table</summary><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></details>"
+            "</figure>"
+        )
+
+    def __str__(self) -> str:
+        table = [self.columns, *self.rows]
+        widths = [max(len(row[column]) for row in table) for column in range(len(self.columns))]
+        lines = [
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in table
+        ]
+        return "\n".join([self.title, *lines, *self.notes])
+
+    __repr__ = __str__
+
+
+def _swatch(kind: str) -> str:
+    """Prefix of the classes of a drawing's colors."""
+    return "smp-g" if kind in {"scatter", "frontier"} else "smp-c"
+
+
+@cache
+def _css() -> str:
+    return resources.files("smp_advisor.drawing").joinpath("data/charts.css").read_text("utf-8")

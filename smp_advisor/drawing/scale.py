@@ -1,0 +1,92 @@
+"""Axes: positions, ticks and short numbers. ``js/src/charts/scale.ts`` has the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Decimal
+
+__all__ = ["Scale", "fixed", "grouped", "linear", "log_ticks", "logarithmic", "short", "text_width", "ticks"]
+
+Scale = Callable[[float], float]
+"""From a value to a position in pixels."""
+
+_SUFFIXES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+
+
+def linear(low: float, high: float, start: float, end: float) -> Scale:
+    """Equal distances for equal differences."""
+    span = high - low if high > low else 1.0
+    return lambda value: start + (end - start) * (value - low) / span
+
+
+def logarithmic(low: float, high: float, start: float, end: float) -> Scale:
+    """Equal distances for equal ratios of positive values."""
+    span = math.log(high / low) if high > low else 1.0
+    return lambda value: start + (end - start) * math.log(value / low) / span
+
+
+def _power_below(value: float) -> float:
+    """The largest power of ten that is not above a positive value."""
+    power = 1.0
+    while power * 10 <= value:
+        power *= 10
+    while power > value:
+        power /= 10
+    return power
+
+
+def ticks(low: float, high: float, count: float) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten, about `count` of them."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / max(count, 1)
+    power = _power_below(raw)
+    step = next((power * factor for factor in (1, 2, 5) if power * factor >= raw), power * 10)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [index * step for index in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float, count: float) -> list[float]:
+    """Multiples of the powers of ten between two positive values: at most `count`, of 1, 2 and 5 where they suffice."""
+    for factors in ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
+        values = []
+        power = _power_below(low)
+        while power <= high:
+            values += [power * factor for factor in factors if low <= power * factor <= high]
+            power *= 10
+        if len(values) <= count:
+            return values
+    return values
+
+
+def fixed(value: float, digits: int) -> str:
+    """A number with `digits` decimals, halves rounded up."""
+    quantum = Decimal(1).scaleb(-digits)
+    return f"{Decimal(value).quantize(quantum, rounding=ROUND_HALF_UP):f}"
+
+
+def grouped(value: float) -> str:
+    """A whole number with commas: ``12,345``."""
+    return f"{math.floor(value + 0.5):,}"
+
+
+def short(value: float) -> str:
+    """Three significant digits with a suffix: ``278k``, ``1.25M``, ``0.5``."""
+    size = abs(value)
+    if size < 1e-12:
+        return "0"
+    scale, suffix = next(((scale, name) for scale, name in _SUFFIXES if size >= 0.9995 * scale), (1.0, ""))
+    size /= scale
+    digits = 0 if size >= 99.95 else 1 if size >= 9.995 else 2
+    if size < 0.9995:
+        digits = 3 if size >= 0.09995 else 4
+    text = fixed(size, digits)
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return f"{'-' if value < 0 else ''}{text}{suffix}"
+
+
+def text_width(text: str) -> float:
+    """Approximate width of a label in pixels, at the size of the charts."""
+    return 6.2 * len(text)

@@ -1,0 +1,92 @@
+"""Drawings: the same text as that of the front end, well-formed, and with every figure."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smp_advisor.drawing.chart import Chart
+from smp_advisor.drawing.scale import linear, log_ticks, short, ticks
+from smp_advisor.errors import AdvisorError
+
+from .cases import CASES, HOSTILE, cases
+
+STORED = json.loads(CASES.read_text("utf-8"))
+
+
+def test_drawings_are_those_of_the_front_end():
+    """The front end's tests compare its own drawings with the same file."""
+    assert json.loads(json.dumps(cases())) == STORED, "run tests/drawing/cases.py and compare the drawings"
+
+
+@pytest.mark.parametrize("case", STORED, ids=lambda case: case["name"])
+def test_a_drawing_is_inside_its_frame_and_names_its_marks(case):
+    root = ET.fromstring(case["svg"])
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    assert width == case["width"]
+    for shape in root.iter("rect"):
+        left, top = float(shape.attrib["x"]), float(shape.attrib["y"])
+        assert -1 <= left <= left + float(shape.attrib["width"]) <= width + 1
+        assert -1 <= top <= top + float(shape.attrib["height"]) <= height + 1
+    for circle in root.iter("circle"):
+        assert 0 <= float(circle.attrib["cx"]) <= width
+        assert 0 <= float(circle.attrib["cy"]) <= height
+        assert circle.find("title").text
+    assert root.attrib["aria-label"]
+
+
+def test_texts_of_users_are_never_markup():
+    hostile = [case for case in STORED if HOSTILE in case["data"].values() or case["kind"] in {"bars", "ladder"}]
+    for root in [ET.fromstring(case["svg"]) for case in hostile]:
+        assert not list(root.iter("img"))
+    assert any("<img src=x" in text for text in ET.fromstring(hostile[0]["svg"]).itertext())
+
+
+@given(st.floats(-1e12, 1e12), st.floats(1e-6, 1e12), st.integers(1, 20))
+def test_ticks_are_inside_their_range(low, span, count):
+    values = ticks(low, low + span, count)
+    assert len(values) <= 2 * count + 2
+    slack = 1e-6 * max(abs(low), span)
+    assert all(low - slack <= value <= low + span + slack for value in values)
+
+
+@given(st.floats(1e-3, 1e9), st.floats(1.01, 1e4), st.integers(3, 12))
+def test_logarithmic_ticks_are_inside_their_range_and_increase(low, ratio, count):
+    values = log_ticks(low, low * ratio, count)
+    assert values == sorted(values)
+    assert all(low <= value <= low * ratio for value in values)
+
+
+@given(st.floats(0.001, 9e14))
+def test_short_numbers_have_three_significant_digits(value):
+    text = short(value)
+    scale = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1], 1)
+    number = float(text.rstrip("kMBT")) * scale
+    assert number == pytest.approx(value, rel=0.0051, abs=0.00005)
+    assert len(text) <= 6
+
+
+def test_a_scale_without_a_span_is_constant():
+    assert linear(5, 5, 10, 90)(5) == 10
+
+
+def test_a_chart_is_a_table_a_picture_and_a_file(tmp_path):
+    case = next(case for case in STORED if case["kind"] == "sweep")
+    chart = Chart(
+        kind="sweep", title="Title", data=case["data"], columns=("a", "b"), rows=(("1", "<2>"),), notes=("Note.",)
+    )
+    assert str(chart).splitlines() == ["Title", "a  b", "1  <2>", "Note."]
+    html = chart._repr_html_()
+    assert "&lt;2&gt;" in html
+    assert "<script" not in html
+    path = chart.save(tmp_path / "chart.svg", 500)
+    assert ET.fromstring(path.read_text("utf-8")).attrib["width"] == "500"
+    with pytest.raises(AdvisorError, match=r"SVG file: write 'chart\.svg'"):
+        chart.save(tmp_path / "chart.png")
+    for width in (10, 1e9, "wide", True):
+        with pytest.raises(AdvisorError, match="pixels wide"):
+            chart.svg(width)
