@@ -21,11 +21,11 @@ export class Checker implements Panel {
 
   /**
    * @param view Unique name of the view, because answers go to every view of the model.
-   * @param send Sends a request to the kernel, which uses the plan of the last settings that it has received.
+   * @param request Sends a request to the kernel, which uses the plan of the last settings that it has received.
    */
   constructor(
     private readonly view: string,
-    private readonly send: (request: CheckRequest) => void
+    private readonly request: (request: CheckRequest, fail: (text: string) => void) => void
   ) {
     this.path.type = 'text';
     this.path.placeholder = 'train.py';
@@ -80,6 +80,10 @@ export class Checker implements Panel {
     this.summary.focus();
     const { place = '', id: check = '', column = 0 } = finding ?? {};
     this.send({ kind: 'fix', id: this.next(), path: this.checked, place, check, column, diff, in_place: inPlace });
+  }
+
+  private send(request: CheckRequest): void {
+    this.request(request, text => setText(this.summary, text));
   }
 
   private next(): string {

@@ -1,11 +1,14 @@
 import type { AnyModel } from '@anywidget/types';
+import { RUN_EVENT } from '../events';
 import { button, element, setText } from './dom';
-import type { Traits } from './wire';
+import type { Request, Traits } from './wire';
 
 /** A request without an answer for this long is shown as queued. */
-const QUEUED_MS = 700;
+export const QUEUED_MS = 700;
 /** Then it is given up: the page can be used again, and a late answer is still accepted. */
-const TIMEOUT_MS = 20_000;
+export const TIMEOUT_MS = 20_000;
+/** A kernel that has handled a message and did not answer for this long does not know this advisor. */
+export const UNANSWERED_MS = 1_500;
 
 type Status = 'live' | 'busy' | 'silent' | 'gone';
 
@@ -15,25 +18,48 @@ interface Kernel {
   statusChanged?: { connect(slot: () => void): void; disconnect(slot: () => void): void };
 }
 
-type ToKernel = { kind: string; id: string } & Record<string, unknown>;
+/** ipywidgets' callbacks of a message: `idle` follows when the kernel has handled it. */
+interface Callbacks {
+  iopub: { status: (message: { content: { execution_state: string } }) => void };
+}
 
-/** The only way to the kernel: sends requests, waits for each no longer than the timeout, and shows the kernel's state. */
+type ToKernel = { kind: string; id: string } & Record<string, unknown>;
+type Fail = (text: string) => void;
+
+interface Waiting {
+  since: number;
+  /** When the kernel had handled the message; 0 before. */
+  handled: number;
+  fail: Fail;
+}
+
+/**
+ * The only way to the kernel: sends requests, waits for each no longer than the timeout, and shows the kernel's state.
+ *
+ * The kernel answers each request at once, with its result or with the start of longer work.
+ */
 export class Connection {
   readonly node: HTMLElement;
   private readonly text = element('span', 'smp-kernel-text');
   private readonly rerun: HTMLButtonElement;
   private readonly kernel: Kernel | undefined;
-  private readonly waiting = new Map<string, { since: number; fail: (text: string) => void }>();
+  private readonly waiting = new Map<string, Waiting>();
   private timer: ReturnType<typeof setTimeout> | undefined;
   private status: Status = 'live';
   private isGone = false;
+  /** Newest request of the state, the only one that the kernel answers. */
+  private submitted = '';
   private readonly onKernel = (): void => this.refresh();
   private readonly onGone = (): void => {
     this.isGone = true;
     this.refresh();
   };
 
-  constructor(private readonly model: AnyModel<Traits>) {
+  /** @param onStatus Called with whether the kernel no longer has the advisor, when that changes. */
+  constructor(
+    private readonly model: AnyModel<Traits>,
+    private readonly onStatus: (isGone: boolean) => void = () => undefined
+  ) {
     this.kernel = (model as { widget_manager?: { kernel?: Kernel } }).widget_manager?.kernel;
     this.rerun = button('smp-button smp-small', 'Run the cell again', () => this.runAgain());
     this.text.setAttribute('role', 'status');
@@ -43,51 +69,36 @@ export class Connection {
     this.show('live');
   }
 
-  /** Whether requests can be answered. */
-  get isLive(): boolean {
-    return this.status !== 'gone';
-  }
-
-  /** Number of requests without an answer. */
-  get pending(): number {
-    return this.waiting.size;
-  }
-
   /** Send a message. `fail` gets a sentence if no answer comes in time. */
-  request(message: ToKernel, fail: (text: string) => void): void {
+  request(message: ToKernel, fail: Fail): void {
     this.expect(message.id, fail);
-    this.send(message);
+    this.send(message, message.id);
   }
 
-  /** Send a message that needs no answer; false if the kernel is gone. */
-  send(message: Record<string, unknown>): boolean {
-    return this.attempt(() => this.model.send(message));
-  }
-
-  /** Change the requested state; the kernel answers in its own. */
-  submit(request: Traits['_request'], fail: (text: string) => void): boolean {
-    // Only the newest request of the state is answered.
+  /** Change the requested state, whose answer is the kernel's own. */
+  submit(request: Request, fail: Fail): void {
     this.waiting.delete(this.submitted);
     this.submitted = request.id;
     this.expect(request.id, fail);
-    return this.attempt(() => {
+    this.attempt(() => {
       this.model.set('_request', request);
       this.model.save_changes();
     });
   }
 
-  private submitted = '';
-
-  /** Wait for the answer to a request that is sent with another. */
-  expect(id: string, fail: (text: string) => void): void {
-    this.waiting.set(id, { since: Date.now(), fail });
-    this.refresh();
+  /** Send a message that needs no answer, or repeats a request that waits for one. */
+  send(message: Record<string, unknown>, id = ''): void {
+    const callbacks: Callbacks = {
+      iopub: { status: ({ content }) => content.execution_state === 'idle' && this.onHandled(id) }
+    };
+    this.attempt(() => this.model.send(message, callbacks as never));
   }
 
-  /** An answer arrived, so the kernel is alive. Answers to older requests of the state count as well. */
+  /** An answer arrived, so the kernel is alive. */
   answered(id: string): void {
     this.waiting.delete(id);
-    if (this.status === 'silent') this.show('live');
+    this.isGone = false;
+    this.show('live');
     this.refresh();
   }
 
@@ -97,62 +108,79 @@ export class Connection {
     this.model.off('comm_live_update' as never, this.onGone as never);
   }
 
-  private attempt(send: () => void): boolean {
-    if (!this.isGone) {
-      try {
-        send();
-        return true;
-      } catch {
-        // The comm is closed: the kernel was restarted or shut down.
-        this.isGone = true;
-      }
+  private expect(id: string, fail: Fail): void {
+    this.waiting.set(id, { since: Date.now(), handled: 0, fail });
+    this.refresh();
+  }
+
+  private onHandled(id: string): void {
+    const entry = this.waiting.get(id);
+    if (entry === undefined) return;
+    entry.handled ||= Date.now();
+    this.refresh();
+  }
+
+  private attempt(send: () => void): void {
+    try {
+      if (!this.isGone) send();
+    } catch {
+      // The channel is closed: the kernel was restarted or shut down.
+      this.isGone = true;
     }
     this.refresh();
-    return false;
   }
 
   private refresh(): void {
     clearTimeout(this.timer);
-    if (this.isGone || DEAD.includes(this.kernel?.status ?? '')) {
-      this.show('gone');
-      this.giveUp(() => true, GONE);
-      return;
-    }
     const now = Date.now();
-    if (this.giveUp(since => now - since >= TIMEOUT_MS, SILENT)) this.show('silent');
-    const ages = [...this.waiting.values()].map(({ since }) => now - since);
-    if (ages.length === 0) {
-      if (this.status !== 'silent') this.show('live');
+    const entries = [...this.waiting.values()];
+    if (entries.some(({ handled }) => handled > 0 && now - handled >= UNANSWERED_MS)) this.isGone = true;
+    if (this.isGone || DEAD.has(this.kernel?.status ?? '')) {
+      this.show('gone');
+      this.giveUp(0, GONE);
       return;
     }
-    const oldest = Math.max(...ages);
-    if (oldest >= QUEUED_MS) this.show('busy');
-    this.timer = setTimeout(() => this.refresh(), oldest >= QUEUED_MS ? Math.max(50, TIMEOUT_MS - oldest) : QUEUED_MS - oldest);
+    // A kernel that runs a cell will answer; one that is silent may not.
+    const isBusy = this.kernel?.status === 'busy';
+    if (this.giveUp(TIMEOUT_MS, isBusy ? BUSY : SILENT)) this.show(isBusy ? 'busy' : 'silent');
+    const next = [...this.waiting.values()].flatMap(({ since, handled }) => [
+      since + (now - since < QUEUED_MS ? QUEUED_MS : TIMEOUT_MS),
+      ...(handled > 0 ? [handled + UNANSWERED_MS] : [])
+    ]);
+    if (next.length > 0) this.timer = setTimeout(() => this.refresh(), Math.max(20, Math.min(...next) - now));
+    const isQueued = [...this.waiting.values()].some(({ since }) => now - since >= QUEUED_MS);
+    if (isQueued) this.show('busy');
+    else if (this.status !== 'silent' && !(this.status === 'busy' && isBusy)) this.show('live');
   }
 
-  private giveUp(isOver: (since: number) => boolean, text: string): boolean {
-    const over = [...this.waiting].filter(([, { since }]) => isOver(since));
+  /** Give up the requests that are older than an age, and return whether there were any. */
+  private giveUp(age: number, text: string): boolean {
+    const now = Date.now();
+    const over = [...this.waiting].filter(([, { since }]) => now - since >= age);
     for (const [id] of over) this.waiting.delete(id);
     for (const [, { fail }] of over) fail(text);
     return over.length > 0;
   }
 
   private show(status: Status): void {
+    if ((status === 'gone') !== (this.status === 'gone')) this.onStatus(status === 'gone');
     this.status = status;
     this.node.dataset['status'] = status;
     this.rerun.hidden = status !== 'gone';
-    const waiting = this.waiting.size > 1 ? `, ${this.waiting.size} requests queued` : ', request queued';
-    setText(this.text, { live: 'Live', busy: `Kernel busy${waiting}`, silent: SILENT, gone: GONE }[status]);
+    const count = this.waiting.size;
+    const queued = count === 0 ? '' : count === 1 ? ': 1 request queued' : `: ${count} requests queued`;
+    setText(this.text, { live: 'Live', busy: `Kernel busy${queued}`, silent: SILENT, gone: GONE }[status]);
   }
 
   /** The lab extension runs the cell of this output. Without it, the text is the instruction. */
   private runAgain(): void {
-    const event = new CustomEvent('smp-advisor:run-cell', { bubbles: true, composed: true, cancelable: true });
+    const event = new CustomEvent(RUN_EVENT, { bubbles: true, composed: true, cancelable: true });
     if (this.node.dispatchEvent(event)) setText(this.text, BY_HAND);
   }
 }
 
-const DEAD = ['dead', 'terminating', 'terminated', 'restarting', 'autorestarting', 'unknown'];
-const GONE = 'Disconnected: the kernel no longer has this advisor. Run the cell again to go on.';
-const SILENT = 'No answer from the kernel for 20 s. Once it is free it answers; after a restart, run the cell again.';
-const BY_HAND = 'Disconnected: select the cell above and press Shift+Enter.';
+const DEAD = new Set(['dead', 'terminating', 'terminated', 'restarting', 'autorestarting']);
+const GONE = 'Disconnected: the kernel no longer has this advisor. Run its cell again.';
+const BUSY = 'The kernel runs another cell and answers afterwards.';
+const SILENT = 'No answer from the kernel for 20 s. After a restart, run the cell again.';
+const BY_HAND = 'Disconnected: select the cell of this output and press Shift+Enter.';

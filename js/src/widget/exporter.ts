@@ -21,6 +21,7 @@ export class Exporter {
   private readonly insert: HTMLButtonElement;
   private readonly delivery = new Delivery(this.status);
   readonly offers = this.delivery.offers;
+  private confirmed = false;
   private inserting = '';
   private kind = '';
   private copying = '';
@@ -35,6 +36,7 @@ export class Exporter {
       this.insertKind(chosen(this.what));
     });
     const clipboard = button('smp-button smp-small', 'Copy code', () => {
+      if (!this.isConfirmed(chosen(this.what))) return;
       setText(this.status, REQUESTED);
       this.copying = this.request();
     });
@@ -51,9 +53,10 @@ export class Exporter {
 
   /** After a redraw: hide code of other settings, and its status. */
   refresh(): void {
-    const { settings } = this.session.screen;
+    const { settings, snapshot } = this.session.screen;
     if (!same(settings, this.drawn)) this.forget();
     this.drawn = settings;
+    this.actions.classList.toggle('smp-caution', snapshot.costs.fit !== 'fits');
     this.delivery.announce(planOf(this.session.shown.title, this.session.screen.snapshot.settings));
     clearTimeout(this.timer);
     this.previewing = '';
@@ -63,11 +66,28 @@ export class Exporter {
 
   /** Clear the status of earlier settings, but not that of a request in progress. */
   private forget(): void {
+    this.confirmed = false;
+    setText(this.insert, label(chosen(this.what)));
     this.delivery.clear();
     if (this.status.textContent !== REQUESTED) setText(this.status, '');
   }
 
+  /**
+   * Whether the user may export: at once if the plan fits with the required probability, else with a second click on the
+   * same plan. The cell carries a guard as well.
+   */
+  private isConfirmed(kind: string): boolean {
+    const { fit, memory, likely } = this.session.screen.snapshot.costs;
+    if (this.confirmed || !STARTS_A_JOB.has(kind) || fit === 'fits') return true;
+    this.confirmed = true;
+    setText(this.insert, 'Insert it anyway');
+    const reason = fit === 'over' ? `The plan does not fit: ${memory}` : `The plan may not fit: ${likely}`;
+    setText(this.status, `${reason}. Click again to export it with a guard that you have to remove.`);
+    return false;
+  }
+
   private insertKind(kind: string): void {
+    if (!this.isConfirmed(kind)) return;
     setText(this.status, REQUESTED);
     this.kind = kind;
     this.inserting = this.request(kind);
@@ -78,10 +98,8 @@ export class Exporter {
   }
 
   private onChoice(): void {
-    const job = chosen(this.what) === 'job';
-    setText(this.insert, job ? 'Insert estimator cell' : 'Insert cell');
     // Only the cell that starts the job depends on the SDK.
-    this.sdk.hidden = !job;
+    this.sdk.hidden = chosen(this.what) !== 'job';
     this.forget();
     this.refresh();
   }
@@ -106,6 +124,9 @@ export class Exporter {
   }
 
   private fail(id: string, text: string): void {
+    // A late answer no longer inserts or copies anything.
+    if (id === this.inserting) this.inserting = '';
+    if (id === this.copying) this.copying = '';
     if (id === this.previewing) this.code.replaceChildren(element('p', 'smp-problem', text));
     else setText(this.status, text);
   }
@@ -130,6 +151,7 @@ const KINDS: Record<string, string> = {
   permissions: 'Permissions',
   quota: 'Quota and price'
 };
+const STARTS_A_JOB = new Set(['job']);
 const SDKS: Record<string, string> = { auto: 'Installed SDK', v2: 'SDK v2', v3: 'SDK v3' };
 
 /** A labeled choice. The first option is selected. */
@@ -143,6 +165,8 @@ function choice(label: string, texts: Record<string, string>, action: () => void
   select.addEventListener('change', action);
   return element('label', 'smp-choice', element('span', 'smp-choice-name', label), select);
 }
+
+const label = (kind: string): string => (STARTS_A_JOB.has(kind) ? 'Insert estimator cell' : 'Insert cell');
 
 const chosen = (labeled: HTMLLabelElement): string => labeled.querySelector('select')!.value;
 

@@ -27,7 +27,7 @@ let views = 0;
 function render({ model, el }: RenderProps<Traits>): () => void {
   // Views of one model in several pages share one kernel, so the name must be unique among all of them.
   const view = `smp${++views}-${Math.random().toString(36).slice(2, 8)}`;
-  const connection = new Connection(model);
+  const connection = new Connection(model, isGone => (settings.node.inert = isGone));
   const session = new Session(model, view, connection, screen => draw(screen));
   const { shown } = session;
 
@@ -38,8 +38,8 @@ function render({ model, el }: RenderProps<Traits>): () => void {
   const memory = new MemoryChart(shown);
   const time = new TimeChart(shown);
   const ladder = new LadderTable(model);
-  const checker = new Checker(view, request => connection.send(request));
-  const paste = new Paste(view, request => connection.send(request));
+  const checker = new Checker(view, (request, fail) => connection.request(request, fail));
+  const paste = new Paste(view, (request, fail) => connection.request(request, fail));
   const tabs = new Tabs(view)
     .add('why', 'Why', stacked('smp-why', ladder, fixed(why(shown))))
     .add('script', 'Script', stacked('smp-script', exporter.preview, fixed(requirements(shown)), checker, paste), shown.pitfalls.length)

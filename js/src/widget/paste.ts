@@ -16,11 +16,11 @@ export class Paste implements Panel {
 
   /**
    * @param view Unique name of the view, because answers go to every view of the model.
-   * @param send Sends a request to the kernel, which reads the text and never runs it.
+   * @param request Sends a request to the kernel, which reads the text and never runs it.
    */
   constructor(
     private readonly view: string,
-    private readonly send: (request: { kind: 'paste'; id: string; text: string }) => void
+    private readonly request: (request: { kind: 'paste'; id: string; text: string }, fail: (text: string) => void) => void
   ) {
     this.text.rows = 8;
     this.text.maxLength = LONGEST;
@@ -68,7 +68,7 @@ export class Paste implements Panel {
     this.requests += 1;
     this.result.replaceChildren();
     setText(this.summary, 'Reading …');
-    this.send({ kind: 'paste', id: this.id(), text: this.text.value });
+    this.request({ kind: 'paste', id: this.id(), text: this.text.value }, text => setText(this.summary, text));
   }
 
   private id(): string {

@@ -75,7 +75,7 @@ export class Session {
   commit(): void {
     this.committed = true;
     // Changes of a trait wait for one another. A message is sent at once, so that the kernel soon has the same settings.
-    if (this.pending) this.connection.send({ kind: 'move', request: this.request });
+    if (this.pending) this.connection.send({ kind: 'move', request: this.request }, this.pending);
     if (!this.isWaiting) this.anchor = this.now.snapshot;
   }
 
