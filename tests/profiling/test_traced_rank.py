@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,13 +12,13 @@ pytest.importorskip("transformers")
 
 import smp_advisor as smpa  # noqa: E402
 from smp_advisor.errors import ProfileError  # noqa: E402
-from smp_advisor.profiling.fake import build_fake, fake_inputs, fake_mode  # noqa: E402
 from smp_advisor.profiling.gpu_kernels import gpu_kernels  # noqa: E402
-from smp_advisor.profiling.inputs import example_inputs  # noqa: E402
 from smp_advisor.profiling.profiled_model import read_model  # noqa: E402
 from smp_advisor.profiling.step import call_model, loss_of  # noqa: E402
 from smp_advisor.profiling.traced_rank import trace_rank  # noqa: E402
-from smp_advisor.profiling.traced_rank.blocks import recomputed, repeated_layers  # noqa: E402
+from smp_advisor.profiling.traced_rank.live_memory import LiveMemory, Peak  # noqa: E402
+from smp_advisor.profiling.traced_rank.optimizer import RankOptimizer  # noqa: E402
+from smp_advisor.profiling.traced_rank.pipeline import passes  # noqa: E402
 from smp_advisor.profiling.traced_rank.process_group import fake_process_group  # noqa: E402
 from smp_advisor.profiling.traced_rank.rank import Rank, rank_of  # noqa: E402
 from smp_advisor.profiling.traced_rank.step import RankStep  # noqa: E402
@@ -37,30 +38,27 @@ def model() -> smpa.Model:
 
 
 def step_of(model: smpa.Model, rank: Rank) -> RankStep:
-    profiled, mode = read_model(model), fake_mode()
-    built = build_fake(lambda: profiled.build(attention="fused"), mode, torch.float32).train()
-    example = example_inputs(built, config=profiled.config)
-    inputs = fake_inputs(example.make(rank.samples, rank.sequence), mode, torch.float32)
-    return RankStep(model=built, rank=rank, mode=mode, inputs=inputs)
+    return RankStep.of(read_model(model), rank)
 
 
 def peak_by_torch(step: RankStep) -> int:
     """Peak bytes of the same step by PyTorch's own tracker."""
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 
-    paths = repeated_layers(step.model)
-    step._divide(paths)
-    parameters = list(step.model.parameters())
-    with step.mode, gpu_kernels("fused", lambda *_: None), recomputed(step.model, paths, step.rank.checkpoint):
-        optimizer = step._optimizer(parameters)
-        tracker = FSDPMemTracker(step.model, optimizer)
+    with ExitStack() as stack:
+        stack.enter_context(gpu_kernels("fused", lambda *_: None))
+        part, _ = step.divided(stack)
+        parameters = list(part.module.parameters())
+        stack.enter_context(step.mode)
+        optimizer = RankOptimizer.of(step.rank, parameters, LiveMemory())
+        tracker = FSDPMemTracker(part.module, optimizer.optimizer)
         tracker.track_inputs(tuple(step.inputs.values()))
-        tracker.track_external(*[value for state in optimizer.state.values() for value in state.values()])
+        moments = [value for state in optimizer.optimizer.state.values() for value in state.values()]
+        tracker.track_external(*moments)
         with tracker:
-            loss = loss_of(call_model(step.model, step.inputs))
+            loss = loss_of(call_model(part.module, step.inputs))
             loss.backward()
             del loss
-            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
     (peak,) = tracker.get_tracker_snapshot("peak").values()
     return int(peak["Total"])
@@ -75,20 +73,52 @@ def test_sharded_steps_have_the_peak_of_pytorchs_own_tracker(model: smpa.Model, 
     plan = smpa.Plan(library="fsdp", batch_size=2, **settings)
     rank, _ = rank_of(model, CLUSTER, JOB, plan, 0)
     with fake_process_group(rank.world, 0):
-        traced = step_of(model, rank).run()
-        assert traced.total == peak_by_torch(step_of(model, rank))
+        peak = step_of(model, rank).run()
+        assert peak.total == peak_by_torch(step_of(model, rank))
     share = 16 if settings.get("sharding_strategy") is None else 8
-    assert traced.by_category["optimizer_state"] == pytest.approx(8 * model.parameter_count / share, rel=0.01)
+    assert peak.by_category["optimizer_state"] == pytest.approx(8 * model.parameter_count / share, rel=0.01)
+
+
+def traced(model: smpa.Model, plan: smpa.Plan, stage: int = 0, **settings: Any) -> Peak:
+    """Peak of a rank, traced in this process."""
+    job = smpa.Job(**({"precision": "bf16", "attention": "fused", "sequence_length": 512} | settings))
+    rank, _ = rank_of(model, CLUSTER, job, plan, stage)
+    with fake_process_group(rank.world, rank.process):
+        return step_of(model, rank).run()
+
+
+def saved_by_formula(model: smpa.Model, plan: smpa.Plan) -> float:
+    return 2**30 * smpa.estimate(model, CLUSTER, JOB, plan).memory.stages[0].activations_gib
+
+
+def test_tensor_parallelism_divides_what_the_formula_divides(model: smpa.Model) -> None:
+    plan = smpa.Plan(library="smp-v2", batch_size=4, tensor_parallel_degree=4, hybrid_shard_degree=4)
+    peak = traced(model, plan)
+    assert peak.by_category["activations"] == pytest.approx(saved_by_formula(model, plan), rel=0.05)
+    assert peak.by_category["parameters"] == pytest.approx(4 * model.parameter_count / 16, rel=0.05)
+
+
+def test_pipeline_stages_have_their_own_parameters_and_microbatches(model: smpa.Model) -> None:
+    plan = smpa.Plan(
+        pipeline_parallel_degree=2, microbatches=8, batch_size=16, fp16=True, shard_optimizer_state=True,
+        activation_checkpointing="each",
+    )  # fmt: skip
+    peaks = [traced(model, plan, stage, precision="fp16") for stage in (0, 1)]
+    assert sum(peak.by_category["parameters"] for peak in peaks) == pytest.approx(2 * model.parameter_count, rel=0.01)
+    assert peaks[0].by_category["optimizer_state"] == pytest.approx(8 / 8 * model.parameter_count / 2, rel=0.01)
+    assert peaks[0].by_category["activations"] > 3 * 2 * 2 * 512 * 256 * 2
+    assert "logits" not in peaks[0].by_category
+
+
+def test_passes_of_a_stage_alternate_once_enough_are_in_flight(model: smpa.Model) -> None:
+    plan = smpa.Plan(pipeline_parallel_degree=2, microbatches=8, active_microbatches=2, batch_size=8, fp16=True)
+    rank, _ = rank_of(model, CLUSTER, smpa.Job(), plan, 0)
+    assert "".join(f"{kind[0]}{index} " for kind, index in passes(rank)) == "f0 f1 b0 f2 b1 b2 "
 
 
 def test_accumulated_gradients_stay_unsharded_on_request(model: smpa.Model) -> None:
-    peaks = []
-    for unsharded in (False, True):
-        job = smpa.Job(precision="bf16", attention="fused", sequence_length=128, unsharded_accumulation=unsharded)
-        plan = smpa.Plan(library="fsdp", gradient_accumulation_steps=8)
-        rank, _ = rank_of(model, CLUSTER, job, plan, 0)
-        with fake_process_group(rank.world, 0):
-            peaks.append(step_of(model, rank).run())
+    plan = smpa.Plan(library="fsdp", gradient_accumulation_steps=8)
+    peaks = [traced(model, plan, sequence_length=128, unsharded_accumulation=unsharded) for unsharded in (False, True)]
     assert peaks[0].by_category["gradients"] == pytest.approx(4 * model.parameter_count / 16, rel=0.01)
     assert peaks[1].total - peaks[0].total > model.parameter_count
 
@@ -96,15 +126,15 @@ def test_accumulated_gradients_stay_unsharded_on_request(model: smpa.Model) -> N
 def test_advice_traces_its_plan_and_shows_the_result() -> None:
     advice = smpa.advise(CONFIG, "ml.g5.12xlarge", library="fsdp", sequence_length=256, batch_size=2)
     assert advice.traced() is None
-    traced = advice.traced_rank()
-    assert advice.traced() is traced
-    by_name = {category.name: category for category in traced.categories}
+    result = advice.traced_rank()
+    assert advice.traced() is result
+    by_name = {category.name: category for category in result.categories}
     for name in ("parameters", "optimizer_state"):
         assert by_name[name].traced_gib == pytest.approx(by_name[name].formula_gib, rel=0.01)
-    assert abs(traced.difference) < 0.25
-    assert traced.summary in advice.report()
+    assert abs(result.difference) < 0.25
+    assert result.summary in advice.report()
     assert "fully_shard (FSDP2) of 4 layers over 4 GPUs" in advice.report(details=True)
-    assert "<table>" in traced.as_html()
+    assert "<table>" in result.as_html()
 
 
 def test_replicas_of_a_users_module_keep_their_gradients() -> None:
@@ -112,8 +142,8 @@ def test_replicas_of_a_users_module_keep_their_gradients() -> None:
     profile = smpa.profile(module, stages=("trace",), sequence_length=32)
     model = smpa.Model.from_profile(profile)
     cluster, plan = smpa.Cluster("ml.g5.12xlarge", 1), smpa.Plan(library="ddp", precision="fp32")
-    traced = trace_rank(model, cluster, smpa.Job(sequence_length=32, precision="fp32"), plan, module=module)
-    sizes = {category.name: round(category.traced_gib * 2**30) for category in traced.categories}
+    result = trace_rank(model, cluster, smpa.Job(sequence_length=32, precision="fp32"), plan, module=module)
+    sizes = {category.name: round(category.traced_gib * 2**30) for category in result.categories}
     state = 4 * sum(parameter.numel() for parameter in module.parameters())
     assert sizes["gradients"] == state
     assert sizes["optimizer_state"] == pytest.approx(2 * state, rel=0.01)

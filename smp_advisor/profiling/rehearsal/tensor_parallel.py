@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.parallel import ParallelStyle
 
-__all__ = ["divide"]
+__all__ = ["divide", "style_of", "transformers_plan"]
 
 _STYLES: dict[str, type[ColwiseParallel | RowwiseParallel]] = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
 
@@ -27,7 +27,7 @@ def divide(model: nn.Module, paths: Sequence[str], mesh: DeviceMesh, config: Any
     one product and rows of the next, with one all-reduce for both. Otherwise each product is divided by columns and its
     output is gathered, which is correct for any model.
     """
-    plan = _transformers_plan(config, mesh.size())
+    plan = transformers_plan(config, mesh.size())
     count = 0
     for path in paths:
         block = model.get_submodule(path)
@@ -36,7 +36,7 @@ def divide(model: nn.Module, paths: Sequence[str], mesh: DeviceMesh, config: Any
             for name, module in block.named_modules()
             if isinstance(module, nn.Linear) or _is_transposed(module)
         }
-        styles = {name: style for name in products if (style := _style(f"{path}.{name}", plan))}
+        styles = {name: style for name in products if (style := style_of(f"{path}.{name}", plan))}
         if plan and _divisible(products, styles, mesh.size()):
             parallel_styles: dict[str, ParallelStyle] = {name: _STYLES[style]() for name, style in styles.items()}
             parallelize_module(block, mesh, parallel_styles)
@@ -52,7 +52,8 @@ def divide(model: nn.Module, paths: Sequence[str], mesh: DeviceMesh, config: Any
     return f"{count} products by columns, each with its output gathered"
 
 
-def _transformers_plan(config: Any, degree: int) -> dict[str, str]:
+def transformers_plan(config: Any, degree: int) -> dict[str, str]:
+    """Styles of products by pattern of their path, from the configuration; empty if the heads are not divisible."""
     plan = getattr(config, "base_model_tp_plan", None) or {}
     heads = [getattr(config, name, 0) for name in ("num_attention_heads", "num_key_value_heads")]
     if any(isinstance(count, int) and count % degree for count in heads):
@@ -60,7 +61,8 @@ def _transformers_plan(config: Any, degree: int) -> dict[str, str]:
     return {pattern: style for pattern, style in plan.items() if style in {"colwise", "rowwise"}}
 
 
-def _style(path: str, plan: dict[str, str]) -> str:
+def style_of(path: str, plan: dict[str, str]) -> str:
+    """Style of the product at a path: ``colwise``, ``rowwise``, or empty."""
     return next((style for pattern, style in plan.items() if fnmatch.fnmatch(path, f"*{pattern}")), "")
 
 

@@ -24,15 +24,15 @@ def mesh_of(rank: Rank) -> DeviceMesh:
     return init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "replicate", "shard", "tensor"))
 
 
-def shard(model: nn.Module, paths: Sequence[str], rank: Rank, mesh: DeviceMesh) -> None:
+def shard(model: nn.Module, layers: Sequence[nn.Module], rank: Rank, mesh: DeviceMesh) -> None:
     """Shard parameters, gradients and optimizer state (FSDP2): each layer, then everything else as the root."""
     half = torch.bfloat16 if rank.half and not rank.half_parameters else None
     options: dict[str, Any] = {
         "mesh": mesh["replicate", "shard"] if rank.replicas > 1 else mesh["shard"],
         "mp_policy": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half),
     }
-    for path in paths:
-        fully_shard(model.get_submodule(path), reshard_after_forward=not rank.keeps_gathered, **options)
+    for layer in layers:
+        fully_shard(layer, reshard_after_forward=not rank.keeps_gathered, **options)
     if not rank.root_stays_gathered:
         for embedding in (model.get_input_embeddings(), model.get_output_embeddings()):  # type: ignore[operator]
             fully_shard(embedding, **options)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs.partition import stages
+from smp_advisor.costs.pipeline import in_flight
 from smp_advisor.costs.world import World
 from smp_advisor.errors import ProfileError
 from smp_advisor.libraries.layout import OPERATORS, checkpoint_code
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Rank", "rank_of"]
 
-_ACCUMULATED = 2
-"""Accumulated batches that are traced. Memory is the same from the second one on."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rank:
@@ -31,7 +29,7 @@ class Rank:
     world: int
     """GPUs of the job."""
     first_rank: int
-    """Global rank."""
+    """Global rank in the job."""
     stage: int
     stages: int
     stage_blocks: tuple[int, ...]
@@ -50,9 +48,9 @@ class Rank:
     """Samples of one forward pass."""
     sequence: int
     microbatches: int
-    """Forward passes of a step that are traced."""
-    active_microbatches: int
-    simple_pipeline: bool
+    """Forward passes of a step that are traced. More would repeat the last ones."""
+    in_flight: int
+    """Forward passes before the first backward pass, and afterwards the limit of both."""
     half: bool
     """Whether activations have 16 bits."""
     half_parameters: bool
@@ -71,6 +69,11 @@ class Rank:
     checkpoint: int
     """Code of the strategy (`checkpoint_code`)."""
     attention: str
+
+    @property
+    def process(self) -> int:
+        """Process of the trace, whose groups are in the order stages, replicas, shards, tensor parallelism."""
+        return self.stage * (self.world // self.stages)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -98,6 +101,7 @@ def rank_of(model: Model, cluster: Cluster, job: Job, plan: Plan, stage: int) ->
     _require_expressible(job, plan)
     state, level = layout.state_bytes, int(layout.shard_level)
     microbatches = int(layout.microbatches)
+    flight = int(in_flight(layout, stage)) if degree > 1 else 1
     rank = Rank(
         world=cluster.gpus,
         first_rank=stage * int(world.pipeline_stride),
@@ -111,13 +115,12 @@ def rank_of(model: Model, cluster: Cluster, job: Job, plan: Plan, stage: int) ->
         shard_level=level,
         samples=max(1, int(world.microbatch_samples)),
         sequence=int(world.sequence_length),
-        microbatches=microbatches if degree > 1 else min(microbatches, _ACCUMULATED),
-        active_microbatches=int(layout.active_microbatches),
-        simple_pipeline=bool(layout.simple_pipeline),
+        microbatches=min(microbatches, flight + 1),
+        in_flight=flight,
         half=state.compute_bytes == 2,
         half_parameters=state.parameter_bytes == 2,
         autocast=state.cast_bytes > 0,
-        copy_bytes=state.copy_bytes,
+        copy_bytes=state.copy_bytes - (state.late_copy_bytes if level >= 3 else 0.0),
         moments=_MOMENTS[job.optimizer],
         keeps_gathered=bool(layout.keeps_gathered),
         root_stays_gathered=state.root_stays_gathered,

@@ -115,10 +115,6 @@ def trace_described_rank(model: Any, rank: dict[str, Any]) -> dict[str, Any]:
 
 def _trace(model: Any, rank: Rank, inputs: Any) -> dict[str, Any]:
     """Build the model and trace the step; runs in the child process."""
-    import torch
-
-    from smp_advisor.profiling.fake import build_fake, fake_copy, fake_inputs, fake_mode
-    from smp_advisor.profiling.inputs import example_inputs
     from smp_advisor.profiling.patching import quiet
     from smp_advisor.profiling.profiled_model import read_model
     from smp_advisor.profiling.traced_rank.process_group import fake_process_group
@@ -126,17 +122,9 @@ def _trace(model: Any, rank: Rank, inputs: Any) -> dict[str, Any]:
 
     begun = time.perf_counter()
     progress(0.0, 1.0, "building the model")
-    profiled, mode = read_model(model), fake_mode()
-    dtype = torch.bfloat16 if rank.half_parameters else torch.float32
-    with quiet(), fake_process_group(rank.world, rank.stage * (rank.world // rank.stages)):
-        if profiled.module is not None:
-            built = fake_copy(profiled.module, mode, dtype)
-        else:
-            built = build_fake(lambda: profiled.build(attention=rank.attention), mode, dtype)
-        example = example_inputs(built, inputs, config=profiled.config)
-        batch = fake_inputs(example.make(rank.samples, rank.sequence), mode, dtype)
+    with quiet(), fake_process_group(rank.world, rank.process):
+        step = RankStep.of(read_model(model), rank, inputs)
         progress(0.1, 1.0, "tracing a training step")
-        step = RankStep(model=built.train(), rank=rank, mode=mode, inputs=batch)
         peak = step.run()
     return {
         "phase": peak.phase,

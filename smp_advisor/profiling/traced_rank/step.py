@@ -11,17 +11,25 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from smp_advisor.profiling.cuda_autocast import cuda_autocast_rules
+from smp_advisor.profiling.fake import build_fake, fake_copy, fake_inputs, fake_mode
 from smp_advisor.profiling.gpu_kernels import gpu_kernels
-from smp_advisor.profiling.step import call_model, loss_of
-from smp_advisor.profiling.traced_rank.blocks import recomputed, repeated_layers
+from smp_advisor.profiling.inputs import example_inputs
+from smp_advisor.profiling.rehearsal.single_process import by_name, named_batch
+from smp_advisor.profiling.step import loss_of
+from smp_advisor.profiling.traced_rank.blocks import main_blocks, recomputed, repeated_layers
 from smp_advisor.profiling.traced_rank.division import mesh_of, reduce_at, shard, with_buckets
 from smp_advisor.profiling.traced_rank.live_memory import LiveMemory, Peak
+from smp_advisor.profiling.traced_rank.optimizer import RankOptimizer
+from smp_advisor.profiling.traced_rank.pipeline import Part, own_blocks, part_of, passes
+from smp_advisor.profiling.traced_rank.tensor_parallel import divide_tensors, gathering_again
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed.device_mesh import DeviceMesh
 
+    from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.traced_rank.rank import Rank
 
 __all__ = ["RankStep"]
@@ -34,83 +42,141 @@ class RankStep:
     model: nn.Module
     rank: Rank
     mode: FakeTensorMode
-    inputs: Any
-    """Fake inputs of one forward pass."""
+    inputs: Mapping[str, Any]
+    """Fake inputs of one forward pass, by name or by position (``_0``)."""
     expressed: list[str] = field(default_factory=list)
-    """How PyTorch expressed the plan, one phrase each."""
+    """Forms in which PyTorch expressed the plan, one phrase each."""
     not_traced: list[str] = field(default_factory=list)
     """Parts that the model does not support, one sentence each."""
     operations: int = 0
 
+    @classmethod
+    def of(cls, profiled: ProfiledModel, rank: Rank, inputs: Any = None) -> RankStep:
+        """Build the model and its inputs from fake tensors.
+
+        Parameters
+        ----------
+        inputs
+            Example inputs of the user; None infers them.
+        """
+        mode, dtype = fake_mode(), torch.bfloat16 if rank.half_parameters else torch.float32
+        if profiled.module is not None:
+            model = fake_copy(profiled.module, mode, dtype)
+        else:
+            model = build_fake(lambda: profiled.build(attention=rank.attention), mode, dtype)
+        example = example_inputs(model, inputs, config=profiled.config)
+        batch = fake_inputs(named_batch(example.make(rank.samples, rank.sequence)), mode, dtype)
+        return cls(model=model.train(), rank=rank, mode=mode, inputs=batch)
+
     def run(self) -> Peak:
         """Divide the model, and trace a step whose optimizer state exists."""
-        paths = repeated_layers(self.model)
-        self._divide(paths)
         memory = LiveMemory()
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
         with contextlib.ExitStack() as stack:
+            stack.enter_context(gpu_kernels(self.rank.attention, lambda *_: None))
+            part, paths = self.divided(stack)
             stack.enter_context(self.mode)
             stack.enter_context(memory.watching())
-            memory.track([*self.model.parameters(), *self.model.buffers()], "parameters")
+            memory.ignore(part.elsewhere)
+            memory.track([*part.module.parameters(), *part.module.buffers()], "parameters")
             memory.track(self.inputs, "inputs")
-            optimizer = self._optimizer(parameters)
-            memory.track([list(state.values()) for state in optimizer.state.values()], "optimizer_state")
-            if not self.rank.shard_level:
+            parameters = [p for p in part.module.parameters() if p.requires_grad]
+            optimizer = RankOptimizer.of(self.rank, parameters, memory)
+            if self.rank.shard_level < 3:
                 memory.track(with_buckets(parameters), "gradients")
             memory.restart()
-            stack.enter_context(gpu_kernels(self.rank.attention, lambda *_: None))
             if self.rank.autocast:
                 stack.enter_context(cuda_autocast_rules())
             stack.enter_context(_head_marks(self.model, paths, memory))
-            stack.enter_context(recomputed(self.model, paths, self.rank.checkpoint))
-            self._passes(memory)
+            self._passes(part, memory)
             memory.track([p.grad for p in parameters], "gradients")
             memory.phase = "optimizer"
-            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
         self.operations = memory.operations
         return memory.peak(_category)
 
-    def _divide(self, paths: Sequence[str]) -> None:
-        """Divide the model outside the fake mode, since process groups have values."""
-        rank = self.rank
+    def divided(self, stack: contextlib.ExitStack) -> tuple[Part, tuple[str, ...]]:
+        """Divide the model outside the fake mode, since process groups have values.
+
+        Layers are recomputed until `stack` is closed.
+
+        Returns
+        -------
+        tuple[Part, tuple[str, ...]]
+            The rank's part of the model, and the paths of its repeated layers.
+        """
+        rank, model = self.rank, self.model
         mesh = mesh_of(rank)
-        if rank.shard_level == 3:
-            shard(self.model, paths, rank, mesh)
-            replicas = f", {rank.replicas} replicas" if rank.replicas > 1 else ""
-            self.expressed.append(f"fully_shard (FSDP2) of {len(paths)} layers over {rank.shards} GPUs{replicas}")
+        layers = repeated_layers(model)
+        if rank.tensor > 1:
+            phrases, sentences = divide_tensors(
+                model, layers, mesh["tensor"], getattr(model, "config", None), sequence_parallel=rank.sequence_parallel
+            )
+            self.expressed += phrases
+            self.not_traced += sentences
+        if rank.stages > 1:
+            part, layers = self._stage(layers, stack)
         else:
-            self.expressed.append(f"buckets of DistributedDataParallel over {rank.replicas} replicas")
-        if rank.checkpoint and not paths:
+            stack.enter_context(recomputed(model, layers, rank.checkpoint))
+            part = Part(module=model, received=None, elsewhere=())
+        self._data_parallel(part.module, layers, mesh)
+        if rank.checkpoint and not layers:
             self.not_traced.append("Activation checkpointing: the model has no repeated layers.")
         elif rank.checkpoint:
             self.expressed.append("activation checkpointing by torch.utils.checkpoint")
+        return part, layers
 
-    def _optimizer(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimizer with its state, as after a first step."""
+    def _stage(self, layers: tuple[str, ...], stack: contextlib.ExitStack) -> tuple[Part, tuple[str, ...]]:
+        rank, model, blocks = self.rank, self.model, main_blocks(self.model)
+        own = [blocks[i] for i in own_blocks(blocks, rank)]
+        layers = tuple(path for path in layers if any(f"{path}.".startswith(f"{block}.") for block in own))
+
+        def recompute() -> None:
+            stack.enter_context(recomputed(model, layers, rank.checkpoint))
+
+        with self.mode:
+            part = part_of(model, blocks, rank, self.inputs, recompute)
+        flight = f"{rank.in_flight} microbatches in flight"
+        self.expressed.append(f"pipeline stage {rank.stage} of {rank.stages}: {len(own)} blocks, {flight}")
+        return part, layers
+
+    def _data_parallel(self, module: nn.Module, layers: Sequence[str], mesh: DeviceMesh) -> None:
         rank = self.rank
-        names: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
-        optimizer: torch.optim.Optimizer
-        if rank.moments == 2:
-            optimizer = torch.optim.AdamW(parameters, foreach=rank.foreach)
-        else:
-            optimizer = torch.optim.SGD(parameters, momentum=0.9 * rank.moments, foreach=rank.foreach)
-            names = ("momentum_buffer",) * rank.moments
-        for parameter in parameters:
-            moments: dict[str, Tensor] = {name: torch.zeros_like(parameter.detach()) for name in names}
-            optimizer.state[parameter] = moments | ({"step": torch.tensor(1.0)} if rank.moments == 2 else {})
-        return optimizer
+        if rank.shard_level == 3:
+            shard(module, [self.model.get_submodule(path) for path in layers], rank, mesh)
+            replicas = f", {rank.replicas} replicas" if rank.replicas > 1 else ""
+            self.expressed.append(f"fully_shard (FSDP2) of {len(layers)} layers over {rank.shards} GPUs{replicas}")
+        elif rank.replicas * rank.shards > 1:
+            self.expressed.append(f"buckets of DistributedDataParallel over {rank.replicas * rank.shards} GPUs")
+        if rank.shard_level in {1, 2}:
+            self.expressed.append(f"optimizer state of equal shares over {rank.shards} GPUs")
 
-    def _passes(self, memory: LiveMemory) -> None:
-        count = self.rank.microbatches
-        for index in range(count):
-            reduce_at(self.model, self.rank, last=index == count - 1)
-            memory.begin_forward()
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.rank.autocast):
-                loss = loss_of(call_model(self.model, self.inputs))
-            memory.begin_backward()
-            loss.backward()  # type: ignore[no-untyped-call]
-            del loss
+    def _passes(self, part: Part, memory: LiveMemory) -> None:
+        rank = self.rank
+        outputs: dict[int, Tensor] = {}
+        for kind, index in passes(rank):
+            reduce_at(part.module, rank, last=index == rank.microbatches - 1)
+            if kind == "forward":
+                memory.begin_forward()
+                outputs[index] = self._forward(part)
+                memory.begin_backward()
+                continue
+            memory.phase = "backward"
+            output = outputs.pop(index)
+            # The gradient that the next stage sends.
+            gradient = torch.empty_like(output) if output.ndim > 1 else None
+            memory.track([gradient], "communication")
+            output.backward(gradient)  # type: ignore[no-untyped-call]
+            del output, gradient
+
+    def _forward(self, part: Part) -> Tensor:
+        """Loss of one microbatch, or the hidden states for the next stage."""
+        received = () if part.received is None else (torch.empty_like(part.received, requires_grad=True),)
+        autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.rank.autocast)
+        with autocast, gathering_again() if self.rank.sequence_parallel else contextlib.nullcontext():
+            if self.rank.stages > 1:
+                output: Tensor = part.module(*received, **self.inputs)
+                return output
+            return loss_of(by_name(part.module, self.inputs))
 
 
 def _category(phase: str, head: bool, is_saved: bool) -> str:  # noqa: FBT001 - the callback's form
