@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from smp_advisor.recommendation import advise
     from smp_advisor.scripts import Finding, apply_fixes, check_script, read_stack
     from smp_advisor.scripts.adapt import adapt_script
+    from smp_advisor.stored import load, save
     from smp_advisor.workload import Adapter, Calibration, Job, Model, Overheads, Stack, load_calibration, stacks
 
 __all__ = [
@@ -59,9 +60,11 @@ __all__ = [
     "errors",
     "estimate",
     "estimate_many",
+    "load",
     "load_calibration",
     "profile",
     "read_stack",
+    "save",
     "stacks",
 ]
 
@@ -88,9 +91,11 @@ _HOMES = {
     "check_script": "scripts",
     "estimate": "costs",
     "estimate_many": "costs",
+    "load": "stored",
     "load_calibration": "workload",
     "profile": "profiling",
     "read_stack": "scripts",
+    "save": "stored",
     "stacks": "workload",
 }
 """Where each public name lives: imported when first used, so that loading the extension stays quick."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.keywords import JobOptionSettings, completes
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
     from functools import partial
     from typing import Unpack
@@ -505,6 +506,38 @@ class Advice:
     def traced(self, plan: Plan | None = None) -> TracedRank | None:
         """The result of `traced_rank` for a plan, the recommended one if None; None if it was not traced."""
         return self.traced_ranks.get((self.cluster, self.job, plan or self.plan))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the advice to a JSON file for `smp_advisor.load`, or its report to a file of HTML or Markdown.
+
+        Parameters
+        ----------
+        path
+            The file. A name that ends in ``.html`` or ``.md`` is that of a report of the plan on screen, with its
+            figures, reasons and the cell that starts the job.
+
+        Raises
+        ------
+        StorageError
+            The file cannot be written. Its earlier content stays.
+
+        Examples
+        --------
+        >>> advice.save("advice.json"), advice.save("advice.html")  # doctest: +SKIP
+        """
+        from smp_advisor.report_page import html_page, markdown_page
+        from smp_advisor.storage import write_text
+
+        name = str(path).lower()
+        pages = {".html": html_page, ".md": markdown_page}
+        page = next((page for suffix, page in pages.items() if name.endswith(suffix)), None)
+        write_text(self.as_json() if page is None else page(self), path)
+
+    def as_json(self) -> str:
+        """The advice as JSON text, the content of the file of `save`. `docs/stored_values.json` is its schema."""
+        from smp_advisor.storage import as_text
+
+        return as_text(self)
 
     def report(self, *, details: bool = False) -> str:
         """The recommendation as text: verdict, ladder and reasons; with every figure and assumption on request."""

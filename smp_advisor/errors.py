@@ -20,6 +20,7 @@ __all__ = [
     "NoPlanFitsError",
     "PlanError",
     "ProfileError",
+    "StorageError",
     "UnknownFamilyError",
 ]
 
@@ -101,3 +102,7 @@ class ProfileError(AdvisorError):
         self.sentence = sentence
         self.kind = kind
         self.log = log
+
+
+class StorageError(AdvisorError):
+    """A file of stored values that cannot be read or written."""

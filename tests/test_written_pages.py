@@ -17,6 +17,7 @@ CONTENT = {
     "docs/gallery.md": ["### 60. ", "## Doubts", "+ sharding over"],
     "docs/glossary.md": ["## microbatch", "## hybrid shard degree", "## MFU"],
     "docs/libraries.md": ["`pipeline_parallel_degree`", '`library="fsdp"`'],
+    "docs/stored_values.json": ["#/$defs/Advice", "tensor_parallel_degree"],
     "docs/stacks.md": ["`hf-sdpa`", "## Megatron-like", "| Llama | separate | 7 |"],
     "docs/reference_rows.md": ["## 10 B", "## 30 B", "## 60 B", "## SMP v2, 70 B"],
 }

@@ -8,6 +8,7 @@ Pages that need measured runs or hours of profiling have commands of their own: 
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from scripts.pages import gallery, glossary, libraries, readme, reference_rows, stacks
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.page import check_page, checks_page
+from smp_advisor.storage.schema import json_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,5 +34,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/libraries.md": libraries.page,
     "docs/reference_rows.md": reference_rows.page,
     "docs/stacks.md": stacks.page,
+    "docs/stored_values.json": lambda: json.dumps(json_schema(), indent=1) + "\n",
 }
 """Every generated page, with the function that returns its text."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.guidance.ladder import Ladder
 
-__all__ = ["report"]
+__all__ = ["report", "sections"]
 
 _WIDTH = 100
 
@@ -34,8 +34,19 @@ def report(advice: Advice, *, details: bool = False) -> str:
     details
         Whether to add every figure, setting, comparison and assumption.
     """
+    return "\n\n".join(_block(title, lines) for title, lines in sections(advice, details=details))
+
+
+def sections(advice: Advice, *, details: bool = False) -> list[tuple[str, list[str]]]:
+    """Title and lines of each section of the report. Lines that start with two spaces are rows of a table.
+
+    Parameters
+    ----------
+    details
+        As for `report`.
+    """
     ladder = advice.ladder()
-    sections: list[tuple[str, list[str]]] = [
+    result: list[tuple[str, list[str]]] = [
         (_verdict(advice), list(_summary(advice))),
         ("Techniques in the order of AWS's best practices, each added to those above", _rungs(ladder)),
         ("Why", list(_why(advice, ladder))),
@@ -43,12 +54,12 @@ def report(advice: Advice, *, details: bool = False) -> str:
     if details:
         from smp_advisor.guidance.report_details import details as detailed
 
-        sections += [("Details", []), *detailed(advice)]
+        result += [("Details", []), *detailed(advice)]
     else:
-        sections.append(
+        result.append(
             ("Details", ["Every figure, comparison, requirement and assumption: advice.report(details=True)."])
         )
-    return "\n\n".join(_block(title, lines) for title, lines in sections if lines or title == "Details")
+    return [(title, lines) for title, lines in result if lines or title == "Details"]
 
 
 def _block(title: str, lines: Iterable[str]) -> str:

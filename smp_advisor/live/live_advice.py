@@ -15,6 +15,7 @@ from smp_advisor.live.history import Entry, History
 from smp_advisor.live.labels import with_labels
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping
 
     from smp_advisor.libraries.control_codec import Setting
@@ -69,13 +70,17 @@ class LiveAdvice(Advice):
     recommendation. `turn` is the lock of all of them: messages of views may arrive in another thread.
     """
 
-    def __init__(self, recommended: Advice) -> None:
+    def __init__(
+        self, recommended: Advice, state: ControlState | None = None, snapshots: Mapping[str, Entry] | None = None
+    ) -> None:
         self.turn = RLock()
         value = recommended.recommended
         start = control_state.recommended(value)
         self._history = History(entries=(Entry(recommended=value, state=start, summary=RECOMMENDED),))
-        self._controls = start
-        self._snapshots: dict[str, Entry] = {}
+        if state is not None:
+            self._history = self._history.entered(Entry(recommended=value, state=state, summary=state.summary))
+        start = self._controls = state or start
+        self._snapshots: dict[str, Entry] = dict(snapshots or {})
         self._observers: list[Observer] = []
         self._explained: tuple[ControlState, Advice] = (start, value)
 
@@ -367,6 +372,30 @@ class LiveAdvice(Advice):
         """The advice for the same request, with the present `job` or another one, as another live object."""
         return LiveAdvice(self.recommended.again(self.job if job is None else job))
 
+    def diff(self, advice: Advice) -> Comparison:
+        """Settings and figures of another advice's plan next to those of this one, and the price of the difference.
+
+        Raises
+        ------
+        AdvisorError
+            The argument is no advice.
+        """
+        if not isinstance(advice, Advice):
+            raise AdvisorError(f"diff() requires another advice, not {advice!r:.60}.")
+        return compare(_entry(advice), _entry(self), ("Other advice", "This advice"))
+
+    def save(self, path: str | os.PathLike[str]) -> None:  # noqa: D102 - as that of the value
+        with self.turn:
+            is_page = str(path).lower().endswith((".html", ".md"))
+            Advice.save(self.explained if is_page else self, path)
+
+    def as_json(self) -> str:  # noqa: D102 - as that of the value
+        from smp_advisor.live.screen import screen_of
+        from smp_advisor.storage import as_text
+
+        with self.turn:
+            return as_text(self.recommended, **screen_of(self.recommended, self._controls, self._snapshots))
+
     def report(self, *, details: bool = False) -> str:
         """The recommendation as text, after the comparison with it if another plan is on screen."""
         text = self.recommended.report(details=details)
@@ -374,6 +403,11 @@ class LiveAdvice(Advice):
             return text
         title = "Plan on screen, next to the recommended plan"
         return f"{title}\n{'-' * len(title)}\n{self.compare()}\n\n{text}"
+
+
+def _entry(advice: Advice) -> Entry:
+    state = advice.controls if isinstance(advice, LiveAdvice) else control_state.recommended(advice)
+    return Entry(recommended=advice.recommended, state=state, summary="")
 
 
 def _require_name(name: str) -> str:

@@ -1,0 +1,102 @@
+"""The report of an advice as a page for a browser, with charts, or as Markdown."""
+
+from __future__ import annotations
+
+from html import escape
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from smp_advisor.errors import ExportError
+from smp_advisor.guidance.report import sections
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from smp_advisor.advice import Advice
+
+__all__ = ["html_page", "markdown_page"]
+
+_CHARTS = ("memory", "time", "ladder", "alternatives")
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:900px;margin:32px auto;padding:0 16px;color-scheme:light dark}"
+    "pre{overflow:auto;padding:12px;border:1px solid #8886;border-radius:6px;font-size:13px}"
+    "figure{margin:24px 0!important}"
+)
+
+
+def html_page(advice: Advice) -> str:
+    """A complete page without scripts or links to other files: report, charts and the cell that starts the job."""
+    (title, summary), *remaining = sections(advice, details=True)
+    charts = "".join(advice.chart(name)._repr_html_() for name in _CHARTS)
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        *_html_lines(summary),
+        charts,
+        *(part for heading, lines in remaining for part in (f"<h2>{escape(heading)}</h2>", *_html_lines(lines))),
+        "<h2>Cell that starts the job</h2>",
+        f"<pre>{escape(_cell(advice))}</pre>",
+    ]
+    head = f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title><style>{_STYLE}</style>'
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{head}</head>'
+        f"<body>{''.join(body)}</body></html>\n"
+    )
+
+
+def markdown_page(advice: Advice) -> str:
+    """The report as Markdown, with the cell that starts the job."""
+    (title, summary), *remaining = sections(advice, details=True)
+    parts = [f"# {_plain(title)}", *_markdown_lines(summary)]
+    for heading, lines in remaining:
+        parts += [f"## {_plain(heading)}", *_markdown_lines(lines)]
+    parts += ["## Cell that starts the job", _fenced(_cell(advice), "python")]
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(advice: Advice) -> str:
+    """The cell, or the reason against it as a comment."""
+    try:
+        return advice.cell()
+    except ExportError as error:
+        return f"# {error}"
+
+
+def _runs(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Consecutive lines of one form: rows of a table, entries of a list, or sentences."""
+    for form, group in groupby(lines, _form):
+        yield form, list(group)
+
+
+def _form(line: str) -> str:
+    return {"  ": "row", "- ": "entry"}.get(line[:2], "sentence")
+
+
+def _html_lines(lines: Iterable[str]) -> Iterator[str]:
+    for form, texts in _runs(lines):
+        if form == "row":
+            yield f"<pre>{escape(chr(10).join(texts))}</pre>"
+        elif form == "entry":
+            yield f"<ul>{''.join(f'<li>{escape(text[2:])}</li>' for text in texts)}</ul>"
+        else:
+            yield "".join(f"<p>{escape(text)}</p>" for text in texts)
+
+
+def _markdown_lines(lines: Iterable[str]) -> Iterator[str]:
+    for form, texts in _runs(lines):
+        if form == "row":
+            yield _fenced("\n".join(texts))
+        elif form == "entry":
+            yield "\n".join(f"- {_plain(text[2:])}" for text in texts)
+        else:
+            yield "\n\n".join(map(_plain, texts))
+
+
+def _plain(text: str) -> str:
+    """Text without the characters that Markdown or HTML would read."""
+    return "".join(f"\\{char}" if char in "\\`*_[]<>#|" else char for char in " ".join(text.split()))
+
+
+def _fenced(text: str, language: str = "") -> str:
+    longest = max((len(list(run)) for char, run in groupby(text) if char == "`"), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"

@@ -1,0 +1,202 @@
+"""Stored values: the same after a round trip, valid by the published schema, and refused in one sentence otherwise."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import smp_advisor as smpa
+from smp_advisor import load, save
+from smp_advisor.errors import StorageError
+from smp_advisor.libraries.registry import libraries
+from smp_advisor.storage import as_text, from_text
+from smp_advisor.storage.hints import types_of
+from smp_advisor.storage.kinds import kinds
+from smp_advisor.storage.schema import json_schema
+
+P4D = "ml.p4d.24xlarge"
+REQUESTS = {
+    "auto": ("1.3B", P4D, {"instance_count": 2, "tokens": "20B"}),
+    "smp-v1": ("10B", P4D, {"instance_count": 4, "library": "smp-v1", "microbatches": 4, "sequence_length": 512}),
+    "adapter": ("llama-3-8b", "ml.g5.48xlarge", {"adapter": smpa.Adapter(rank=8)}),
+    "clusters": ("1.3B", ["ml.g5.48xlarge", P4D], {"instance_count": "smallest", "tokens": "20B", "library": "fsdp"}),
+    "own hardware": (
+        "350M",
+        smpa.Cluster.custom(
+            gpu="X1",
+            usable_gpu_memory_gib=40,
+            peak_tflops=300,
+            gpus_per_node=8,
+            nodes=1,
+            intra_node_gb_per_s=600,
+            inter_node_gbps=0,
+        ),
+        {"library": "ddp", "sequence_length": 512},
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=REQUESTS)
+def advice(request: pytest.FixtureRequest) -> smpa.Advice:
+    model, cluster, settings = REQUESTS[request.param]
+    return smpa.advise(model, cluster, **settings)
+
+
+def test_a_stored_value_is_the_same(advice: smpa.Advice, tmp_path: Path) -> None:
+    save(advice, tmp_path / "advice.json")
+    restored = load(tmp_path / "advice.json")
+    assert restored.recommended == advice.recommended
+    assert str(restored) == str(advice)
+    if not advice.cluster.instance.custom:
+        assert restored.cell() == advice.cell()
+    assert restored.alternatives.equals(advice.alternatives)
+    assert restored.ladder(1) == advice.ladder(1)
+    assert restored.sizes == advice.sizes
+    jsonschema.validate(json.loads((tmp_path / "advice.json").read_text()), json_schema())
+    for value in (advice.model, advice.job, advice.cluster, advice.plan, advice.estimate):
+        assert from_text(as_text(value))[0] == value
+        assert pickle.loads(pickle.dumps(value)) == copy.deepcopy(value) == value
+
+
+def test_the_plan_on_screen_and_the_snapshots_are_stored(tmp_path: Path) -> None:
+    advice = smpa.advise("1.3B", P4D, library="fsdp", tokens="20B")
+    advice.keep("first")
+    alternative = advice.adopt(1)
+    advice.keep("second")
+    advice.move(batch_size=2)
+    save(advice, tmp_path / "advice.json")
+    restored = load(tmp_path / "advice.json")
+    assert alternative
+    assert (restored.plan, restored.job, restored.estimate) == (advice.plan, advice.job, advice.estimate)
+    assert restored.snapshots == advice.snapshots
+    assert str(restored.compare("second")) == str(advice.compare("second"))
+    assert restored.undo()
+    assert restored.plan == advice.recommended.plan
+    jsonschema.validate(json.loads((tmp_path / "advice.json").read_text()), json_schema())
+
+
+def test_stored_advice_can_be_asked_again(tmp_path: Path) -> None:
+    advice = smpa.advise("350M", P4D, library="fsdp", sequence_length=512, tokens="1B")
+    learned = advice.calibrate(step_seconds=1.2 * advice.estimate.step_seconds)
+    save(learned, tmp_path / "advice.json")
+    restored = load(tmp_path / "advice.json")
+    assert restored.job.calibration == learned.job.calibration
+    assert restored.again().plan == learned.again().plan
+    counts = (1, 2)
+    assert restored.compare_clusters(counts=counts) == learned.compare_clusters(counts=counts)
+
+
+def test_every_field_has_a_type_and_a_schema() -> None:
+    for kind in (*kinds().values(), *(record.plan for record in libraries())):
+        assert "type" not in types_of(kind)  # the key of the kind's name
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+
+
+def test_a_file_of_the_first_version_is_read() -> None:
+    plan = load(Path(__file__).with_name("plan_version_1.json"))
+    assert plan == smpa.Plan(tensor_parallel_degree=4, fp16=True, prescaled_batch=True, batch_size=40)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ("{}", "no stored value"),
+        ('{"format": "smp-advisor", "version": 2, "value": {}}', "version 2 .* reads version 1"),
+        ('{"format": "smp-advisor", "version": 1, "value": {"type": "Step"}}', "holds no Advice"),
+        ('{"format": "smp-advisor", "version": 1, "value": {"type": "Cluster"}}', "lacks the field 'instance'"),
+    ],
+)
+def test_other_texts_are_refused(text: str, reason: str) -> None:
+    with pytest.raises(StorageError, match=reason):
+        from_text(text)
+
+
+def test_other_values_and_places_are_refused(tmp_path: Path) -> None:
+    for value in (3, {"type": "Plan"}, json_schema, smpa):
+        with pytest.raises(StorageError, match="cannot be stored"):
+            save(value, tmp_path / "value.json")
+    plan = smpa.Plan(library="ddp")
+    with pytest.raises(StorageError, match="cannot be written"):
+        save(plan, tmp_path)
+    with pytest.raises(StorageError, match="path of a file"):
+        load("a\0b")
+    with pytest.raises(StorageError, match="not a regular file"):
+        load("/dev/zero")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "plan.json"
+    save(smpa.Plan(library="ddp"), path)
+    path.chmod(0o640)
+    before = path.read_text()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(StorageError, match="No space left"):
+            save(smpa.Plan(library="fsdp"), path)
+    assert path.read_text() == before
+    assert list(tmp_path.iterdir()) == [path]
+    save(smpa.Plan(library="fsdp"), path)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def _places(value: object, place: tuple = ()) -> list[tuple]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place, *(deeper for key, part in inner for deeper in _places(part, (*place, key)))]
+
+
+SMALL = json.loads(as_text(smpa.Model.from_shape(layers=2, hidden=64, heads=2, vocab=100)))
+PLACES = [place for place in _places(SMALL) if place]
+VALUES = [None, True, -1, 10**30, 1e308, "inf", "text", [], {}, [[]], {"type": "Plan"}, {"type": 3}]
+
+
+@given(place=st.sampled_from(PLACES), value=st.sampled_from(VALUES), remove=st.booleans())
+def test_a_changed_file_is_refused_or_is_another_valid_value(place: tuple, value: object, remove: bool) -> None:
+    changed = copy.deepcopy(SMALL)
+    target = changed
+    for key in place[:-1]:
+        target = target[key]
+    if remove:
+        del target[place[-1]]
+    else:
+        target[place[-1]] = value
+    try:
+        restored, _ = from_text(json.dumps(changed))
+    except StorageError:
+        return
+    assert from_text(as_text(restored))[0] == restored
+
+
+def test_reports_are_complete_pages_without_scripts(tmp_path: Path) -> None:
+    model = smpa.Model.from_shape(layers=2, hidden=256, heads=4, vocab=1000, name="<script>`*x*`</script>")
+    advice = smpa.advise(model, P4D, library="ddp", sequence_length=128, tokens="1M")
+    for name in ("report.html", "report.md"):
+        advice.save(tmp_path / name)
+    page, text = (tmp_path / "report.html").read_text(), (tmp_path / "report.md").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert page.count('<svg class="smp-chart"') == 4
+    assert "\\<script\\>\\`\\*x\\*" in text
+    for content in (page, text):
+        assert "estimator" in content
+        assert "Memory per GPU" in content
+
+
+def test_two_advices_are_compared(tmp_path: Path) -> None:
+    advice = smpa.advise("350M", P4D, library="ddp", sequence_length=512, tokens="1B")
+    advice.save(tmp_path / "before.json")
+    later = smpa.advise("350M", P4D, instance_count=2, library="ddp", sequence_length=512, tokens="1B")
+    difference = later.diff(load(tmp_path / "before.json"))
+    assert any(row.label == "Cluster" and row.differs for row in difference.settings)
+    assert "hours" in difference.summary
+    with pytest.raises(smpa.errors.AdvisorError, match="requires another advice"):
+        later.diff(later.plan)
