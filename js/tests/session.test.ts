@@ -79,7 +79,7 @@ test('the settings on screen travel with a request for cells', () => {
   session.move('batch_size', 24);
   const id = session.requestCells('monitoring', 'v3', failed);
   const request = { id, settings: settings(24, 1), moved: 'batch_size' };
-  expect(model.sent).toEqual([{ kind: 'export', id, request, what: 'monitoring', sdk: 'v3' }]);
+  expect(model.sent).toEqual([{ kind: 'export', id, request, what: 'monitoring', sdk: 'v3', region: '' }]);
 });
 
 test('the end of a gesture is sent at once, not when the kernel has answered what came before', () => {

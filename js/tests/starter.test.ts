@@ -8,8 +8,8 @@ test('the example asks about ten billion parameters', () => {
 });
 
 test('what is left empty is left out, and one answer stays one word of one line', () => {
-  const cell = starterCell({ model: ' my models/config.json\nimport os', instance: 'ml.p4d.24xlarge', count: '', sequenceLength: ' ' });
+  const cell = starterCell({ model: ' my models/config.json\nimport os', instance: 'ml.p4d.24xlarge', count: '', sequenceLength: ' ', library: 'fsdp' });
   expect(cell.split('\n')).toHaveLength(2);
-  expect(cell).toContain('%smp_advise "my models/config.json import os" --instance ml.p4d.24xlarge');
+  expect(cell).toContain('%smp_advise "my models/config.json import os" --instance ml.p4d.24xlarge --library fsdp');
   expect(cell).not.toContain('--count');
 });

@@ -273,7 +273,7 @@ class Advisor(anywidget.AnyWidget):
             with self._turn:
                 if self._serve(request) and content["kind"] == "export":
                     kind, sdk = str(content.get("what", "job")), str(content.get("sdk", "auto"))
-                    self._send_cells(request["id"], kind, sdk)
+                    self._send_cells(request["id"], kind, sdk, str(content.get("region", "")) or None)
 
         elif content.get("kind") == "act":
             self._perform(content)
@@ -307,9 +307,9 @@ class Advisor(anywidget.AnyWidget):
         else:
             self.send({"kind": "panel", "id": identity, "name": name, "settings": state.settings, "data": dict(data)})
 
-    def _send_cells(self, identity: str, what: str, sdk: str) -> None:
+    def _send_cells(self, identity: str, what: str, sdk: str, region: str | None) -> None:
         try:
-            sources = self.cells(what, sdk)
+            sources = self.cells(what, sdk, region=region)
         except AdvisorError as error:
             self.send({"kind": "failed", "id": identity, "text": with_labels(self.plan.library, str(error))})
         else:

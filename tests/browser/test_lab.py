@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+
 import pytest
 from playwright.sync_api import expect
 
@@ -29,24 +32,47 @@ def test_the_palette_lists_the_advisor(open_notebook):
     notebook.page.keyboard.press("Escape")
 
 
-def test_the_side_bar_asks_about_a_model_of_ones_own(open_alone, server, screenshot):
+@pytest.fixture
+def preferences(server) -> Iterator[None]:
+    """Settings of the user, as the editor of settings saves them."""
+    saved = server.work.parent / "settings/smp-advisor/plugin.jupyterlab-settings"
+    saved.parent.mkdir(parents=True, exist_ok=True)
+    values = {"instance": "ml.p4de.24xlarge", "instanceCount": 2, "library": "smp-v1", "region": "eu-west-1"}
+    saved.write_text(json.dumps(values))
+    yield
+    saved.unlink()
+
+
+@pytest.mark.usefixtures("preferences")
+def test_the_side_bar_recommends_with_the_users_settings_and_follows_the_notebook(open_alone, server, screenshot):
     notebook = open_alone("'first'")
     notebook.run(0)
     if server.app == "lab":
         notebook.page.locator(".lm-TabBar-tab[title='SMP Advisor']").click()
     else:
-        notebook.page.evaluate("document.querySelector('.smp-advisor-panel')")
         notebook.page.get_by_role("menuitem", name="View", exact=True).click()
         notebook.page.locator(".lm-Menu-item", has_text="Right Sidebar").first.hover()
         notebook.page.locator(".lm-Menu-item", has_text="SMP Advisor").first.click()
     panel = notebook.page.locator(".smp-advisor-panel")
-    expect(panel).to_be_visible()
+    expect(panel.get_by_label("Instance type")).to_have_value("ml.p4de.24xlarge")
+    expect(panel.locator("ol")).to_have_text("No recommendations yet.")
     panel.get_by_label("Model").fill("1.5B")
-    panel.get_by_label("Instances").fill("2")
+    recommend = panel.get_by_role("button", name="Recommend in the notebook")
+    recommend.click()
+    expect(notebook.code(1)).to_contain_text("%smp_advise 1.5B --instance ml.p4de.24xlarge --count 2")
+    expect(notebook.code(1)).to_contain_text("--library smp-v1")
+    expect(notebook.advisor).to_contain_text("2 × ml.p4de.24xlarge")
+    panel.get_by_label("Model").fill("2B")
+    recommend.click()
+    expect(panel.get_by_role("status")).to_have_text("Updated the cell inserted before, and ran it.")
+    expect(notebook.code(1)).to_contain_text("%smp_advise 2B")
+    expect(notebook.cells).to_have_count(2)
+    notebook.advisor.get_by_role("button", name="Insert estimator cell").click()
+    expect(notebook.cells).to_have_count(4)
+    assert "eu-west-1" in notebook.source(3)
+    expect(panel.locator("ol button")).to_have_count(3)
+    expect(panel.locator("ol")).to_contain_text("Inserted: %%writefile")
     screenshot(notebook, "side-bar")
-    panel.get_by_role("button", name="Recommend in the notebook").click()
-    expect(notebook.code(1)).to_contain_text("%smp_advise 1.5B --instance ml.p4d.24xlarge --count 2")
-    expect(notebook.advisor.locator(".smp-heading")).to_contain_text("2 × ml.p4d.24xlarge")
 
 
 @pytest.mark.lab_only

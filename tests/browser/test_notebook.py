@@ -41,11 +41,22 @@ def test_verdict_and_first_slider_are_on_a_narrow_page_next_to_the_file_browser(
     screenshot(advised, "narrow")
 
 
+CURSOR = """
+() => {
+  const { content } = window.jupyterapp.shell.currentWidget;
+  const { line } = (content.editor ?? content.activeCell.editor).getCursorPosition();
+  return line + 1;
+}
+"""
+
+
 @pytest.mark.lab_only
-def test_a_finding_of_a_cell_is_copied_from_its_output(open_alone, screenshot):
-    notebook = open_alone(ADVISE.splitlines()[0], f"%%smp_check\n{SCRIPT}")
-    notebook.run(0)
-    notebook.run(1)
+def test_places_of_findings_are_copied_and_opened(open_alone, server, screenshot):
+    (server.work / "sub").mkdir()
+    (server.work / "sub/train.py").write_text("\n" * 200 + SCRIPT)
+    notebook = open_alone(ADVISE.splitlines()[0], f"%%smp_check\n{SCRIPT}", "%smp_check sub/train.py")
+    for cell in range(3):
+        notebook.run(cell)
     expect(notebook.output(1)).to_contain_text("SMP101")
     screenshot(notebook, "cell-checked")
     copy = notebook.output(1).get_by_role("button", name="Copy place of <cell>:4:8")
@@ -53,7 +64,6 @@ def test_a_finding_of_a_cell_is_copied_from_its_output(open_alone, screenshot):
     notebook.page.keyboard.press("Enter")
     expect(notebook.output(1).get_by_role("status")).to_contain_text("Copied the place of <cell>:4:8.")
     assert notebook.page.evaluate("navigator.clipboard.readText()") == "<cell>:4:8"
-    assert notebook.cells.count() == 2
     # Without a clipboard the text is there to be taken by hand.
     notebook.page.evaluate(
         "() => { navigator.clipboard.writeText = () => Promise.reject(); document.execCommand = () => false; }"
@@ -61,3 +71,10 @@ def test_a_finding_of_a_cell_is_copied_from_its_output(open_alone, screenshot):
     notebook.output(1).get_by_role("button", name="Copy advice").click()
     expect(notebook.output(1).get_by_role("status")).to_contain_text("The text is selected")
     assert "smp.init()" in notebook.page.evaluate("String(getSelection())")
+    notebook.output(1).get_by_role("button", name="Open <cell>:4:8").click()
+    notebook.page.wait_for_function(f"({CURSOR})() === 4")
+    assert notebook.cells.count() == 3  # the keys reached the buttons alone
+    notebook.output(2).get_by_role("button", name="Open sub/train.py:203:8").click()
+    notebook.page.wait_for_selector(".jp-FileEditor .cm-content")
+    notebook.page.wait_for_function(f"({CURSOR})() === 203")
+    screenshot(notebook, "file-opened")

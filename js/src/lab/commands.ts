@@ -7,7 +7,8 @@ import { advisorIcon } from './icon';
 import { Mode, Outcome } from '../events';
 import { insert } from './insert';
 import { Owner } from './ownership';
-import { EXAMPLE, starterCell } from './starter';
+import { IPreferences, questionOf } from './preferences';
+import { starterCell } from './starter';
 
 export namespace CommandIDs {
   /** Insert a cell that opens the advisor, below the active cell of the current notebook, and run it. */
@@ -16,7 +17,16 @@ export namespace CommandIDs {
   export const openNotebook = 'smp-advisor:open-notebook';
 }
 
-export function addCommands(app: JupyterFrontEnd, tracker: INotebookTracker, trans: TranslationBundle): IDisposable {
+/** @param preferences Settings of the user, for cells without a source of their own. */
+export function addCommands(
+  app: JupyterFrontEnd,
+  tracker: INotebookTracker,
+  trans: TranslationBundle,
+  preferences: () => IPreferences
+): IDisposable {
+  /** Cell to insert: the argument of the command, or the example with the user's settings. */
+  const sourceOf = (args: ReadonlyPartialJSONObject): string =>
+    typeof args['source'] === 'string' ? args['source'] : starterCell(questionOf(preferences()));
   const added = new DisposableSet();
   added.add(
     app.commands.addCommand(CommandIDs.insertAdvisor, {
@@ -43,11 +53,6 @@ export function addCommands(app: JupyterFrontEnd, tracker: INotebookTracker, tra
     })
   );
   return added;
-}
-
-/** Cell to insert: the argument of the command, or the example. */
-function sourceOf(args: ReadonlyPartialJSONObject): string {
-  return typeof args['source'] === 'string' ? args['source'] : starterCell(EXAMPLE);
 }
 
 /** New cells by default: only the side panel updates the cell that it inserted before. */

@@ -2,10 +2,13 @@ import { ILayoutRestorer, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyte
 import { ICommandPalette } from '@jupyterlab/apputils';
 import { ILauncher } from '@jupyterlab/launcher';
 import { INotebookTracker } from '@jupyterlab/notebook';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { DisposableSet } from '@lumino/disposable';
+import type { Outcome } from '../events';
 import { addCommands, CommandIDs } from './commands';
-import { StarterPanel } from './panel';
+import { AdvisorPanel } from './panel';
+import { DEFAULTS, followPreferences } from './preferences';
 import { renderAdvisors } from './renderer';
 import { answerRequests } from './requests';
 
@@ -18,29 +21,39 @@ const plugin: JupyterFrontEndPlugin<void> = {
   autoStart: true,
   requires: [INotebookTracker],
   // Notebook 7 has neither a launcher nor a layout to restore.
-  optional: [ITranslator, ICommandPalette, ILauncher, ILayoutRestorer],
+  optional: [ITranslator, ICommandPalette, ILauncher, ILayoutRestorer, ISettingRegistry],
   activate: (
     app: JupyterFrontEnd,
     tracker: INotebookTracker,
     translator: ITranslator | null,
     palette: ICommandPalette | null,
     launcher: ILauncher | null,
-    restorer: ILayoutRestorer | null
+    restorer: ILayoutRestorer | null,
+    registry: ISettingRegistry | null
   ) => {
     const trans = (translator ?? nullTranslator).load('smp-advisor');
+    // Views offer what only this extension can do.
+    document.body.dataset['smpAdvisor'] = 'present';
     connected.add(answerRequests(app, tracker, trans));
     connected.add(renderAdvisors(tracker));
-    connected.add(addCommands(app, tracker, trans));
+    let preferences = DEFAULTS;
+    connected.add(addCommands(app, tracker, trans, () => preferences));
     const category = trans.__('SMP Advisor');
     for (const command of [CommandIDs.insertAdvisor, CommandIDs.openNotebook]) {
       if (palette) connected.add(palette.addItem({ command, category }));
     }
     if (launcher) connected.add(launcher.add({ command: CommandIDs.openNotebook, category: 'Notebook', rank: 90 }));
 
-    const panel = new StarterPanel(trans, source => {
+    const panel = new AdvisorPanel(tracker, trans, async (source, mode) => {
       const command = tracker.currentWidget === null ? CommandIDs.openNotebook : CommandIDs.insertAdvisor;
-      void app.commands.execute(command, { source });
+      return ((await app.commands.execute(command, { source, mode })) as Outcome | undefined) ?? null;
     });
+    connected.add(
+      followPreferences(registry, plugin.id, changed => {
+        preferences = changed;
+        panel.prefer(changed);
+      })
+    );
     app.shell.add(panel, 'right', { rank: 900 });
     restorer?.add(panel, panel.id);
     connected.add(panel);

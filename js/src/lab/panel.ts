@@ -1,52 +1,44 @@
+import { INotebookTracker } from '@jupyterlab/notebook';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
+import type { Mode, Outcome } from '../events';
 import { advisorIcon } from './icon';
-import { EXAMPLE, IQuestion, starterCell } from './starter';
+import { NotebookList } from './notebook_list';
+import { IPreferences, questionOf } from './preferences';
+import { StarterForm } from './starter_form';
 
-/** A short form in the sidebar: model and cluster, and a button that runs the advisor in the notebook. */
-export class StarterPanel extends Widget {
-  private readonly question: IQuestion = { ...EXAMPLE };
+/** The sidebar: a short form for a new request, and the recommendations of the active notebook. */
+export class AdvisorPanel extends Widget {
+  private readonly form: StarterForm;
+  private readonly list: NotebookList;
 
-  constructor(trans: TranslationBundle, insert: (source: string) => void) {
+  constructor(
+    tracker: INotebookTracker,
+    trans: TranslationBundle,
+    insert: (source: string, mode: Mode) => Promise<Outcome | null>
+  ) {
     super();
     this.id = 'smp-advisor-panel';
     this.addClass('smp-advisor-panel');
     this.title.icon = advisorIcon;
     this.title.caption = trans.__('SMP Advisor');
+    this.form = new StarterForm(trans, insert);
+    this.list = new NotebookList(tracker, trans);
 
     const heading = document.createElement('h2');
     heading.textContent = trans.__('SMP Advisor');
     const lead = document.createElement('p');
     lead.textContent = trans.__('Find a SageMaker model-parallel configuration that fits your model, with its speed, its cost and the reasons.');
-    const form = document.createElement('form');
-    form.append(
-      this.field('model', trans.__('Model'), trans.__('parameter count (10B), config.json, or variable')),
-      this.field('instance', trans.__('Instance type'), ''),
-      this.field('count', trans.__('Instances'), ''),
-      this.field('sequenceLength', trans.__('Sequence length'), trans.__('tokens per sample'))
-    );
-    const submit = document.createElement('button');
-    submit.type = 'submit';
-    submit.className = 'jp-mod-styled jp-mod-accept';
-    submit.textContent = trans.__('Recommend in the notebook');
-    form.append(submit);
-    form.addEventListener('submit', event => {
-      event.preventDefault();
-      insert(starterCell(this.question));
-    });
-    this.node.append(heading, lead, form);
+    this.node.append(heading, lead, this.form.node, this.list.node);
   }
 
-  private field(name: keyof IQuestion, text: string, hint: string): HTMLLabelElement {
-    const label = document.createElement('label');
-    const input = document.createElement('input');
-    input.className = 'jp-mod-styled';
-    input.value = this.question[name];
-    input.required = name === 'model' || name === 'instance';
-    input.addEventListener('input', () => (this.question[name] = input.value));
-    const note = document.createElement('small');
-    note.textContent = hint;
-    label.append(text, input, note);
-    return label;
+  /** Use the user's settings for fields that were not changed. */
+  prefer(preferences: IPreferences): void {
+    this.form.fill(questionOf(preferences));
+  }
+
+  override dispose(): void {
+    this.list.dispose();
+    super.dispose();
   }
 }

@@ -2,8 +2,9 @@ import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { INotebookTracker, NotebookActions } from '@jupyterlab/notebook';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { DisposableDelegate, DisposableSet, IDisposable } from '@lumino/disposable';
-import { INSERT_EVENT, PLAN_EVENT, RUN_EVENT, UPDATE_EVENT } from '../events';
+import { INSERT_EVENT, OPEN_EVENT, type Place, PLAN_EVENT, RUN_EVENT, UPDATE_EVENT } from '../events';
 import { insert } from './insert';
+import { openPlace } from './open_place';
 import { isInsertion, Owner } from './ownership';
 import { IPlace, locate } from './place';
 import { markStale } from './stale';
@@ -45,6 +46,7 @@ export function answerRequests(app: JupyterFrontEnd, tracker: INotebookTracker, 
     void NotebookActions.run(panel.content, panel.sessionContext);
     return true;
   });
+  answer(OPEN_EVENT, (place, detail) => isPlace(detail) && openPlace(app, place, detail));
 
   function mark(place: IPlace, plan: string, view: Node): void {
     const update = (what: string): void => {
@@ -57,4 +59,9 @@ export function answerRequests(app: JupyterFrontEnd, tracker: INotebookTracker, 
 
 function ownerOf({ panel, index, model }: IPlace): Owner {
   return { from: panel.content.widgets[index]!.model.id, model };
+}
+
+function isPlace(detail: unknown): detail is Place {
+  const { path, line, column } = (detail ?? {}) as Partial<Place>;
+  return typeof path === 'string' && path !== '' && Number.isInteger(line) && Number.isInteger(column);
 }

@@ -4,18 +4,21 @@ export interface IQuestion {
   instance: string;
   count: string;
   sequenceLength: string;
+  /** Name of a training library, or auto. */
+  library: string;
 }
 
 /** An example by AWS of a model that does not fit on one GPU. */
-export const EXAMPLE: IQuestion = { model: '10B', instance: 'ml.p4d.24xlarge', count: '16', sequenceLength: '512' };
+export const EXAMPLE: IQuestion = { model: '10B', instance: 'ml.p4d.24xlarge', count: '16', sequenceLength: '512', library: 'auto' };
 
 /** Cell that runs the advisor. */
 export function starterCell(question: IQuestion): string {
-  const { model, instance, count, sequenceLength } = question;
+  const { model, instance, count, sequenceLength, library } = question;
   const options = [
     ['--instance', instance],
     ['--count', count],
-    ['--sequence-length', sequenceLength]
+    ['--sequence-length', sequenceLength],
+    ['--library', library === 'auto' ? '' : library]
   ];
   const words = options.filter(([, value]) => value?.trim()).map(([name, value]) => `${name} ${word(value ?? '')}`);
   return `%load_ext smp_advisor\nadvice = %smp_advise ${[word(model), ...words].join(' ')}`;

@@ -1,5 +1,5 @@
 import { button, disclosure, element, keepKeys, setText, sourceLink } from './dom';
-import { copy } from './insert';
+import { canOpen, copy, openPlace } from './insert';
 import type { CheckedFinding } from './wire';
 
 /** Change of a fix, and the action that writes it. */
@@ -49,6 +49,7 @@ function details(finding: CheckedFinding, fixing?: Fixing): HTMLElement {
     element('p', '', finding.consequence),
     element('p', '', element('span', 'smp-lead', 'Instead: '), finding.remedy),
     sourceLink(finding.source_url, finding.source_title),
+    canOpen() && opening(finding),
     copies(finding.place, { place: finding.place, advice: `${finding.place}: ${finding.message} ${finding.remedy}` }),
     finding.fix && fixing && fixDetails(`Fix: ${finding.fix.description}`, finding.place, fixing),
     !!finding.unfixed && element('p', '', `No automatic fix: ${finding.unfixed}.`)
@@ -76,6 +77,17 @@ export function unresolvedDetails(unresolved: string[]): HTMLElement[] {
   if (unresolved.length === 0) return [];
   const items = unresolved.map(text => element('li', '', text));
   return [disclosure('smp-section', [`Unresolved parts (${items.length})`], element('ul', 'smp-list', ...items))];
+}
+
+/** Button that opens the file at the line. */
+function opening({ place, column }: CheckedFinding): HTMLElement {
+  const [, path = '', line = '1'] = /^(.*):(\d+)$/.exec(place) ?? [];
+  const status = element('span', 'smp-status');
+  status.setAttribute('role', 'status');
+  const open = button('smp-button smp-small', 'Open', () => {
+    setText(status, openPlace(open, { path, line: Number(line), column }) ? '' : 'This file is outside of the folder of JupyterLab.');
+  });
+  return element('div', 'smp-check-row', named(open, `Open ${place}`), status);
 }
 
 /** Copy buttons with their status. Without access to the clipboard, the text is shown and selected. */

@@ -1,4 +1,4 @@
-import { INSERT_EVENT, PLAN_EVENT, type Insertion, type Outcome } from '../events';
+import { INSERT_EVENT, OPEN_EVENT, PLAN_EVENT, type Insertion, type Outcome, type Place } from '../events';
 
 /**
  * Request that the notebook insert cells below this one, or update those that it inserted before; null if nothing in the
@@ -12,6 +12,21 @@ export function insertCells(from: HTMLElement, insertion: Insertion): Outcome | 
 /** Report the plan on the screen to the notebook, which marks inserted cells of other plans. */
 export function announcePlan(from: HTMLElement, plan: string): void {
   request(from, PLAN_EVENT, { plan });
+}
+
+/** Whether the lab extension is there, which can open files. */
+export function canOpen(): boolean {
+  return document.body.dataset['smpAdvisor'] !== undefined;
+}
+
+/** Show a place in a file; false if it cannot be opened. */
+export function openPlace(from: HTMLElement, place: Place): boolean {
+  return request(from, OPEN_EVENT, place);
+}
+
+/** Region of inserted cells in the settings of the lab extension; empty for that of the notebook. */
+export function preferredRegion(): string {
+  return document.body.dataset['smpAdvisorRegion'] ?? '';
 }
 
 /** Send an event to the notebook around the view; whether something in the page answered it. */

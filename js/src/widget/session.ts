@@ -2,6 +2,7 @@ import type { AnyModel } from '@anywidget/types';
 import type { Connection } from './connection';
 import { lookUp, same } from './look_ahead';
 import { describe } from './change_summary';
+import { preferredRegion } from './insert';
 import type { Control, Snapshot, Recommendation, Request, Setting, Settings, State, Traits } from './wire';
 
 /** State of one view. */
@@ -95,7 +96,7 @@ export class Session {
     const id = this.nextId();
     this.request = this.isWaiting ? { ...this.request, id } : { ...this.exactly(), id };
     this.pending = id;
-    this.connection.request({ kind: 'export', id, request: this.request, what, sdk }, text => {
+    this.connection.request({ kind: 'export', id, request: this.request, what, sdk, region: preferredRegion() }, text => {
       this.onFailure(id);
       fail(id, text);
     });

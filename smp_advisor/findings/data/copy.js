@@ -54,6 +54,20 @@
       });
     });
     slot.appendChild(button);
+    var place = /^(.*):(\d+):(\d+)$/.exec(source.textContent);
+    // The lab extension marks pages in which it can open files.
+    if (slot.dataset.smpCopy !== 'place' || !place || document.body.dataset.smpAdvisor === undefined) return;
+    var open = button.cloneNode();
+    open.textContent = 'Open';
+    open.setAttribute('aria-label', 'Open ' + source.textContent);
+    open.addEventListener('click', function () {
+      var detail = { path: place[1], line: Number(place[2]), column: Number(place[3]) };
+      var request = { bubbles: true, composed: true, cancelable: true, detail: detail };
+      if (open.dispatchEvent(new CustomEvent('smp-advisor:open-place', request))) {
+        say('This file is outside of the folder of JupyterLab.');
+      }
+    });
+    slot.appendChild(open);
   });
   root.querySelectorAll('summary').forEach(function (summary) {
     summary.dataset.lmSuppressShortcuts = 'true';
