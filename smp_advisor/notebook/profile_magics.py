@@ -21,6 +21,7 @@ from smp_advisor.libraries.registry import DEFAULT_LIBRARY
 from smp_advisor.notebook.arguments import amount, model_named, parsed, read, whole_number, with_help
 from smp_advisor.notebook.displayed import displayed_last
 from smp_advisor.notebook.progress_display import ProgressDisplay
+from smp_advisor.notebook.shown_result import show_result
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -71,8 +72,9 @@ class ProfileMagics(Magics):
     def smp_profile(self, line: str) -> Profile:
         """Profile a model before paying for a cluster: ``profile = %smp_profile model``.
 
-        Traces the full model without allocating it, trains a scaled copy for a few steps on this machine, and with
-        ``--plan`` rehearses the plan on local processes. Child processes do all the work and cannot harm the kernel.
+        Displays the profile and returns it. Traces the full model without allocating it, trains a scaled copy for a few
+        steps on this machine, and with ``--plan`` rehearses the plan on local processes. Child processes do all the
+        work and cannot harm the kernel.
         """
         from smp_advisor.profiling import profile
 
@@ -80,13 +82,15 @@ class ProfileMagics(Magics):
         with ProgressDisplay(f"Profile of {arguments.model}") as progress:
             try:
                 model = model_named(arguments.model, self.shell.user_ns)
-                return profile(
+                result = profile(
                     model, **self._settings(arguments), on_line=progress.add_line, on_progress=progress.update
                 )
             except AdvisorError as error:
                 raise UsageError(str(error)) from None
             except KeyboardInterrupt:
                 raise UsageError("The profile was interrupted; all its processes have ended.") from None
+        show_result(self.shell, "smp_profile", result)
+        return result
 
     def _settings(self, arguments: Namespace) -> dict[str, Any]:
         memory = read(arguments.memory, amount)

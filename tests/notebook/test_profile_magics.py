@@ -150,6 +150,16 @@ def test_what_cannot_be_done_is_one_sentence(shell, calls, magic, line, message)
         run(magic, line)
 
 
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize(
+    "cell", ["%smp_profile 10B", "p = %smp_profile 10B", "p = %smp_profile 10B\np2 = p", "p = %smp_profile 10B\np"]
+)
+def test_a_profile_is_shown_once_also_if_it_is_assigned(shell, capsys, cell):
+    shell.run_cell(cell, store_history=True)
+    shown = capsys.readouterr().out.count("'profile'")
+    assert shown == (2 if cell.endswith("\np") else 1)
+
+
 @pytest.mark.parametrize("text", ["%smp_profile --help", "%%smp_local --help\npass"])
 def test_help_names_the_options_and_runs_nothing(shell, calls, capsys, text):
     shell.run_cell(text)

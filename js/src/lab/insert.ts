@@ -4,8 +4,9 @@ import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import type { Insertion, Outcome } from '../events';
 import { ICell, IOwned, Owner, OWNED, ownedBy, ownedOf, plannedChange } from './ownership';
 
-/** Longer cells are inserted with their input collapsed: nobody reads a training script to find the estimator. */
+/** Longer scripts are inserted with their input collapsed: nobody reads a training script to find the estimator. */
 const COLLAPSED_LINES = 40;
+const SCRIPT = /^%%writefile /;
 
 /** Insert cells below a cell, or update those that the same owner inserted before, and show the first of them. */
 export function insert(notebook: Notebook, index: number, owner: Owner, insertion: Insertion): Outcome {
@@ -20,7 +21,7 @@ export function insert(notebook: Notebook, index: number, owner: Owner, insertio
     const cell = present ?? insertBelow(notebook, above);
     above = notebook.widgets.indexOf(cell);
     write(cell, source, ownedBy(owner, insertion, part));
-    if (!present && source.split('\n').length > COLLAPSED_LINES) collapse(cell);
+    if (!present && SCRIPT.test(source) && source.split('\n').length > COLLAPSED_LINES) collapse(cell);
     if (part === 0) first = above;
   });
   notebook.activeCellIndex = first;
