@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ladder_html"]
 
-_CELL = "padding:2px 14px 2px 0;text-align:left;vertical-align:top"
-_NUMBER = "padding:2px 14px 2px 0;text-align:right;vertical-align:top;white-space:nowrap"
+_CELL = "padding:2px 14px 2px 0;text-align:left"
+_NUMBER = "padding:2px 14px 2px 0;text-align:right;white-space:nowrap"
 
 
 def ladder_html(ladder: Ladder) -> str:

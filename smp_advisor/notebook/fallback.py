@@ -9,7 +9,7 @@ import ipywidgets as w
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
-from smp_advisor.notebook.static_view import bars_html, figures_html, header_html
+from smp_advisor.notebook.static_view import bars_html, facts_html, title_html, verdict_html
 
 if TYPE_CHECKING:
     from smp_advisor.notebook.advisor import Advisor
@@ -35,7 +35,7 @@ class Fallback:
         shown = advisor.recommendation
         self.widget = w.VBox(
             [
-                w.HTML(_lines(f'<p role="status"><strong>{escape(NOTICE)}</strong></p>{header_html(shown)}')),
+                w.HTML(_lines(f'<p role="status"><strong>{escape(NOTICE)}</strong></p>{title_html(shown)}')),
                 self._controls,
                 self._figures,
                 self._note,
@@ -59,7 +59,7 @@ class Fallback:
         state = self._advisor.state
         self._controls.children = [self._control(control, state) for control in state["controls"]]
         shown, now = self._advisor.recommendation, state["snapshot"]
-        self._figures.value = _lines(figures_html(shown, now) + bars_html(shown, now))
+        self._figures.value = _lines(verdict_html(shown, now) + bars_html(shown, now) + facts_html(shown, now))
         self._note.value = escape(state["problem"] or state["summary"])
 
     def _control(self, control: dict[str, Any], state: dict[str, Any]) -> w.Widget:

@@ -9,11 +9,11 @@ from smp_advisor.notebook.charts import legend, memory_chart, time_chart
 from smp_advisor.notebook.headline import FITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from smp_advisor.notebook.view_state import Fact, Recommendation, Snapshot
 
-__all__ = ["bars_html", "figures_html", "header_html", "static_html"]
+__all__ = ["bars_html", "facts_html", "static_html", "title_html", "verdict_html"]
 
 _FRAME = (
     "max-width:1040px;box-sizing:border-box;padding:14px 18px;border-radius:6px;"
@@ -22,55 +22,79 @@ _FRAME = (
 )
 _HEADING = "margin:14px 0 4px;font-size:13px;font-weight:600"
 _MUTED = "color:var(--jp-ui-font-color2,inherit)"
+_LARGE = "font-size:22px;font-weight:700;line-height:1.2"
 _VALUE = "font-size:16px;font-weight:600"
+_FLOW = "display:flex;flex-wrap:wrap;gap:8px 32px"
+_STATES = {"fits": "#0a7d4f", "risk": "#b25e00", "over": "#b3261e"}
+"""Colors of the verdict's border. Its words have the color of text, which both themes have."""
 _TABLE = '<table style="border:0;border-collapse:collapse;margin:0">'
 _TABLE_ROW = '<tr style="background:none">'
-_CELL = "padding:2px 14px 2px 0;text-align:left;vertical-align:top"
+_CELL = "padding:2px 14px 2px 0;text-align:left"
 
 
 def static_html(shown: Recommendation, now: Snapshot, ladder: str = "") -> str:
-    """HTML of a recommendation. `now` is the plan of the controls, `ladder` the table of its ladder (HTML)."""
+    """HTML of a plan in the order of the view: verdict, configuration, bars and reasons, then folded details.
+
+    Parameters
+    ----------
+    now
+        Plan of the controls.
+    ladder
+        Table of its ladder (HTML).
+    """
+    requirements = [pitfall["text"] for pitfall in shown["pitfalls"]]
     parts = [
-        header_html(shown),
-        _heading("Recommended configuration" if _is_recommended(shown, now) else "Your configuration"),
-        _configuration(shown, now),
-        figures_html(shown, now),
-        bars_html(shown, now),
+        title_html(shown),
+        verdict_html(shown, now),
+        _side_by_side(_configuration(shown, now), bars_html(shown, now)),
         _heading("Why this configuration"),
-        f'<div style="{_MUTED}">{escape(shown["because"])}</div>',
         ladder,
         _steps(shown),
+        _folded("How the search chose", f"<div>{escape(shown['because'])}</div>"),
         _reference(shown),
-        _list("Requirements for the script and the data", [pitfall["text"] for pitfall in shown["pitfalls"]]),
-        _list("Assumptions of the estimate", shown["assumptions"]),
+        _folded_list("Requirements for the script and the data", requirements),
+        facts_html(shown, now),
+        _folded_list("Assumptions of the estimate", shown["assumptions"]),
         _glossary(shown),
     ]
     return f'<div class="smp-static" style="{_FRAME}">{"".join(parts)}</div>'
 
 
-def header_html(shown: Recommendation) -> str:
-    """Title, model, cluster and training job."""
+def title_html(shown: Recommendation) -> str:
+    """Model and cluster."""
+    return f'<div style="font-size:15px;font-weight:600;margin-bottom:8px">{escape(shown["title"])}</div>'
+
+
+def verdict_html(shown: Recommendation, now: Snapshot) -> str:
+    """Whether the plan fits, its speed, time and money, and what decides."""
+    costs = now["costs"]
+    sign, words = FITS[costs["fit"]]
+    figures = "".join(
+        f'<div><div><span style="{_LARGE}">{escape(value)}</span> {escape(unit)}</div>'
+        f'<div style="{_MUTED}">{escape(note)}</div></div>'
+        for value, unit, note in costs["headline"]
+    )
+    lead, reason = shown["decisive"] if _is_recommended(shown, now) else ("Your plan.", "Its settings are below.")
+    return (
+        f'<div style="border-left:4px solid {_STATES[costs["fit"]]};padding:4px 14px">'
+        f'<div style="{_FLOW}"><div><div style="{_LARGE}">{sign} {words}</div>'
+        f"<div><strong>{escape(costs['memory'])}</strong></div>"
+        f'<div style="{_MUTED}">{escape(costs["likely"])}</div></div>{figures}</div>'
+        f'<div style="margin-top:6px"><strong>{escape(lead)}</strong> {escape(reason)}</div></div>'
+    )
+
+
+def facts_html(shown: Recommendation, now: Snapshot) -> str:
+    """Every figure of the plan, and the facts and defaults behind them, folded."""
+    figures = "".join(
+        f'<div style="min-width:130px"><div style="{_MUTED}"{_tooltip(shown, label)}>{escape(label)}</div>'
+        f'<div style="{_VALUE}">{escape(value)}</div><div style="{_MUTED}">{escape(note)}</div></div>'
+        for label, (value, note) in zip(shown["figures"], now["costs"]["figures"], strict=True)
+    )
     rows = "".join(_row(fact["label"], _fact(fact)) for fact in shown["facts"])
     if shown["defaults"]:
         rows += _row("Defaults", escape("; ".join(shown["defaults"])))
-    title = f'<div style="font-size:17px;font-weight:600;margin-bottom:4px">{escape(shown["title"])}</div>'
-    return f"{title}{_TABLE}{rows}</table>"
-
-
-def figures_html(shown: Recommendation, now: Snapshot) -> str:
-    """The verdict and the key figures."""
-    costs = now["costs"]
-    figures = "".join(
-        f'<div style="min-width:130px"><div style="{_MUTED}"{_tooltip(shown, label)}>{escape(label)}</div>'
-        f'<div style="{_VALUE}">'
-        f'{escape(value)}</div><div style="{_MUTED}">{escape(note)}</div></div>'
-        for label, (value, note) in zip(shown["figures"], costs["figures"], strict=True)
-    )
-    sign, words = FITS[costs["fit"]]
-    return (
-        f'<div style="{_HEADING}">{sign} {words}: {escape(costs["memory"])} ({escape(costs["likely"])})</div>'
-        f'<div style="display:flex;flex-wrap:wrap;gap:10px 28px">{figures}</div>'
-    )
+    return _folded("Figures and facts", f'<div style="{_FLOW}">{figures}</div>{_TABLE}{rows}</table>')
 
 
 def bars_html(shown: Recommendation, now: Snapshot) -> str:
@@ -110,13 +134,26 @@ def _row(label: str, html: str, tooltip: str = "") -> str:
     return f'{_TABLE_ROW}{head}<td style="{_CELL}">{html}</td></tr>'
 
 
+def _side_by_side(left: str, right: str) -> str:
+    return (
+        f'<div style="{_FLOW}"><div style="flex:1 1 300px">{left}</div><div style="flex:2 1 420px">{right}</div></div>'
+    )
+
+
 def _configuration(shown: Recommendation, now: Snapshot) -> str:
+    recommended = shown["recommended"]["configuration"]
     rows = "".join(
-        _row(row, f"<strong>{escape(text)}</strong>", _tooltip(shown, row))
-        for row, text in zip(shown["rows"], now["configuration"], strict=True)
+        _row(row, f"<strong>{escape(text)}</strong>{_other(text, advised)}", _tooltip(shown, row))
+        for row, text, advised in zip(shown["rows"], now["configuration"], recommended, strict=True)
         if text
     )
-    return f"{_TABLE}{rows}</table>"
+    title = "Recommended configuration" if _is_recommended(shown, now) else "Your configuration"
+    return f"{_heading(title)}{_TABLE}{rows}</table>"
+
+
+def _other(text: str, advised: str) -> str:
+    """The recommended value, if it is another."""
+    return f' <span style="{_MUTED}">(recommended: {escape(advised or "none")})</span>' if text != advised else ""
 
 
 def _steps(shown: Recommendation) -> str:
@@ -126,14 +163,14 @@ def _steps(shown: Recommendation) -> str:
         text = f"{step['because']} {step['trade_off']}" + (f" ({figures})" if figures else "")
         title = f"<strong>{escape(step['title'])}: {escape(step['decision'])}.</strong>"
         source = _link(step["source_url"], step["source_title"])
-        items.append(f'<li style="margin:4px 0">{title} {escape(text)} {source}</li>')
+        items.append(f"<li>{title} {escape(text)} {source}</li>")
     return f'<ol style="margin:4px 0;padding-left:22px">{"".join(items)}</ol>'
 
 
 def _link(url: str, title: str) -> str:
     if not url.startswith("https://"):
         return ""
-    return f'<a href="{escape(url)}" target="_blank" rel="noopener">{escape(title or "source")}</a>'
+    return f'<a href="{escape(url)}" rel="noopener">{escape(title or "source")}</a>'
 
 
 def _reference(shown: Recommendation) -> str:
@@ -142,7 +179,7 @@ def _reference(shown: Recommendation) -> str:
         return ""
     rows = "".join(_difference(difference) for difference in reference["differences"])
     text = f"{reference['name']}: {reference['summary']} {reference['extrapolation']}"
-    return f"{_heading('Nearest AWS reference')}<div>{escape(text)}</div>{_TABLE}{rows}</table>"
+    return _folded("Nearest AWS reference", f"<div>{escape(text)}</div>{_TABLE}{rows}</table>")
 
 
 def _difference(difference: dict[str, str]) -> str:
@@ -153,18 +190,22 @@ def _difference(difference: dict[str, str]) -> str:
 
 def _glossary(shown: Recommendation) -> str:
     items = "".join(
-        f'<li style="margin:2px 0"><strong>{escape(entry["term"])}</strong>: {escape(entry["text"])} '
+        f"<li><strong>{escape(entry['term'])}</strong>: {escape(entry['text'])} "
         f"{_link(entry['url'], entry['title'])}</li>"
         for entry in shown["glossary"]
     )
-    summary = f'<summary style="{_HEADING};cursor:pointer">Glossary</summary>'
-    return f'<details>{summary}<ul style="margin:4px 0;padding-left:22px">{items}</ul></details>' if items else ""
+    return _folded("Glossary", f'<ul style="margin:4px 0;padding-left:22px">{items}</ul>') if items else ""
 
 
 def _heading(text: str) -> str:
     return f'<div style="{_HEADING}">{escape(text)}</div>'
 
 
-def _list(title: str, sentences: Iterable[str]) -> str:
-    items = "".join(f'<li style="margin:2px 0">{escape(sentence)}</li>' for sentence in sentences)
-    return f'{_heading(title)}<ul style="margin:4px 0;padding-left:22px">{items}</ul>' if items else ""
+def _folded(title: str, html: str) -> str:
+    return f'<details><summary style="{_HEADING};cursor:pointer">{escape(title)}</summary>{html}</details>'
+
+
+def _folded_list(title: str, sentences: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    content = f'<ul style="margin:4px 0;padding-left:22px">{items}</ul>'
+    return _folded(f"{title} ({len(sentences)})", content) if items else ""

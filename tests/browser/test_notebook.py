@@ -78,3 +78,20 @@ def test_places_of_findings_are_copied_and_opened(open_alone, server, screenshot
     notebook.page.wait_for_selector(".jp-FileEditor .cm-content")
     notebook.page.wait_for_function(f"({CURSOR})() === 203")
     screenshot(notebook, "file-opened")
+
+
+@pytest.mark.lab_only
+def test_a_restarted_kernel_is_shown_and_the_cell_runs_again(open_alone):
+    notebook = open_alone(ADVISE)
+    view = notebook.advise()
+    notebook.page.evaluate("jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    expect(view.locator(".smp-kernel")).to_have_attribute("data-status", "gone")
+    view.get_by_label("Batch size").evaluate(
+        "slider => { slider.value = 0; slider.dispatchEvent(new Event('input')); }"
+    )
+    view.get_by_role("button", name="Run the cell again").click()
+    expect(notebook.advisor.locator(".smp-kernel")).to_have_attribute("data-status", "live")
+    notebook.advisor.get_by_label("Batch size").press("ArrowLeft")
+    expect(notebook.advisor).to_have_attribute("aria-busy", "false")
+    expect(notebook.advisor.locator(".smp-decisive")).to_contain_text("Your plan")
+    assert notebook.errors == []

@@ -60,8 +60,7 @@ function render({ model, el }: RenderProps<Traits>): () => void {
     'smp',
     workload.node,
     verdict.node,
-    element('div', 'smp-bench', settings.node, element('section', 'smp-charts', memory.node, time.node)),
-    tabs.node
+    element('div', 'smp-bench', settings.node, element('section', 'smp-charts', memory.node, time.node), tabs.node)
   );
   root.setAttribute('aria-label', 'SMP Advisor');
   const onState = (): void => {
