@@ -64,11 +64,12 @@ def _elementwise_seconds(kernels: Kernels, layout: Layout, world: World, instanc
 
 def _of_code(
     block: Block, attention_launches: Floats, layout: Layout, world: World, instance: Instance, stack: Stack
-) -> tuple[Floats, HostSeconds]:
-    """Element-wise seconds of a forward pass and seconds of the host, for the block in the form of a stack."""
+) -> tuple[Floats, Floats, HostSeconds]:
+    """Element-wise seconds of a forward and of a backward pass, and seconds of the host, in the form of a stack."""
     kernels = block.fused if stack.elementwise == "fused" else block.separate
     moved = _elementwise_seconds(kernels, layout, world, instance)
-    return moved, host_seconds(block, kernels, attention_launches, layout, instance, stack)
+    host = host_seconds(block, kernels, attention_launches, layout, instance, stack)
+    return moved, kernels.backward_traffic * moved, host
 
 
 def _cast_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> tuple[Floats, Floats]:
@@ -102,11 +103,11 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
     stack = stack_of(job, layout)
     attention = attention_seconds(block, layout, world, instance, job, stack)
     products = products_seconds(block.matmuls, layout, world, instance, job, stack)
-    moved, host = _of_code(block, attention.launches, layout, world, instance, stack)
+    moved, moved_back, host = _of_code(block, attention.launches, layout, world, instance, stack)
     is_divided = layout.tensor_parallel_degree > 1
     if stack.divided_by and anywhere(is_divided):
-        own_moved, own_host = _of_code(block, attention.launches, layout, world, instance, stack.divided)
-        moved = where(is_divided, own_moved, moved)
+        own = _of_code(block, attention.launches, layout, world, instance, stack.divided)
+        moved, moved_back, own_host = where(is_divided, own[0], moved), where(is_divided, own[1], moved_back), own[2]
         host = HostSeconds(
             where(is_divided, own_host.forward, host.forward), where(is_divided, own_host.backward, host.backward)
         )
@@ -115,7 +116,7 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
     passes = 1.0 if block.adapter_parameters else 2.0
     casts, gradient_casts = _cast_seconds(block, layout, world, instance, job)
     forward = products + unpacking + attention.forward + moved + casts
-    backward = passes * products + unpacking + attention.backward + 2 * moved + gradient_casts
+    backward = passes * products + unpacking + attention.backward + moved_back + gradient_casts
     return BlockSeconds(
         forward=maximum(forward, host.forward),
         backward=maximum(backward, host.backward),

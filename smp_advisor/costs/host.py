@@ -26,9 +26,6 @@ __all__ = ["HostSeconds", "host_seconds", "optimizer_host_seconds"]
 
 _CASTS = 3.0
 """Kernels that autocast adds to a product: casts of its input, weight and bias."""
-_BACKWARD = 2.0
-"""Kernels of the backward pass per kernel of the forward pass: each product has two, each element-wise operation one or
-two, and gradients of parameters are accumulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ def host_seconds(
     units = pace * stack.unit_share * where(layout.shard_level == 3, constant("time.unit_seconds"), 0.0)
     return HostSeconds(
         forward=launches * per_kernel + exchanges + units,
-        backward=_BACKWARD * launches * per_kernel + exchanges + units,
+        backward=kernels.backward_launches * launches * per_kernel + exchanges + units,
     )
 
 

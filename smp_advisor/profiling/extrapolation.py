@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from smp_advisor.profiling.operator_log import OperatorMeasure
 from smp_advisor.profiling.polynomial import Polynomial
-from smp_advisor.profiling.result import AttentionProfile, BlockProfile, ProductProfile, Segment
+from smp_advisor.profiling.result import AttentionProfile, BlockProfile, OperatorProfile, ProductProfile, Segment
 from smp_advisor.profiling.structure import block_counts
 from smp_advisor.profiling.truncation import remaining_children, source_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from torch import nn
 
@@ -33,6 +35,7 @@ class Extrapolated:
     forward_flops: Polynomial
     backward_flops: Polynomial
     timeline: tuple[Segment, ...]
+    outside_operators: tuple[OperatorProfile, ...]
 
 
 def truncated_paths(stack: Stack, repeats: int) -> tuple[str, ...]:
@@ -63,12 +66,14 @@ def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repea
     saved = Polynomial.fit_each(points, lambda step: step.saved_bytes)
     forward = Polynomial.fit_each(points, lambda step: step.forward_flops)
     backward = Polynomial.fit_each(points, lambda step: step.backward_flops)
+    paths = {path for stack in used for path in truncated_paths(stack, repeats)}
     blocks: list[BlockProfile] = []
     for stack in used:
         profiles = [
             _profile(points, model.get_submodule(stack.paths[i]), path, stack.paths[i])
             for i, path in zip(remaining_children(stack, repeats), truncated_paths(stack, repeats), strict=True)
         ]
+        _merge_equal(profiles, stack)
         sources = source_children(stack, repeats)
         blocks += [profiles[i] for i in sources]
         for i, profile in enumerate(profiles):
@@ -82,7 +87,64 @@ def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repea
         forward_flops=forward,
         backward_flops=backward,
         timeline=timeline(points, used, repeats),
+        outside_operators=_operators(points, lambda path: path if _block_of(path, paths) is None else None),
     )
+
+
+def _merge_equal(profiles: list[BlockProfile], stack: Stack) -> None:
+    """Replace blocks of later repeats by equal ones of the second repeat; the first repeat may differ."""
+    for i in range(stack.prefix + 2 * stack.period, len(profiles)):
+        earlier = profiles[i - stack.period]
+        if _renamed(profiles[i], earlier.name) == earlier:
+            profiles[i] = earlier
+
+
+def _renamed(block: BlockProfile, path: str) -> BlockProfile:
+    """The block at another path, with its products."""
+    products = tuple(
+        dataclasses.replace(product, name=path + product.name.removeprefix(block.name)) for product in block.products
+    )
+    return dataclasses.replace(block, name=path, products=products)
+
+
+def _block_of(module: str, paths: Collection[str]) -> str | None:
+    """Path of the block that contains a module; None outside the blocks."""
+    while module and module not in paths:
+        module = module.rpartition(".")[0]
+    return module if module in paths else None
+
+
+def _operators(points: Points, place: Callable[[str], str | None]) -> tuple[OperatorProfile, ...]:
+    """Fitted operators of the modules for which `place` returns a path."""
+    keys = dict.fromkeys(key for step in points.values() for key in step.operators)
+    fits: dict[tuple[int, ...], Polynomial] = {}  # most operators have equal figures
+
+    def fit(values: tuple[int, ...]) -> Polynomial:
+        if values not in fits:
+            fits[values] = Polynomial.fit(dict(zip(points, values, strict=True)))
+        return fits[values]
+
+    operators = []
+    for key in keys:
+        module = place(key.module)
+        if module is None:
+            continue
+        measures = [step.operators.get(key, _NOTHING) for step in points.values()]
+        operators.append(
+            OperatorProfile(
+                module=module,
+                operator=key.operator,
+                kind=key.kind,
+                phase="forward" if key.phase == "forward" else "backward",
+                count=fit(tuple(measure.count for measure in measures)),
+                flops=fit(tuple(measure.flops for measure in measures)),
+                bytes=fit(tuple(measure.bytes for measure in measures)),
+            )
+        )
+    return tuple(operators)
+
+
+_NOTHING = OperatorMeasure()
 
 
 def _profile(points: Points, module: nn.Module, path: str, name: str) -> BlockProfile:
@@ -125,7 +187,15 @@ def _profile(points: Points, module: nn.Module, path: str, name: str) -> BlockPr
             for heads, kv_heads, head_dim, value_dim, causal, dropout in sample.attentions
         ),
         attention_flops=fit(lambda measure: measure.attention_flops),
+        operators=_operators(points, lambda module: _within(module, path)),
     )
+
+
+def _within(module: str, block: str) -> str | None:
+    """Path of a module within a block; None outside it."""
+    if module == block:
+        return ""
+    return module[len(block) + 1 :] if module.startswith(f"{block}.") else None
 
 
 def timeline(points: Points, stacks: Sequence[Stack], repeats: int) -> tuple[Segment, ...]:

@@ -51,6 +51,7 @@ def flop_formula(operator: Any) -> Callable[..., int] | None:
     return wrap(formula) if formula is not None else None
 
 
+@cache
 def computes_products(operator: Any, *, has_weight: bool) -> bool:
     """Whether an operator without a formula may compute products, so that its FLOPs are missing from the count.
 

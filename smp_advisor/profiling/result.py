@@ -11,6 +11,8 @@ from smp_advisor.profiling.result_html import NotebookResult
 if TYPE_CHECKING:
     from smp_advisor.profiling.checkpoint_choice import CheckpointChoice
     from smp_advisor.profiling.module_table import ModuleTable
+    from smp_advisor.profiling.operator_log import OperatorKind
+    from smp_advisor.profiling.operator_table import Grouping, OperatorTable
     from smp_advisor.profiling.peak import PeakMemory
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "AttentionProfile",
     "BlockProfile",
     "Method",
+    "OperatorProfile",
     "ProductProfile",
     "Profile",
     "Provenance",
@@ -97,6 +100,25 @@ class Segment:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OperatorProfile:
+    """Equal operators of one module in one pass. Views and allocations, which run no kernel, are not included."""
+
+    module: str
+    """Path of the module: within its block, or from the model for operators outside the blocks. "" is the block or the
+    model itself."""
+    operator: str
+    """Name in PyTorch's dispatcher: ``aten.mm``."""
+    kind: OperatorKind
+    """``product``, ``attention`` (one kernel from scores to output) or ``memory`` (bound by its memory traffic)."""
+    phase: Literal["forward", "backward"]
+    count: Polynomial
+    flops: Polynomial
+    """Of products; 0 for other operators."""
+    bytes: Polynomial
+    """Operands read and results written, each once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BlockProfile:
     """One kind of repeated block. Polynomials are functions of (batch, sequence) of one microbatch."""
 
@@ -120,6 +142,8 @@ class BlockProfile:
     attentions: tuple[AttentionProfile, ...] = ()
     attention_flops: Polynomial = field(default_factory=Polynomial)
     """Forward FLOPs of products between activations, without skipping masked scores."""
+    operators: tuple[OperatorProfile, ...] = field(default=(), compare=False)
+    """Every operator of one block, in order of execution."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,6 +205,8 @@ class Profile(NotebookResult):
     provenance: tuple[Provenance, ...] = ()
     agreements: tuple[Agreement, ...] = ()
     warnings: tuple[str, ...] = ()
+    outside_operators: tuple[OperatorProfile, ...] = field(default=(), compare=False)
+    """Every operator outside the blocks; with `BlockProfile.operators`, all operators of a step."""
     failures: tuple[str, ...] = ()
     """One sentence for each stage that failed, so that it has no result."""
     uncounted: tuple[str, ...] = ()
@@ -232,6 +258,38 @@ class Profile(NotebookResult):
         from smp_advisor.profiling.module_table import module_table
 
         return module_table(self, sort)
+
+    def operators(
+        self,
+        by: Grouping = "operator",
+        *,
+        sort: str | None = "bytes",
+        batch: int | None = None,
+        sequence: int | None = None,
+    ) -> OperatorTable:
+        """Table of the operators that run a kernel, with count, FLOPs and memory traffic of both passes.
+
+        Parameters
+        ----------
+        by
+            ``operator``: the operators of all modules together; ``module``: those of each module.
+        sort
+            ``count``, ``flops`` or ``bytes``, highest first; None for the order of execution.
+        batch, sequence
+            Size of a microbatch; the profile's if None.
+
+        Raises
+        ------
+        ProfileError
+            The model was not traced, or an argument is invalid.
+
+        Examples
+        --------
+        >>> profile.operators("module").frame().groupby("module").bytes.sum()  # doctest: +SKIP
+        """
+        from smp_advisor.profiling.operator_table import operator_table
+
+        return operator_table(self, by, sort, batch, sequence)
 
     def checkpoint_for(
         self,

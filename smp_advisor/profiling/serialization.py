@@ -12,6 +12,7 @@ from smp_advisor.profiling.result import (
     Agreement,
     AttentionProfile,
     BlockProfile,
+    OperatorProfile,
     ProductProfile,
     Profile,
     Provenance,
@@ -79,6 +80,7 @@ def profile_from_dict(values: Mapping[str, Any]) -> Profile:
     fields["agreements"] = tuple(Agreement(**part) for part in fields["agreements"])
     for name in ("tied", "versions"):
         fields[name] = tuple(tuple(part) for part in fields[name])
+    fields["outside_operators"] = _operators(fields.get("outside_operators", ()))
     for name in ("warnings", "failures", "uncounted"):
         fields[name] = tuple(fields.get(name, ()))
     return Profile(**_polynomials(fields))
@@ -94,7 +96,12 @@ def _block(values: Mapping[str, Any]) -> BlockProfile:
     fields = _polynomials(values)
     fields["products"] = tuple(ProductProfile(**_polynomials(part)) for part in fields["products"])
     fields["attentions"] = tuple(AttentionProfile(**part) for part in fields["attentions"])
+    fields["operators"] = _operators(fields.get("operators", ()))
     return BlockProfile(**fields)
+
+
+def _operators(rows: Sequence[Mapping[str, Any]]) -> tuple[OperatorProfile, ...]:
+    return tuple(OperatorProfile(**_polynomials(row)) for row in rows)
 
 
 def _polynomials(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.cuda_autocast import cuda_autocast_rules
 from smp_advisor.profiling.gpu_kernels import gpu_kernels
+from smp_advisor.profiling.operator_log import OperatorLog
 from smp_advisor.profiling.patching import wrapped_forwards
 from smp_advisor.profiling.step_recorder import StepRecorder, storage_key
 from smp_advisor.profiling.structure import callable_parts
@@ -21,6 +22,7 @@ from smp_advisor.profiling.structure import callable_parts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from smp_advisor.profiling.operator_log import OperatorKey, OperatorMeasure
     from smp_advisor.profiling.step_recorder import BlockMeasure, Interval
 
 __all__ = ["StepMeasure", "call_model", "checkpointed", "loss_of", "measure_step"]
@@ -54,6 +56,8 @@ class StepMeasure:
     """Operators that may multiply matrices and have no FLOP formula."""
     outputs: int
     """Last dimension of the logits; 0 if the model returns none."""
+    operators: Mapping[OperatorKey, OperatorMeasure] = field(repr=False)
+    """Operators by module and pass; empty unless requested."""
     loss: Tensor | None = field(repr=False, compare=False)
 
 
@@ -69,6 +73,7 @@ def measure_step(
     steps: int = 1,
     assumed_condition: bool | None = None,
     checkpointing: bool = False,
+    operators: bool = False,
 ) -> StepMeasure:
     """Run training steps of a model and measure the last one.
 
@@ -85,9 +90,12 @@ def measure_step(
         Value assumed for data-dependent conditions; None raises on fake tensors.
     checkpointing
         Whether each of `blocks` is recomputed in the backward pass.
+    operators
+        Whether to log every operator.
     """
     parameters = dict(model.named_parameters())
-    recorder = StepRecorder(parameters, assumed_condition=assumed_condition)
+    log = OperatorLog(model) if operators else None
+    recorder = StepRecorder(parameters, assumed_condition=assumed_condition, log=log)
     state = [*parameters.values(), *model.buffers()]
     recorder.track([*state, *tree_leaves(inputs)])
     saved_storages = _SavedStorages(recorder, frozenset(key for key in map(storage_key, state) if key is not None))
@@ -103,12 +111,11 @@ def measure_step(
             stack.enter_context(cuda_autocast_rules())
         if checkpointing:
             stack.enter_context(checkpointed(model, blocks))
+        stack.enter_context(log.following() if log is not None else contextlib.nullcontext())
         stack.enter_context(_marks(model, blocks, recorder))
         for _ in range(steps):
             loss = None
             recorder.restart("forward")
-            recorder.blocks.clear()
-            recorder.flops.clear()
             saved_storages.clear()
             resident = recorder.live_bytes
             autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "amp")
@@ -146,6 +153,7 @@ def measure_step(
         assumed_conditions=tuple(recorder.assumed_conditions),
         uncounted=tuple(recorder.uncounted),
         outputs=outputs,
+        operators={} if log is None else log.measures,
         loss=loss,
     )
 

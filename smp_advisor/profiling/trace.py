@@ -56,7 +56,8 @@ _PEAK_TOLERANCE = 1e-3
 """Maximum relative error in the peak: when autocast ends, it frees the 16-bit copies of the biases all at once."""
 _ALL_REPEATS = 10**6
 """A number of repeats that truncates nothing."""
-_LONG_OPERATIONS = 300_000
+_FEWEST_REPEATS = 2
+_LONG_OPERATIONS = 120_000
 """A longer step is not traced in full: state-space models that loop over tokens would take minutes."""
 _SHORT_SEQUENCES = (32, 64, 96)
 
@@ -149,6 +150,10 @@ def counted_profile(profiled: ProfiledModel, settings: Settings, model: nn.Modul
     )
 
 
+class _NotTruncatable(Exception):  # noqa: N818 (leads to another method)
+    """Raised where a truncated model does not represent the full one."""
+
+
 class _Tracer:
     """A fake model and its steps at several sizes."""
 
@@ -202,7 +207,9 @@ class _Tracer:
         if self.settings.on_progress is not None:
             self.settings.on_progress(share, 1.0, text)
 
-    def step(self, batch: int, sequence: int, repeats: int, *, checkpointing: bool = False) -> StepMeasure:
+    def step(
+        self, batch: int, sequence: int, repeats: int, *, checkpointing: bool = False, operators: bool = False
+    ) -> StepMeasure:
         """One step of the model truncated to `repeats` repeats of each stack."""
         paths = [path for stack in self.stacks for path in truncated_paths(stack, repeats)]
         dtype, example = self._dtype, self.example.make(batch, sequence)
@@ -221,6 +228,7 @@ class _Tracer:
                 blocks=paths,
                 assumed_condition=self.settings.assumed_condition,
                 checkpointing=checkpointing,
+                operators=operators,
             )
         self.operations += measure.operations
         self.uncounted |= dict.fromkeys(measure.uncounted)
@@ -246,27 +254,40 @@ class _Tracer:
 
     def _fitted(self) -> tuple[int, Extrapolated, dict[tuple[int, int], StepMeasure], list[Agreement]]:
         """Fit the smallest truncation that extrapolates to the full trace, or the full trace if there is none."""
-        full: StepMeasure | None = None
-        for repeats in (2, 3) if self.stacks else ():
-            try:
-                points, long = self._truncated_points(repeats)
-                extrapolated = extrapolate(points, self.model, self.stacks, repeats)
-            except ProfileError:
-                raise
-            except Exception:  # noqa: BLE001 - a forward pass with a fixed layer count, or skips between stacks
-                break
-            if long:
-                self.warnings.append(
-                    "A full step has too many operations to trace: two repeats of each block were extrapolated."
-                )
-                return repeats, extrapolated, points, []
-            if full is None:
-                self._report(0.4, "tracing the full model")
-                full = self.step(*self.samples.largest, _ALL_REPEATS)
-            agreements = _against_full(extrapolated, full, *self.samples.largest)
-            if all(_agrees(agreement) for agreement in agreements):
-                return repeats, extrapolated, points, agreements
+        if self.stacks:
+            with contextlib.suppress(_NotTruncatable):
+                return self._truncated_fit()
         return self._fully_fitted()
+
+    def _truncated_fit(self) -> tuple[int, Extrapolated, dict[tuple[int, int], StepMeasure], list[Agreement]]:
+        """Fit a truncation and check it against the full trace, unless that has too many operations.
+
+        Raises
+        ------
+        _NotTruncatable
+            The truncated model fails, or does not extrapolate to the full one.
+        """
+        self._report(0.1, "tracing a few repeats of each block")
+        try:
+            long = self._shortened(_FEWEST_REPEATS)
+            # The first and the last repeat may differ from those between them.
+            repeats = _FEWEST_REPEATS if long else _FEWEST_REPEATS + 1
+            points = {point: self.step(*point, repeats, operators=True) for point in self.samples.points}
+            extrapolated = extrapolate(points, self.model, self.stacks, repeats)
+        except ProfileError:
+            raise
+        except Exception as error:  # a forward pass with a fixed layer count, or skips between stacks
+            raise _NotTruncatable from error
+        if long:
+            self.warnings.append(
+                "A full step has too many operations to trace: two repeats of each block were extrapolated."
+            )
+            return repeats, extrapolated, points, []
+        self._report(0.4, "tracing the full model")
+        agreements = _against_full(extrapolated, self.step(*self.samples.largest, _ALL_REPEATS), *self.samples.largest)
+        if not all(_agrees(agreement) for agreement in agreements):
+            raise _NotTruncatable
+        return repeats, extrapolated, points, agreements
 
     def _fully_fitted(self) -> tuple[int, Extrapolated, dict[tuple[int, int], StepMeasure], list[Agreement]]:
         """Fit the full trace; without its blocks if these cannot be measured."""
@@ -276,7 +297,7 @@ class _Tracer:
                 "A step has too many operations to trace at the job's sequence length: shorter ones were extrapolated."
             )
         try:
-            points = {point: self.step(*point, _ALL_REPEATS) for point in self.samples.points}
+            points = {point: self.step(*point, _ALL_REPEATS, operators=True) for point in self.samples.points}
             return _ALL_REPEATS, extrapolate(points, self.model, self.stacks, _ALL_REPEATS), points, []
         except ProfileError:
             raise
@@ -284,18 +305,9 @@ class _Tracer:
             if not self.stacks:
                 raise
             self.stacks = []
-        points = {point: self.step(*point, _ALL_REPEATS) for point in self.samples.points}
+        points = {point: self.step(*point, _ALL_REPEATS, operators=True) for point in self.samples.points}
         self.warnings.append("The repeated blocks could not be measured one by one: the figures are of the full model.")
         return _ALL_REPEATS, extrapolate(points, self.model, [], _ALL_REPEATS), points, []
-
-    def _truncated_points(self, repeats: int) -> tuple[dict[tuple[int, int], StepMeasure], bool]:
-        """Steps at every sampled size, and whether only short sequences were used.
-
-        In a model that loops over tokens, the operations of a full step can be too many at the job's sequence length.
-        """
-        self._report(0.1, "tracing two repeats of each block")
-        long = self._shortened(repeats)
-        return {point: self.step(*point, repeats) for point in self.samples.points}, long
 
     def _shortened(self, repeats: int) -> bool:
         """Sample short sequences only if a full step has too many operations; whether it has."""
@@ -391,6 +403,7 @@ class _Tracer:
             backward_flops=extrapolated.backward_flops,
             input_bytes=self._input_bytes(),
             timeline=extrapolated.timeline,
+            outside_operators=extrapolated.outside_operators,
             checkpointed_timeline=checkpointed[1],
             gradient_bytes=sum(p.numel() * p.element_size() for p in parameters if p.requires_grad),
             optimizer_rise_bytes=optimizer_rise_bytes(model, settings.optimizer, settings.training_precision),

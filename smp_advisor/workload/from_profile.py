@@ -14,6 +14,7 @@ from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.from_config import model_from_config
 from smp_advisor.workload.kernels import Kernels
 from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
+from smp_advisor.workload.traced_kernels import with_traced_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -159,6 +160,10 @@ class _Measured:
         """One block of a group, with the mean saved bytes of the group's blocks."""
         if self.values["precision"] == "amp":  # the formulas include autocast's own copies
             return block
+        if not any(matmul.experts > 1 for matmul in block.matmuls):  # releases differ in how experts run
+            tokens = formula.fixed_sequence_length or 1
+            kernels = self._traced(block.separate, kinds[-1], block.attentions, tokens=tokens)
+            block = dataclasses.replace(block, separate=kernels)
         # The last block is typical; the first may save tensors from before it.
         attentions = self.measured_scores(block.attentions, kinds[-1])
         measured = sum(self.saved_per_token(kind, attentions) for kind in kinds) / len(kinds)
@@ -172,6 +177,27 @@ class _Measured:
         ratio = measured / predicted
         fields = {field.name: getattr(block.saved, field.name) * ratio for field in dataclasses.fields(block.saved)}
         return dataclasses.replace(block, attentions=attentions, saved=SavedActivations(**fields))
+
+    def _traced(
+        self, kernels: Kernels, kind: Mapping[str, Any], attentions: Sequence[Attention], *, tokens: int = 1
+    ) -> Kernels:
+        """Kernels of the model's own code, with the traced traffic and launches.
+
+        `tokens` is the number of tokens of a sample that was traced as one.
+        """
+        is_amp = self.values["precision"] == "amp"  # the cost model adds autocast's casts
+        # Without a sequence, operators on scores cannot be distinguished.
+        if is_amp or (attentions and not self.power and self.ran_eagerly(attentions)):
+            return kernels
+        return with_traced_kernels(
+            kernels,
+            kind.get("operators", ()),
+            element_bytes=self.element,
+            sequence=self.sequence,
+            has_sequence=bool(self.power),
+            has_attention=bool(attentions),
+            tokens=tokens,
+        )
 
     def _elements(self, block: Block) -> float:
         """Bytes per token by the cost model's formula, without the scores, on one GPU."""
@@ -303,11 +329,15 @@ class _Measured:
             matmuls=matmuls,
             attentions=attentions,
             saved=SavedActivations(split_elements=elements - replicated, replicated_elements=replicated),
-            separate=Kernels(
-                elements=_TRAFFIC_PER_SAVED * replicated,
-                split_elements=_TRAFFIC_PER_SAVED * (elements - replicated),
-                products=len(matmuls),
-                launches=_LAUNCHES_PER_PRODUCT * len(matmuls),
+            separate=self._traced(
+                Kernels(
+                    elements=_TRAFFIC_PER_SAVED * replicated,
+                    split_elements=_TRAFFIC_PER_SAVED * (elements - replicated),
+                    products=len(matmuls),
+                    launches=_LAUNCHES_PER_PRODUCT * len(matmuls),
+                ),
+                kind,
+                attentions,
             ),
             # Every saved tensor is written once and read once at least.
             fused=Kernels(

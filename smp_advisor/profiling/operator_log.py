@@ -1,0 +1,199 @@
+"""Log of the operators of a step: count, FLOPs and memory traffic by module and pass."""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+
+from smp_advisor.profiling.flop_formulas import flop_formula
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+__all__ = ["OperatorKey", "OperatorKind", "OperatorLog", "OperatorMeasure", "sequence_number"]
+
+OperatorKind = Literal["product", "attention", "memory"]
+"""``product``: matrix products and convolutions; ``attention``: one kernel from the scores to their product with the
+values; ``memory``: all others, whose time is that of their memory traffic."""
+
+
+class OperatorKey(NamedTuple):
+    """Place of operators in a step."""
+
+    phase: str
+    """``forward`` or ``backward``."""
+    module: str
+    """Path of the innermost module whose forward pass runs them, or whose gradients they compute."""
+    operator: str
+    """Name in PyTorch's dispatcher: ``aten.mm``."""
+    kind: OperatorKind
+
+
+@dataclass(slots=True)
+class OperatorMeasure:
+    """Sums over the equal operators of a module in one pass."""
+
+    count: int = 0
+    flops: int = 0
+    """FLOPs of products; 0 for other operators."""
+    bytes: int = 0
+    """Memory traffic: operands read and results written, each once."""
+
+
+class OperatorLog:
+    """Operators of one step that run a kernel; views and allocations are ignored.
+
+    An operator of the backward pass belongs to the module that created its node of the graph in the forward pass, by
+    the node's sequence number.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.measures: dict[OperatorKey, OperatorMeasure] = {}
+        self._names = {module: path for path, module in model.named_modules()}
+        self._path = ""
+        self._open: list[str] = []
+        self._starts: list[int] = [0]
+        """First sequence number of each stretch of the forward pass."""
+        self._places: list[str] = [""]
+        """Module of each stretch."""
+        self._backward_path = ""
+
+    @contextlib.contextmanager
+    def following(self) -> Iterator[None]:
+        """Follow the modules that run inside the block."""
+        handles = [
+            hooks.register_module_forward_pre_hook(lambda module, _: self._enter(module)),
+            hooks.register_module_forward_hook(lambda module, *_: self._leave(module), always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module) -> None:
+        if module in self._names:
+            self._open.append(self._path)
+            self._move(self._names[module])
+
+    def _leave(self, module: nn.Module) -> None:
+        if module in self._names and self._open:
+            self._move(self._open.pop())
+
+    def _move(self, path: str) -> None:
+        self._path = path
+        self._starts.append(sequence_number())
+        self._places.append(path)
+
+    def clear(self) -> None:
+        """Begin a step."""
+        self.measures.clear()
+        self._path, self._backward_path = "", ""
+        self._open.clear()
+        self._starts, self._places = [0], [""]
+
+    def add(self, phase: str, operator: Any, operands: Sequence[Any], result: Any, flops: int) -> None:
+        """Count one operator."""
+        kind = _kind(operator)
+        if kind is None:
+            return
+        path = self._path if phase == "forward" else self._of_node()
+        key = OperatorKey(phase, path, str(operator._overloadpacket), kind)
+        measure = self.measures.get(key)
+        if measure is None:
+            measure = self.measures[key] = OperatorMeasure()
+        measure.count += 1
+        measure.flops += flops
+        measure.bytes += _traffic(operator, operands, result)
+
+    def _of_node(self) -> str:
+        """Module of the current node; sums of gradients between nodes belong to the node before them."""
+        node: Any = torch._C._current_autograd_node()
+        number = node._sequence_nr() if node is not None else _NO_NUMBER
+        if number < _NO_NUMBER:
+            self._backward_path = self._places[bisect_right(self._starts, number) - 1]
+        return self._backward_path
+
+
+_NO_NUMBER = 2**63
+"""Nodes that accumulate gradients have a larger number."""
+
+
+def sequence_number() -> int:
+    """Number of the next node of the autograd graph; 0 in releases of PyTorch that do not expose it."""
+    read = getattr(torch.autograd, "_get_sequence_nr", None)
+    return int(read()) if read is not None else 0
+
+
+_NO_KERNEL = frozenset((
+    "_unsafe_view", "_reshape_alias", "lift_fresh", "set_", "resize_", "empty", "empty_like", "empty_strided",
+    "empty_permuted", "new_empty", "new_empty_strided", "_local_scalar_dense", "is_same_size",
+))  # fmt: skip
+"""Operators that change only the shape, or that allocate memory without writing it."""
+_OVERWRITING = frozenset(
+    ("copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "masked_fill_")
+)
+"""Operators in place that do not read their first operand, or only a part of it."""
+_GATHERING = frozenset(("embedding", "index_select", "gather", "index", "take", "nll_loss_forward"))
+"""Operators that read as many elements of their first operand as they write."""
+_SCATTERING = frozenset(("index_put_", "index_add_", "scatter_", "scatter_add_", "index_copy_"))
+"""Operators in place that write as many elements of their first operand as their last one has."""
+
+
+@cache
+def _kind(operator: Any) -> OperatorKind | None:
+    """Kind of an operator; None if it runs no kernel."""
+    name = _name(operator)
+    if operator.namespace in {"prim", "prims", "profiler", "c10d", "_c10d_functional"} or name in _NO_KERNEL:
+        return None
+    returns = operator._schema.returns
+    if not returns or all(r.alias_info is not None and not r.alias_info.is_write for r in returns):
+        return None
+    if flop_formula(operator._overloadpacket) is None:
+        return "memory"
+    return "attention" if "attention" in name or "attn" in name else "product"
+
+
+@cache
+def _name(operator: Any) -> str:
+    return str(operator._schema.name.rsplit("::", 1)[-1])
+
+
+def _traffic(operator: Any, operands: Sequence[Any], result: Any) -> int:
+    """Bytes that a kernel reads and writes if it touches every operand and result once."""
+    name = _name(operator)
+    read = [_bytes(tensor) for tensor in _tensors(operands)]
+    written = sum(_bytes(tensor) for tensor in _tensors((result,)))
+    if not read or name == "nll_loss_backward" or name.endswith("_like") or name.startswith("new_"):
+        return written  # operands only give the shape
+    if name in _OVERWRITING:
+        return sum(read[1:]) + written
+    if name in _GATHERING:
+        return sum(read[1:]) + 2 * written
+    if name in _SCATTERING:
+        return sum(read[1:]) + 2 * read[-1]
+    return sum(read) + written
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _bytes(tensor: Tensor) -> int:
+    """Bytes of a tensor's elements; an expanded tensor has those of its storage."""
+    size = tensor.numel() * tensor.element_size()
+    try:
+        return min(size, tensor.untyped_storage().nbytes())
+    except (NotImplementedError, RuntimeError):  # sparse, or quantized by a wrapper
+        return size

@@ -1,0 +1,109 @@
+"""Kernels of a profiled block, from its traced operators."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from smp_advisor.workload.kernels import Kernels
+
+__all__ = ["with_traced_kernels"]
+
+
+def with_traced_kernels(
+    approximate: Kernels,
+    operators: Sequence[Mapping[str, Any]],
+    *,
+    element_bytes: int,
+    sequence: int,
+    has_sequence: bool,
+    has_attention: bool,
+    tokens: int = 1,
+) -> Kernels:
+    """Kernels with the traced traffic and launches, divided by tensor parallelism as the approximate ones are.
+
+    Parameters
+    ----------
+    approximate
+        Kernels by formula; returned unchanged if there is no traced traffic.
+    operators
+        Operators of one block, as in `Profile.as_dict`.
+    element_bytes
+        Bytes of an element of the traced dtype.
+    sequence
+        Tokens per sample of the profile; a sample without a sequence counts as one token.
+    has_attention
+        Whether the cost model adds the core of attention: its own kernel, and operators on scores.
+    tokens
+        Tokens of a sample without a sequence (patches of an image).
+    """
+    rows = [_row(row, 1 if has_sequence else 0, sequence) for row in operators if row["kind"] != "attention"]
+    if has_attention and has_sequence:
+        scores = {row.module for row in rows if row.is_on_scores and row.kind == "product"}
+        # Queries, keys and values are copied for their products.
+        rows = [_without_scores(row) for row in rows if row.operator != "aten.clone" or row.module not in scores]
+    traffic = {phase: sum(row.bytes for row in rows if row.is_memory_of(phase)) for phase in ("forward", "backward")}
+    launches = {phase: sum(row.count for row in rows if row.phase == phase) for phase in traffic}
+    before = approximate.elements + approximate.split_elements
+    if traffic["forward"] <= 0 or launches["forward"] <= 0 or before <= 0:
+        return approximate
+    ratio = traffic["forward"] / element_bytes / tokens / before
+    return dataclasses.replace(
+        approximate,
+        elements=approximate.elements * ratio,
+        split_elements=approximate.split_elements * ratio,
+        products=sum(row.count for row in rows if row.phase == "forward" and row.kind == "product"),
+        launches=sum(row.count for row in rows if row.is_memory_of("forward")),
+        backward_traffic=traffic["backward"] / traffic["forward"],
+        backward_launches=launches["backward"] / launches["forward"],
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """Equal operators of a module, for one token."""
+
+    module: str
+    operator: str
+    kind: str
+    phase: str
+    count: float
+    bytes: float
+    linear_bytes: float
+    """Bytes without the traffic that grows with the square of the sequence."""
+    is_on_scores: bool
+
+    def is_memory_of(self, phase: str) -> bool:
+        """Whether the operators belong to a pass and are bound by their memory traffic."""
+        return self.kind == "memory" and self.phase == phase
+
+
+def _row(values: Mapping[str, Any], power: int, sequence: int) -> _Row:
+    traffic = _coefficients(values["bytes"])
+    # Terms that do not grow with the batch are weights of norms, tables and masks.
+    growing = [value * sequence ** (j - power) for j, value in enumerate(traffic[1] if len(traffic) > 1 else ())]
+    return _Row(
+        **{name: values[name] for name in ("module", "operator", "kind", "phase")},
+        count=sum(value * sequence**j for row in _coefficients(values["count"]) for j, value in enumerate(row)),
+        bytes=sum(growing),
+        linear_bytes=sum(growing[:2]),
+        is_on_scores=any(len(row) > 2 and row[2] > 0 for row in traffic),
+    )
+
+
+def _without_scores(row: _Row) -> _Row:
+    """The row without its traffic on scores, and without its launches if it has no other traffic."""
+    if not row.is_on_scores:
+        return row
+    has_other = row.kind == "memory" and row.linear_bytes >= 1
+    return dataclasses.replace(row, bytes=row.linear_bytes, count=row.count if has_other else 0.0)
+
+
+def _coefficients(polynomial: Mapping[str, Any]) -> list[list[float]]:
+    """Factors of powers of the sequence, by power of the batch."""
+    return [[float(Fraction(value)) for value in row] for row in polynomial["polynomial"]]

@@ -1,0 +1,156 @@
+"""Operators of a profile: counted by module and pass, and the input of the step time."""
+
+import dataclasses
+import json
+
+import pytest
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs import estimate
+from smp_advisor.errors import ProfileError
+from smp_advisor.libraries import Plan
+from smp_advisor.workload import Job, Model
+from smp_advisor.workload.kernels import Kernels
+from tests.deferred import Deferred
+
+pytestmark = pytest.mark.torch
+
+torch = Deferred("torch")
+transformers = Deferred("transformers")
+profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
+read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
+Profile = Deferred("smp_advisor.profiling.result", "Profile")
+Settings = Deferred("smp_advisor.profiling.trace", "Settings")
+_Tracer = Deferred("smp_advisor.profiling.trace", "_Tracer")
+PlainGPT = Deferred("tests.profiling.plain_models", "PlainGPT")
+SMALL = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 8}
+
+
+def settings(**values):
+    return Settings(**({"precision": "bf16", "attention": "fused", "sequence": 256, "checkpointing": False} | values))
+
+
+def profiled(model, **values):
+    return profile_with_fallbacks(read_model(model), settings(**values))
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return profiled(PlainGPT(layers=6))
+
+
+def test_each_operator_has_the_traffic_and_the_products_of_its_module(plain):
+    batch, tokens, width = 3, 128, 64
+    rows = {(row.phase, row.module, row.operator): row for row in plain.blocks[2].operators}
+    elements = 2 * batch * tokens * width  # bytes of the residual stream
+    up = rows["forward", "fc", "aten.addmm"]
+    assert up.kind == "product"
+    assert up.flops(batch, tokens) == 2 * batch * tokens * width * 4 * width
+    assert up.bytes(batch, tokens) == elements + 2 * (4 * width * width + 4 * width) + 4 * elements
+    back = rows["backward", "fc", "aten.mm"]
+    assert (back.count(batch, tokens), back.flops(batch, tokens)) == (2, 2 * up.flops(batch, tokens))
+    gelu = rows["forward", "", "aten.gelu"]  # a function of the block itself
+    assert (gelu.kind, gelu.count(batch, tokens), gelu.flops(batch, tokens)) == ("memory", 1, 0)
+    assert gelu.bytes(batch, tokens) == 2 * 4 * elements
+    assert rows["forward", "", "aten._scaled_dot_product_flash_attention"].kind == "attention"
+    assert not any("view" in operator or "transpose" in operator for _, _, operator in rows)
+
+
+@pytest.mark.parametrize(
+    ("make", "values"),
+    [
+        (lambda: PlainGPT(layers=6), {"precision": "amp"}),
+        (
+            lambda: transformers.LlamaConfig(**SMALL, intermediate_size=256, num_key_value_heads=2),
+            {"attention": "eager"},
+        ),
+    ],
+)
+def test_operators_add_up_to_the_step_of_the_full_model(make, values):
+    """Extrapolated from a few blocks and small sizes, they are those of the full model at another size."""
+    model = make()
+    profile = profiled(model, **values)
+    tracer = _Tracer(read_model(model), settings(**values))
+    batch, tokens = tracer.samples.unseen
+    step = tracer.step(batch, tokens, 10**6, operators=True)
+    expected: dict = {}
+    for key, measure in step.operators.items():
+        figures = expected.setdefault((key.phase, key.operator), [0, 0, 0])
+        for place, figure in enumerate((measure.count, measure.flops, measure.bytes)):
+            figures[place] += figure
+    table = profile.operators(batch=batch, sequence=tokens, sort=None)
+    assert {(row.phase, row.operator): [row.count, row.flops, row.bytes] for row in table.rows} == expected
+    for phase, total in (("forward", profile.forward_flops), ("backward", profile.backward_flops)):
+        assert sum(row.flops for row in table.rows if row.phase == phase) == total(batch, tokens)
+
+
+def test_the_table_is_by_operator_or_by_module_and_the_profile_keeps_it(plain):
+    table = plain.operators()
+    assert [row.bytes for row in table.rows] == sorted((row.bytes for row in table.rows), reverse=True)
+    assert sum(row.share for row in table.rows) == pytest.approx(1)
+    modules = plain.operators("module", sort="flops")
+    head = next(row for row in modules.rows if row.module == "head" and row.phase == "forward")
+    assert (head.count, head.flops) == (1, 2 * modules.sequence * 64 * 128)
+    repeated = [row for row in modules.rows if row.module.endswith(".fc") and row.operator == "aten.addmm"]
+    assert sum(row.blocks for row in repeated) == sum(row.count for row in repeated) == 6
+    assert sum(row.bytes for row in modules.rows) == sum(row.bytes for row in table.rows)
+    assert len(modules.frame()) == len(modules.rows)
+    assert "blocks.0.fc" in str(modules)
+    assert "All" in modules.as_html()
+    again = Profile.from_dict(json.loads(json.dumps(plain.as_dict())))
+    assert again.operators() == table
+
+
+@pytest.mark.parametrize(("arguments", "message"), [({"by": "kernel"}, "by must be"), ({"sort": "time"}, "sort must")])
+def test_wrong_arguments_are_refused(plain, arguments, message):
+    with pytest.raises(ProfileError, match=message):
+        plain.operators(**arguments)
+
+
+def test_a_profile_without_operators_is_refused(plain):
+    blocks = tuple(dataclasses.replace(block, operators=()) for block in plain.blocks)
+    with pytest.raises(ProfileError, match="were not traced"):
+        dataclasses.replace(plain, blocks=blocks, outside_operators=()).operators()
+
+
+FAMILIES = {
+    "gpt2": lambda: transformers.GPT2Config(n_embd=128, n_layer=4, n_head=4),
+    "llama": lambda: transformers.LlamaConfig(**SMALL, intermediate_size=256),
+    "vit": lambda: transformers.ViTConfig(**SMALL, intermediate_size=512),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_traced_kernels_are_those_of_the_formulas_of_a_family(family):
+    """The formulas count kernels in the model's code: a trace of this code has the same ones."""
+    config = FAMILIES[family]()
+    traffic = []
+    for model in (Model.from_config(config), Model.from_profile(profiled(config))):
+        kernels = model.groups[-1].block.separate
+        traffic.append(kernels.elements + kernels.split_elements)
+        assert kernels.products + kernels.launches == {"gpt2": 18, "llama": 37, "vit": 11}[family]
+    assert traffic[1] == pytest.approx(traffic[0], rel=0.06)
+
+
+def test_a_plain_module_takes_the_time_of_its_operators():
+    """The same network, as a family with formulas and as a module of unknown origin, takes the same time."""
+    profile = profiled(transformers.GPT2Config(n_layer=6), sequence=1024)
+    anonymous = dataclasses.replace(profile, config_json="{}")
+    without = profile.as_dict() | {"config_json": "{}"}
+    for kind in without["blocks"]["kinds"]:
+        kind["operators"] = ()
+    cluster, job = Cluster("ml.p4d.24xlarge"), Job(sequence_length=1024, precision="bf16", stack="hf-sdpa")
+    plan = Plan(library="ddp", batch_size=8)
+    known, traced, approximate = (
+        estimate(Model.from_profile(source), cluster, job, plan).step_seconds
+        for source in (profile, anonymous, without)
+    )
+    assert traced == pytest.approx(known, rel=0.03)
+    assert abs(traced - known) < abs(approximate - known)
+
+
+def test_kernels_add_up_with_the_mean_of_their_backward_passes():
+    total = Kernels(elements=2, launches=1, backward_traffic=1.0) + Kernels(split_elements=6, launches=3)
+    assert (total.elements, total.split_elements, total.launches) == (2, 6, 4)
+    assert total.backward_traffic == pytest.approx((2 * 1.0 + 6 * 2.0) / 8)
+    assert total.backward_launches == 2.0
