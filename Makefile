@@ -17,7 +17,7 @@ help:
 	@echo 'make demo     run the quickstart notebook and print its results'
 	@echo 'make check    lint, types and unit tests                   (PYTEST_ARGS="-k memory")'
 	@echo 'make test     everything, with moto, the wheel and the browser'
-	@echo 'make explore  property tests, with new random examples (PYTEST_ARGS="tests/costs --hypothesis-seed=7")'
+	@echo 'make explore  property tests with new random examples (PYTEST_ARGS="tests/costs --hypothesis-seed=7"), and random actions in the browser'
 	@echo 'make bench    run the benchmarks'
 	@echo 'make results  compare recommendations and estimates with the committed record'
 	@echo 'make format   format the Python code and apply the fixes of ruff'
@@ -50,6 +50,7 @@ unit-tests:
 # No time limit: there are more examples than in other runs, and a failing one is reduced to a simple one.
 explore: test-environment
 	$(TEST)/python -m pytest -m hypothesis --hypothesis-profile=explore --timeout=0 $(PYTEST_ARGS)
+	$(TEST)/python -m pytest tests/browser/test_monkey.py --monkey-actions=1000 --monkey-seeds=3 --timeout=0
 
 lint: $(LINT)
 

@@ -27,11 +27,18 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 expect.set_options(timeout=60_000)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--monkey-actions", type=int, default=60, help="random actions of each run of test_monkey.py")
+    parser.addoption("--monkey-seeds", type=int, default=1, help="number of its runs")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "lab_only: what this tests is the same code in Notebook 7, or not there")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "monkey_seed" in metafunc.fixturenames:
+        metafunc.parametrize("monkey_seed", range(1, 1 + metafunc.config.getoption("monkey_seeds")))
     if "server" in metafunc.fixturenames and "account" not in metafunc.fixturenames:
         only_lab = metafunc.definition.get_closest_marker("lab_only") is not None
         metafunc.parametrize("server", ["lab"] if only_lab else ["lab", "notebook"], indirect=True, scope="session")
