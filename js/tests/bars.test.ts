@@ -1,36 +1,32 @@
 import { expect, test } from 'vitest';
-import { Bar, Key, amount } from '../src/widget/bars';
-import { MemoryChart, TimeChart } from '../src/widget/charts';
-import { snapshot, recommendation } from './fixtures';
+import { amount } from '../src/charts/bars';
+import { Key, MemoryChart, TimeChart } from '../src/widget/charts';
+import type { Screen } from '../src/widget/session';
+import type { Costs } from '../src/widget/wire';
+import { recommendation, snapshot } from './fixtures';
 
-const width = (rect: Element): number => parseFloat(rect.getAttribute('width')!);
+const screen = (changes: Partial<Costs> = {}, before?: Screen['before']): Screen => {
+  const at = snapshot(16, 1);
+  const now = { ...at, costs: { ...at.costs, ...changes } };
+  return { settings: at.settings, controls: [], snapshot: now, moved: '', problem: '', summary: '', before } as unknown as Screen;
+};
+const titles = (node: Element, selector: string): (string | null)[] => [...node.querySelectorAll(`${selector} title`)].map(title => title.textContent);
 
-test('the parts of a bar are as wide as their share, and told in words', () => {
-  const bar = new Bar(['a', 'b', 'c']);
-  bar.draw([10, 0, 30], 50, 'GiB', 'two parts');
-  const parts = [...bar.node.querySelectorAll('.smp-part')];
-  expect(parts.map(width)).toEqual([20, 60]);
-  expect(parts.map(part => part.textContent)).toEqual(['a: 10.0 GiB', 'c: 30.0 GiB']);
-  expect(bar.node.getAttribute('role')).toBe('img');
-  expect(bar.node.getAttribute('aria-label')).toBe('two parts');
-});
-
-test('what is too much is marked from the limit on', () => {
-  const bar = new Bar(['a']);
-  bar.draw([50], 100, 'GiB', '', [{ value: 40, kind: 'usable', title: '40 GiB usable' }]);
-  const excess = bar.node.querySelector('.smp-excess')!;
-  expect([excess.getAttribute('x'), width(excess)]).toEqual(['40.000%', 10]);
-  bar.draw([30], 100, 'GiB', '', [{ value: 40, kind: 'usable', title: '40 GiB usable' }]);
-  expect(width(bar.node.querySelector('.smp-excess')!)).toBe(0);
-});
-
-test('what the allocator fills to the limit is not too much, whatever rounding adds up to', () => {
+test('allocations up to the limit are no excess, whatever rounding adds up to', () => {
   const chart = new MemoryChart(recommendation());
-  chart.draw({ ...snapshot(16, 1).costs, stages: [{ label: 'Each GPU', gib: [10.0005, 5.0005, 15.0005], total_gib: 30, peak: true }] });
-  expect(chart.node.querySelectorAll('.smp-over').length).toBe(0);
-  expect(width(chart.node.querySelector('.smp-excess')!)).toBe(0);
-  chart.draw({ ...snapshot(16, 1).costs, stages: [{ label: 'Each GPU', gib: [10, 5, 15.01], total_gib: 30.01, peak: true }] });
-  expect(chart.node.querySelectorAll('.smp-over').length).toBe(1);
+  chart.draw(screen({ stages: [{ label: 'Each GPU', gib: [10.0005, 5.0005, 15.0005], total_gib: 30, peak: true }] }));
+  expect(chart.node.querySelector('.smp-excess, .smp-total.smp-over')).toBeNull();
+  chart.draw(screen({ stages: [{ label: 'Each GPU', gib: [10, 5, 15.01], total_gib: 30.01, peak: true }] }));
+  expect(titles(chart.node, '.smp-excess')).toEqual(['0.01 GiB over the usable memory']);
+});
+
+test('the interval is at the peak, and the previous plan is an outline', () => {
+  const chart = new MemoryChart(recommendation());
+  chart.draw(screen());
+  expect(titles(chart.node, '.smp-middle')).toEqual(['16.0 GiB needed, 95 %: 13.0 to 19.0 GiB']);
+  expect(chart.node.querySelector('.smp-ghost')).toBeNull();
+  chart.draw(screen({}, snapshot(24, 1)));
+  expect(titles(chart.node, '.smp-ghost')).toEqual(['before: 26.0 GiB']);
 });
 
 test('a key names every part that can be seen, with its size', () => {
@@ -41,26 +37,12 @@ test('a key names every part that can be seen, with its size', () => {
   expect(key.node.children.length).toBe(3);
 });
 
-test('a chart has one bar a group of stages, and marks the one that is too large', () => {
-  const chart = new MemoryChart(recommendation());
-  const costs = snapshot(16, 1).costs;
-  const stages = [
-    { label: 'Stage 0', gib: [10, 5, 20], total_gib: 35, peak: true },
-    { label: 'Stages 1–3', gib: [10, 5, 2], total_gib: 17, peak: false }
-  ];
-  chart.draw({ ...costs, stages });
-  expect([...chart.node.querySelectorAll('.smp-stage')].map(label => label.textContent)).toEqual(['Stage 0', 'Stages 1–3']);
-  expect(chart.node.querySelectorAll('.smp-over').length).toBe(1);
-  chart.draw(costs);
-  expect(chart.node.querySelectorAll('svg').length).toBe(1);
-});
-
 test('totals are those of the figures, not of rounded parts', () => {
   const memory = new MemoryChart(recommendation());
-  memory.draw({ ...snapshot(16, 1).costs, stages: [{ label: 'Each GPU', gib: [10.05, 5.05, 5.05], total_gib: 20.1499, peak: true }] });
+  memory.draw(screen({ stages: [{ label: 'Each GPU', gib: [10.05, 5.05, 5.05], total_gib: 20.1499, peak: true }] }));
   expect(memory.node.querySelector('.smp-total')!.textContent).toBe('20.1 GiB');
   const time = new TimeChart(recommendation());
-  time.draw({ ...snapshot(16, 1).costs, seconds: [16, 0.28], step_seconds: 16.286 });
+  time.draw(screen({ seconds: [16, 0.28], step_seconds: 16.286 }));
   expect(time.node.querySelector('.smp-total')!.textContent).toBe('16.29 s');
   expect(time.node.querySelector('figcaption')!.textContent).toContain(snapshot(16, 1).costs.step_range);
 });
@@ -70,7 +52,4 @@ test('times are written as the kernel writes them, and a short step keeps its pa
     '0.42 ms', '27 ms', '650 ms', '11.79 s', '1,235 s'
   ]);
   expect([0.027, 0.65, 2.35].map(value => amount(value, 's', 9.88))).toEqual(['0.027 s', '0.65 s', '2.35 s']);
-  const key = new Key(['a', 'b', 'c']);
-  key.draw([0.001, 0.002, 0], 's');
-  expect(key.node.textContent).toBe('a1 msb2 ms');
 });

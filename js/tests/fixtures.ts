@@ -1,4 +1,6 @@
 import type { AnyModel } from '@anywidget/types';
+import type { Chart } from '../src/charts/chart';
+import type { LadderRow } from '../src/charts/ladder';
 import type { Ahead, Control, Snapshot, Recommendation, Settings, State, Traits } from '../src/widget/wire';
 
 /** A world with two sliders, in which memory is the batch and the degree decides nothing but itself. */
@@ -14,6 +16,7 @@ export function snapshot(batch: number, degree: number): Snapshot {
       headline: [[`${10 * batch}`, 'samples/s', '1 to 9'], ['3', 'days', '2 to 5'], ['$7k', 'in total', '$4 per hour']],
       figures: [[`${batch} GiB`, 'note']],
       needed_gib: batch,
+      interval: [batch - 3, batch, batch + 3],
       samples_per_second: 10 * batch,
       stages: [{ label: 'Each GPU', gib: [batch, 0, 2], total_gib: batch + 2, peak: true }],
       seconds: [1, 2],
@@ -34,10 +37,18 @@ const CONTROLS: Control[] = [
 
 export const HOSTILE = '<img src=x onerror="alert(1)">';
 
-const LADDER = {
-  columns: ['technique', 'memory needed', 'fits', 'step time', 'decision'],
-  rungs: [[HOSTILE, '61 GiB', 'no', '-', 'does not fit']],
-  unused: [['offloading', '16 GiB', 'yes', '3 s', 'no gain']]
+const rung = (title: string, memory: number, used: boolean): LadderRow => ({
+  title, memory, memory_before: null, step: memory > 30 ? null : 3, step_before: null, fits: memory <= 30, decision: 'used', used, because: ''
+});
+
+export const LADDER: Chart<'ladder'> = {
+  kind: 'ladder',
+  title: 'Techniques',
+  data: { limit: 30, rows: [rung(HOSTILE, 61, true), rung('offloading', 16, false)] },
+  columns: ['Technique', 'Memory needed'],
+  rows: [[HOSTILE, '61 GiB'], ['offloading', '16 GiB']],
+  notes: ['Dashed outlines are the figures before.'],
+  key: []
 };
 
 export function state(batch: number, degree: number, answers = ''): State {
@@ -61,6 +72,7 @@ export function recommendation(): Recommendation {
     defaults: ['precision fp16'],
     decisive: ['Sharding.', 'It is the fastest.'],
     because: 'It is the fastest.',
+    tokens_per_sample: 512,
     usable_gib: 30,
     nominal_gib: 32,
     categories: ['Parameters', 'Gradients', 'Activations'],

@@ -51,6 +51,7 @@ def alternatives_chart(advice: Advice, estimate: Estimate) -> Chart:
         round(estimate.headroom_gib, 2),
         float(f"{estimate.tokens_per_second if tokens else estimate.samples_per_second:.5g}"),
     )
+    groups = plan_divisions(result.space.layout.take(result.ranked)).tolist()
     best = rates[0] if rates else 1.0
     return Chart(
         kind="scatter",
@@ -59,10 +60,10 @@ def alternatives_chart(advice: Advice, estimate: Estimate) -> Chart:
             "unit": unit,
             "free": free,
             "rates": rates,
-            "groups": plan_divisions(result.space.layout.take(result.ranked)).tolist(),
+            "groups": groups,
             "names": [_DIVISIONS[name] for name in DIVISIONS],
             "titles": titles,
-            "best": next((index for index, plan in enumerate(plans) if plan == advice.plan), -1),
+            "best": next((index for index, plan in enumerate(plans) if plan == advice.recommended.plan), -1),
             "now": now,
         },
         columns=("Plan", f"Throughput ({unit})", "Against the best", "Free (GiB per GPU)"),
@@ -71,7 +72,7 @@ def alternatives_chart(advice: Advice, estimate: Estimate) -> Chart:
             for plan, rate, room in zip(plans, rates, free, strict=True)
         ),
         notes=("One point per combination of techniques: its best plan that fits with the required probability.",),
-        key=tuple(_DIVISIONS[name] for name in DIVISIONS),
+        key=tuple(_DIVISIONS[name] if index in groups else "" for index, name in enumerate(DIVISIONS)),
     )
 
 

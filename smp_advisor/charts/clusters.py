@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from smp_advisor.drawing.chart import Chart
+from smp_advisor.sizing.limits import Limits
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
@@ -16,10 +17,30 @@ if TYPE_CHECKING:
 __all__ = ["clusters_chart", "sizes_chart"]
 
 
+class _Compared:
+    """The comparison of the advice drawn last: it does not depend on the plan on the screen."""
+
+    def __init__(self) -> None:
+        self._key: tuple[object, ...] = ()
+        self._sizes: ClusterSizes | None = None
+
+    def of(self, advice: Advice) -> ClusterSizes:
+        key = (advice.question, advice.job.calibration, advice.cluster)
+        same = len(self._key) == len(key) and all(old is new for old, new in zip(self._key, key, strict=True))
+        if self._sizes is None or not same:
+            limits = advice.sizes.limits if advice.sizes is not None else Limits()
+            self._sizes = advice.compare_clusters(max_days=limits.max_days, max_usd=limits.max_usd)
+            self._key = key
+        return self._sizes
+
+
+_COMPARED = _Compared()
+
+
 def clusters_chart(advice: Advice, estimate: Estimate) -> Chart:
     """The advice's instance type with 1 to 256 nodes."""
     del estimate
-    return sizes_chart(advice.compare_clusters(), advice)
+    return sizes_chart(_COMPARED.of(advice), advice)
 
 
 def sizes_chart(sizes: ClusterSizes, advice: Advice) -> Chart:

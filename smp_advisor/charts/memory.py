@@ -48,7 +48,8 @@ def memory_chart(advice: Advice, estimate: Estimate) -> Chart:
     The outline is the memory of the recommended plan, if another one is shown.
     """
     instance, groups = advice.cluster.instance, stage_groups(estimate.memory.stages)
-    ghost = None if estimate.plan == advice.estimate.plan else advice.estimate.memory.peak.total_gib
+    best = advice.recommended.estimate
+    ghost = None if estimate.plan == best.plan else best.memory.peak.total_gib
     rows: list[BarRow] = [
         {
             "label": group.label,

@@ -40,7 +40,7 @@ def sweep_chart(advice: Advice, estimate: Estimate, name: str) -> Chart:
     values = _positions(advice, estimate)[name]
     record = get_library(estimate.plan.library)
     current = record.control_codec.settings((name,), fields_of(estimate.plan))[name]
-    best = record.control_codec.settings((name,), fields_of(advice.plan))[name]
+    best = record.control_codec.settings((name,), fields_of(advice.recommended.plan))[name]
     if current not in values:
         values = sorted([*values, current]) if isinstance(current, int) else [*values, current]
     outcomes = [_moved(advice, estimate, name, value) for value in values]

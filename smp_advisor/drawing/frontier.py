@@ -79,13 +79,12 @@ def frontier(data: Frontier, width: float) -> str:
     order = [point for mark in ("now", "knee", "") for point in points if point["mark"] == mark]
     for point in order:
         text = f"{point['nodes']} (knee)" if point["mark"] == "knee" else str(point["nodes"])
-        place = (x(point["time"]), y(point["cost"]) + (-10 if point["mark"] else 16))
+        place = (max(x(point["time"]), _LEFT + text_width(text) / 2), y(point["cost"]) + (-10 if point["mark"] else 16))
         reach = text_width(text) / 2 + 10
         if all(abs(place[0] - px) > reach or abs(place[1] - py) > 12 for px, py in taken):
             taken.append(place)
             parts.append(label("smp-tick smp-strong" if point["mark"] else "smp-tick", *place, text, "middle"))
-    description = "; ".join(point["title"] for point in points)
-    return frame(width, _HEIGHT + 38, description, parts)
+    return frame(width, _HEIGHT + 38, f"{len(points)} clusters by time and cost", parts)
 
 
 def _axes(

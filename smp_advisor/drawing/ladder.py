@@ -84,8 +84,7 @@ def ladder(data: LadderBars, width: float) -> str:
     parts.append(line("smp-limit-mark", x(data["limit"]), 16, x(data["limit"]), y))
     usable = f"{amount(data['limit'], 'GiB')} usable"
     parts.append(label("smp-tick", x(data["limit"]), y + 13, usable, "middle"))
-    description = "; ".join(_description(row) for row in data["rows"])
-    return frame(width, y + 20, description, parts)
+    return frame(width, y + 20, f"Memory and step time of {len(data['rows'])} techniques", parts)
 
 
 def _memory(row: LadderRow, limit: float, x: Scale, y: float) -> list[str]:
@@ -108,9 +107,3 @@ def _cut(text: str, room: float) -> str:
     """The text, cut to the letters that have room."""
     most = int(room / 6.2)
     return text if len(text) <= most else f"{text[: max(most - 1, 1)]}…"
-
-
-def _description(row: LadderRow) -> str:
-    memory = "no such plan" if row["memory"] is None else amount(row["memory"], "GiB")
-    step = "" if row["step"] is None else f", {amount(row['step'], 's')} per step"
-    return f"{row['title']}: {memory}{step}, {row['decision']}"

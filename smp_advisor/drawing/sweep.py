@@ -59,7 +59,7 @@ def sweep(data: Sweep, width: float) -> str:
         parts += _grid(most, y, width, top, name)
         if is_memory:
             parts.append(line("smp-limit-mark", _LEFT, y(data["limit"]), width - 8, y(data["limit"])))
-        style = "smp-memory" if is_memory else "smp-rate"
+        style = "smp-need" if is_memory else "smp-rate"
         points = [None if value is None else (x, y(value)) for x, value in zip(xs, values, strict=True)]
         parts.append(path(f"smp-curve {style}", points))
         for index, point in enumerate(points):
@@ -74,8 +74,7 @@ def sweep(data: Sweep, width: float) -> str:
     for index in range(0, count, every):
         parts.append(label("smp-tick", xs[index], bottom + 15, data["texts"][index], "middle"))
     parts.append(label("smp-text", _LEFT + (width - _LEFT) / 2, bottom + 32, data["label"], "middle"))
-    description = f"{data['label']}: {'; '.join(_title(data, index) for index in range(count))}"
-    return frame(width, bottom + 38, description, parts)
+    return frame(width, bottom + 38, f"Throughput and memory at {count} positions", parts)
 
 
 def _shades(data: Sweep, cell: float, top: float, *, is_memory: bool) -> list[str]:

@@ -10,6 +10,7 @@ import anywidget
 import traitlets as t
 from IPython.core.getipython import get_ipython
 
+from smp_advisor.charts.ladder import ladder_chart
 from smp_advisor.errors import AdvisorError
 from smp_advisor.guidance.ladder_html import ladder_html
 from smp_advisor.live import Change, LiveAdvice, control_state
@@ -23,7 +24,7 @@ from smp_advisor.notebook.panels import panel_data
 from smp_advisor.notebook.script_panel import checked, fixed
 from smp_advisor.notebook.session_actions import perform, steps_back_and_forth
 from smp_advisor.notebook.static_view import static_html
-from smp_advisor.notebook.view_state import control_dicts, ladder_rows, recommendation, snapshot_of
+from smp_advisor.notebook.view_state import control_dicts, recommendation, snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,7 +203,7 @@ class Advisor(anywidget.AnyWidget):
             "settings": state.settings,
             "controls": control_dicts(state.advice, state.settings),
             "snapshot": dict(snapshot_of(state)),
-            "ladder": dict(ladder_rows(self.ladder())),
+            "ladder": ladder_chart(state.advice, state.estimate).plain(),
             "moved": state.moved,
             "problem": with_labels(state.advice.plan.library, state.problem),
             "repairs": control_state.repairs_of(state),

@@ -6,10 +6,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from smp_advisor.charts.labels import CATEGORY_LABELS, TIME_LABELS, time_labels
-from smp_advisor.charts.memory import stage_groups
+from smp_advisor.charts.memory import memory_interval, stage_groups
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.guidance.amounts import batch_limit
-from smp_advisor.guidance.ladder_text import COLUMNS, cells
 from smp_advisor.guidance.overheads import overhead_notes
 from smp_advisor.guidance.wording import listed, plural
 from smp_advisor.libraries.registry import get_library
@@ -31,7 +30,6 @@ from smp_advisor.workload.stack import AUTO, stack
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.ladder import Ladder
     from smp_advisor.guidance.step import Step
     from smp_advisor.libraries.control_codec import Settings
     from smp_advisor.libraries.plan import Plan
@@ -41,13 +39,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Costs",
     "Fact",
-    "LadderRows",
     "Recommendation",
     "Snapshot",
     "control_dicts",
     "costs",
     "facts",
-    "ladder_rows",
     "recommendation",
     "snapshot",
     "snapshot_of",
@@ -95,6 +91,8 @@ class Costs(TypedDict):
     """(value, note) of each figure, in the order of `Recommendation.figures`."""
     needed_gib: float
     """Memory needed per GPU of the stage with the least headroom. The bars show the peaks."""
+    interval: tuple[float, float, float]
+    """Low end of its 95 % interval, the memory needed, and the high end."""
     samples_per_second: float
     stages: list[dict[str, Any]]
     """For each group of equal stages: label, GiB by category, their sum before rounding, whether it has the peak."""
@@ -104,15 +102,6 @@ class Costs(TypedDict):
     """Sum of the parts before rounding, so that all views round it alike."""
     step_range: str
     """Interval of the sum: ``95 %: 3.02 to 4.87``."""
-
-
-class LadderRows(TypedDict):
-    """The ladder of the plan on screen as texts: technique, memory needed, fits, step time, decision."""
-
-    columns: list[str]
-    rungs: list[list[str]]
-    unused: list[list[str]]
-    """The plan with one change each."""
 
 
 class Snapshot(TypedDict):
@@ -132,6 +121,8 @@ class Recommendation(TypedDict):
     decisive: tuple[str, str]
     """Techniques of the recommended plan, and how certain the choice is."""
     because: str
+    tokens_per_sample: int
+    """0 if the model reads no tokens."""
     usable_gib: float
     nominal_gib: float
     categories: list[str]
@@ -162,6 +153,7 @@ def costs(model: Model, estimate: Estimate, required: float) -> Costs:
         "headline": [(value, unit, note) for value, unit, note in headlines(model, estimate)],
         "figures": [(figure.value, figure.note) for figure in figures(model, estimate)],
         "needed_gib": round(estimate.needed_gib, 3),
+        "interval": memory_interval(estimate),
         "samples_per_second": float(f"{estimate.samples_per_second:.6g}"),
         "stages": [
             {"label": group.label, "gib": group.gib, "total_gib": group.total_gib, "peak": group.is_peak}
@@ -185,15 +177,6 @@ def snapshot(advice: Advice, settings: Settings, plan: Plan, estimate: Estimate)
 def snapshot_of(state: ControlState) -> Snapshot:
     """Data of the plan of the controls."""
     return snapshot(state.advice, settings_of(state.plan, state.advice.job), state.plan, state.estimate)
-
-
-def ladder_rows(ladder: Ladder) -> LadderRows:
-    """A ladder for a view."""
-    return {
-        "columns": list(COLUMNS),
-        "rungs": [list(cells(rung, first=not position)) for position, rung in enumerate(ladder.rungs)],
-        "unused": [list(cells(rung, first=True)) for rung in ladder.unused],
-    }
 
 
 def control_dicts(advice: Advice, settings: Settings) -> list[dict[str, Any]]:
@@ -293,6 +276,9 @@ def recommendation(advice: Advice) -> Recommendation:
         "defaults": list(advice.defaults),
         "decisive": decisive(advice),
         "because": " ".join(filter(None, (advice.library_because, *advice.library_comparisons, advice.because))),
+        "tokens_per_sample": advice.model.sequence_length(advice.job.sequence_length)
+        if advice.model.reads_tokens
+        else 0,
         "usable_gib": instance.usable_gpu_memory_gib,
         "nominal_gib": instance.gpu_memory_gib,
         "categories": [CATEGORY_LABELS[name] for name in CATEGORIES],

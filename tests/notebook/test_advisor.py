@@ -139,7 +139,7 @@ def test_every_rich_form_is_there_and_says_what_the_controls_say(advisor):
 
 def test_the_ladder_is_that_of_the_plan_on_screen(advisor):
     def shown():
-        return [row[0] for row in advisor.state["ladder"]["rungs"]]
+        return [row["title"] for row in advisor.state["ladder"]["data"]["rows"] if row["used"]]
 
     before = shown()
     advisor.move(tensor_parallel_degree=2)

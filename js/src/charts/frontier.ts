@@ -74,11 +74,11 @@ export function frontier(data: Frontier, width: number): string {
   const taken: [number, number][] = [];
   for (const point of ['now', 'knee', ''].flatMap(mark => points.filter(point => point.mark === mark))) {
     const text = point.mark === 'knee' ? `${point.nodes} (knee)` : String(point.nodes);
-    const [px, py] = [x(point.time), y(point.cost) + (point.mark ? -10 : 16)];
+    const [px, py] = [Math.max(x(point.time), LEFT + textWidth(text) / 2), y(point.cost) + (point.mark ? -10 : 16)];
     const reach = textWidth(text) / 2 + 10;
     if (taken.some(([ox, oy]) => Math.abs(px - ox) <= reach && Math.abs(py - oy) <= 12)) continue;
     taken.push([px, py]);
     parts.push(label(point.mark ? 'smp-tick smp-strong' : 'smp-tick', px, py, text, 'middle'));
   }
-  return frame(width, HEIGHT + 38, points.map(point => point.title).join('; '), parts);
+  return frame(width, HEIGHT + 38, `${points.length} clusters by time and cost`, parts);
 }

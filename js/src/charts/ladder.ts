@@ -65,7 +65,7 @@ export function ladder({ limit, rows }: LadderBars, width: number): string {
   }
   parts.push(line('smp-limit-mark', x(limit), 16, x(limit), y));
   parts.push(label('smp-tick', x(limit), y + 13, `${amount(limit, 'GiB')} usable`, 'middle'));
-  return frame(width, y + 20, rows.map(description).join('; '), parts);
+  return frame(width, y + 20, `Memory and step time of ${rows.length} techniques`, parts);
 }
 
 function memory(row: LadderRow, limit: number, x: Scale, y: number): string[] {
@@ -86,9 +86,4 @@ function memory(row: LadderRow, limit: number, x: Scale, y: number): string[] {
 function cut(text: string, room: number): string {
   const most = Math.trunc(room / 6.2);
   return text.length <= most ? text : `${text.slice(0, Math.max(most - 1, 1))}…`;
-}
-
-function description(row: LadderRow): string {
-  const needs = row.memory === null ? 'no such plan' : amount(row.memory, 'GiB');
-  return `${row.title}: ${needs}${row.step === null ? '' : `, ${amount(row.step, 's')} per step`}, ${row.decision}`;
 }

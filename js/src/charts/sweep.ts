@@ -40,7 +40,7 @@ export function sweep(data: Sweep, width: number): string {
     const y = linear(0, most, top + PANE, top);
     parts.push(...shades(data, cell, top, isMemory), ...grid(most, y, width, top, name));
     if (isMemory) parts.push(line('smp-limit-mark', LEFT, y(data.limit), width - 8, y(data.limit)));
-    const style = isMemory ? 'smp-memory' : 'smp-rate';
+    const style = isMemory ? 'smp-need' : 'smp-rate';
     const points = values.map((value, index) => (value === null ? null : ([xs[index]!, y(value)] as const)));
     parts.push(path(`smp-curve ${style}`, points));
     points.forEach((point, index) => {
@@ -54,8 +54,7 @@ export function sweep(data: Sweep, width: number): string {
   const every = Math.ceil((Math.max(...data.texts.map(textWidth)) + 8) / cell);
   for (let index = 0; index < count; index += every) parts.push(label('smp-tick', xs[index]!, bottom + 15, data.texts[index]!, 'middle'));
   parts.push(label('smp-text', LEFT + (width - LEFT) / 2, bottom + 32, data.label, 'middle'));
-  const description = `${data.label}: ${xs.map((_, index) => positionTitle(data, index)).join('; ')}`;
-  return frame(width, bottom + 38, description, parts);
+  return frame(width, bottom + 38, `Throughput and memory at ${count} positions`, parts);
 }
 
 /** Regions in which the plan does not fit, or is at risk. */

@@ -2,7 +2,7 @@
 
 import { linear } from './scale';
 import { regions, positionTitle, type Sweep } from './sweep';
-import { dot, frame, line, path, rect } from './svg';
+import { dot, line, path, rect } from './svg';
 
 /** Height of the drawing in pixels. */
 export const TRACK_HEIGHT = 30;
@@ -21,16 +21,17 @@ export function sliderTrack(data: Sweep, width: number): string {
     return [rect(`smp-shade smp-${state}`, left, 0, right - left, TRACK_HEIGHT)];
   });
   const runs = data.rates.map((value, index) => (data.fits[index] === 'over' ? null : value));
-  for (const [style, values, least] of [['smp-memory', data.memory, data.limit], ['smp-rate', runs, 0]] as const) {
+  for (const [style, values, least] of [['smp-need', data.memory, data.limit], ['smp-rate', runs, 0]] as const) {
     const most = Math.max(...values.map(value => value ?? 0), least, 1e-9);
     const y = linear(0, most, bottom, 3);
-    if (style === 'smp-memory') parts.push(line('smp-track-limit', 0, y(data.limit), width, y(data.limit)));
+    if (style === 'smp-need') parts.push(line('smp-track-limit', 0, y(data.limit), width, y(data.limit)));
     parts.push(path(`smp-curve ${style}`, values.map((value, index) => (value === null ? null : [x(index), y(value)]))));
-    if (style === 'smp-memory') continue;
+    if (style === 'smp-need') continue;
     for (const [index, mark] of [[data.recommended, 'smp-best'], [data.current, 'smp-now']] as const) {
       const value = values[index];
       if (value !== undefined && value !== null) parts.push(dot(`smp-dot smp-rate ${mark}`, x(index), y(value), 4, positionTitle(data, index)));
     }
   }
-  return frame(width, TRACK_HEIGHT, `${data.label}: throughput and memory at ${count} positions`, parts);
+  // The chart of the setting has the same figures with a name and a table.
+  return `<svg class="smp-chart" aria-hidden="true" width="${width}" height="${TRACK_HEIGHT}">${parts.join('')}</svg>`;
 }

@@ -1,80 +1,133 @@
-import { Bar, Key, amount, beyond, listed, type Mark } from './bars';
-import { element, setText } from './dom';
+import { amount, bars, beyond, isWorth, sum, type Bars } from '../charts/bars';
+import { element, explain, setText } from './dom';
+import type { Screen } from './session';
 import type { Costs, Recommendation } from './wire';
+import '../../../smp_advisor/drawing/data/charts.css';
 
-/** Memory of each group of pipeline stages, next to the usable memory. */
+const NARROWEST = 280;
+
+/** Bars in the page, as wide as their place. */
+class Plot {
+  readonly node = element('div', 'smp-plot');
+  private readonly observer: ResizeObserver | undefined;
+  private data: Bars | undefined;
+  private drawn = '';
+
+  constructor() {
+    if (typeof ResizeObserver === 'undefined') return;
+    this.observer = new ResizeObserver(() => this.paint());
+    this.observer.observe(this.node);
+  }
+
+  draw(data: Bars): void {
+    this.data = data;
+    this.paint();
+  }
+
+  dispose(): void {
+    this.observer?.disconnect();
+  }
+
+  private paint(): void {
+    if (!this.data) return;
+    // The drawing escapes every text of its data.
+    const svg = bars(this.data, Math.max(Math.floor(this.node.clientWidth || 560), NARROWEST));
+    if (svg !== this.drawn) this.node.innerHTML = this.drawn = svg;
+  }
+}
+
+/** Memory of each group of pipeline stages, next to the usable memory, the previous plan and the interval. */
 export class MemoryChart {
   readonly node: HTMLElement;
-  private readonly rows = element('div', 'smp-rows');
+  private readonly plot = new Plot();
   private readonly key: Key;
   private readonly keyTitle = element('p', 'smp-note');
-  private bars: { row: HTMLElement; label: Element; bar: Bar; total: Element }[] = [];
 
   constructor(private readonly shown: Recommendation) {
     this.key = new Key(shown.categories, shown.tooltips);
-    const usable = `${shown.usable_gib.toFixed(1)} GiB usable`;
-    const nominal = shown.nominal_gib ? ` of ${shown.nominal_gib.toFixed(0)} nominal` : '';
-    const limit = element('span', 'smp-limit', element('i', 'smp-limit-line'), `${usable}${nominal}`);
-    this.node = element('figure', 'smp-figure', element('figcaption', 'smp-caption', 'Memory per GPU', limit));
-    this.node.append(this.rows, this.keyTitle, this.key.node);
+    this.node = element('figure', 'smp-figure', element('figcaption', 'smp-caption', 'Memory per GPU'), this.plot.node, this.keyTitle, this.key.node);
   }
 
-  draw(costs: Costs): void {
-    const { usable_gib: usable, nominal_gib: nominal, categories } = this.shown;
-    const totals = costs.stages.map(stage => stage.total_gib);
-    const full = 1.03 * Math.max(usable, nominal, ...totals);
-    const marks: Mark[] = [
-      { value: usable, kind: 'usable', title: `${usable.toFixed(1)} GiB usable` },
-      { value: nominal, kind: 'nominal', title: `${nominal.toFixed(1)} GiB nominal` }
-    ];
-    this.resize(costs.stages.length);
-    costs.stages.forEach((stage, index) => {
-      const { label, bar, total, row } = this.bars[index]!;
-      const size = totals[index]!;
-      setText(label, stage.label);
-      setText(total, amount(size, 'GiB'));
-      row.classList.toggle('smp-over', beyond(size, usable) > 0);
-      const text = `${stage.label}: ${size.toFixed(1)} of ${usable.toFixed(1)} GiB usable: ${listed(categories, stage.gib, 'GiB')}`;
-      bar.draw(stage.gib, full, 'GiB', text, marks);
-    });
-    const peak = costs.stages.find(stage => stage.peak) ?? costs.stages[0];
-    this.keyTitle.hidden = costs.stages.length < 2;
+  draw({ snapshot, before }: Screen): void {
+    const { usable_gib: limit, nominal_gib: nominal, categories: names } = this.shown;
+    const { stages, interval } = snapshot.costs;
+    const last = before === undefined || before.settings === snapshot.settings ? undefined : before.costs.stages;
+    const ghosts = stages.map((stage, index) => ghost(last, stages.length, index, stage.peak));
+    const rows = stages.map((stage, index) => ({
+      label: stage.label,
+      parts: stage.gib,
+      total: stage.total_gib,
+      ghost: ghosts[index] ?? null,
+      interval: stage.peak ? interval : null
+    }));
+    this.plot.draw({ unit: 'GiB', names, rows, limit, nominal });
+    this.node.classList.toggle('smp-over', stages.some(stage => beyond(stage.total_gib, limit) > 0));
+    const peak = stages.find(stage => stage.peak) ?? stages[0];
+    this.keyTitle.hidden = stages.length < 2;
     setText(this.keyTitle, `${peak?.label ?? ''} (highest peak):`);
     this.key.draw(peak?.gib ?? [], 'GiB');
   }
 
-  private resize(count: number): void {
-    while (this.bars.length > count) this.bars.pop()!.row.remove();
-    while (this.bars.length < count) {
-      const [label, total, bar] = [element('span', 'smp-stage'), element('span', 'smp-total'), new Bar(this.shown.categories)];
-      const row = element('div', 'smp-stack', label, bar.node, total);
-      this.bars.push({ row, label, bar, total });
-      this.rows.append(row);
-    }
+  dispose(): void {
+    this.plot.dispose();
   }
+}
+
+/** Total of the previous plan behind a bar: of the same group of stages, or the peaks of both if the groups differ. */
+function ghost(last: Costs['stages'] | undefined, count: number, index: number, isPeak: boolean): number | undefined {
+  if (last === undefined) return undefined;
+  if (last.length === count) return last[index]!.total_gib;
+  return isPeak ? last.find(stage => stage.peak)?.total_gib : undefined;
 }
 
 /** Parts of the step time. */
 export class TimeChart {
   readonly node: HTMLElement;
-  private readonly bar: Bar;
+  private readonly plot = new Plot();
   private readonly key: Key;
-  private readonly total = element('span', 'smp-total');
   private readonly range = element('span', 'smp-limit');
 
   constructor(private readonly shown: Recommendation) {
-    this.bar = new Bar(shown.seconds);
     this.key = new Key(shown.seconds, shown.tooltips);
-    const row = element('div', 'smp-stack', element('span', 'smp-stage', 'Each step'), this.bar.node, this.total);
-    this.node = element('figure', 'smp-figure', element('figcaption', 'smp-caption', 'Step time', this.range), row, this.key.node);
+    const caption = element('figcaption', 'smp-caption', 'Step time', this.range);
+    this.node = element('figure', 'smp-figure', caption, this.plot.node, this.key.node);
   }
 
-  draw(costs: Costs): void {
-    const total = costs.step_seconds;
-    setText(this.total, amount(total, 's'));
+  draw({ snapshot: { costs } }: Screen): void {
     setText(this.range, costs.step_range);
-    const text = `Step time ${amount(total, 's')} (${costs.step_range}): ${listed(this.shown.seconds, costs.seconds, 's')}`;
-    this.bar.draw(costs.seconds, total, 's', text);
+    const row = { label: 'Each step', parts: costs.seconds, total: costs.step_seconds, ghost: null, interval: null };
+    this.plot.draw({ unit: 's', names: this.shown.seconds, rows: [row], limit: null, nominal: null });
     this.key.draw(costs.seconds, 's');
+  }
+
+  dispose(): void {
+    this.plot.dispose();
+  }
+}
+
+/** Color, name and value of each part, in the order of the bar. Parts too small to see are omitted. */
+export class Key {
+  readonly node = element('ul', 'smp-key');
+
+  /** @param tooltips Definitions of the names that the glossary explains. */
+  constructor(
+    private readonly names: string[],
+    private readonly tooltips: Readonly<Record<string, string>> = {}
+  ) {}
+
+  draw(values: number[], unit: string): void {
+    const total = sum(values);
+    const parts = values.map((value, index) => ({ value, index })).filter(({ value }) => isWorth(value, unit, total));
+    while (this.node.children.length > parts.length) this.node.lastElementChild!.remove();
+    while (this.node.children.length < parts.length) {
+      this.node.append(element('li', '', element('i', 'smp-swatch'), element('span', 'smp-name'), element('b', 'smp-amount')));
+    }
+    parts.forEach(({ value, index }, position) => {
+      const [swatch, name, size] = [...this.node.children[position]!.children] as [Element, Element, Element];
+      swatch.className = `smp-swatch smp-k${index}`;
+      setText(name, this.names[index] ?? '');
+      explain(name, this.tooltips);
+      setText(size, amount(value, unit, total));
+    });
   }
 }

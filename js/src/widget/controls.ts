@@ -1,6 +1,7 @@
 import { element, keepKeys, setText } from './dom';
 import type { Screen } from './session';
-import type { Control, Snapshot, Recommendation, Setting } from './wire';
+import { sweepOf, Track } from './sweeps';
+import type { Ahead, Control, Recommendation, Setting } from './wire';
 
 /** Receives every value of a moving control, and the end of the gesture. */
 export interface ControlListener {
@@ -17,6 +18,7 @@ class Row {
   private readonly output = element('output', 'smp-value');
   private readonly advised = element('span', 'smp-advised');
   private readonly problem = element('p', 'smp-problem');
+  private readonly track = new Track();
   private control: Control;
 
   constructor(control: Control, view: string, listener: ControlListener) {
@@ -31,13 +33,19 @@ class Row {
     this.problem.setAttribute('role', 'alert');
     this.input.addEventListener('input', () => listener.move(this.control.name, this.value));
     this.input.addEventListener('change', () => listener.commit());
-    const label = element('label', 'smp-control', element('span', 'smp-label', control.label), this.input, this.output);
+    const label = element('label', 'smp-control', element('span', 'smp-label', control.label), this.place(control), this.output);
     label.title = control.help;
     this.node = element('div', 'smp-row', label, this.advised, this.problem);
     this.fill(control);
   }
 
-  draw(control: Control, screen: Screen, recommended: Snapshot, recommendedText: string): void {
+  /** The input, with its curve if it is a slider. */
+  private place(control: Control): HTMLElement {
+    return control.kind === 'slider' ? element('span', 'smp-track', this.track.node, this.input) : this.input;
+  }
+
+  draw(control: Control, screen: Screen, shown: Recommendation, recommendedText: string, ahead: Ahead): void {
+    const { recommended } = shown;
     if (control.values.join() !== this.control.values.join()) this.fill(control);
     this.control = control;
     const current = screen.settings[control.name];
@@ -46,11 +54,17 @@ class Row {
     if (this.input instanceof HTMLInputElement && this.input.type === 'checkbox') this.input.checked = current === true;
     else if (position >= 0 && this.input.value !== String(position)) this.input.value = String(position);
     if (control.kind === 'slider') this.input.setAttribute('aria-valuetext', text);
+    if (control.kind === 'slider') this.track.draw(sweepOf(control, ahead, screen, shown));
     setText(this.output, control.kind === 'select' ? '' : text);
     const isRecommended = current === recommended.settings[control.name];
     setText(this.advised, isRecommended || !recommendedText ? '' : `recommended: ${recommendedText}`);
     setText(this.problem, screen.problem && screen.moved === control.name ? screen.problem : '');
     this.node.classList.toggle('smp-wrong', screen.problem !== '' && screen.moved === control.name);
+  }
+
+  remove(): void {
+    this.track.dispose();
+    this.node.remove();
   }
 
   private fill(control: Control): void {
@@ -80,14 +94,20 @@ export class Controls {
 
   constructor(
     private readonly view: string,
-    private readonly listener: ControlListener
+    private readonly listener: ControlListener,
+    private readonly ahead: () => Ahead
   ) {}
 
-  draw(screen: Screen, { recommended, names: settings }: Recommendation): void {
+  dispose(): void {
+    for (const row of this.rows.values()) row.remove();
+  }
+
+  draw(screen: Screen, shown: Recommendation): void {
+    const { recommended, names: settings } = shown;
     const names = screen.controls.map(control => control.name);
     for (const name of [...this.rows.keys()]) {
       if (names.includes(name)) continue;
-      this.rows.get(name)!.node.remove();
+      this.rows.get(name)!.remove();
       this.rows.delete(name);
     }
     screen.controls.forEach((control, index) => {
@@ -98,7 +118,7 @@ export class Controls {
         this.node.insertBefore(row.node, this.node.children[index] ?? null);
       }
       // The kernel's text, because the control may no longer have a position for the recommended value.
-      row.draw(control, screen, recommended, recommended.configuration[settings.indexOf(control.name)] ?? '');
+      row.draw(control, screen, shown, recommended.configuration[settings.indexOf(control.name)] ?? '', this.ahead());
     });
   }
 }

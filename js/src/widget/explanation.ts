@@ -1,37 +1,5 @@
-import type { AnyModel } from '@anywidget/types';
 import { disclosure, element, headerCell, sourceLink } from './dom';
-import type { Panel } from './panel';
-import type { Ladder, Pitfall, Recommendation, Reference, Step, Term, Traits } from './wire';
-
-/** The ladder of the configuration on screen. */
-export class LadderTable implements Panel {
-  readonly node = element('div', 'smp-scroll');
-  private drawn: Ladder | undefined;
-
-  constructor(private readonly model: AnyModel<Traits>) {}
-
-  draw(): void {
-    const { ladder } = this.model.get('_state');
-    if (ladder === this.drawn) return;
-    this.drawn = ladder;
-    const { columns, rungs, unused } = ladder;
-    const table = element('table', 'smp-ladder');
-    table.append(element('caption', '', "Techniques of the configuration on screen, in the order of AWS's best practices"));
-    table.append(element('thead', '', element('tr', '', ...columns.map(text => headerCell(text, 'col')))));
-    table.append(element('tbody', '', ...rungs.map(rungRow)));
-    if (unused.length > 0) {
-      const group = headerCell('with one change', 'col');
-      group.colSpan = columns.length;
-      group.scope = 'rowgroup';
-      table.append(element('tbody', '', element('tr', '', group), ...unused.map(rungRow)));
-    }
-    this.node.replaceChildren(table);
-  }
-}
-
-function rungRow([title = '', ...values]: string[]): HTMLTableRowElement {
-  return element('tr', '', headerCell(title, 'row'), ...values.map(text => element('td', '', text)));
-}
+import type { Pitfall, Recommendation, Reference, Step, Term } from './wire';
 
 /** Reasons for the plan: ordered practices, and AWS's nearest reference. */
 export function why(shown: Recommendation): HTMLElement {

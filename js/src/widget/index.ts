@@ -1,19 +1,21 @@
 import type { RenderProps } from '@anywidget/types';
+import { alternativesPanel, chartPanel, ladderPanel, ranksPanel } from './chart_panels';
 import { MemoryChart, TimeChart } from './charts';
 import { Checker } from './checker';
 import { Connection } from './connection';
 import { Controls } from './controls';
 import { element } from './dom';
-import { LadderTable, requirements, why } from './explanation';
+import { requirements, why } from './explanation';
 import { Exporter } from './exporter';
 import { Facts } from './facts';
 import { fixed, stacked } from './panel';
 import { Paste } from './paste';
 import { Session, type Screen } from './session';
 import { Settings } from './settings';
+import { SweepChart } from './sweeps';
 import { Tabs } from './tabs';
 import { Verdict } from './verdict';
-import type { FromKernel, Traits } from './wire';
+import type { Ahead, FromKernel, Traits } from './wire';
 import { WorkloadBar } from './workload_bar';
 import './widget.css';
 
@@ -31,25 +33,34 @@ function render({ model, el }: RenderProps<Traits>): () => void {
   const session = new Session(model, view, connection, screen => draw(screen));
   const { shown } = session;
 
+  const ahead = (): Ahead => model.get('_ahead');
+
   const workload = new WorkloadBar(shown);
   const exporter = new Exporter(session);
   const verdict = new Verdict(shown, () => session.reset(), exporter.actions, connection.node, exporter.status, exporter.offers, exporter.choices);
-  const settings = new Settings(shown, new Controls(view, session));
+  const controls = new Controls(view, session, ahead);
+  const settings = new Settings(shown, controls);
   const memory = new MemoryChart(shown);
   const time = new TimeChart(shown);
-  const ladder = new LadderTable(model);
+  const sweep = new SweepChart(shown, ahead, session);
+  const ladder = ladderPanel(model);
   const checker = new Checker(view, (request, fail) => connection.request(request, fail));
   const paste = new Paste(view, (request, fail) => connection.request(request, fail));
   const tabs = new Tabs(view)
     .add('why', 'Why', stacked('smp-why', ladder, fixed(why(shown))))
+    .add('alternatives', 'Alternatives', alternativesPanel(view, connection))
+    .add('clusters', 'Cluster size', chartPanel('clusters', view, connection))
+    .add('ranks', 'Rank map', ranksPanel(view, connection))
+    .add('schedule', 'Schedule', chartPanel('schedule', view, connection))
     .add('script', 'Script', stacked('smp-script', exporter.preview, fixed(requirements(shown)), checker, paste), shown.pitfalls.length)
     .add('facts', 'Assumptions and facts', new Facts(shown), shown.assumptions.length);
 
   function draw(screen: Screen): void {
     verdict.draw(screen);
     settings.draw(screen);
-    memory.draw(screen.snapshot.costs);
-    time.draw(screen.snapshot.costs);
+    memory.draw(screen);
+    time.draw(screen);
+    sweep.draw(screen);
     tabs.draw(screen);
     exporter.refresh();
     root.setAttribute('aria-busy', String(session.isBusy));
@@ -60,7 +71,7 @@ function render({ model, el }: RenderProps<Traits>): () => void {
     'smp',
     workload.node,
     verdict.node,
-    element('div', 'smp-bench', settings.node, element('section', 'smp-charts', memory.node, time.node), tabs.node)
+    element('div', 'smp-bench', settings.node, element('section', 'smp-charts', memory.node, time.node, sweep.node), tabs.node)
   );
   root.setAttribute('aria-label', 'SMP Advisor');
   const onState = (): void => {
@@ -73,7 +84,9 @@ function render({ model, el }: RenderProps<Traits>): () => void {
     tabs.onMessage(message);
     void exporter.onMessage(message);
   };
+  const onAhead = (): void => draw(session.screen);
   model.on('change:_state', onState);
+  model.on('change:_ahead', onAhead);
   model.on('msg:custom', onMessage);
   draw(session.screen);
   el.append(root);
@@ -81,10 +94,12 @@ function render({ model, el }: RenderProps<Traits>): () => void {
 
   return () => {
     model.off('change:_state', onState);
+    model.off('change:_ahead', onAhead);
     model.off('msg:custom', onMessage);
     connection.dispose();
     exporter.dispose();
     tabs.dispose();
+    for (const chart of [memory, time, sweep, controls]) chart.dispose();
   };
 }
 

@@ -15,6 +15,8 @@ export interface Screen {
   moved: string;
   problem: string;
   summary: string;
+  /** State with which the summary compares. */
+  before?: Snapshot;
 }
 
 /**
@@ -120,7 +122,8 @@ export class Session {
     // Keep the summary of our own gesture: the kernel's compares with its last value, not with the start of the gesture.
     const summary = own && isSame ? this.now.summary : settled.summary;
     this.pending = '';
-    this.now = { ...settled, summary };
+    const before = own ? this.now.before : this.now.snapshot;
+    this.now = { ...settled, summary, before };
     if (own && !isSame && !settled.problem) this.now.summary = this.describe() || settled.summary;
     if (!own || this.committed) this.anchor = this.now.snapshot;
     this.request = this.exactly();
@@ -138,6 +141,7 @@ export class Session {
   private describe(): string {
     const { rows, names, usable_gib: usable } = this.shown;
     const label = rows[names.indexOf(this.now.moved)] ?? '';
+    this.now.before = this.anchor;
     return describe(rows, this.anchor, this.now.snapshot, label, usable);
   }
 

@@ -1,5 +1,7 @@
 /** Messages between kernel and view; `view_state.py`, `look_ahead.py` and `advisor.py` are the other side. */
 
+import type { Chart } from '../charts/chart';
+
 export type Setting = number | string | boolean;
 export type Settings = Readonly<Record<string, Setting>>;
 
@@ -33,6 +35,8 @@ export interface Costs {
   figures: [value: string, note: string][];
   /** Memory needed per GPU of the stage with the least headroom. The bars show the peaks. */
   needed_gib: number;
+  /** Ends of its 95 % interval around it: low end, the memory needed, high end. */
+  interval: [low: number, needed: number, high: number];
   samples_per_second: number;
   stages: StageGroup[];
   /** Seconds of each part of the step. */
@@ -156,6 +160,8 @@ export interface Recommendation {
   /** Techniques of the recommended plan, and how certain the choice is. */
   decisive: [lead: string, reason: string];
   because: string;
+  /** 0 if the model reads no tokens. */
+  tokens_per_sample: number;
   usable_gib: number;
   nominal_gib: number;
   categories: string[];
@@ -174,21 +180,14 @@ export interface Recommendation {
   glossary: Term[];
 }
 
-/** Techniques of the configuration on screen, each added to those above; texts in the order of `columns`. */
-export interface Ladder {
-  columns: string[];
-  rungs: string[][];
-  /** The configuration with one change each. */
-  unused: string[][];
-}
-
 export interface State {
   /** Id of the answered request; empty for changes from Python. */
   answers: string;
   settings: Settings;
   controls: Control[];
   snapshot: Snapshot;
-  ladder: Ladder;
+  /** Techniques of the configuration on screen, each added to those above. */
+  ladder: Chart<'ladder'>;
   moved: string;
   problem: string;
   summary: string;

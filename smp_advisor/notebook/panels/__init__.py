@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import PlanError
+from smp_advisor.notebook.panels.charts import chart_panel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PANELS", "panel_data"]
 
-PANELS: dict[str, Callable[[Advice, Plan], Mapping[str, object]]] = {}
+PANELS: dict[str, Callable[[Advice, Plan], Mapping[str, object]]] = {
+    name: chart_panel(name) for name in ("alternatives", "clusters", "ladder", "ranks", "schedule")
+}
 """Function that computes the data of a panel for the plan on the screen, by the name in the view's request."""
 
 

@@ -1,0 +1,62 @@
+import type { AnyModel } from '@anywidget/types';
+import type { Chart } from '../charts/chart';
+import { Figure, type Actions } from '../charts/figure';
+import type { Connection } from './connection';
+import { element, keepKeys } from './dom';
+import type { Panel } from './panel';
+import { RemotePanel } from './remote_panel';
+import type { Traits } from './wire';
+
+/** A chart whose data the kernel computes when its tab is open. */
+export function chartPanel(name: string, view: string, connection: Connection, actions?: Actions): RemotePanel<Chart> {
+  const figure = new Figure(actions);
+  return new RemotePanel<Chart>(name, view, connection, (chart, into) => {
+    if (!figure.node.isConnected) into.append(figure.node);
+    figure.draw(chart);
+  });
+}
+
+/** Alternatives by free memory and throughput: a point or a row of the table shows its plan. */
+export function alternativesPanel(view: string, connection: Connection): RemotePanel<Chart<'scatter'>> {
+  let titles: string[] = [];
+  let count = 0;
+  const adopt = (row: number): void =>
+    connection.request({ kind: 'act', id: `${view}-adopt-${(count += 1)}`, action: 'adopt', value: row }, () => undefined);
+  const figure = new Figure({ use: { word: 'Load', row: adopt }, rowOf: text => titles.indexOf(text), brush: true });
+  return new RemotePanel<Chart<'scatter'>>('alternatives', view, connection, (chart, into) => {
+    titles = chart.data.titles;
+    if (!figure.node.isConnected) into.append(figure.node);
+    figure.draw(chart);
+  });
+}
+
+/** The rank map, colored by the column that the user selects. */
+export function ranksPanel(view: string, connection: Connection): RemotePanel<Chart<'ranks'>> {
+  const figure = new Figure();
+  const choice = keepKeys(element('select', 'smp-select'));
+  const label = element('label', 'smp-sweep-choice', 'Colors by ', choice);
+  let chart: Chart<'ranks'> | undefined;
+  choice.addEventListener('change', () => chart && figure.draw({ ...chart, data: { ...chart.data, by: Number(choice.value) } }));
+  return new RemotePanel<Chart<'ranks'>>('ranks', view, connection, (data, into) => {
+    chart = data;
+    const options = data.data.columns.map(({ name }, index) => Object.assign(element('option', '', name), { value: String(index) }));
+    choice.replaceChildren(...options);
+    label.hidden = options.length < 2;
+    if (!figure.node.isConnected) into.append(label, figure.node);
+    figure.draw(data);
+  });
+}
+
+/** The ladder of the plan on the screen, which comes with the state. */
+export function ladderPanel(model: AnyModel<Traits>): Panel {
+  const figure = new Figure();
+  let drawn: Chart | undefined;
+  return {
+    node: figure.node,
+    draw: () => {
+      const { ladder } = model.get('_state');
+      if (ladder !== drawn) figure.draw((drawn = ladder));
+    },
+    dispose: () => figure.dispose()
+  };
+}
