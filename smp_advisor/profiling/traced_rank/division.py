@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    FSDPModule,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    ShardingStrategy,
+    _flat_param,
+    fully_shard,
+)
+from torch.distributed.fsdp.wrap import CustomPolicy
+
+from smp_advisor.profiling.patching import patched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor, nn
 
     from smp_advisor.profiling.traced_rank.rank import Rank
 
-__all__ = ["mesh_of", "reduce_at", "shard", "with_buckets"]
+__all__ = ["flat_storages", "mesh_of", "reduction", "shard", "shard_flat", "with_buckets"]
 
 
 def mesh_of(rank: Rank) -> DeviceMesh:
@@ -39,10 +51,52 @@ def shard(model: nn.Module, layers: Sequence[nn.Module], rank: Rank, mesh: Devic
     fully_shard(model, reshard_after_forward=False, **options)
 
 
-def reduce_at(model: nn.Module, rank: Rank, *, last: bool) -> None:
-    """Whether the next backward pass reduces the gradients of sharded parameters."""
-    if rank.accumulates_unsharded and isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(last)
+def shard_flat(module: nn.Module, layers: Sequence[nn.Module], rank: Rank, mesh: DeviceMesh) -> nn.Module:
+    """Shard flat parameters (FSDP1): each layer, then everything else as the root. The result replaces the module."""
+    strategies = {
+        (False, False): ShardingStrategy.FULL_SHARD,
+        (False, True): ShardingStrategy.SHARD_GRAD_OP,
+        (True, False): ShardingStrategy.HYBRID_SHARD,
+        (True, True): ShardingStrategy._HYBRID_SHARD_ZERO2,
+    }
+    half = torch.bfloat16 if rank.half and not rank.half_parameters else None
+    hybrid, chosen = rank.replicas > 1, set(layers)
+    return FullyShardedDataParallel(
+        module,
+        auto_wrap_policy=CustomPolicy(lambda layer: layer in chosen),
+        sharding_strategy=strategies[hybrid, rank.keeps_gathered],
+        device_mesh=mesh["replicate", "shard"] if hybrid else mesh["shard"],
+        device_id=torch.device("cpu"),
+        mixed_precision=MixedPrecision(param_dtype=half, reduce_dtype=half, buffer_dtype=torch.float32),
+        use_orig_params=True,
+        limit_all_gathers=True,
+    )
+
+
+@contextlib.contextmanager
+def flat_storages() -> Iterator[None]:
+    """Compare the storages of flat parameters by identity and size: fake ones have no addresses."""
+
+    def is_allocated(tensor: Tensor) -> bool:
+        return tensor.untyped_storage().nbytes() > 0
+
+    def is_shared(first: Tensor, second: Tensor) -> bool:
+        return bool(first.untyped_storage()._cdata == second.untyped_storage()._cdata)
+
+    with patched(_flat_param, "_data_ptr_allocated", is_allocated), patched(_flat_param, "_same_storage", is_shared):
+        yield
+
+
+@contextlib.contextmanager
+def reduction(module: nn.Module, rank: Rank, *, last: bool) -> Iterator[None]:
+    """Reduce the gradients of sharded parameters in the passes inside the block, or keep them for a later pass."""
+    if rank.accumulates_unsharded and not last and isinstance(module, FullyShardedDataParallel):
+        with module.no_sync():
+            yield
+        return
+    if rank.accumulates_unsharded and isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(last)
+    yield
 
 
 def with_buckets(parameters: Sequence[nn.Parameter]) -> list[Tensor]:

@@ -11,6 +11,7 @@ from smp_advisor.costs.world import World
 from smp_advisor.errors import ProfileError
 from smp_advisor.libraries.layout import OPERATORS, checkpoint_code
 from smp_advisor.libraries.layouts import layout_of_plan
+from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -60,6 +61,8 @@ class Rank:
     """Bytes per parameter of fp32 copies of parameters and gradients."""
     moments: int
     """Values of optimizer state per parameter."""
+    flat_parameters: bool
+    """Whether FullyShardedDataParallel shards parameters (FSDP1), not ``fully_shard`` (FSDP2)."""
     keeps_gathered: bool
     """Whether gathered parameters stay gathered until the backward pass."""
     root_stays_gathered: bool
@@ -122,6 +125,7 @@ def rank_of(model: Model, cluster: Cluster, job: Job, plan: Plan, stage: int) ->
         autocast=state.cast_bytes > 0,
         copy_bytes=state.copy_bytes - (state.late_copy_bytes if level >= 3 else 0.0),
         moments=_MOMENTS[job.optimizer],
+        flat_parameters=_has_flat_parameters(plan),
         keeps_gathered=bool(layout.keeps_gathered),
         root_stays_gathered=state.root_stays_gathered,
         accumulates_unsharded=state.accumulates_unsharded,
@@ -133,6 +137,20 @@ def rank_of(model: Model, cluster: Cluster, job: Job, plan: Plan, stage: int) ->
 
 
 _MOMENTS = {"adam": 2, "sgd": 1, "lion": 1, "plain-sgd": 0}
+
+
+_FULLY_SHARD_SINCE = (2, 6)
+"""PyTorch release from which the exported script uses ``fully_shard``."""
+
+
+def _has_flat_parameters(plan: Plan) -> bool:
+    """Whether the plan's script uses FullyShardedDataParallel, on which SMP v2 is based.
+
+    With tensor parallelism, ``fully_shard`` replaces it, which also shards divided tensors.
+    """
+    if plan.library == "smp-v2":
+        return plan.tensor_parallel_degree == 1
+    return plan.library == "fsdp" and release(plan.version)[:2] < _FULLY_SHARD_SINCE
 
 
 def _require_expressible(job: Job, plan: Plan) -> None:

@@ -47,8 +47,9 @@ def trace_rank(
 ) -> TracedRank:
     """Trace a training step of one GPU in the plan's own layout, on the full model, without allocating it.
 
-    The model is divided by PyTorch's own parallelism under a process group of the job's size: ``fully_shard`` (FSDP2),
-    the buckets of DistributedDataParallel, and activation checkpointing. All tensors are fake.
+    The model is divided by PyTorch's own parallelism under a process group of the job's size: ``fully_shard`` (FSDP2)
+    or FullyShardedDataParallel (FSDP1), the buckets of DistributedDataParallel, distributed tensors, pipeline stages,
+    and activation checkpointing. All tensors are fake.
 
     Parameters
     ----------

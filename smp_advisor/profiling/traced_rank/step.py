@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +17,14 @@ from smp_advisor.profiling.inputs import example_inputs
 from smp_advisor.profiling.rehearsal.single_process import by_name, named_batch
 from smp_advisor.profiling.step import loss_of
 from smp_advisor.profiling.traced_rank.blocks import main_blocks, recomputed, repeated_layers
-from smp_advisor.profiling.traced_rank.division import mesh_of, reduce_at, shard, with_buckets
+from smp_advisor.profiling.traced_rank.division import (
+    flat_storages,
+    mesh_of,
+    reduction,
+    shard,
+    shard_flat,
+    with_buckets,
+)
 from smp_advisor.profiling.traced_rank.live_memory import LiveMemory, Peak
 from smp_advisor.profiling.traced_rank.optimizer import RankOptimizer
 from smp_advisor.profiling.traced_rank.pipeline import Part, own_blocks, part_of, passes
@@ -73,13 +80,15 @@ class RankStep:
         memory = LiveMemory()
         with contextlib.ExitStack() as stack:
             stack.enter_context(gpu_kernels(self.rank.attention, lambda *_: None))
+            stack.enter_context(flat_storages())
             part, paths = self.divided(stack)
             stack.enter_context(self.mode)
             stack.enter_context(memory.watching())
             memory.ignore(part.elsewhere)
             memory.track([*part.module.parameters(), *part.module.buffers()], "parameters")
             memory.track(self.inputs, "inputs")
-            parameters = [p for p in part.module.parameters() if p.requires_grad]
+            # FSDP1 has empty parameters for those of other shards.
+            parameters = [p for p in part.module.parameters() if p.requires_grad and p.numel()]
             optimizer = RankOptimizer.of(self.rank, parameters, memory)
             if self.rank.shard_level < 3:
                 memory.track(with_buckets(parameters), "gradients")
@@ -118,7 +127,7 @@ class RankStep:
         else:
             stack.enter_context(recomputed(model, layers, rank.checkpoint))
             part = Part(module=model, received=None, elsewhere=())
-        self._data_parallel(part.module, layers, mesh)
+        part = replace(part, module=self._data_parallel(part.module, layers, mesh))
         if rank.checkpoint and not layers:
             self.not_traced.append("Activation checkpointing: the model has no repeated layers.")
         elif rank.checkpoint:
@@ -139,34 +148,40 @@ class RankStep:
         self.expressed.append(f"pipeline stage {rank.stage} of {rank.stages}: {len(own)} blocks, {flight}")
         return part, layers
 
-    def _data_parallel(self, module: nn.Module, layers: Sequence[str], mesh: DeviceMesh) -> None:
-        rank = self.rank
+    def _data_parallel(self, module: nn.Module, paths: Sequence[str], mesh: DeviceMesh) -> nn.Module:
+        rank, layers = self.rank, [self.model.get_submodule(path) for path in paths]
         if rank.shard_level == 3:
-            shard(module, [self.model.get_submodule(path) for path in layers], rank, mesh)
             replicas = f", {rank.replicas} replicas" if rank.replicas > 1 else ""
-            self.expressed.append(f"fully_shard (FSDP2) of {len(layers)} layers over {rank.shards} GPUs{replicas}")
+            form = "FullyShardedDataParallel (FSDP1)" if rank.flat_parameters else "fully_shard (FSDP2)"
+            self.expressed.append(f"{form} of {len(layers)} layers over {rank.shards} GPUs{replicas}")
+            if rank.flat_parameters:
+                return shard_flat(module, layers, rank, mesh)
+            shard(module, layers, rank, mesh)
         elif rank.replicas * rank.shards > 1:
             self.expressed.append(f"buckets of DistributedDataParallel over {rank.replicas * rank.shards} GPUs")
         if rank.shard_level in {1, 2}:
             self.expressed.append(f"optimizer state of equal shares over {rank.shards} GPUs")
+        return module
 
     def _passes(self, part: Part, memory: LiveMemory) -> None:
         rank = self.rank
         outputs: dict[int, Tensor] = {}
         for kind, index in passes(rank):
-            reduce_at(part.module, rank, last=index == rank.microbatches - 1)
-            if kind == "forward":
-                memory.begin_forward()
-                outputs[index] = self._forward(part)
-                memory.begin_backward()
-                continue
-            memory.phase = "backward"
-            output = outputs.pop(index)
-            # The gradient that the next stage sends.
-            gradient = torch.empty_like(output) if output.ndim > 1 else None
-            memory.track([gradient], "communication")
-            output.backward(gradient)  # type: ignore[no-untyped-call]
-            del output, gradient
+            with reduction(part.module, rank, last=index == rank.microbatches - 1):
+                if kind == "forward":
+                    memory.begin_forward()
+                    outputs[index] = self._forward(part)
+                    memory.begin_backward()
+                else:
+                    memory.phase = "backward"
+                    self._backward(outputs.pop(index), memory)
+
+    @staticmethod
+    def _backward(output: Tensor, memory: LiveMemory) -> None:
+        """Backward pass of one microbatch, from its loss or from the gradient that the next stage sends."""
+        gradient = torch.empty_like(output) if output.ndim > 1 else None
+        memory.track([gradient], "communication")
+        output.backward(gradient)  # type: ignore[no-untyped-call]
 
     def _forward(self, part: Part) -> Tensor:
         """Loss of one microbatch, or the hidden states for the next stage."""
