@@ -71,7 +71,7 @@ export function recommendation(): Recommendation {
     facts: [{ label: 'Model', text: HOSTILE, mark: 'inferred', note: 'from 10 B' }],
     defaults: ['precision fp16'],
     decisive: ['Sharding.', 'It is the fastest.'],
-    because: 'It is the fastest.',
+    because: ['It is the fastest.'],
     tokens_per_sample: 512,
     usable_gib: 30,
     nominal_gib: 32,

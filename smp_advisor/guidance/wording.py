@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ __all__ = [
     "plural",
     "probability",
     "seconds",
+    "sentences",
     "spare",
     "usd",
 ]
@@ -78,6 +80,17 @@ def first_sentence(text: str) -> str:
     """Text up to the first full stop that ends a sentence."""
     head, stop, _ = text.partition(". ")
     return f"{head}." if stop else text
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences of a text: each ends with a period, and the next one starts with a capital letter or a number.
+
+    Examples
+    --------
+    >>> sentences("56 of 1,234 plans fit. Llama 2 7B used 4 M. 2 of them are as fast.")
+    ['56 of 1,234 plans fit.', 'Llama 2 7B used 4 M.', '2 of them are as fast.']
+    """
+    return [part for part in re.split(r"(?<=\.) (?=[A-Z0-9])", text) if part]
 
 
 def fits(estimate: Estimate, min_fit_probability: float) -> bool:

@@ -50,7 +50,7 @@ def static_html(shown: Recommendation, now: Snapshot, ladder: str = "") -> str:
         _heading("Why this configuration"),
         ladder,
         _steps(shown),
-        _folded("How the search chose", f"<div>{escape(shown['because'])}</div>"),
+        _folded_list("How the search chose", shown["because"]),
         _reference(shown),
         _folded_list("Requirements for the script and the data", requirements),
         facts_html(shown, now),

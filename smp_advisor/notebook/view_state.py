@@ -10,7 +10,7 @@ from smp_advisor.charts.memory import memory_interval, stage_groups
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.guidance.amounts import batch_limit
 from smp_advisor.guidance.overheads import overhead_notes
-from smp_advisor.guidance.wording import listed, plural
+from smp_advisor.guidance.wording import listed, plural, sentences
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.live.controls import controls
@@ -120,7 +120,8 @@ class Recommendation(TypedDict):
     defaults: list[str]
     decisive: tuple[str, str]
     """Techniques of the recommended plan, and how certain the choice is."""
-    because: str
+    because: list[str]
+    """Sentences about the choice of the library, the plan and its batch."""
     tokens_per_sample: int
     """0 if the model reads no tokens."""
     usable_gib: float
@@ -210,7 +211,7 @@ def facts(advice: Advice) -> list[Fact]:
     calibration = [] if learned is None else [_fact("Calibration", learned.headline)]
     return [
         _fact("Model", ", ".join(parts), model.origin if model.origin != "given" else "", model.note),
-        _fact("Cluster", advice.cluster.summary, "", _assumed(assumed)),
+        _fact("Cluster", advice.cluster.summary, "", "some figures assumed" if assumed else ""),
         _fact("Training", ", ".join(filter(None, run))),
         *calibration,
         _code_fact(advice),
@@ -240,9 +241,10 @@ def _fact(label: str, text: str, mark: str = "", note: str = "") -> Fact:
     return {"label": label, "text": text, "mark": mark, "note": note.removeprefix(f"{mark} ")}
 
 
-def _assumed(fields: tuple[str, ...]) -> str:
+def _uncited(fields: tuple[str, ...]) -> list[str]:
+    """Figures of the hardware for which no source is cited."""
     names = dict.fromkeys(_HARDWARE.get(name, name.replace("_", " ")) for name in fields)
-    return f"no source cited for {listed(list(names))}" if names else ""
+    return [f"No source is cited for these figures of the hardware: {listed(list(names))}."] if names else []
 
 
 def _objective(objective: str) -> str:
@@ -275,7 +277,11 @@ def recommendation(advice: Advice) -> Recommendation:
         "facts": facts(advice),
         "defaults": list(advice.defaults),
         "decisive": decisive(advice),
-        "because": " ".join(filter(None, (advice.library_because, *advice.library_comparisons, advice.because))),
+        "because": [
+            sentence
+            for text in (advice.library_because, *advice.library_comparisons, advice.because)
+            for sentence in sentences(text)
+        ],
         "tokens_per_sample": advice.model.sequence_length(advice.job.sequence_length)
         if advice.model.reads_tokens
         else 0,
@@ -290,7 +296,11 @@ def recommendation(advice: Advice) -> Recommendation:
         "steps": [_step(step) for step in advice.steps],
         "reference": None if advice.reference is None else asdict(advice.reference),
         "pitfalls": [asdict(pitfall) for pitfall in advice.pitfalls],
-        "assumptions": [*advice.estimate.assumptions, *overhead_notes(advice.estimate)],
+        "assumptions": [
+            *_uncited(instance.assumed),
+            *advice.estimate.assumptions,
+            *overhead_notes(advice.estimate),
+        ],
         "tooltips": tooltips(advice),
         "glossary": [
             {"term": term.term, "text": term.text, "title": term.source_title, "url": term.source_url}

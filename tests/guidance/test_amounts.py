@@ -23,7 +23,7 @@ def advice(request):
 
 def test_no_text_counts_tokens(advice):
     shown = recommendation(advice)
-    told = [advice.report(details=True), advice.cell(), shown["because"], *shown["defaults"]]
+    told = [advice.report(details=True), advice.cell(), *shown["because"], *shown["defaults"]]
     told += [fact["text"] for fact in shown["facts"]]
     told += [f"{one.value} {one.note}" for one in figures(advice.model, advice.estimate)]
     assert [line for text in told for line in text.splitlines() if "token" in line] == []

@@ -77,7 +77,7 @@ def test_every_figure_of_the_report_has_its_range(advice, details):
 
 def test_every_figure_of_the_explanation_has_its_range(advice):
     shown = recommendation(advice)
-    texts = [shown["because"]]
+    texts = list(shown["because"])
     for step in shown["steps"]:
         texts += [step["because"], step["trade_off"], *(f"{label} {value}" for label, value in step["figures"])]
     if shown["reference"]:

@@ -122,7 +122,7 @@ def test_verdicts_reach_advice_report_widget_and_cells(profile):
     assert advice.warnings[:2] == found.verdicts
     for text in (advice.report(), advice.cell(sdk="v2"), advice.cell(sdk="v3"), advice.export("slurm")):
         assert all(verdict in " ".join(text.replace("#", " ").split()) for verdict in found.verdicts)
-    assert all(verdict in recommendation(advice)["because"] for verdict in found.verdicts)
+    assert all(verdict in " ".join(recommendation(advice)["because"]) for verdict in found.verdicts)
     shown = recommendation(advice)
     assert "explodes" in static_html(shown, shown["recommended"])
     assert "explodes" in str(found)

@@ -7,7 +7,7 @@ export function why(shown: Recommendation): HTMLElement {
     'section',
     'smp-explanation',
     element('ol', 'smp-steps', ...shown.steps.map(stepItem)),
-    disclosure('smp-section', ['How the search chose'], element('p', 'smp-because', shown.because)),
+    shown.because.length > 0 && disclosure('smp-section', ['How the search chose'], textList(shown.because)),
     shown.reference !== null && referenceDetails(shown.reference)
   );
 }
@@ -21,8 +21,11 @@ export function requirements({ pitfalls }: Recommendation): HTMLElement {
 /** Assumptions of the estimate. */
 export function assumptions({ assumptions: texts }: Recommendation): HTMLElement {
   if (texts.length === 0) return element('div');
-  const list = element('ul', 'smp-list', ...texts.map(text => element('li', '', text)));
-  return disclosure('smp-section', [`Assumptions of the estimate (${texts.length})`], list);
+  return disclosure('smp-section', [`Assumptions of the estimate (${texts.length})`], textList(texts));
+}
+
+function textList(texts: string[]): HTMLElement {
+  return element('ul', 'smp-list', ...texts.map(text => element('li', '', text)));
 }
 
 /** Terms with their definitions and sources. */

@@ -159,7 +159,8 @@ export interface Recommendation {
   defaults: string[];
   /** Techniques of the recommended plan, and how certain the choice is. */
   decisive: [lead: string, reason: string];
-  because: string;
+  /** Sentences about the choice of the library, the plan and its batch. */
+  because: string[];
   /** 0 if the model reads no tokens. */
   tokens_per_sample: number;
   usable_gib: number;
