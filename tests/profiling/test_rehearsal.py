@@ -7,7 +7,6 @@ import json
 import pytest
 
 from smp_advisor import Job, Plan
-from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.profiled_model import read_model
 from smp_advisor.profiling.rehearsal import Rehearsal, run
 from smp_advisor.profiling.rehearsal.degrees import degrees_of
@@ -133,5 +132,12 @@ def test_a_failing_rank_ends_all_of_them_and_says_why():
                 raise ValueError("not on several processes")
             return self.last(self.first(x))
 
-    with pytest.raises(ProfileError, match="not on several processes"):
-        run(read_model(Net()), JOB, Plan(batch_size=2), data_parallel_degree=2)
+    rehearsal = run(read_model(Net()), JOB, Plan(batch_size=2), data_parallel_degree=2)
+    (problem,) = rehearsal.problems
+    assert problem.kind == "failed rank"
+    assert "failed first: ValueError: not on several processes" in problem.text
+    assert "raise ValueError" in problem.line
+    assert not rehearsal.ok
+    assert not rehearsal.completed
+    assert "did not complete a step" in rehearsal.as_html()
+    assert Rehearsal.from_dict(json.loads(json.dumps(rehearsal.as_dict()))) == rehearsal

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.rehearsal.problems import Problem
 from smp_advisor.profiling.rehearsal.result import TOLERANCE
 from smp_advisor.profiling.rehearsal.single_process import by_name, shared_by_blocks
@@ -31,12 +30,9 @@ def usage(
 ) -> tuple[list[Problem], list[str]]:
     """Problems and notes about trainable parameters without a gradient.
 
-    `used_sets` has the names of the parameters with a gradient, by batch: first the microbatches of the ranks.
-
-    Raises
-    ------
-    ProfileError
-        Ranks with sharded parameters would wait for each other forever: they run different blocks.
+    `used_sets` has the names of the parameters with a gradient, by batch: first the microbatches of the ranks. A
+    problem of the kind "hang" means that ranks with sharded parameters would wait for each other forever: they run
+    different blocks.
     """
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
     ever = frozenset().union(*used_sets)
@@ -58,11 +54,12 @@ def usage(
     if degrees.sharding == "full":
         if not skipped:
             return [], notes
-        raise ProfileError(
+        text = (
             f"The ranks would wait for each other (a hang): the data decides whether block {skipped[0]} runs "
             f"(parameter {varying[0]} is {where}), and each rank that runs it waits for the shards of all ranks. Run "
             "every block on every rank, for example with its output times zero."
         )
+        return [Problem(kind="hang", text=text, parameter=varying[0], rank=rank)], notes
     text = (
         f"The data decides whether {_names(varying)} is used ({where}). Under DistributedDataParallel, the ranks wait "
         "for each other (a hang) unless find_unused_parameters=True."

@@ -24,7 +24,7 @@ class Problem:
     def __str__(self) -> str:
         details = [
             f"parameter {self.parameter}" if self.parameter else "",
-            "" if self.rank is None else f"first at rank {self.rank}",
+            "" if self.rank is None or self.text.startswith(f"Rank {self.rank} ") else f"first at rank {self.rank}",
             self.line,
         ]
         details = [detail for detail in details if detail]

@@ -13,18 +13,26 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.rehearsal.problems import Problem
 from smp_advisor.profiling.sandbox.source_line import user_source_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["run_ranks"]
+__all__ = ["RanksFailed", "run_ranks"]
 
 _COLLECTIVE_SECONDS = 40.0
 """Time limit of one collective; a rank that waits longer waits for one that never comes."""
 _GRACE_SECONDS = 3.0
 """Time for the other ranks to end after one failed by itself."""
+
+
+class RanksFailed(Exception):  # noqa: N818 (an outcome of the rehearsal, which reports it)
+    """The ranks did not complete their work."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.text)
+        self.problem = problem
 
 
 def run_ranks(world: int, work: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
@@ -34,15 +42,15 @@ def run_ranks(world: int, work: Callable[[int], dict[str, Any]]) -> list[dict[st
 
     Raises
     ------
-    ProfileError
-        A rank failed, or ranks wait for each other. The sentence names the rank that failed first and the user's
-        line; tracebacks are in the log.
+    RanksFailed
+        A rank failed, or ranks wait for each other. The problem names the rank that failed first and the user's line;
+        tracebacks are in the log.
     """
     with tempfile.TemporaryDirectory() as folder:
         children = [_fork(rank, world, work, Path(folder)) for rank in range(world)]
         failed = _wait(children, Path(folder))
         if failed:
-            raise ProfileError(_failure(failed, Path(folder), world))
+            raise RanksFailed(_failure(failed, Path(folder), world))
         return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(world)]
 
 
@@ -85,25 +93,29 @@ def _is_consequence(error: dict[str, Any] | None) -> bool:
     return error is not None and "gloo" in error["error"].lower()
 
 
-def _failure(failed: dict[int, int], folder: Path, world: int) -> str:
-    """The sentence for the rank that failed first, or for ranks that wait for each other."""
+def _failure(failed: dict[int, int], folder: Path, world: int) -> Problem:
+    """The problem of the rank that failed first, or for ranks that wait for each other."""
     errors = {rank: error for rank in failed if (error := _error(folder, rank)) is not None}
     own = {rank: error for rank, error in errors.items() if not _is_consequence(error)}
     if own:
         rank = min(own, key=lambda number: float(own[number]["time"]))
-        return f"Rank {rank} of {world} failed first{_at(own[rank])}: {own[rank]['error']}"
+        text = f"Rank {rank} of {world} failed first: {own[rank]['error']}"
+        return Problem(kind="failed rank", text=text, rank=rank, line=own[rank]["line"])
     crashed = [rank for rank in failed if rank not in errors and failed[rank] != -signal.SIGKILL]
     if crashed:
         code = failed[crashed[0]]
         cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        return f"Rank {crashed[0]} of {world} crashed first ({cause})."
+        text = f"Rank {crashed[0]} of {world} crashed first ({cause})."
+        return Problem(kind="failed rank", text=text, rank=crashed[0])
     if not errors:
-        return f"Rank {min(failed)} of {world} was ended from outside."
+        first = min(failed)
+        return Problem(kind="failed rank", text=f"Rank {first} of {world} was ended from outside.", rank=first)
     waiting = "; ".join(f"rank {rank} waited{_at(error) or ' outside your code'}" for rank, error in errors.items())
-    return (
+    text = (
         f"The ranks wait for each other (a hang): after {_COLLECTIVE_SECONDS:.0f} seconds, {waiting}. Every rank must "
         "run the same collectives in the same order."
     )
+    return Problem(kind="hang", text=text, rank=min(errors), line=errors[min(errors)]["line"])
 
 
 def _at(error: dict[str, Any]) -> str:

@@ -58,12 +58,13 @@ class Rehearsal(NotebookResult):
     """Empty without a pipeline."""
     stage_blocks: tuple[int, ...]
     """Number of blocks of each stage."""
-    loss: float
+    loss: float | None
+    """None if the ranks did not complete the step; `problems` has the cause."""
     single_loss: float
-    gradient_difference: float
+    gradient_difference: float | None
     """Largest relative difference: norm of the difference over norm of the gradient, per parameter."""
     worst_parameter: str
-    parameter_difference: float
+    parameter_difference: float | None
     """Largest relative difference of the parameters after one optimizer step."""
     parameters_compared: int
     parameter_elements: tuple[int, ...]
@@ -85,19 +86,26 @@ class Rehearsal(NotebookResult):
     """Requirements of the model that break nothing, one sentence each."""
 
     @property
+    def completed(self) -> bool:
+        """Whether every rank completed the step."""
+        return self.loss is not None
+
+    @property
     def same_loss(self) -> bool:
         """Whether both runs have the same loss."""
+        if self.loss is None:
+            return False
         return abs(self.loss - self.single_loss) <= TOLERANCE * max(1.0, abs(self.single_loss))
 
     @property
     def same_gradients(self) -> bool:
         """Whether every parameter has the same gradient and the same update."""
-        return self.gradient_difference <= TOLERANCE and self.parameter_difference <= TOLERANCE
+        return _is_small(self.gradient_difference) and _is_small(self.parameter_difference)
 
     @property
     def same_schedule(self) -> bool:
         """Whether every stage runs its passes in the order of the cost model."""
-        return all(stage.same for stage in self.stages)
+        return self.completed and all(stage.same for stage in self.stages)
 
     @property
     def ok(self) -> bool:
@@ -107,10 +115,13 @@ class Rehearsal(NotebookResult):
     @property
     def summary(self) -> str:
         """The rehearsal in one line."""
+        problems = " ".join(map(str, self.problems))
+        if self.loss is None:
+            return f"{self.degrees.world} processes ({self.degrees}) did not complete a step. {problems}"
         checks = (
             ("loss", self.same_loss),
-            ("gradients", self.gradient_difference <= TOLERANCE),
-            ("parameters after a step", self.parameter_difference <= TOLERANCE),
+            ("gradients", _is_small(self.gradient_difference)),
+            ("parameters after a step", _is_small(self.parameter_difference)),
             ("order of the pipeline", self.same_schedule),
         )
         different = ", ".join(label for label, same in checks if not same)
@@ -118,24 +129,17 @@ class Rehearsal(NotebookResult):
         if math.isnan(self.loss) and math.isnan(self.single_loss):
             outcome = "have NaN, as one process has"
         losses = f"loss {self.loss:.6g} and {self.single_loss:.6g}"
-        return " ".join(
-            (f"{self.degrees.world} processes ({self.degrees}) {outcome}: {losses}.", *map(str, self.problems))
-        )
+        return f"{self.degrees.world} processes ({self.degrees}) {outcome}: {losses}. {problems}".rstrip()
 
     @property
     def findings(self) -> tuple[tuple[str, str], ...]:
         """Label and text of each check."""
-        gradients = (
-            f"{self.parameters_compared} parameters, largest relative difference {self.gradient_difference:.1e} "
-            f"({self.worst_parameter}); {self.parameter_difference:.1e} after an optimizer step"
-        )
         samples = f"{self.samples} sample{'s' if self.samples > 1 else ''} each"
         rows = [
             *(("Problem", str(problem)) for problem in self.problems),
             ("Planned", self.planned),
             ("Rehearsed", f"{self.degrees} of {samples}{', blocks recomputed' if self.checkpointed else ''}"),
-            ("Loss", f"{self.loss:.7g} ({self.single_loss:.7g} in one process)"),
-            ("Gradients", gradients),
+            *self._compared,
         ]
         if self.entire_loss is not None:
             rows.append(("Entire batch", f"loss {self.entire_loss:.7g} in one pass of one process"))
@@ -147,7 +151,7 @@ class Rehearsal(NotebookResult):
             count = f"{blocks} block{'s' if blocks > 1 else ''}"
             schedule = f"{' '.join(stage.order)}; {stage.in_flight} microbatches in flight"
             rows.append((f"Stage {number}", f"{count}; {schedule}; {comparison}"))
-        if self.degrees.data > 1:
+        if self.degrees.data > 1 and self.completed:
             elements = (
                 f"{_range(self.parameter_elements)} parameters, {_range(self.optimizer_elements)} of optimizer state"
             )
@@ -155,6 +159,17 @@ class Rehearsal(NotebookResult):
         rows.append(("Reduced", ", ".join(self.reductions) or "nothing"))
         rows += [("Note", sentence) for sentence in self.notes]
         return (*rows, *(("Not rehearsed", sentence) for sentence in self.not_rehearsed))
+
+    @property
+    def _compared(self) -> list[tuple[str, str]]:
+        """Loss and gradients next to those of one process."""
+        if self.loss is None or self.gradient_difference is None or self.parameter_difference is None:
+            return [("Loss", f"{self.single_loss:.7g} in one process; the ranks did not complete the step")]
+        gradients = (
+            f"{self.parameters_compared} parameters, largest relative difference {self.gradient_difference:.1e} "
+            f"({self.worst_parameter}); {self.parameter_difference:.1e} after an optimizer step"
+        )
+        return [("Loss", f"{self.loss:.7g} ({self.single_loss:.7g} in one process)"), ("Gradients", gradients)]
 
     def as_dict(self) -> dict[str, Any]:
         """Convert to plain data."""
@@ -189,6 +204,10 @@ class Rehearsal(NotebookResult):
 
     def __str__(self) -> str:
         return "\n".join([self.summary, *(f"  {name}: {text}" for name, text in self.findings)])
+
+
+def _is_small(difference: float | None) -> bool:
+    return difference is not None and difference <= TOLERANCE
 
 
 def _range(numbers: tuple[int, ...]) -> str:

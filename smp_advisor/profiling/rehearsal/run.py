@@ -60,7 +60,7 @@ def run(
     Raises
     ------
     ProfileError
-        The copy cannot be built, or a rank fails.
+        The copy cannot be built, or does not train in one process. A rank that fails is a problem of the result.
     """
     if memory_bytes is None:
         memory_bytes = default_memory_bytes()
@@ -89,7 +89,7 @@ def _rehearse(
 
     from smp_advisor.profiling.rehearsal.diagnosis import difference_of_ranks, shared_weights, usage
     from smp_advisor.profiling.rehearsal.rank_step import LEARNING_RATE, Prepared, run_rank
-    from smp_advisor.profiling.rehearsal.ranks import run_ranks
+    from smp_advisor.profiling.rehearsal.ranks import RanksFailed, run_ranks
     from smp_advisor.profiling.rehearsal.repeatable import repeatable
     from smp_advisor.profiling.rehearsal.single_process import check_division, microbatches_of, reference, used_by
 
@@ -124,29 +124,35 @@ def _rehearse(
             batches=setup.batches, reference=single, checkpointing=bool(plan.activation_checkpointing),
             all_used=all(used == trainable for used in single.used),
         )  # fmt: skip
-        ranks = run_ranks(degrees.world, lambda rank: run_rank(prepared, rank))
-        print(f"{degrees.world} processes: loss {ranks[0]['loss']:.7g}", flush=True)  # noqa: T201
-        if not any(problem.kind in _EXPLAINS_RANKS for problem in problems):
+        ranks: list[dict[str, Any]] = []
+        if not any(problem.kind == "hang" for problem in problems):
+            try:
+                ranks = run_ranks(degrees.world, lambda rank: run_rank(prepared, rank))
+                print(f"{degrees.world} processes: loss {ranks[0]['loss']:.7g}", flush=True)  # noqa: T201
+            except RanksFailed as failure:
+                problems.insert(0, failure.problem)
+        if ranks and not any(problem.kind in _EXPLAINS_RANKS for problem in problems):
             problems += difference_of_ranks(model, parts, ranks, single)
         not_rehearsed = [*setup.not_rehearsed, *comparisons]
         if attention_dropouts:
             rate = max(attention_dropouts)
             not_rehearsed.append(f"Dropout inside the attention kernel (rate {rate:g}), which was disabled.")
-        worst = max(ranks, key=lambda result: result["difference"])
+        nothing: dict[str, Any] = {"difference": None, "worst": ""}
+        worst = max(ranks, key=lambda result: float(result["difference"]), default=nothing)
         by_stage = {result["stage"]: result for result in ranks}
         return Rehearsal(
             name=profiled.name,
             degrees=degrees,
             planned=_planned(plan, data_parallel_degree),
             reductions=tuple(map(str, setup.copy.reductions)),
-            divided=ranks[0]["divided"],
-            stages=_stages(degrees, by_stage),
+            divided=ranks[0]["divided"] if ranks else "",
+            stages=_stages(degrees, by_stage) if ranks else (),
             stage_blocks=tuple(by_stage[number]["blocks"] for number in sorted(by_stage)),
-            loss=ranks[0]["loss"],
+            loss=ranks[0]["loss"] if ranks else None,
             single_loss=single.loss,
             gradient_difference=worst["difference"],
             worst_parameter=worst["worst"],
-            parameter_difference=max(result["parameter_difference"] for result in ranks),
+            parameter_difference=max((result["parameter_difference"] for result in ranks), default=None),
             parameters_compared=len({name for result in ranks for name in result["compared"]}),
             parameter_elements=tuple(result["parameter_elements"] for result in ranks),
             optimizer_elements=tuple(result["optimizer_elements"] for result in ranks),
