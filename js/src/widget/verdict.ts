@@ -69,23 +69,23 @@ export class Verdict {
     setText(this.sign, sign);
     setText(this.words, words);
     setText(this.memory, screen.problem ? 'These settings cannot be combined.' : costs.memory);
-    setText(this.likely, screen.problem ? 'No figures.' : costs.likely);
+    setText(this.likely, screen.problem ? '' : costs.likely);
     this.figures.forEach(({ value, unit, note }, index) => {
       // The figures of another plan are never shown as those of this one.
       const [number, of, below] = costs.headline[index] ?? ['', '', ''];
       setText(value, screen.problem ? '–' : number);
-      setText(unit, of);
+      setText(unit, screen.problem ? '' : of);
       setText(note, screen.problem ? '' : below);
     });
     const isRecommended = !screen.problem && differences(rows, screen.snapshot, recommended).length === 0;
     const [lead, reason] = screen.problem
-      ? ['Not possible.', screen.problem]
+      ? ['', `${screen.problem.charAt(0).toUpperCase()}${screen.problem.slice(1)}`]
       : isRecommended
         ? [`Recommended: ${decisive[0]}`, decisive[1]]
         : [...compared(rows, screen.snapshot, recommended)];
     setText(this.lead, lead ?? '');
     setText(this.reason, reason ?? '');
-    this.reason.parentElement!.title = `${lead} ${reason}`;
+    this.reason.parentElement!.title = `${lead} ${reason}`.trim();
     this.reset.hidden = isRecommended;
   }
 }
