@@ -36,6 +36,7 @@ demo: lab-environment
 test: test-environment
 	scripts/chromium.sh
 	scripts/sdk_environments.sh $(TEST)/python
+	scripts/oldest_jupyter.sh $(TEST)/python
 	$(TOGETHER) tests $(LINT)
 
 check: test-environment
@@ -83,7 +84,7 @@ pins: test-environment
 	scripts/pins.sh $(TEST)/python
 
 clean:
-	rm -rf .venv .venv-sdk .venv-test .venv-toolkit artifacts dist js/node_modules js/lib smp_advisor/static smp_advisor/labextension
+	rm -rf .venv .venv-lab .venv-sdk .venv-test .venv-toolkit artifacts dist js/node_modules js/lib smp_advisor/static smp_advisor/labextension
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find smp_advisor tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -62,7 +62,7 @@ sys.addaudithook(refuse_network)
 PARTS = ("browser", "moto", "packaging", "torch", "slow", "unit")
 """Markers, in the order in which their tests start: those that wait for other programs first."""
 PROCESSES = {
-    r"tests/browser/.*\[(lab|notebook)": "browser in {}",
+    r"tests/browser/.*\[((?:oldest_)?(?:lab|notebook))": "browser in {}",
     r"tests/export/test_(?:golden_requests|all_libraries|request)\.py.*?(v\d-\w+)": "cells with {}",
     r"tests/export/test_(request)\.py": "cells with v2-newest",
     r"tests/packaging/test_(build_from_clone|clean_install|wheel)\.py": "distributions",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "oldest: runs in the oldest supported version of each application, too")
     config.addinivalue_line("markers", "lab_only: what this tests is the same code in Notebook 7, or not there")
 
 
@@ -41,7 +43,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("monkey_seed", range(1, 1 + metafunc.config.getoption("monkey_seeds")))
     if "server" in metafunc.fixturenames and "account" not in metafunc.fixturenames:
         only_lab = metafunc.definition.get_closest_marker("lab_only") is not None
-        metafunc.parametrize("server", ["lab"] if only_lab else ["lab", "notebook"], indirect=True, scope="session")
+        applications = ["lab"] if only_lab else ["lab", "notebook"]
+        if metafunc.definition.get_closest_marker("oldest") is not None:
+            applications += [f"oldest_{application}" for application in applications]
+        metafunc.parametrize("server", applications, indirect=True, scope="session")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -56,7 +61,13 @@ def require_front_end(root: Path) -> None:
 @pytest.fixture(scope="session")
 def server(request, root: Path, tmp_path_factory) -> Iterator[Server]:
     require_front_end(root)
-    with serve(request.param, root, tmp_path_factory.mktemp(request.param)) as running:
+    python = sys.executable
+    if request.param.startswith("oldest_"):
+        python = str(root / ".venv-lab/oldest/bin/python")
+        if not Path(python).is_file():
+            pytest.fail("there is no environment with the oldest JupyterLab: run scripts/oldest_jupyter.sh")
+    application = request.param.removeprefix("oldest_")
+    with serve(application, root, tmp_path_factory.mktemp(request.param), python=python) as running:
         yield running
 
 
@@ -164,7 +175,7 @@ def screenshot(root: Path, server: Server) -> Callable[[NotebookPage, str], None
     folder.mkdir(parents=True, exist_ok=True)
 
     def take(notebook: NotebookPage, name: str) -> None:
-        notebook.page.screenshot(path=str(folder / f"{name}-{server.app}.png"))
+        notebook.page.screenshot(path=str(folder / f"{name}-{server.name}.png"))
 
     return take
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.ports import free_port
 
 TOKEN = "smp-advisor-tests"
-START_SECONDS = 60
+START_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Server:
     """A running server of one application."""
 
     app: str
+    name: str
+    """Name for files: the application, and whether it is the oldest version."""
     url: str
     work: Path
     """Where its notebooks lie."""
@@ -70,18 +72,22 @@ def write_notebook(path: Path, *cells: str) -> None:
 
 
 @contextlib.contextmanager
-def serve(app: str, root: Path, folder: Path, variables: Mapping[str, str] | None = None) -> Iterator[Server]:
+def serve(
+    app: str, root: Path, folder: Path, variables: Mapping[str, str] | None = None, *, python: str = sys.executable
+) -> Iterator[Server]:
     """Run ``jupyter lab`` or ``jupyter notebook`` with the front end built in `root`.
 
     Parameters
     ----------
     variables
         Added to the environment of the server and its kernels.
+    python
+        Python of the server. Kernels have that of the tests.
     """
     work, port = folder / "work", free_port()
     work.mkdir(parents=True)
     command = [
-        sys.executable, "-m", "jupyter", app, "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
+        python, "-m", "jupyter", app, "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
         "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={work}",
         # So that tests can read a whole cell: the editor draws only the lines in sight.
         "--LabApp.expose_app_in_browser=True", "--JupyterNotebookApp.expose_app_in_browser=True",
@@ -89,12 +95,12 @@ def serve(app: str, root: Path, folder: Path, variables: Mapping[str, str] | Non
     log = folder / "server.log"
     with log.open("w") as sink:
         process = subprocess.Popen(
-            command, env=environment(root, folder) | dict(variables or {}), stdout=sink, stderr=sink, cwd=work
+            command, env=environment(root, folder, python) | dict(variables or {}), stdout=sink, stderr=sink, cwd=work
         )
     try:
         url = f"http://127.0.0.1:{port}"
         wait_for(process, f"{url}/api/status?token={TOKEN}", log)
-        yield Server(app, url, work)
+        yield Server(app, app if python == sys.executable else f"oldest-{app}", url, work)
     finally:
         process.terminate()
         try:
@@ -103,7 +109,7 @@ def serve(app: str, root: Path, folder: Path, variables: Mapping[str, str] | Non
             process.kill()
 
 
-def environment(root: Path, folder: Path) -> dict[str, str]:
+def environment(root: Path, folder: Path, python: str) -> dict[str, str]:
     """Where Jupyter looks: for the extension in the tree, for everything of the user's in `folder`."""
     config = folder / "config"
     (config / "labconfig").mkdir(parents=True)
@@ -113,9 +119,14 @@ def environment(root: Path, folder: Path) -> dict[str, str]:
     extensions = folder / "share" / "labextensions"
     extensions.mkdir(parents=True)
     (extensions / "smp-advisor").symlink_to(root / "smp_advisor" / "labextension")
+    kernel = folder / "share" / "kernels" / "python3"
+    kernel.mkdir(parents=True)
+    start = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    shown = {"argv": start, "display_name": "Python 3 (ipykernel)", "language": "python"}
+    (kernel / "kernel.json").write_text(json.dumps(shown))
     return os.environ | {
         "PYTHONPATH": str(root),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
         "JUPYTER_PATH": str(folder / "share"),
         "JUPYTER_CONFIG_DIR": str(config),
         "JUPYTER_DATA_DIR": str(folder / "data"),
