@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.input_trial import is_about_inputs, is_about_values, source_frame
+from smp_advisor.profiling.input_trial import is_about_inputs, is_about_types, is_about_values, source_frame
+from smp_advisor.profiling.precision import higher_precision, training_precision
 from smp_advisor.profiling.result import Provenance
 from smp_advisor.profiling.trace import TOLERANCE, trace
 
@@ -47,6 +49,14 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profi
             attempts.append((name, error))
         except Exception as error:  # noqa: BLE001 - a model may raise anything
             attempts.append((name, error))
+            if is_about_types(error):
+                with contextlib.suppress(ProfileError):
+                    return _in_higher_precision(profiled, settings, error)
+    raise ProfileError(_failure(profiled, attempts), kind="error")
+
+
+def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]]) -> str:
+    """The first obstacle, that of real steps, and what to do about it."""
     first = attempts[0][1]
     last = f" Real steps failed too: {reason(attempts[-1][1])}." if attempts[-1][0].startswith("real steps") else ""
     if isinstance(first, MemoryError):
@@ -55,11 +65,29 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profi
         hint = "Pass inputs= that its forward accepts, or its transformers configuration"
     else:
         hint = "Correct this error in the model"
-    raise ProfileError(
+    return (
         f"{profiled.name} cannot be profiled: {reason(first)}.{last} {hint}; or pass a parameter count or "
-        "Model.from_shape to advise.",
-        kind="error",
+        "Model.from_shape to advise."
     )
+
+
+def _in_higher_precision(profiled: ProfiledModel, settings: Settings, error: BaseException) -> Profile:
+    """Profile a model that fails in 16 bits with autocast, or else in fp32.
+
+    Raises
+    ------
+    ProfileError
+        It fails in these, too.
+    """
+    higher = higher_precision(settings.precision)
+    if not higher:
+        raise ProfileError(reason(error), kind="error")
+    profile = profile_with_fallbacks(profiled, dataclasses.replace(settings, precision=higher))
+    if profile.precision != higher:  # the warning of the precision that worked is already there
+        return profile
+    text = training_precision(higher).label
+    warning = f"The forward pass fails in {settings.precision}: {reason(error)}. The figures are those of {text}."
+    return dataclasses.replace(profile, warnings=(*profile.warnings, warning))
 
 
 def _traced(profiled: ProfiledModel, settings: Settings) -> Profile:

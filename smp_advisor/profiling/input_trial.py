@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.profiling.example import ExampleInputs
 
-__all__ = ["accepts", "is_about_inputs", "is_about_values", "source_frame", "working_inputs"]
+__all__ = ["accepts", "is_about_inputs", "is_about_types", "is_about_values", "source_frame", "working_inputs"]
 
 _BATCH = 3
 _TOKENS = 48
@@ -41,14 +41,17 @@ _VALUES = (
 """Parts of the errors that a forward pass raises on fake tensors because it reads values."""
 _SHAPES = re.compile(
     r"shape|size|dimension|dims|channels|indices|expected .*(tensor|input|scalar)|broadcast|dtype|divisible|reshape|"
-    r"argument|unpack|index|rank|einsum|D input|embedding",
+    r"argument|unpack|index|rank|einsum|D input|embedding|must have|padding|not None|specify",
     re.IGNORECASE,
 )
 """Words of errors about a tensor of another form than the model expects."""
 
+_TYPES = re.compile(r"scalar type|dtype|Input type|BFloat16|bfloat16|Half|weight type")
+"""Words of errors about types, which autocast or 32-bit parameters avoid."""
+
 
 def working_inputs(model: nn.Module, candidates: Sequence[ExampleInputs], supply: str) -> ExampleInputs:
-    """The first candidate that the model accepts; a forward pass that reads values decides nothing and accepts it.
+    """The first candidate that the model accepts; if none, the first one with which the forward pass reads values.
 
     Parameters
     ----------
@@ -67,24 +70,30 @@ def working_inputs(model: nn.Module, candidates: Sequence[ExampleInputs], supply
     mode = fake_mode()
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     first: tuple[ExampleInputs, Exception] | None = None
+    reading: ExampleInputs | None = None
     begun = time.perf_counter()
     with quiet():
-        copy = fake_copy(model, mode, None)
+        copy = fake_copy(model, mode, None).train()
         for candidate in candidates:
             try:
                 _try(copy, candidate, mode, dtype)
-            except Exception as error:
+            except (MemoryError, ImportError, OSError, RecursionError):
+                raise
+            except Exception as error:  # noqa: BLE001 - a model may raise anything
                 if is_about_values(error):
-                    return candidate
-                if not is_about_inputs(error):
-                    raise
-                first = first or (candidate, error)
+                    reading = reading or candidate
+                else:
+                    first = first or (candidate, error)
                 if time.perf_counter() - begun > _SECONDS:
                     break
                 continue
             return candidate
+    if reading is not None:
+        return reading
     assert first is not None  # noqa: S101 - there is a candidate
     refused, cause = first
+    if not is_about_inputs(cause):
+        raise cause
     text = " ".join(str(cause).split())[:200]
     frame = source_frame(cause)
     raise ProfileError(
@@ -99,7 +108,7 @@ def accepts(model: nn.Module, example: ExampleInputs) -> bool:
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     try:
         with quiet():
-            _try(fake_copy(model, mode, None), example, mode, dtype)
+            _try(fake_copy(model, mode, None).train(), example, mode, dtype)
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         return is_about_values(error)
     return True
@@ -122,15 +131,31 @@ def is_about_values(error: BaseException) -> bool:
     return any(part in text for part in _VALUES)
 
 
+def is_about_types(error: BaseException) -> bool:
+    """Whether the forward pass failed because it mixes types, or has no kernel for a 16-bit type."""
+    frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if any("/quantized/" in path.replace("\\", "/") for path in frames):  # integer kernels cannot be trained
+        return False
+    return isinstance(error, RuntimeError | ProfileError) and bool(_TYPES.search(str(error)))
+
+
 def is_about_inputs(error: BaseException) -> bool:
     """Whether inputs of other shapes or types could avoid the error; the model's own exceptions are not about them."""
     if isinstance(error, MemoryError | ImportError | OSError | RecursionError | SystemExit):
         return False
     if isinstance(error, AssertionError | IndexError):
         return True
+    if _library_frame(error) == "einops":  # a pattern of another number of dimensions
+        return True
     builtin = isinstance(error, TypeError | ValueError | RuntimeError | AttributeError | KeyError)
     is_own = type(error).__module__.split(".", maxsplit=1)[0] not in {"builtins", "torch", "einops"}
     return builtin and not is_own and bool(_SHAPES.search(str(error)))
+
+
+def _library_frame(error: BaseException) -> str:
+    """``einops`` if the innermost frame is in that library."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return "einops" if frames and "/einops/" in frames[-1].filename.replace("\\", "/") else ""
 
 
 def source_frame(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -46,7 +47,8 @@ def example_inputs(model: nn.Module, supplied: Any = None, *, config: Any = None
         return working_inputs(model, _supplied(supplied), "pass inputs that its forward accepts")
     config = config if config is not None else getattr(model, "config", None)
     if hasattr(config, "to_dict") and hasattr(model, "main_input_name"):
-        return _of_transformers(model, config)
+        candidates = _of_transformers(model, config)
+        return candidates[0] if len(candidates) == 1 else working_inputs(model, candidates, _SUPPLY)
     candidates = module_candidates(model)
     if not candidates:
         required = [n for n, p in forward_arguments(model).items() if p.default is p.empty and p.kind not in _VARIADIC]
@@ -66,7 +68,8 @@ def filled(inputs: Any, vocab: int, *, seed: int = 0) -> Any:
         if not isinstance(value, Tensor):
             return value
         if not value.is_meta:
-            is_ids = value.dtype in {torch.int32, torch.int64}
+            lengths = value.ndim == 1 and len(set(value.tolist())) == 1
+            is_ids = value.dtype in {torch.int32, torch.int64} and not lengths
             return torch.where(value >= vocab, value % vocab, value) if is_ids and vocab > 1 else value
         if value.is_floating_point():
             return torch.randn(value.shape, generator=generator, dtype=torch.float32).to(value.dtype)
@@ -154,16 +157,39 @@ def _own(config: Any, *names: str) -> Any:
     return None
 
 
-def _of_transformers(model: nn.Module, config: Any) -> ExampleInputs:
+def _of_transformers(model: nn.Module, config: Any) -> list[ExampleInputs]:
+    """Candidates for a model of transformers, by the name of its main input; of the usual tasks only one."""
     arguments = forward_arguments(model)
     main = str(getattr(model, "main_input_name", "input_ids"))
     task = task_of(type(model), config)
     if "pixel_values" in arguments and "input_ids" not in arguments and (main == "pixel_values" or task == "image"):
-        return _image(arguments, config)
-    if main in {"input_ids", "pixel_values", "inputs"}:
+        images = _image(arguments, config)
+        return [images] if task == "image" else [images, *module_candidates(model)]
+    if main in {"input_ids", "inputs"} or (main == "pixel_values" and task != "other"):
         name = "inputs" if main == "inputs" and "input_ids" not in arguments else "input_ids"
-        return _tokens(arguments, config, name, task)
-    raise ProfileError(f"{type(model).__name__} requires {main}, which can't be inferred: {_SUPPLY}.")
+        text = _tokens(arguments, config, name, task)
+        with_images = name == "input_ids" and "pixel_values" in arguments
+        return [text, _with_images(text, arguments, config)] if with_images else [text]
+    candidates = module_candidates(model)
+    if "input_ids" in arguments and "pixel_values" in arguments:
+        candidates.insert(0, _with_images(_tokens(arguments, config, "input_ids", "causal"), arguments, config))
+    if not candidates:
+        raise ProfileError(f"{type(model).__name__} requires {main}, which can't be inferred: {_SUPPLY}.")
+    return candidates
+
+
+def _with_images(text: ExampleInputs, arguments: Mapping[str, Any], config: Any) -> ExampleInputs:
+    """Text with one image per sample, and the loss between both if the model computes it on request."""
+    images = _image({}, config)
+
+    def make(batch: int, sequence: int) -> dict[str, Any]:
+        inputs = {**text.make(batch, sequence), **images.make(batch, sequence)}
+        if "return_loss" in arguments:
+            inputs["return_loss"] = True
+        return inputs
+
+    description = text.description.replace(" (inferred)", f", {images.description.replace(', labels', '')}")
+    return dataclasses.replace(text, make=make, description=description)
 
 
 def _tokens(arguments: Mapping[str, Any], config: Any, name: str, task: str) -> ExampleInputs:

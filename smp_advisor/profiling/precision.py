@@ -7,7 +7,7 @@ from typing import Literal
 
 from smp_advisor.errors import ProfileError
 
-__all__ = ["PRECISIONS", "Precision", "TrainingPrecision", "training_precision"]
+__all__ = ["PRECISIONS", "Precision", "TrainingPrecision", "higher_precision", "training_precision"]
 
 Precision = Literal["fp32", "amp", "bf16", "fp16"]
 
@@ -71,3 +71,8 @@ def training_precision(precision: object) -> TrainingPrecision:
     if not isinstance(precision, str) or precision not in PRECISIONS:
         raise ProfileError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}.")
     return PRECISIONS[precision]
+
+
+def higher_precision(precision: str) -> str:
+    """The precision to try if a forward pass fails in this one: autocast for 16 bits, then fp32; empty after that."""
+    return {"fp16": "amp", "bf16": "amp", "amp": "fp32"}.get(precision, "")

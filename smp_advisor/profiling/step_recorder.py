@@ -25,6 +25,8 @@ __all__ = ["BlockMeasure", "Interval", "ProductMeasure", "StepRecorder", "storag
 _ATEN = torch.ops.aten
 _CONDITIONS = (_ATEN._local_scalar_dense.default, _ATEN.equal.default)
 """Operators that read a tensor's value."""
+_OF_ONE_TYPE = frozenset({_ATEN.mm, _ATEN.addmm, _ATEN.bmm, _ATEN.baddbmm})
+"""Products that refuse operands of different types on real tensors, but not on fake ones."""
 _DEVICE = torch.ops.prim.device.default
 """Reads the device of a fake tensor; autograd calls it for every operand."""
 
@@ -185,9 +187,12 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self.assumed_condition is not None and func in _CONDITIONS:
             return self._assume(func, args[0])
+        packet = func._overloadpacket
+        if packet in _OF_ONE_TYPE and len({value.dtype for value in args if isinstance(value, Tensor)}) > 1:
+            types_text = ", ".join(str(value.dtype) for value in args if isinstance(value, Tensor))
+            raise RuntimeError(f"expected operands of {packet} with the same dtype, not {types_text}")
         result = func(*args, **kwargs)
         self.operations += 1
-        packet = func._overloadpacket
         if packet is _ATEN._to_copy:
             self._record_cast(args[0], result)
         formula = flop_formula(packet)

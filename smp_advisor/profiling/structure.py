@@ -60,8 +60,12 @@ def stacks(model: nn.Module) -> list[Stack]:
     """
     repeated: list[Stack] = []
     signature_by_module: dict[int, str] = {}
+    visited: set[int] = set()
 
     def visit(module: nn.Module, path: str) -> None:
+        if id(module) in visited:  # registered at a second path
+            return
+        visited.add(id(module))
         children = [(name, child) for name, child in module._modules.items() if child is not None]
         if _is_container(module, [name for name, _ in children]):
             signatures = [_signature(child, signature_by_module) for _, child in children]

@@ -169,7 +169,9 @@ class _Tracer:
         self.model = self._build()
         self.model.train()
         self.stacks: list[Stack] = stacks(self.model)
-        self.example: ExampleInputs = example_inputs(self.model, settings.inputs, config=profiled.config)
+        # The module's own precision: whether it accepts inputs does not depend on the precision of the trace.
+        source = self.model if profiled.module is None else profiled.module
+        self.example: ExampleInputs = example_inputs(source, settings.inputs, config=profiled.config)
         self.samples: Samples = choose_samples(
             min(settings.sequence, _SHORT_SEQUENCES[-1]) if self._is_real else settings.sequence,
             has_sequence=self.example.has_sequence,

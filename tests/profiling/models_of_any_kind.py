@@ -125,3 +125,60 @@ class Unused(NestedViT):
         for attention, _ in self.layers:
             x = x + F.linear(x, attention.to_out.weight)
         return self.head(x.mean(1))
+
+
+class Mixed(nn.Module):
+    """Computes positions in fp32, so that it fails with 16-bit parameters, but not with autocast."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.embedding = nn.Embedding(64, width)
+        self.head = nn.Linear(width, 64)
+
+    def forward(self, tokens):
+        positions = torch.arange(tokens.shape[1], dtype=torch.float32)[:, None] / 100
+        return self.head(self.embedding(tokens) + positions)
+
+
+class FixedDepth(nn.Module):
+    """Calls its layers by number, so that none can be removed."""
+
+    def __init__(self, layers=6, width=32):
+        super().__init__()
+        self.depth = layers
+        self.embedding = nn.Embedding(64, width)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for i in range(self.depth):
+            x = x + self.layers[i](x).tanh()
+        return x
+
+
+class Graph(nn.Module):
+    """Sums the features of neighbors; a graph has no batch dimension."""
+
+    def __init__(self, width=24):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x, edge_index):
+        for layer in self.layers:
+            neighbors = torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+            x = layer(x + neighbors).relu()
+        return x
+
+
+class Captioned(nn.Module):
+    """Takes images of one size, fixed by its table of positions, with text."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.words = nn.Embedding(96, width)
+        self.patches = nn.Conv2d(3, width, kernel_size=16, stride=16)
+        self.positions = nn.Parameter(torch.zeros(1, 36, width))
+
+    def forward(self, images, text):
+        patches = self.patches(images).flatten(2).transpose(1, 2) + self.positions
+        return (patches.mean(1) * self.words(text).mean(1)).sum(1).mean()

@@ -14,9 +14,12 @@ Settings = Deferred("smp_advisor.profiling.trace", "Settings")
 torch = Deferred("torch")
 PlainGPT, Unrolled = deferred("tests.profiling.plain_models", "PlainGPT", "Unrolled")
 Odd = Deferred("tests.profiling.models_hard_to_trace", "Odd")
-JoinedViT, NestedViT, Opaque, Recurrent, Unused = deferred(
-    "tests.profiling.models_of_any_kind", "JoinedViT", "NestedViT", "Opaque", "Recurrent", "Unused"
+stacks = Deferred("smp_advisor.profiling.structure", "stacks")
+NAMES = ("Captioned", "FixedDepth", "Graph", "JoinedViT", "Mixed", "NestedViT", "Opaque", "Recurrent", "Unused")
+Captioned, FixedDepth, Graph, JoinedViT, Mixed, NestedViT, Opaque, Recurrent, Unused = deferred(
+    "tests.profiling.models_of_any_kind", *NAMES
 )
+MODELS = {"Captioned": Captioned, "FixedDepth": FixedDepth, "Graph": Graph}
 
 
 def profiled(model, **settings):
@@ -125,3 +128,44 @@ def test_the_figures_are_returned_when_the_time_for_checks_is_over():
     profile = profiled(PlainGPT(), seconds=0.0)
     assert any("were skipped" in warning for warning in profile.warnings)
     assert profile.saved_bytes == profiled(PlainGPT()).saved_bytes
+
+
+def test_a_model_that_fails_in_16_bits_is_traced_with_autocast():
+    profile = profiled(Mixed(), precision="fp16")
+    assert profile.precision == "amp"
+    assert "fails in fp16: RuntimeError:" in " ".join(profile.warnings)
+    assert confidence(profile, "FLOPs") == "exact"
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "flops"),
+    [
+        ("Graph", "x: nodes, edge_index (inferred)", lambda batch, tokens: 3 * 2 * 24 * 24 * batch * tokens),
+        (
+            "Captioned",
+            "images: images of 96 x 96, text (inferred)",
+            lambda batch, _: 36 * 2 * 3 * 16 * 16 * 32 * batch,
+        ),
+        ("FixedDepth", "tokens: tokens (inferred)", lambda batch, tokens: 6 * 2 * 32 * 32 * batch * tokens),
+    ],
+)
+def test_inputs_are_inferred_from_names_attributes_and_tables(model, inputs, flops):
+    profile = profiled(MODELS[model]())
+    assert profile.inputs == inputs
+    assert profile.forward_flops(2, 64) == flops(2, 64)
+
+
+def test_copies_of_modules_with_a_fixed_depth_and_of_mixed_types_train():
+    copy = smp_advisor.profile(FixedDepth(), stages=("copy",), sequence_length=64).scaled
+    assert copy.ok
+    assert not copy.reductions
+    copy = smp_advisor.profile(Mixed(), stages=("copy",), sequence_length=64).scaled
+    assert copy.ok
+    assert copy.notes[0].startswith("The copy fails in fp16: ")
+    assert copy.notes[0].endswith("It was trained with mixed precision by torch.autocast.")
+
+
+def test_a_container_that_is_registered_twice_is_one_stack():
+    model = FixedDepth()
+    model.same = model.layers
+    assert [stack.path for stack in stacks(model)] == ["layers"]

@@ -11,6 +11,8 @@ from torch import nn
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.fake import default_dtype
 from smp_advisor.profiling.gpu_kernels import without_initialization
+from smp_advisor.profiling.input_trial import accepts
+from smp_advisor.profiling.inputs import example_inputs
 from smp_advisor.profiling.scaled.narrow import narrow_copy
 from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
 from smp_advisor.profiling.scaled.result import Reduction
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from smp_advisor.profiling.profiled_model import ProfiledModel
+    from smp_advisor.profiling.structure import Stack
 
 __all__ = ["Copy", "make_copy", "token_count"]
 
@@ -72,6 +75,7 @@ def make_copy(
     dtype: torch.dtype,
     blocks: int = 2,
     seconds: float = 120.0,
+    inputs: Any = None,
 ) -> Copy:
     """Build the smallest copy with the same architecture: from a reduced configuration, or else by truncation.
 
@@ -87,6 +91,8 @@ def make_copy(
         Minimum number of remaining repeats.
     seconds
         Time to train the copy.
+    inputs
+        Example inputs; None infers them.
 
     Raises
     ------
@@ -100,7 +106,7 @@ def make_copy(
         return _by_configuration(profiled, limit, dtype, blocks)
     if profiled.module is None:
         raise ProfileError(f"{profiled.name} has neither a module nor a configuration to copy.")
-    return _by_truncation(profiled, profiled.module, stack, limit, dtype, blocks)
+    return _by_truncation(profiled, profiled.module, stack, limit, dtype, blocks, inputs)
 
 
 def _by_configuration(profiled: ProfiledModel, limit: _Limit, dtype: torch.dtype, blocks: int) -> Copy:
@@ -147,9 +153,15 @@ def _configuration(profiled: ProfiledModel, limit: _Limit, blocks: int) -> Any:
 
 
 def _by_truncation(
-    profiled: ProfiledModel, model: nn.Module, stack: ExitStack, limit: _Limit, dtype: torch.dtype, blocks: int
+    profiled: ProfiledModel,
+    model: nn.Module,
+    stack: ExitStack,
+    limit: _Limit,
+    dtype: torch.dtype,
+    blocks: int,
+    inputs: Any,
 ) -> Copy:
-    repeated = stacks(model)
+    repeated = _removable(model, inputs, blocks)
     counts_by_path = {row.path: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
     stack.enter_context(truncated(model, repeated, blocks))
     count, narrowed = parameter_total([model]), None
@@ -187,6 +199,19 @@ def _by_truncation(
         reductions=tuple(reductions),
         blocks=_blocks(model),
     )
+
+
+def _removable(model: nn.Module, inputs: Any, blocks: int) -> list[Stack]:
+    """Stacks whose blocks can be removed: none if the forward pass then fails, as with a fixed number of layers."""
+    repeated = stacks(model)
+    if all(row.repeats <= blocks for row in repeated):
+        return repeated
+    example = example_inputs(model, inputs)
+    for selected in (repeated, *([row] for row in sorted(repeated, key=lambda row: -row.parameters)[:2])):
+        with truncated(model, selected, blocks):
+            if accepts(model, example):
+                return selected
+    return []
 
 
 def _tie(model: nn.Module, groups: tuple[tuple[str, ...], ...]) -> None:

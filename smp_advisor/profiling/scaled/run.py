@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.profiling.precision import training_precision
+from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.precision import higher_precision, training_precision
 from smp_advisor.profiling.sandbox import Limits, progress, run_isolated
 from smp_advisor.profiling.sandbox.limits import default_memory_bytes
 from smp_advisor.profiling.scaled.result import Comparison, ScaledRun
@@ -62,14 +64,26 @@ def run(
     if memory_bytes is None:
         memory_bytes = default_memory_bytes()
     precision = training_precision(precision or job.precision).precision
-    result = run_isolated(
-        lambda: _train(profiled, job, plan, inputs, precision, steps, memory_bytes, seconds).as_dict(),
-        what=f"the scaled copy of {profiled.name}",
-        limits=Limits(memory_bytes=memory_bytes, seconds=seconds),
-        on_line=on_line,
-        on_progress=on_progress,
-    )
-    return ScaledRun.from_dict(result)
+    notes: list[str] = []
+    while True:  # until it runs in a precision; there are three
+        arguments = (job, plan, inputs, precision, steps, memory_bytes, seconds)
+        result = run_isolated(
+            lambda arguments=arguments: _trained(profiled, *arguments),
+            what=f"the scaled copy of {profiled.name}",
+            limits=Limits(memory_bytes=memory_bytes, seconds=seconds),
+            on_line=on_line,
+            on_progress=on_progress,
+        )
+        if "problem" not in result:
+            break
+        higher = higher_precision(precision)
+        if not higher:
+            raise ProfileError(f"The scaled copy of {profiled.name} failed in {precision}: {result['problem']}.")
+        label = training_precision(higher).label
+        notes.append(f"The copy fails in {precision}: {result['problem']}. It was trained with {label}.")
+        precision = higher
+    run = ScaledRun.from_dict(result)
+    return replace(run, notes=(*notes, *run.notes))
 
 
 def _settings(job: Job, plan: Plan | None) -> tuple[list[int], list[str]]:
@@ -87,6 +101,19 @@ def _settings(job: Job, plan: Plan | None) -> tuple[list[int], list[str]]:
     }
     notes += [f"{name} reduced from {full} to {used}." for name, (full, used) in reducible.items() if full != used]
     return [min(samples, _MOST_SAMPLES)] * min(planned, _MOST_MICROBATCHES), notes
+
+
+def _trained(profiled: ProfiledModel, *arguments: Any) -> dict[str, Any]:
+    """The result as plain data; only the ``problem`` if the copy fails because of the types of this precision."""
+    from smp_advisor.profiling.input_trial import is_about_types, source_frame
+
+    try:
+        return _train(profiled, *arguments).as_dict()
+    except Exception as error:
+        if not is_about_types(error):
+            raise
+        frame = source_frame(error)
+        return {"problem": " ".join(str(error).split())[:160].rstrip(".") + (f" ({frame})" if frame else "")}
 
 
 def _train(
@@ -113,7 +140,7 @@ def _train(
     dtype, precision_text, precision_notes = _types(precision)
     notes += precision_notes
     with ExitStack() as stack:
-        copy = make_copy(profiled, stack, memory_bytes=memory_bytes, dtype=dtype, seconds=seconds)
+        copy = make_copy(profiled, stack, memory_bytes=memory_bytes, dtype=dtype, seconds=seconds, inputs=inputs)
         model = copy.model.train()
         example = example_inputs(model, inputs, config=copy.profiled.config)
         sequence = 1
