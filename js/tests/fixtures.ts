@@ -1,7 +1,7 @@
 import type { AnyModel } from '@anywidget/types';
 import type { Chart } from '../src/charts/chart';
 import type { LadderRow } from '../src/charts/ladder';
-import type { Ahead, Control, Snapshot, Recommendation, Settings, State, Traits } from '../src/widget/wire';
+import type { Ahead, Control, Pitfall, Snapshot, Recommendation, Settings, State, Traits, Why } from '../src/widget/wire';
 
 /** A world with two sliders, in which memory is the batch and the degree decides nothing but itself. */
 export function snapshot(batch: number, degree: number): Snapshot {
@@ -53,7 +53,7 @@ export const LADDER: Chart<'ladder'> = {
 
 export function state(batch: number, degree: number, answers = ''): State {
   const at = snapshot(batch, degree);
-  return { answers, settings: at.settings, controls: CONTROLS, snapshot: at, ladder: LADDER, moved: '', problem: '', summary: 'from the kernel' };
+  return { answers, settings: at.settings, controls: CONTROLS, snapshot: at, moved: '', problem: '', summary: 'from the kernel', history: { undo: '', redo: '', version: 0 } };
 }
 
 export function ahead(batch: number, degree: number): Ahead {
@@ -71,7 +71,6 @@ export function recommendation(): Recommendation {
     facts: [{ label: 'Model', text: HOSTILE, mark: 'inferred', note: 'from 10 B' }],
     defaults: ['precision fp16'],
     decisive: ['Sharding.', 'It is the fastest.'],
-    because: ['It is the fastest.'],
     tokens_per_sample: 512,
     usable_gib: 30,
     nominal_gib: 32,
@@ -81,27 +80,40 @@ export function recommendation(): Recommendation {
     names: ['batch_size', 'tensor_parallel_degree'],
     rows: ['Batch size', 'Degree'],
     recommended: snapshot(16, 1),
-    steps: [
-      {
-        order: 1,
-        technique: 'batch',
-        title: HOSTILE,
-        decision: 'used',
-        because: HOSTILE,
-        details: 'It needs 1 GiB.',
-        trade_off: 'It costs.',
-        figures: [['with', '1 GiB']],
-        source_title: 'Page',
-        source_url: 'javascript:alert(1)'
-      }
-    ],
-    reference: { name: '10 B', summary: 'AWS ran it.', fits: true, needed_gib: 28, differences: [], extrapolation: '', source_url: '' },
-    pitfalls: [{ id: 'SMP103', severity: 'warning', text: HOSTILE, source_url: 'https://docs.aws.amazon.com/x' }],
     assumptions: ['Nothing.'],
     tooltips: { Memory: 'GiB needed.' },
     glossary: [{ term: 'batch size', text: HOSTILE, title: 'A page', url: 'javascript:alert(1)' }]
   };
 }
+
+export const PITFALLS: Pitfall[] = [{ id: 'SMP103', severity: 'warning', text: HOSTILE, source_url: 'https://docs.aws.amazon.com/x' }];
+
+/** Reasons for a plan of the user's. */
+export const WHY: Why = {
+  because: ['It is the fastest.'],
+  compared: {
+    names: ['Recommended', 'On screen'],
+    summary: HOSTILE,
+    settings: [['Batch size', '16', '24', '']],
+    figures: [['Cost of the run', '$7k', '$8k', '+$1k']]
+  },
+  ladder: LADDER,
+  steps: [
+    {
+      order: 1,
+      technique: 'batch',
+      title: HOSTILE,
+      decision: 'used',
+      because: HOSTILE,
+      details: 'It needs 1 GiB.',
+      trade_off: 'It costs.',
+      figures: [['with', '1 GiB']],
+      source_title: 'Page',
+      source_url: 'javascript:alert(1)'
+    }
+  ],
+  reference: { name: '10 B', summary: 'AWS ran it.', fits: true, needed_gib: 28, differences: [], extrapolation: '', source_url: '' }
+};
 
 type Handler = (...args: never[]) => void;
 

@@ -1,8 +1,8 @@
 import type { RenderProps } from '@anywidget/types';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import widget from '../src/widget/index';
-import type { FromKernel, Traits } from '../src/widget/wire';
-import { FakeModel, HOSTILE, LADDER, REFUSED, settings } from './fixtures';
+import type { Compared, FromKernel, Traits } from '../src/widget/wire';
+import { FakeModel, HOSTILE, PITFALLS, REFUSED, WHY, settings } from './fixtures';
 
 let model: FakeModel;
 let el: HTMLElement;
@@ -41,20 +41,83 @@ function reply(sources: string[], at = settings(16, 1)): void {
   model.emit('msg:custom', { kind: 'cells', id: request.id, settings: at, sources } satisfies FromKernel);
 }
 
-test("a user's text is never markup, and a link leads nowhere but to https", () => {
+/** The kernel's answer to the next request for the data of a panel. */
+async function fill(name: string, data: unknown): Promise<void> {
+  const isRequest = (message: Record<string, unknown>): boolean => message['kind'] === 'panel' && message['name'] === name;
+  await vi.waitFor(() => expect(model.sent.some(isRequest)).toBe(true));
+  const { id } = model.sent.filter(isRequest).at(-1) as { id: string };
+  model.sent.splice(0, model.sent.length, ...model.sent.filter(message => !isRequest(message)));
+  model.emit('msg:custom', { kind: 'panel', id, name, settings: settings(16, 1), data } satisfies FromKernel);
+}
+
+test("a user's text is never markup, and a link leads nowhere but to https", async () => {
+  await fill('why', WHY);
+  press('Script');
+  await fill('requirements', { pitfalls: PITFALLS });
   expect(el.querySelector('img, script')).toBeNull();
   expect(text('.smp-heading')).toBe(HOSTILE);
   expect([...el.querySelectorAll('a')].map(a => a.href)).toEqual(['https://docs.aws.amazon.com/x']);
 });
 
-test('the ladder of the configuration on screen follows the kernel', () => {
-  const titles = (): (string | null)[] => [...el.querySelectorAll('.smp-why .smp-memory-bar title')].map(title => title.textContent);
-  expect(titles()).toEqual([`${HOSTILE}: 61.0 GiB`, 'offloading: 16.0 GiB']);
+test('the reasons are those of the plan on the screen, with its difference from the recommended plan', async () => {
+  await fill('why', WHY);
+  const titles = [...el.querySelectorAll('.smp-memory-bar title')].map(title => title.textContent);
+  expect(titles).toEqual(expect.arrayContaining([`${HOSTILE}: 61.0 GiB`, 'offloading: 16.0 GiB']));
+  expect(text('.smp-difference')).toBe(HOSTILE);
+  expect(text('.smp-comparison tbody + tbody tr')).toBe('Cost of the run$7k$8k+$1k');
+  slide('batch_size', 2);
+  model.answer(24, 1);
+  await fill('why', { ...WHY, compared: null });
+  expect(el.querySelector('.smp-comparison')).toBeNull();
+  expect(el.querySelector('img, script')).toBeNull();
+});
+
+test('undo and redo are buttons and keys that name the change', () => {
   const state = model.get('_state');
-  const rows = [{ ...LADDER.data.rows[1]!, title: 'sharding', memory: 9, used: true }];
-  model.set('_state', { ...state, ladder: { ...LADDER, data: { ...LADDER.data, rows } } });
+  model.set('_state', { ...state, history: { undo: 'Batch size 8 → 16.', redo: '', version: 3 } });
   model.emit('change:_state');
-  expect(titles()).toEqual(['sharding: 9.0 GiB']);
+  const [undo, redo] = [...el.querySelectorAll<HTMLButtonElement>('.smp-undo button')];
+  expect(undo!.title).toBe('Undo (Ctrl+Z): Batch size 8 → 16.');
+  expect(redo!.getAttribute('aria-disabled')).toBe('true');
+  slider('batch_size').dispatchEvent(new KeyboardEvent('keydown', { key: 'z', ctrlKey: true, bubbles: true }));
+  expect(model.sent.at(-1)).toMatchObject({ kind: 'act', action: 'undo' });
+  const sent = model.sent.length;
+  slider('batch_size').dispatchEvent(new KeyboardEvent('keydown', { key: 'y', ctrlKey: true, bubbles: true }));
+  expect(model.sent).toHaveLength(sent);
+});
+
+test('the tab of comparisons keeps plans, loads them and goes back in the history', async () => {
+  press('Compare');
+  const line = ['Fits', '16 of 30.0 GiB per GPU', '160 samples/s', '3 days', '$7k'];
+  const data: Compared = {
+    plans: ['Recommended', 'On screen', HOSTILE],
+    chosen: ['Recommended', 'On screen'],
+    compared: WHY.compared!,
+    snapshots: [[HOSTILE, ...line]],
+    history: [
+      ['Recommended', ...line],
+      ['Batch size 16 → 24', ...line]
+    ],
+    position: 1
+  };
+  await fill('compare', data);
+  expect(el.querySelector('img, script')).toBeNull();
+  expect([...el.querySelectorAll('.smp-plans')].at(-1)!.querySelector('tbody tr')!.getAttribute('aria-current')).toBe('true');
+  press('Load');
+  expect(model.sent.at(-1)).toMatchObject({ kind: 'act', action: 'load', value: HOSTILE });
+  press('Show');
+  expect(model.sent.at(-1)).toMatchObject({ kind: 'act', action: 'undo', value: 1 });
+  const name = el.querySelector<HTMLInputElement>('.smp-plan-name')!;
+  name.value = 'mine';
+  press('Keep');
+  expect(model.sent.at(-1)).toMatchObject({ kind: 'act', action: 'keep', value: 'mine' });
+  model.emit('msg:custom', { kind: 'failed', id: model.sent.at(-1)!['id'] as string, text: 'There are too many.' });
+  expect(text('.smp-keep .smp-panel-note')).toBe('There are too many.');
+  const select = el.querySelector<HTMLSelectElement>('.smp-ends select')!;
+  select.value = HOSTILE;
+  select.dispatchEvent(new Event('change'));
+  await vi.waitFor(() => expect(model.sent.at(-1)).toMatchObject({ kind: 'panel' }));
+  expect(model.sent.at(-1)).toMatchObject({ name: 'compare', options: { first: HOSTILE, second: 'On screen' } });
 });
 
 test('the view reports to the kernel', () => {

@@ -102,7 +102,7 @@ def ladder_of(advice: Advice, plan: Plan | int | None) -> Ladder:
         min_fit_probability=advice.min_fit_probability,
         objective=advice.objective,
     )
-    return climb(run, advice.steps if own else steps_of(run, unused_techniques(run)))
+    return climb(run, advice.steps if own and advice.steps else steps_of(run, unused_techniques(run)))
 
 
 def ranks_of(advice: Advice, plan: Plan | int | None, placement_strategy: str | None) -> RankTable:

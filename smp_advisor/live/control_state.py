@@ -97,7 +97,7 @@ def adopt(state: ControlState, plan: Plan) -> ControlState:
         )
     check_against(plan, advice.cluster, advice.model, advice.job)
     value = _estimate(advice, plan)
-    return summarized(state, _at(dataclasses.replace(advice, plan=plan, estimate=value), plan, value))
+    return summarized(state, _at(dataclasses.replace(advice, plan=plan, estimate=value, steps=()), plan, value))
 
 
 def summarized(before: ControlState, after: ControlState, moved: str = "") -> ControlState:

@@ -108,4 +108,4 @@ def _of_job(advice: Advice, settings: Settings, job: Job) -> Advice:
         changed = {**fields_of(advice.plan), **record.control_codec.fields(of_plan), **precision}
         plan = replace(advice.plan, **completed_settings(advice.plan, changed, advice.cluster))
         value = estimate(advice.model, advice.cluster, job, plan)
-    return replace(advice.recommended, job=job, plan=plan, estimate=value)
+    return replace(advice.recommended, job=job, plan=plan, estimate=value, steps=())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
+    from smp_advisor.guidance.ladder import Ladder
     from smp_advisor.libraries.control_codec import Setting
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.live.control_state import ControlState
@@ -79,10 +80,11 @@ class LiveAdvice(Advice):
         self._history = History(entries=(Entry(recommended=value, state=start, summary=RECOMMENDED),))
         if state is not None:
             self._history = self._history.entered(Entry(recommended=value, state=state, summary=state.summary))
-        start = self._controls = state or start
+        self._controls = state or start
         self._snapshots: dict[str, Entry] = dict(snapshots or {})
         self._observers: list[Observer] = []
-        self._explained: tuple[ControlState, Advice] = (start, value)
+        self._explained: tuple[tuple[Advice, ControlState], Advice] = ((value, start), value)
+        self._version = 0
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIELDS:
@@ -130,19 +132,31 @@ class LiveAdvice(Advice):
         return self._controls
 
     @property
+    def version(self) -> int:
+        """Another number after every change."""
+        return self._version
+
+    @property
     def explained(self) -> Advice:
         """The plan on screen as a value, with reasons of its own."""
+        return self.at(self._controls)
+
+    def at(self, state: ControlState) -> Advice:
+        """The plan of a state of the controls as a value, with reasons of its own; the recommendation at its plan."""
         with self.turn:
-            state, value = self._explained
-            if state is not self._controls:
-                value = explained(self.recommended, self.job, self.plan, self.estimate, self._because())
-                self._explained = (self._controls, value)
+            recommended = self.recommended
+            if state.is_at(control_state.recommended(recommended)):
+                return recommended
+            key, value = self._explained
+            if key[0] is not recommended or not key[1].is_at(state):
+                because = f"A plan of yours. From the recommended plan to it: {self.compare_at(state).summary}"
+                value = explained(recommended, state.advice.job, state.plan, state.estimate, because)
+                self._explained = ((recommended, state), value)
             return value
 
-    def _because(self) -> str:
-        if self.is_recommended:
-            return ""
-        return f"A plan of yours. From the recommended plan to it: {self.compare().summary}"
+    def ladder(self, plan: Plan | int | None = None) -> Ladder:
+        """As `Advice.ladder`, of the plan on screen if None."""
+        return self.explained.ladder() if plan is None else super().ladder(plan)
 
     def move(self, **settings: Setting) -> str:
         """Move controls by name, one after the other, and return a summary of the change.
@@ -231,6 +245,7 @@ class LiveAdvice(Advice):
 
     def _show(self, state: ControlState) -> None:
         self._controls = state
+        self._version += 1
         change = Change(self, state.summary, with_labels(self.plan.library, state.problem))
         failures: list[Exception] = []
         for observer in tuple(self._observers):
@@ -339,14 +354,21 @@ class LiveAdvice(Advice):
         with self.turn:
             if len(plans) > 2:
                 raise AdvisorError(f"Two plans can be compared, not {len(plans)}.")
-            ends = [*(plans or (RECOMMENDED,)), ON_SCREEN][:2]
-            (first, left), (second, right) = (self._end(plan) for plan in ends)
-            return compare(first, second, (left, right))
+            first, second = [*(plans or (RECOMMENDED,)), ON_SCREEN][:2]
+            return self.compare_at(self._controls, first, second)
 
-    def _end(self, plan: Plan | int | str) -> tuple[Entry, str]:
+    def compare_at(
+        self, state: ControlState, first: Plan | int | str = RECOMMENDED, second: Plan | int | str = ON_SCREEN
+    ) -> Comparison:
+        """As `compare`, with the plan of a state of the controls on screen."""
+        with self.turn:
+            (left, left_name), (right, right_name) = (self._end(plan, state) for plan in (first, second))
+            return compare(left, right, (left_name, right_name))
+
+    def _end(self, plan: Plan | int | str, on_screen: ControlState) -> tuple[Entry, str]:
         """A plan of a comparison with its name."""
         if plan == ON_SCREEN:
-            return replace(self._history.current, state=self._controls), ON_SCREEN
+            return replace(self._history.current, state=on_screen), ON_SCREEN
         if plan == RECOMMENDED:
             state = control_state.recommended(self.recommended)
             return Entry(recommended=self.recommended, state=state, summary=""), RECOMMENDED

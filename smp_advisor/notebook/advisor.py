@@ -10,7 +10,6 @@ import anywidget
 import traitlets as t
 from IPython.core.getipython import get_ipython
 
-from smp_advisor.charts.ladder import ladder_chart
 from smp_advisor.errors import AdvisorError
 from smp_advisor.guidance.ladder_html import ladder_html
 from smp_advisor.live import Change, LiveAdvice, control_state
@@ -22,9 +21,9 @@ from smp_advisor.notebook.estimator_panel import pasted
 from smp_advisor.notebook.look_ahead import look_ahead
 from smp_advisor.notebook.panels import panel_data
 from smp_advisor.notebook.script_panel import checked, fixed
-from smp_advisor.notebook.session_actions import perform, steps_back_and_forth
+from smp_advisor.notebook.session_actions import perform, session_steps
 from smp_advisor.notebook.static_view import static_html
-from smp_advisor.notebook.view_state import control_dicts, recommendation, snapshot_of
+from smp_advisor.notebook.view_state import control_dicts, explanation, recommendation, snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.notebook.fallback import Fallback
     from smp_advisor.notebook.handshake import Handshake
-    from smp_advisor.notebook.view_state import Recommendation
+    from smp_advisor.notebook.view_state import Explained, Recommendation
 
 __all__ = ["Advisor", "advisor_of"]
 
@@ -135,11 +134,11 @@ class Advisor(anywidget.AnyWidget):
 
     def ladder(self) -> Ladder:
         """AWS's techniques in order, up to `plan`, with memory, fit, step time and decision."""
-        return self._controls.advice.ladder(self.plan)
+        return self._advice.ladder()
 
     def ranks(self) -> RankTable:
         """Stage, slices, shard and replica of every GPU with `plan`."""
-        return self._controls.advice.ranks(self.plan)
+        return self._advice.ranks()
 
     def cells(self, what: str = "job", sdk: str = "auto", **options: Any) -> list[str]:
         """Cells of one kind for `plan`, in the order in which they run.
@@ -203,12 +202,11 @@ class Advisor(anywidget.AnyWidget):
             "settings": state.settings,
             "controls": control_dicts(state.advice, state.settings),
             "snapshot": dict(snapshot_of(state)),
-            "ladder": ladder_chart(state.advice, state.estimate).plain(),
             "moved": state.moved,
             "problem": with_labels(state.advice.plan.library, state.problem),
             "repairs": control_state.repairs_of(state),
             "summary": state.summary,
-            "history": dict(steps_back_and_forth(self._advice)),
+            "history": dict(session_steps(self._advice)),
         }
 
     @t.observe("_request")
@@ -302,7 +300,7 @@ class Advisor(anywidget.AnyWidget):
         try:
             with self._turn:
                 state = control_state.apply(self._controls, require_settings(content.get("settings"), library))
-            data = panel_data(name, state.advice, control_state.require(state).plan)
+                data = panel_data(name, self._advice, control_state.require(state), content.get("options"))
         except AdvisorError as error:
             self.send({"kind": "failed", "id": identity, "text": with_labels(library, str(error))})
         else:
@@ -317,7 +315,8 @@ class Advisor(anywidget.AnyWidget):
             self.send({"kind": "cells", "id": identity, "settings": self._controls.settings, "sources": sources})
 
     def _html(self) -> str:
-        return static_html(self.recommendation, snapshot_of(self._controls), ladder_html(self.ladder()))
+        shown: Explained = {**self.recommendation, **explanation(self._advice.explained)}
+        return static_html(shown, snapshot_of(self._controls), ladder_html(self.ladder()))
 
     def _text(self) -> str:
         return str(self._advice) if self._advice.is_recommended else f"{self._advice}\n\n{self.ladder()}"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.live import LiveAdvice
 
-__all__ = ["Steps", "perform", "steps_back_and_forth"]
+__all__ = ["Steps", "perform", "session_steps"]
 
 
 class Steps(TypedDict):
@@ -21,15 +21,18 @@ class Steps(TypedDict):
     """Empty if there is nothing to undo."""
     redo: str
     """Empty if there is nothing to redo."""
+    version: int
+    """Another number after every change of the history or the snapshots."""
 
 
-def steps_back_and_forth(advice: LiveAdvice) -> Steps:
-    """The next steps of undo and redo."""
+def session_steps(advice: LiveAdvice) -> Steps:
+    """The next steps of undo and redo, and the version of both."""
     history, position = advice.history, len(advice.history) - 1 - advice.undone
     problem = "the last setting, which cannot be combined with the others" if advice.controls.problem else ""
     return {
         "undo": problem or (history[position].summary if position else ""),
         "redo": history[position + 1].summary if advice.undone else "",
+        "version": advice.version,
     }
 
 

@@ -11,7 +11,7 @@ from smp_advisor.notebook.headline import FITS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from smp_advisor.notebook.view_state import Fact, Recommendation, Snapshot
+    from smp_advisor.notebook.view_state import Explained, Fact, Recommendation, Snapshot
 
 __all__ = ["bars_html", "facts_html", "static_html", "title_html", "verdict_html"]
 
@@ -32,7 +32,7 @@ _TABLE_ROW = '<tr style="background:none">'
 _CELL = "padding:2px 14px 2px 0;text-align:left"
 
 
-def static_html(shown: Recommendation, now: Snapshot, ladder: str = "") -> str:
+def static_html(shown: Explained, now: Snapshot, ladder: str = "") -> str:
     """HTML of a plan in the order of the view: verdict, configuration, bars and reasons, then folded details.
 
     Parameters
@@ -156,7 +156,7 @@ def _other(text: str, advised: str) -> str:
     return f' <span style="{_MUTED}">(recommended: {escape(advised or "none")})</span>' if text != advised else ""
 
 
-def _steps(shown: Recommendation) -> str:
+def _steps(shown: Explained) -> str:
     items = []
     for step in shown["steps"]:
         figures = "; ".join(f"{label} {value}" for label, value in step["figures"])
@@ -173,7 +173,7 @@ def _link(url: str, title: str) -> str:
     return f'<a href="{escape(url)}" rel="noopener">{escape(title or "source")}</a>'
 
 
-def _reference(shown: Recommendation) -> str:
+def _reference(shown: Explained) -> str:
     reference = shown["reference"]
     if reference is None:
         return ""

@@ -38,11 +38,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Costs",
+    "Explained",
+    "Explanation",
     "Fact",
     "Recommendation",
     "Snapshot",
     "control_dicts",
     "costs",
+    "explanation",
     "facts",
     "recommendation",
     "snapshot",
@@ -120,8 +123,6 @@ class Recommendation(TypedDict):
     defaults: list[str]
     decisive: tuple[str, str]
     """Techniques of the recommended plan, and how certain the choice is."""
-    because: list[str]
-    """Sentences about the choice of the library, the plan and its batch."""
     tokens_per_sample: int
     """0 if the model reads no tokens."""
     usable_gib: float
@@ -133,15 +134,26 @@ class Recommendation(TypedDict):
     """Settings in the order of `rows`. The rows after them (the global batch) follow from the others."""
     rows: list[str]
     recommended: Snapshot
-    steps: list[dict[str, Any]]
-    reference: dict[str, Any] | None
-    """None if AWS publishes no configurations of the library, or none like the model."""
-    pitfalls: list[dict[str, Any]]
     assumptions: list[str]
     tooltips: dict[str, str]
     """Definition of each label that the glossary explains."""
     glossary: list[dict[str, str]]
     """Terms with their definitions and sources."""
+
+
+class Explanation(TypedDict):
+    """Reasons for one plan."""
+
+    because: list[str]
+    """Sentences on how the search chose it, or the difference of a plan of yours from the recommended one."""
+    steps: list[dict[str, Any]]
+    reference: dict[str, Any] | None
+    """None if AWS publishes no configurations of the library, or none like the model."""
+    pitfalls: list[dict[str, Any]]
+
+
+class Explained(Recommendation, Explanation):
+    """A recommendation with the reasons for the plan on screen, for views without a kernel."""
 
 
 def costs(model: Model, estimate: Estimate, required: float) -> Costs:
@@ -269,6 +281,20 @@ def _step(step: Step) -> dict[str, Any]:
     return {**{name: getattr(step, name) for name in names}, "figures": [list(pair) for pair in step.figures]}
 
 
+def explanation(advice: Advice) -> Explanation:
+    """Reasons for the plan of an advice."""
+    return {
+        "because": [
+            sentence
+            for text in (advice.library_because, *advice.library_comparisons, advice.because)
+            for sentence in sentences(text)
+        ],
+        "steps": [_step(step) for step in advice.steps],
+        "reference": None if advice.reference is None else asdict(advice.reference),
+        "pitfalls": [asdict(pitfall) for pitfall in advice.pitfalls],
+    }
+
+
 def recommendation(advice: Advice) -> Recommendation:
     """Data of the advice that no control changes."""
     instance, rows = advice.cluster.instance, rows_of(advice.plan.library)
@@ -277,11 +303,6 @@ def recommendation(advice: Advice) -> Recommendation:
         "facts": facts(advice),
         "defaults": list(advice.defaults),
         "decisive": decisive(advice),
-        "because": [
-            sentence
-            for text in (advice.library_because, *advice.library_comparisons, advice.because)
-            for sentence in sentences(text)
-        ],
         "tokens_per_sample": advice.model.sequence_length(advice.job.sequence_length)
         if advice.model.reads_tokens
         else 0,
@@ -293,9 +314,6 @@ def recommendation(advice: Advice) -> Recommendation:
         "names": list(rows),
         "rows": list(rows.values()),
         "recommended": snapshot(advice, settings_of(advice.plan, advice.job), advice.plan, advice.estimate),
-        "steps": [_step(step) for step in advice.steps],
-        "reference": None if advice.reference is None else asdict(advice.reference),
-        "pitfalls": [asdict(pitfall) for pitfall in advice.pitfalls],
         "assumptions": [
             *_uncited(instance.assumed),
             *advice.estimate.assumptions,

@@ -225,6 +225,7 @@ class Host:
         assert finished.wait(WAIT_SECONDS), "the kernel is busy"
         for view in self.document.locator(".smp").all():
             expect(view).to_have_attribute("aria-busy", "false")
+        expect(self.document.locator(".smp-panel[aria-busy='true']:visible")).to_have_count(0)
 
     def post(self, message: dict[str, Any]) -> None:
         """Send a message to the page, from any thread."""

@@ -137,16 +137,61 @@ def test_every_rich_form_is_there_and_says_what_the_controls_say(advisor):
     assert "Batch size 20 → 24" in data["text/plain"]
 
 
-def test_the_ladder_is_that_of_the_plan_on_screen(advisor):
-    def shown():
-        return [row["title"] for row in advisor.state["ladder"]["data"]["rows"] if row["used"]]
+def panel(advisor, sent, name, **options):
+    """Data of a tab for the plan on screen."""
+    request = {"kind": "panel", "id": "p", "name": name, "settings": advisor.state["settings"], "options": options}
+    advisor._on_message(advisor, request, [])
+    assert sent[-1]["kind"] == "panel", sent[-1]
+    json.dumps(sent[-1], allow_nan=False)
+    return sent[-1]["data"]
 
-    before = shown()
+
+def test_the_reasons_are_those_of_the_plan_on_screen(advisor, sent):
+    before = panel(advisor, sent, "why")
+    assert before["compared"] is None
     advisor.move(tensor_parallel_degree=2)
-    assert shown() != before
-    ladder = advisor.advice.ladder(advisor.plan)
-    assert shown() == [f"{'+ ' if n else ''}{rung.title}" for n, rung in enumerate(ladder.rungs)]
+    after = panel(advisor, sent, "why")
+    assert after["because"] == before["because"] == ["It is the fastest that fits."]
+    assert after["compared"]["settings"][0][:3] == ["Tensor parallel degree", "4", "2"]
+    assert after["steps"] != before["steps"]
+    ladder = advisor.ladder()
+    assert [row["title"] for row in after["ladder"]["data"]["rows"] if row["used"]] == [
+        f"{'+ ' if n else ''}{rung.title}" for n, rung in enumerate(ladder.rungs)
+    ]
     assert str(ladder) in advisor._repr_mimebundle_()[0]["text/plain"]
+    assert panel(advisor, sent, "requirements")["pitfalls"]
+
+
+def test_a_view_undoes_keeps_loads_and_compares(advisor, sent):
+    def act(number, action, value=None):
+        advisor._on_message(advisor, {"kind": "act", "id": f"view:{number}", "action": action, "value": value}, [])
+
+    for batch in (21, 22, 24):
+        request = {"settings": {**settings_of(advisor.plan), "batch_size": batch}, "moved": "batch_size", "gesture": 1}
+        ask(advisor, batch, **request)
+    assert advisor.state["history"]["undo"].startswith("Batch size 20 → 24")
+    act(30, "keep", "large")
+    act(31, "undo")
+    assert (advisor.plan.batch_size, advisor.state["answers"]) == (20, "view:31")
+    assert advisor.state["history"]["redo"].startswith("Batch size 20 → 24")
+    act(32, "load", "large")
+    assert advisor.plan.batch_size == 24
+    data = panel(advisor, sent, "compare", first="large", second="gone")
+    assert (data["plans"], data["chosen"]) == (["Recommended", "On screen", "large"], ["large", "On screen"])
+    assert (len(data["history"]), data["position"]) == (2, 1)
+    for number, (action, value) in enumerate([("load", "gone"), ("keep", 5), ("fly", None), ("adopt", None)], 40):
+        act(number, action, value)
+        assert (sent[-1]["kind"], sent[-1]["id"]) == ("failed", f"view:{number}")
+
+
+def test_two_widgets_of_one_advice_show_the_same_plan(advisor):
+    second = Advisor(advisor.advice)
+    second.plan = second.recommended.plan
+    advisor.move(batch_size=24)
+    assert second.state["snapshot"] == advisor.state["snapshot"]
+    second.undo()
+    assert advisor.plan.batch_size == 20
+    assert advisor.is_recommended
 
 
 def test_a_users_text_is_escaped_in_the_static_picture(sent):

@@ -13,7 +13,7 @@ from smp_advisor.live.controls import controls
 from smp_advisor.live.settings import names_of, plan_of, require_settings, settings_of
 from smp_advisor.notebook.look_ahead import look_ahead
 from smp_advisor.notebook.static_view import static_html
-from smp_advisor.notebook.view_state import recommendation
+from smp_advisor.notebook.view_state import explanation, recommendation
 
 ASKED = {
     "smp-v2": {"model": "7B", "family": "llama", "sequence_length": 1024},
@@ -85,7 +85,7 @@ def test_a_move_says_what_it_did(advice):
 
 
 def test_the_recommendation_goes_to_the_view(advice):
-    told = recommendation(advice)
+    told = {**recommendation(advice), **explanation(advice)}
     assert len(told["names"]) == len(told["rows"]) == len(told["recommended"]["configuration"])
     assert (told["reference"] is None) == (advice.plan.library != "smp-v2")
     assert any(fact["label"] == "Library" for fact in told["facts"])

@@ -16,9 +16,13 @@ from smp_advisor.notebook.figures import figures
 from smp_advisor.notebook.headline import fit, likelihood
 from smp_advisor.notebook.headline import memory as needed
 from smp_advisor.notebook.static_view import static_html
-from smp_advisor.notebook.view_state import costs, recommendation
+from smp_advisor.notebook.view_state import costs, explanation, recommendation
 
 from .advice import PIPELINE, make_advice
+
+
+def explained(advice):
+    return {**recommendation(advice), **explanation(advice)}
 
 
 def tree(html: str) -> ET.Element:
@@ -26,7 +30,7 @@ def tree(html: str) -> ET.Element:
 
 
 def test_the_picture_is_well_formed_and_says_it_all(pipeline_advice):
-    shown = recommendation(pipeline_advice)
+    shown = explained(pipeline_advice)
     html = static_html(shown, shown["recommended"])
     text = "".join(tree(html).itertext())
     for expected in (
@@ -41,13 +45,13 @@ def test_the_picture_is_well_formed_and_says_it_all(pipeline_advice):
 
 
 def test_it_fetches_nothing(pipeline_advice):
-    shown = recommendation(pipeline_advice)
+    shown = explained(pipeline_advice)
     html = static_html(shown, shown["recommended"])
     assert re.findall(r"\b(?:src|@import|url\()", html) == []
 
 
 def test_the_glossary_explains_labels_without_network(pipeline_advice):
-    shown = recommendation(pipeline_advice)
+    shown = explained(pipeline_advice)
     labels = {*shown["rows"], *shown["figures"], *shown["categories"], *shown["seconds"]}
     assert set(shown["tooltips"]) <= labels
     assert set(shown["rows"]) <= set(shown["tooltips"])

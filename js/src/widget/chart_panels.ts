@@ -1,11 +1,9 @@
-import type { AnyModel } from '@anywidget/types';
 import type { Chart } from '../charts/chart';
 import { Figure, type Actions } from '../charts/figure';
 import type { Connection } from './connection';
 import { element, keepKeys } from './dom';
-import type { Panel } from './panel';
 import { RemotePanel } from './remote_panel';
-import type { Traits } from './wire';
+import type { Session } from './session';
 
 /** A chart whose data the kernel computes when its tab is open. */
 export function chartPanel(name: string, view: string, connection: Connection, actions?: Actions): RemotePanel<Chart> {
@@ -17,11 +15,9 @@ export function chartPanel(name: string, view: string, connection: Connection, a
 }
 
 /** Alternatives by free memory and throughput: a point or a row of the table shows its plan. */
-export function alternativesPanel(view: string, connection: Connection): RemotePanel<Chart<'scatter'>> {
+export function alternativesPanel(view: string, connection: Connection, session: Session): RemotePanel<Chart<'scatter'>> {
   let titles: string[] = [];
-  let count = 0;
-  const adopt = (row: number): void =>
-    connection.request({ kind: 'act', id: `${view}-adopt-${(count += 1)}`, action: 'adopt', value: row }, () => undefined);
+  const adopt = (row: number): void => session.act('adopt', row);
   const figure = new Figure({ use: { word: 'Load', row: adopt }, rowOf: text => titles.indexOf(text), brush: true });
   return new RemotePanel<Chart<'scatter'>>('alternatives', view, connection, (chart, into) => {
     titles = chart.data.titles;
@@ -45,18 +41,4 @@ export function ranksPanel(view: string, connection: Connection): RemotePanel<Ch
     if (!figure.node.isConnected) into.append(label, figure.node);
     figure.draw(data);
   });
-}
-
-/** The ladder of the plan on the screen, which comes with the state. */
-export function ladderPanel(model: AnyModel<Traits>): Panel {
-  const figure = new Figure();
-  let drawn: Chart | undefined;
-  return {
-    node: figure.node,
-    draw: () => {
-      const { ladder } = model.get('_state');
-      if (ladder !== drawn) figure.draw((drawn = ladder));
-    },
-    dispose: () => figure.dispose()
-  };
 }

@@ -1,21 +1,42 @@
+import { Figure } from '../charts/figure';
+import { comparisonTable } from './comparison';
+import type { Connection } from './connection';
 import { disclosure, element, headerCell, sourceLink } from './dom';
-import type { Pitfall, Recommendation, Reference, Step, Term } from './wire';
+import { RemotePanel } from './remote_panel';
+import type { Pitfall, Recommendation, Reference, Step, Term, Why } from './wire';
 
-/** Reasons for the plan: ordered practices, and AWS's nearest reference. */
-export function why(shown: Recommendation): HTMLElement {
-  return element(
-    'section',
-    'smp-explanation',
-    element('ol', 'smp-steps', ...shown.steps.map(stepItem)),
-    shown.because.length > 0 && disclosure('smp-section', ['How the search chose'], textList(shown.because)),
-    shown.reference !== null && referenceDetails(shown.reference)
-  );
+/** Reasons for the plan on the screen: its difference from the recommended one, the ladder, practices, AWS's reference. */
+export function whyPanel(view: string, connection: Connection): RemotePanel<Why> {
+  const figure = new Figure();
+  return new RemotePanel('why', view, connection, (data, into) => {
+    const open = new Set([...into.querySelectorAll('details[open]')].map(details => details.querySelector('summary')?.textContent));
+    into.replaceChildren(...whyParts(data, figure.node));
+    figure.draw(data.ladder);
+    for (const details of into.querySelectorAll('details')) details.open = open.has(details.querySelector('summary')?.textContent);
+  });
 }
 
-/** Requirements of the plan for the script and the data. */
-export function requirements({ pitfalls }: Recommendation): HTMLElement {
-  if (pitfalls.length === 0) return element('div');
-  return disclosure('smp-section', [`Requirements for the script and the data (${pitfalls.length})`], pitfallList(pitfalls));
+function whyParts({ because, compared, steps, reference }: Why, ladder: HTMLElement): HTMLElement[] {
+  return [
+    compared === null
+      ? element('p', 'smp-because', 'This is the recommended plan.')
+      : element('section', 'smp-yours', element('h3', 'smp-title', 'Your plan against the recommended one'), comparisonTable(compared)),
+    ladder,
+    element('ol', 'smp-steps', ...steps.map(stepItem)),
+    disclosure('smp-section', ['How the search chose the recommended plan'], textList(because)),
+    ...(reference === null ? [] : [referenceDetails(reference)])
+  ];
+}
+
+/** Requirements of the plan on the screen for the script and the data. */
+export function requirementsPanel(view: string, connection: Connection): RemotePanel<{ pitfalls: Pitfall[] }> {
+  return new RemotePanel('requirements', view, connection, ({ pitfalls }, into) => {
+    const isOpen = into.querySelector('details')?.open ?? false;
+    const title = `Requirements for the script and the data (${pitfalls.length})`;
+    const details = disclosure('smp-section', [title], pitfallList(pitfalls));
+    details.open = isOpen;
+    into.replaceChildren(...(pitfalls.length > 0 ? [details] : []));
+  });
 }
 
 /** Assumptions of the estimate. */

@@ -1,19 +1,21 @@
 import type { RenderProps } from '@anywidget/types';
-import { alternativesPanel, chartPanel, ladderPanel, ranksPanel } from './chart_panels';
+import { alternativesPanel, chartPanel, ranksPanel } from './chart_panels';
 import { MemoryChart, TimeChart } from './charts';
 import { Checker } from './checker';
+import { Compare } from './compare';
 import { Connection } from './connection';
 import { Controls } from './controls';
 import { element } from './dom';
-import { requirements, why } from './explanation';
+import { requirementsPanel, whyPanel } from './explanation';
 import { Exporter } from './exporter';
 import { Facts } from './facts';
-import { fixed, stacked } from './panel';
+import { stacked } from './panel';
 import { Paste } from './paste';
 import { Session, type Screen } from './session';
 import { Settings } from './settings';
 import { SweepChart } from './sweeps';
 import { Tabs } from './tabs';
+import { Undo } from './undo';
 import { Verdict } from './verdict';
 import type { Ahead, FromKernel, Traits } from './wire';
 import { WorkloadBar } from './workload_bar';
@@ -42,20 +44,22 @@ function render({ model, el }: RenderProps<Traits>): () => void {
   const settings = new Settings(shown, controls);
   const memory = new MemoryChart(shown);
   const time = new TimeChart(shown);
+  const undo = new Undo(session);
   const sweep = new SweepChart(shown, ahead, session);
-  const ladder = ladderPanel(model);
   const checker = new Checker(view, (request, fail) => connection.request(request, fail));
   const paste = new Paste(view, (request, fail) => connection.request(request, fail));
   const tabs = new Tabs(view)
-    .add('why', 'Why', stacked('smp-why', ladder, fixed(why(shown))))
-    .add('alternatives', 'Alternatives', alternativesPanel(view, connection))
+    .add('why', 'Why', whyPanel(view, connection))
+    .add('alternatives', 'Alternatives', alternativesPanel(view, connection, session))
     .add('clusters', 'Cluster size', chartPanel('clusters', view, connection))
     .add('ranks', 'Rank map', ranksPanel(view, connection))
     .add('schedule', 'Schedule', chartPanel('schedule', view, connection))
-    .add('script', 'Script', stacked('smp-script', exporter.preview, fixed(requirements(shown)), checker, paste), shown.pitfalls.length)
+    .add('compare', 'Compare', new Compare(view, connection, session))
+    .add('script', 'Script', stacked('smp-script', exporter.preview, requirementsPanel(view, connection), checker, paste))
     .add('facts', 'Assumptions and facts', new Facts(shown), shown.assumptions.length);
 
   function draw(screen: Screen): void {
+    undo.draw(screen);
     verdict.draw(screen);
     settings.draw(screen);
     memory.draw(screen);
@@ -69,18 +73,19 @@ function render({ model, el }: RenderProps<Traits>): () => void {
   const root = element(
     'section',
     'smp',
-    workload.node,
+    element('div', 'smp-top', workload.node, undo.node),
     verdict.node,
     element('div', 'smp-bench', settings.node, element('section', 'smp-charts', memory.node, time.node, sweep.node), tabs.node)
   );
   root.setAttribute('aria-label', 'SMP Advisor');
+  root.addEventListener('keydown', event => undo.onKey(event));
   const onState = (): void => {
     connection.answered(model.get('_state').answers);
     session.onState();
   };
   const onMessage = (message: FromKernel): void => {
     connection.answered(message.id);
-    if (message.kind === 'failed') session.onFailure(message.id);
+    if (message.kind === 'failed') session.onFailure(message.id, message.text);
     tabs.onMessage(message);
     void exporter.onMessage(message);
   };

@@ -24,12 +24,14 @@ export class RemotePanel<Data> implements Panel {
   /**
    * @param name Name of the panel in the kernel's table (`notebook/panels`), and part of its requests' ids.
    * @param paint Draws the data into the panel's element.
+   * @param options What the user set in the panel, for the kernel, and whatever else requires new data when it changes.
    */
   constructor(
     private readonly name: string,
     private readonly view: string,
     private readonly connection: Connection,
-    private readonly paint: (data: Data, into: HTMLElement, screen: Screen) => void
+    private readonly paint: (data: Data, into: HTMLElement, screen: Screen) => void,
+    private readonly options: (screen: Screen) => Settings = () => ({})
   ) {
     this.note.setAttribute('role', 'status');
     this.again = button('smp-button smp-small', 'Request again', () => this.screen && this.request(this.screen));
@@ -41,12 +43,18 @@ export class RemotePanel<Data> implements Panel {
 
   draw(screen: Screen): void {
     this.screen = screen;
-    const { settings } = screen.snapshot;
+    const settings = { ...screen.snapshot.settings, ...this.options(screen) };
     if (this.wanted && same(settings, this.wanted)) return;
     this.wanted = settings;
     this.node.classList.add('smp-older');
+    this.node.setAttribute('aria-busy', 'true');
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.request(screen), this.body.childElementCount > 0 ? DELAY_MS : 0);
+  }
+
+  /** Request new data, because the user set an option of the panel. */
+  refresh(): void {
+    if (this.screen) this.draw(this.screen);
   }
 
   onMessage(message: FromKernel): void {
@@ -68,7 +76,7 @@ export class RemotePanel<Data> implements Panel {
     setText(this.note, this.body.childElementCount > 0 ? 'Updating …' : 'Computing …');
     this.again.hidden = true;
     const { settings } = screen.snapshot;
-    this.connection.request({ kind: 'panel', id: this.pending, name: this.name, settings }, text => this.fail(text));
+    this.connection.request({ kind: 'panel', id: this.pending, name: this.name, settings, options: this.options(screen) }, text => this.fail(text));
   }
 
   private fail(text: string): void {

@@ -3,7 +3,7 @@ import type { Connection } from './connection';
 import { lookUp, same } from './look_ahead';
 import { describe } from './change_summary';
 import { preferredRegion } from './insert';
-import type { Control, Snapshot, Recommendation, Request, Setting, Settings, State, Traits } from './wire';
+import type { Control, History, Snapshot, Recommendation, Request, Setting, Settings, State, Traits } from './wire';
 
 /** State of one view. */
 export interface Screen {
@@ -15,9 +15,13 @@ export interface Screen {
   moved: string;
   problem: string;
   summary: string;
+  history: History;
   /** State with which the summary compares. */
   before?: Snapshot;
 }
+
+/** Actions on the kernel's history, snapshots and alternatives; `session_actions.py` is the other side. */
+export type Action = 'undo' | 'redo' | 'keep' | 'load' | 'forget' | 'adopt' | 'reset';
 
 /**
  * One view's side of the conversation with the kernel, without any DOM.
@@ -34,6 +38,7 @@ export class Session {
   /** State at the start of the current gesture, with which the summary compares. */
   private anchor: Snapshot;
   private committed = true;
+  private gesture = 1;
 
   constructor(
     private readonly model: AnyModel<Traits>,
@@ -63,13 +68,13 @@ export class Session {
     this.committed = false;
     if (entry === undefined) {
       this.now = { ...this.now, settings: { ...before, [name]: value }, moved: name };
-      this.request = { id: this.nextId(), settings: before, moved: name, value };
+      this.request = { id: this.nextId(), settings: before, moved: name, value, gesture: this.gesture };
     } else {
       const problem = entry.problem ?? '';
       const snapshot = entry.problem === undefined ? entry : this.now.snapshot;
       this.now = { ...this.now, settings: entry.settings, snapshot, moved: name, problem };
       this.now.summary = problem ? '' : this.describe();
-      this.request = { id: this.nextId(), settings: entry.settings, moved: name };
+      this.request = { id: this.nextId(), settings: entry.settings, moved: name, gesture: this.gesture };
     }
     this.submit();
   }
@@ -80,7 +85,23 @@ export class Session {
     // Changes of a trait wait for one another. A message is sent at once, so that the kernel soon has the same settings.
     if (this.pending) this.connection.send({ kind: 'move', request: this.request }, this.pending);
     if (!this.isWaiting) this.anchor = this.now.snapshot;
+    this.gesture += 1;
   }
+
+  /** Change the plan or the snapshots in the kernel, whose state then is the answer. `fail` gets a sentence if it refuses. */
+  act(action: Action, value: string | number | undefined, fail: (text: string) => void = () => undefined): void {
+    const id = this.nextId();
+    this.committed = true;
+    this.pending = id;
+    this.refused = { id, fail };
+    this.connection.request({ kind: 'act', id, action, value }, text => {
+      this.onFailure(id);
+      fail(text);
+    });
+    this.onChange(this.now);
+  }
+
+  private refused = { id: '', fail: (_: string): void => undefined };
 
   /** Back to the recommendation. */
   reset(): void {
@@ -89,8 +110,8 @@ export class Session {
     this.now = { ...this.now, settings: recommended.settings, snapshot: recommended, moved: '', problem: '' };
     this.now.summary = this.describe();
     this.anchor = recommended;
-    this.request = { id: this.nextId(), settings: recommended.settings, moved: '' };
-    this.submit();
+    this.request = this.exactly();
+    this.act('reset', undefined);
   }
 
   /** Request the cells of the plan on screen. The request contains all values. `fail` gets a sentence if no answer comes. */
@@ -106,7 +127,8 @@ export class Session {
   }
 
   /** The kernel refused a request or does not answer. What is on the screen stays. */
-  onFailure(id: string): void {
+  onFailure(id: string, text = ''): void {
+    if (text && id === this.refused.id) this.refused.fail(text);
     if (id !== this.pending) return;
     this.pending = '';
     this.onChange(this.now);
@@ -159,6 +181,6 @@ export class Session {
 }
 
 function screenOf(state: State): Screen {
-  const { settings, controls, snapshot, moved, problem, summary } = state;
-  return { settings, controls, snapshot, moved, problem, summary };
+  const { settings, controls, snapshot, moved, problem, summary, history } = state;
+  return { settings, controls, snapshot, moved, problem, summary, history };
 }

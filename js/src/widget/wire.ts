@@ -159,8 +159,6 @@ export interface Recommendation {
   defaults: string[];
   /** Techniques of the recommended plan, and how certain the choice is. */
   decisive: [lead: string, reason: string];
-  /** Sentences about the choice of the library, the plan and its batch. */
-  because: string[];
   /** 0 if the model reads no tokens. */
   tokens_per_sample: number;
   usable_gib: number;
@@ -171,14 +169,50 @@ export interface Recommendation {
   names: string[];
   rows: string[];
   recommended: Snapshot;
-  steps: Step[];
-  /** Null if AWS publishes no configurations of the library. */
-  reference: Reference | null;
-  pitfalls: Pitfall[];
   assumptions: string[];
   /** Definition of each label that the glossary explains. */
   tooltips: Readonly<Record<string, string>>;
   glossary: Term[];
+}
+
+/** Two plans next to each other; rows are label, first, second and change. `panels/compare.py` is the other side. */
+export interface Comparison {
+  names: [first: string, second: string];
+  summary: string;
+  settings: string[][];
+  figures: string[][];
+}
+
+/** Reasons for the plan on the screen; `panels/why.py` is the other side. */
+export interface Why {
+  /** Sentences on how the search chose the recommended plan. */
+  because: string[];
+  /** The recommended plan and that on the screen; null if they are the same. */
+  compared: Comparison | null;
+  /** Techniques of the plan, each added to those above. */
+  ladder: Chart<'ladder'>;
+  steps: Step[];
+  /** Null if AWS publishes no configurations of the library. */
+  reference: Reference | null;
+}
+
+/** The tab that compares plans. Lines of snapshots and history are a text, then fit, memory, speed, time and money. */
+export interface Compared {
+  /** Names of the plans that can be compared. */
+  plans: string[];
+  chosen: [first: string, second: string];
+  compared: Comparison;
+  snapshots: string[][];
+  history: string[][];
+  /** Index of the plan on the screen in `history`. */
+  position: number;
+}
+
+/** What undo and redo lead to, empty if nothing; the version changes with the history and the snapshots. */
+export interface History {
+  undo: string;
+  redo: string;
+  version: number;
 }
 
 export interface State {
@@ -187,11 +221,10 @@ export interface State {
   settings: Settings;
   controls: Control[];
   snapshot: Snapshot;
-  /** Techniques of the configuration on screen, each added to those above. */
-  ladder: Chart<'ladder'>;
   moved: string;
   problem: string;
   summary: string;
+  history: History;
 }
 
 /** A possible move, or the reason against it. */
@@ -208,6 +241,8 @@ export interface Request {
   settings: Settings;
   moved: string;
   value?: Setting;
+  /** Number of the gesture in the view. The kernel's history has one entry for all moves of a gesture. */
+  gesture?: number;
 }
 
 export interface Traits {
