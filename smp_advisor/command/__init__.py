@@ -1,0 +1,1 @@
+"""``smp-advisor``: the advisor on the command line and in CI."""

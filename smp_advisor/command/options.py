@@ -1,0 +1,132 @@
+"""Options of the command line. Settings of jobs and plans are options of their own name: ``--sequence-length 512``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor._version import __version__
+from smp_advisor.command.formats import EXPORTS
+from smp_advisor.errors import AdvisorError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["parse", "settings_of"]
+
+_MODEL = "a parameter count (10B), the name of a model (llama-3-70b), or the path of a config.json"
+_OTHER = (
+    "Other settings of the job, the model's shape and the plan are options of their names, for example"
+    " --sequence-length 4096 --tokens 300B --tensor-parallel-degree 2."
+)
+_STATUS = "Exit status: 0 if the answer is yes, 1 if it is no, 2 if the input is wrong or could not be read."
+_LONGEST_NUMBER = 40
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The verb with its options. `settings` holds the options that the verb does not have.
+
+    Raises
+    ------
+    AdvisorError
+        A setting lacks its value, or a verb without settings has one.
+    SystemExit
+        The options are wrong, or help was requested.
+    """
+    options, words = _parser().parse_known_args(arguments)
+    settings = settings_of(words)
+    if settings and not options.takes_settings:
+        raise AdvisorError(f"{options.verb} has no option --{next(iter(settings)).replace('_', '-')}.")
+    options.settings = settings
+    return options
+
+
+def settings_of(words: Sequence[str]) -> dict[str, Any]:
+    """Settings of words such as ``--sequence-length 512 --fp8 --precision=bf16``, by their Python names.
+
+    A number, ``true``, ``false`` and ``none`` are read as such. An option without a value is true.
+
+    Raises
+    ------
+    AdvisorError
+        A word belongs to no option.
+
+    Examples
+    --------
+    >>> settings_of(["--sequence-length", "512", "--fp8", "--tokens=300B"])
+    {'sequence_length': 512, 'fp8': True, 'tokens': '300B'}
+    """
+    settings: dict[str, Any] = {}
+    name = ""
+    for word in words:
+        if re.fullmatch(r"--[A-Za-z][\w-]*(=.*)?", word, re.DOTALL):
+            name, separator, text = word[2:].partition("=")
+            name = name.replace("-", "_")
+            settings[name] = _value(text) if separator else True
+            name = "" if separator else name
+        elif name:
+            settings[name], name = _value(word), ""
+        else:
+            raise AdvisorError(f"{word!r:.80} belongs to no option: write --name {word!r:.80}.")
+    return settings
+
+
+def _value(text: str) -> Any:
+    constants = {"true": True, "false": False, "none": None}
+    if text.lower() in constants:
+        return constants[text.lower()]
+    if len(text) <= _LONGEST_NUMBER:
+        for reader in (int, float):
+            try:
+                return reader(text)
+            except ValueError:
+                continue
+    return text
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="smp-advisor", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"smp-advisor {__version__}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    def verb(name: str, text: str, *, takes_settings: bool = False) -> argparse.ArgumentParser:
+        epilog = f"{_OTHER} {_STATUS}" if takes_settings else _STATUS
+        added = verbs.add_parser(name, help=text, description=text, epilog=epilog, allow_abbrev=False)
+        added.add_argument("--json", action="store_true", help="print JSON instead of text")
+        added.set_defaults(takes_settings=takes_settings)
+        return added
+
+    advise = verb("advise", "Recommend a configuration for a model on a cluster.", takes_settings=True)
+    advise.add_argument("model", help=_MODEL)
+    _add_cluster(advise)
+    advise.add_argument("--output", metavar="FILE", help="also write the advice: .json, .html or .md")
+
+    estimate = verb("estimate", "Estimate memory, time and cost of a plan.", takes_settings=True)
+    estimate.add_argument("model", help=_MODEL)
+    _add_cluster(estimate)
+
+    fits = verb("fits", "Whether a saved advice, a recipe, an estimator cell or a plan fits.", takes_settings=True)
+    fits.add_argument("source", help=f"a file of these, or of a plan: {_MODEL}")
+    _add_cluster(fits, required=False)
+    fits.add_argument("--model", help="model of a file that does not name it")
+
+    check = verb("check", "Check training scripts, estimator cells and recipes against the documented pitfalls.")
+    check.add_argument("paths", nargs="+", metavar="FILE")
+
+    profile = verb("profile", "Profile the model of a transformers configuration.", takes_settings=True)
+    profile.add_argument("config", help="path of a config.json")
+
+    export = verb("export", "Write the code of a saved advice.")
+    export.add_argument("advice", help="file of `smp-advisor advise --output`")
+    export.add_argument("--what", choices=EXPORTS, default="job", help="default: job, the cell that starts it")
+    export.add_argument("--sdk", choices=("auto", "v2", "v3"), default="auto", help="version of the SageMaker SDK")
+    export.add_argument("--output", metavar="FILE", help="file to write instead of printing")
+    return parser
+
+
+def _add_cluster(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    parser.add_argument("--instance", "-i", required=required, help="instance type; several with commas, or any")
+    parser.add_argument("--count", "-n", help="number of instances, or smallest; default 1")
+    parser.add_argument("--library", help="training library; default auto")
+    parser.add_argument("--min-fit-probability", type=float, default=0.95, help="required probability; default 0.95")

@@ -1,0 +1,127 @@
+"""``smp-advisor``: answers as text and JSON, with an exit status for CI."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import smp_advisor as smpa
+from smp_advisor.command.__main__ import main
+from smp_advisor.command.options import settings_of
+from smp_advisor.errors import AdvisorError
+
+PLAN = ("--instance", "ml.p4d.24xlarge", "--library", "ddp", "--sequence-length", "512")
+
+
+@pytest.fixture
+def run(capsys):
+    """Status, output and errors of a call."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        status = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "advice.json"
+    smpa.advise("350M", "ml.p4d.24xlarge", library="ddp", sequence_length=512, tokens="1B").save(path)
+    return path
+
+
+def test_a_recommendation_is_printed_and_saved(run, tmp_path):
+    path = tmp_path / "advice.json"
+    status, output, _ = run("advise", "350M", *PLAN, "--tokens", "1B", "--output", path)
+    advice = smpa.load(path)
+    assert (status, output.strip()) == (0, str(advice).strip())
+    assert advice.job.tokens == 1e9
+    status, output, _ = run("advise", "350M", *PLAN, "--json")
+    assert status == 0
+    assert json.loads(output)["value"]["type"] == "Advice"
+
+
+def test_no_plan_that_fits_is_status_1(run):
+    status, output, _ = run("advise", "70B", *PLAN)
+    assert status == 1
+    assert output.startswith("None of")
+    status, output, _ = run("fits", "70B", *PLAN)
+    assert status == 1
+    assert "does not fit" in output
+
+
+def test_an_estimate_has_the_librarys_own_precision(run):
+    status, output, _ = run("estimate", "350M", *PLAN, "--batch-size", "4", "--json")
+    cluster, plan = smpa.Cluster("ml.p4d.24xlarge"), smpa.Plan(library="ddp", batch_size=4)
+    job = smpa.Job(sequence_length=512, precision="bf16", attention="fused")
+    expected = smpa.estimate(smpa.Model.from_parameters("350M"), cluster, job, plan)
+    assert status == 0
+    assert json.loads(output)["needed_gib"] == expected.needed_gib
+
+
+def test_a_saved_advice_and_its_cell_still_fit(run, saved, tmp_path):
+    assert run("fits", saved)[0] == 0
+    cell = tmp_path / "cell.py"
+    status, output, _ = run("export", saved, "--sdk", "v2", "--output", cell)
+    assert (status, output) == (0, f"Wrote {cell}.\n")
+    status, output, _ = run("fits", cell, "--model", "350M", "--json")
+    assert (status, json.loads(output)["fits"]) == (0, True)
+    status, _, error = run("fits", cell)
+    assert status == 2
+    assert "pass --model" in error
+    status, output, _ = run("check", cell, "--json")
+    assert (status, len(json.loads(output))) == (0, 1)
+
+
+def test_a_script_with_an_error_is_status_1(run, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import smdistributed.modelparallel.torch as smp\n\nmodel = smp.DistributedModel(net)\n")
+    status, output, _ = run("check", script)
+    assert (status, "error" in output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("advise", "10B", "-i", "ml.p9"), "ml.p9"),
+        (("advise", "10B", "-i", "ml.p4d.24xlarge", "--seqlen", "4"), "did you mean sequence_length"),
+        (("advise", "10B", "-i", "ml.p4d.24xlarge", "--count", "two"), "--count must be"),
+        (("advise", "missing.json", "-i", "ml.p4d.24xlarge"), "cannot be read"),
+        (("estimate", "10B", "-i", "ml.p4d.24xlarge"), "requires --instance and --library"),
+        (("fits", "missing.yaml"), "cannot be read"),
+        (("fits", "/dev/zero.json"), "cannot be read"),
+        (("check", "missing.py"), "cannot be read|does not exist|no file"),
+        (("export", "missing.json"), "cannot be read"),
+        (("export", "advice.json", "--spot"), "no option --spot"),
+        (("advise", "10B", "-i", "ml.p4d.24xlarge", "word"), "belongs to no option"),
+    ],
+)
+def test_a_wrong_input_is_status_2_with_one_sentence(run, arguments, reason):
+    status, output, error = run(*arguments)
+    assert (status, output) == (2, "")
+    assert error.startswith("smp-advisor: ")
+    assert error.count("\n") == 1
+    assert re.search(reason, error)
+
+
+def test_settings_are_read_as_numbers_and_words():
+    words = ["--a", "1", "--b=2.5", "--c", "none", "--d", "x y", "--e-f", "--g=--h"]
+    assert settings_of(words) == {"a": 1, "b": 2.5, "c": None, "d": "x y", "e_f": True, "g": "--h"}
+    assert settings_of(["--a", "9" * 60]) == {"a": "9" * 60}
+    with pytest.raises(AdvisorError, match="belongs to no option"):
+        settings_of(["--a", "1", "2"])
+
+
+def test_the_command_imports_nothing_from_the_folder_it_runs_in(tmp_path):
+    for name in ("json", "argparse", "numpy", "typing"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the checked folder')\n")
+    script = Path(sys.executable).with_name("smp-advisor")
+    done = subprocess.run([script, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == f"smp-advisor {smpa.__version__}\n"
