@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.control_codec import Setting
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.live.control_state import ControlState
+    from smp_advisor.profiling.traced_rank import TracedRank
     from smp_advisor.workload.job import Job
 
     Observer = Callable[["Change"], None]
@@ -256,6 +257,13 @@ class LiveAdvice(Advice):
         if failures:
             raise failures[0]
 
+    def traced_rank(self, plan: Plan | int | None = None, **settings: Any) -> TracedRank:
+        """`Advice.traced_rank` of the plan on screen or another one. Views then show it next to the plan's memory."""
+        traced = super().traced_rank(plan, **settings)
+        with self.turn:
+            self._show(self._controls)
+        return traced
+
     @property
     def history(self) -> tuple[Entry, ...]:
         """The plans that were on screen, oldest first. `undone` is the number of them after the present one."""
@@ -424,7 +432,9 @@ class LiveAdvice(Advice):
         if self.is_recommended:
             return text
         title = "Plan on screen, next to the recommended plan"
-        return f"{title}\n{'-' * len(title)}\n{self.compare()}\n\n{text}"
+        traced = self.traced()
+        own = [str(self.compare())] if traced is None else [str(self.compare()), f"Traced rank: {traced.summary}"]
+        return "\n".join([title, "-" * len(title), *own, "", text])
 
 
 def _entry(advice: Advice) -> Entry:

@@ -179,12 +179,12 @@ def costs(model: Model, estimate: Estimate, required: float) -> Costs:
 
 
 def snapshot(advice: Advice, settings: Settings, plan: Plan, estimate: Estimate) -> Snapshot:
-    """Data of one plan for a view."""
-    return {
-        "settings": settings,
-        "configuration": configuration(advice, plan),
-        "costs": costs(advice.model, estimate, advice.min_fit_probability),
-    }
+    """Data of one plan for a view. A traced rank of the plan is in the note of its memory."""
+    shown = costs(advice.model, estimate, advice.min_fit_probability)
+    if (traced := advice.traced(plan)) is not None:
+        (value, note), *figures_after = shown["figures"]
+        shown["figures"] = [(value, f"{note}; tensors of stage {traced.stage}: {traced.comparison}"), *figures_after]
+    return {"settings": settings, "configuration": configuration(advice, plan), "costs": shown}
 
 
 def snapshot_of(state: ControlState) -> Snapshot:
@@ -221,6 +221,8 @@ def facts(advice: Advice) -> list[Fact]:
     assumed, likely = advice.cluster.instance.assumed, 100 * advice.min_fit_probability
     learned = advice.learned
     calibration = [] if learned is None else [_fact("Calibration", learned.headline)]
+    if (traced := advice.traced()) is not None:
+        calibration.append(_fact("Traced rank", traced.summary, "", "" if traced.agrees else "over 10 % apart"))
     return [
         _fact("Model", ", ".join(parts), model.origin if model.origin != "given" else "", model.note),
         _fact("Cluster", advice.cluster.summary, "", "some figures assumed" if assumed else ""),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smp_advisor.profiling.traced_rank.result import TracedRank
+from smp_advisor.profiling.traced_rank.result import CategoryMemory, TracedRank
 from smp_advisor.profiling.traced_rank.run import trace_rank
 
-__all__ = ["TracedRank", "trace_rank"]
+__all__ = ["CategoryMemory", "TracedRank", "trace_rank"]

@@ -78,10 +78,12 @@ class TracedRank(NotebookResult):
     def summary(self) -> str:
         """The comparison in one line."""
         place = f", stage {self.stage} of {self.stages}" if self.stages > 1 else ""
-        return (
-            f"{self.name}{place}: formula {self.formula_gib:.1f}, traced {self.traced_gib:.1f} GiB per GPU "
-            f"({100 * self.difference:+.1f} %)."
-        )
+        return f"{self.name}{place}: {self.comparison} ({100 * self.difference:+.1f} %)."
+
+    @property
+    def comparison(self) -> str:
+        """Both totals: "formula 16.4, traced 15.0 GiB per GPU"."""
+        return f"formula {_amount(self.formula_gib)}, traced {_amount(self.traced_gib)} GiB per GPU"
 
     @property
     def findings(self) -> tuple[tuple[str, str], ...]:
@@ -112,3 +114,7 @@ class TracedRank(NotebookResult):
 _HEADS = ("Memory at the peak", "Formula, GiB", "Traced, GiB", "Difference, GiB")
 _TEXT_HEADS = ("GiB per GPU", "formula", "traced", "difference")
 _PHASES = {"forward": "in the forward pass", "backward": "in the backward pass", "optimizer": "in the optimizer step"}
+
+
+def _amount(gib: float) -> str:
+    return f"{gib:.1f}" if gib >= 1 else f"{gib:.3f}"

@@ -1,0 +1,132 @@
+"""Compare the cost model's memory with ranks that are traced on the full model.
+
+    python benchmarks/traced_rank.py [--write] [--group TITLE]
+
+The plans are those of traced_rank.toml. Each is traced operator by operator in its own layout (`Advice.traced_rank`).
+With ``--write``, the table of docs/traced_rank.md is written after each plan. The exit status is 1 if half of the
+plans differ by more than 5 %, or if a formula is more than 15 % below its trace. A complete run takes about 20 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import torch
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries import Plan
+from smp_advisor.model_input import read_model
+from smp_advisor.profiling.traced_rank import TracedRank, trace_rank
+from smp_advisor.workload import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+CASES = Path(__file__).with_suffix(".toml")
+PAGE = Path(__file__).parent.parent / "docs" / "traced_rank.md"
+BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
+INSTANCE = "ml.p4de.24xlarge"
+SEQUENCES = {"bert": 512, "gpt2": 1024}
+USUAL_SEQUENCE = 2048
+MEDIAN, BELOW = 0.05, 0.15
+_SETTINGS = {
+    "library": "", "version": "PyTorch {}", "batch_size": "batch {}", "gradient_accumulation_steps": "{} accumulated",
+    "precision": "{}", "activation_checkpointing": "checkpointing {}", "sharding_strategy": "{}", "fp16": "",
+    "tensor_parallel_degree": "tensor {}", "pipeline_parallel_degree": "pipeline {}", "microbatches": "{} microbatches",
+    "hybrid_shard_degree": "shards {}", "sharded_data_parallel_degree": "sharded data {}", "prescaled_batch": "",
+    "shard_optimizer_state": "optimizer state sharded", "pipeline": "{} pipeline",
+}  # fmt: skip
+
+
+def cases(only: str) -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any], int]]:
+    """(title of the group, model, settings of the plan, settings of the job, nodes)."""
+    for group in tomllib.loads(CASES.read_text())["group"]:
+        if only in group["title"]:
+            for model in group["models"]:
+                for plan in group["plans"]:
+                    yield group["title"], model, plan, group.get("job", {}), group.get("nodes", 2)
+
+
+def traced(name: str, settings: dict[str, Any], job: dict[str, Any], nodes: int) -> TracedRank:
+    """The traced rank of a case."""
+    sequence = next((value for start, value in SEQUENCES.items() if name.startswith(start)), USUAL_SEQUENCE)
+    model = read_model(name, sequence_length=sequence)
+    plan = Plan(**settings)
+    training = Job(**{"precision": plan.precision, "attention": "fused", "sequence_length": sequence, **job})
+    return trace_rank(model, Cluster(INSTANCE, nodes), training, plan, seconds=600)
+
+
+def _row(title: str, name: str, settings: dict[str, Any], result: TracedRank) -> str:
+    words = [_SETTINGS[key].format(value) for key, value in settings.items() if _SETTINGS[key]]
+    layout = ", ".join(words) or "defaults"
+    stage = f", stage {result.stage}" if result.stages > 1 else ""
+    largest = max(result.categories, key=lambda row: abs(row.traced_gib - row.formula_gib))
+    change = largest.traced_gib - largest.formula_gib
+    cause = f"{largest.name.replace('_', ' ')} {change:+.2f}" if abs(change) >= 0.05 else ""
+    return (
+        f"| {title} | `{name}` | {layout}{stage} | {result.formula_gib:.2f} | {result.traced_gib:.2f} "
+        f"| {100 * result.difference:+.1f} % | {result.phase} | {cause} |"
+    )
+
+
+def page(rows: Sequence[str], results: Sequence[TracedRank], failures: Sequence[str]) -> str:
+    """The measured part of the page."""
+    off = sorted(abs(result.difference) for result in results)
+    within = [sum(value <= limit for value in off) for limit in (0.02, 0.05, 0.1)]
+    summary = (
+        f"{len(results)} plans: median difference {100 * median(off):.1f} %; {within[0]} within 2 %, {within[1]} within"
+        f" 5 %, {within[2]} within 10 %. PyTorch {torch.__version__}."
+    )
+    lines = [
+        summary,
+        "",
+        "| group | model | plan | formula, GiB | traced, GiB | difference | peak | largest difference, GiB |",
+        "| --- | --- | --- | --: | --: | --: | --- | --- |",
+        *rows,
+        *([""] if failures else []),
+        *(f"- Not traced: {failure}" for failure in failures),
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Trace every plan and report; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write docs/traced_rank.md")
+    parser.add_argument("--group", default="", help="only groups with this text in their title")
+    options = parser.parse_args()
+    rows: list[str] = []
+    results: list[TracedRank] = []
+    failures: list[str] = []
+    for title, name, settings, job, nodes in cases(options.group):
+        try:
+            result = traced(name, settings, job, nodes)
+        except AdvisorError as error:
+            failures.append(f"{title}, {name}: {error}")
+            print(failures[-1], flush=True)
+            continue
+        results.append(result)
+        rows.append(_row(title, name, settings, result))
+        print(rows[-1], f"{result.seconds:.0f} s", flush=True)
+        if options.write:
+            text = PAGE.read_text()
+            before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+            PAGE.write_text(f"{before}\n{page(rows, results, failures)}\n{after}")
+    if not results:
+        return 1
+    typical = median(abs(result.difference) for result in results)
+    below = [result.summary for result in results if result.difference > BELOW]
+    print(f"median difference {100 * typical:.1f} %; formulas far below the trace: {below or 'none'}")
+    return int(typical > MEDIAN or bool(below) or bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
