@@ -135,6 +135,7 @@ class ProfileMagics(Magics):
     @argument("--plan", action="store_true", help="Use mp_parameters and settings of the advisor displayed last.")
     @argument("--name", default="train.py", help="Name of the script; default train.py.")
     @argument("--source-dir", help="Folder to copy along with the script, as the estimator uploads it.")
+    @argument("--requirements", action="store_true", help="Install requirements.txt of --source-dir for this run.")
     @argument(
         "--no-container",
         action="store_true",
@@ -206,6 +207,7 @@ class ProfileMagics(Magics):
             steps=read(arguments.steps, whole_number),
             seconds=seconds,
             memory_bytes=None if memory is None else int(memory * 2**30),
+            requirements=arguments.requirements,
             why_no_container=docker.missing or "; ".join(reasons),
             on_line=progress.add_line,
         )

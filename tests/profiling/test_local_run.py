@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.local_run import find_docker, run, run_cell
+from smp_advisor.profiling.local_run.mounts import can_mount
 
 SCRIPT = """
 import argparse, os
@@ -208,3 +210,74 @@ def test_a_notebook_keeps_a_few_lines_of_text(write, tmp_path):
     done = run(write("print('x' * 3000)"), folder=tmp_path / "run")
     assert pretty(done) == str(done)
     assert len(pretty(done)) < 500
+
+
+SURROUNDED = """
+import os, subprocess, sys, tempfile
+from pathlib import Path
+
+Path("/opt/ml/model/weights").write_text("w")
+print("channel", Path("/opt/ml/input/data/train/rows.txt").read_text())
+with tempfile.NamedTemporaryFile(delete=False) as file:
+    print("temporary", file.name)
+Path(os.environ["OUTSIDE"], "a").write_text("1")
+subprocess.run([sys.executable, "-c", "import os; os.mkdir(os.environ['OUTSIDE'] + '/b')"], check=True)
+"""
+
+
+@pytest.mark.skipif(not can_mount(), reason="this system allows no private mounts")
+def test_a_script_has_its_own_opt_ml_and_temporary_folder_and_its_other_writes_are_reported(
+    write, tmp_path, monkeypatch
+):
+    before = Path("/opt/ml").exists()
+    outside, data = tmp_path / "outside", tmp_path / "data"
+    outside.mkdir()
+    data.mkdir()
+    (data / "rows.txt").write_text("42")
+    monkeypatch.setenv("OUTSIDE", str(outside))
+    done = run(write(SURROUNDED), channels={"train": data}, folder=tmp_path / "run")
+    assert done.ok, done.error
+    assert Path("/opt/ml").exists() == before
+    assert (Path(done.folder) / "model" / "weights").read_text() == "w"
+    assert "channel 42" in done.log
+    (temporary,) = (line.split()[1] for line in done.log if line.startswith("temporary"))
+    assert not Path(temporary).parent.exists()
+    assert done.outside == (str(outside / "a"), str(outside / "b"))
+    (notice,) = done.notices
+    assert str(outside / "a") in notice
+    assert notice in str(done)
+
+
+def test_without_private_mounts_the_variable_to_use_is_named(write, tmp_path, monkeypatch):
+    monkeypatch.setattr("smp_advisor.profiling.local_run.surroundings.can_mount", lambda: False)
+    path = "/opt/ml/input/data/train-set/rows.txt"
+    done = run(write(f"open({path!r})"), folder=tmp_path / "run")
+    first, rest = done.error.split("\n", 1)
+    assert first.startswith(f"{path} is not the folder of this run")
+    assert 'use os.environ["SM_CHANNEL_TRAIN_SET"]' in first
+    assert "FileNotFoundError" in rest
+    assert done.notices == (first,)
+
+
+def test_requirements_are_installed_for_one_run_on_request(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    wheel = source / "made_up_package-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        folder = "made_up_package-1.0.dist-info"
+        file.writestr("made_up_package.py", "value = 7")
+        file.writestr(f"{folder}/METADATA", "Metadata-Version: 2.1\nName: made-up-package\nVersion: 1.0\n")
+        file.writestr(f"{folder}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{folder}/RECORD", "")
+    (source / "requirements.txt").write_text(f"./{wheel.name}\n")
+    (source / "train.py").write_text("import made_up_package; print('value', made_up_package.value)")
+    done = run("train.py", source_dir=source, requirements=True, folder=tmp_path / "run")
+    assert done.ok, done.error
+    assert "value 7" in done.log
+    assert not done.notices
+    without = run("train.py", source_dir=source, folder=tmp_path / "again")
+    assert "No module named 'made_up_package'" in without.error
+    assert any("requirements.txt was not installed" in notice for notice in without.notices)
+    (source / "requirements.txt").write_text("./missing.whl\n")
+    failed = run("train.py", source_dir=source, requirements=True, folder=tmp_path / "third")
+    assert failed.error.startswith("The installation of requirements.txt")

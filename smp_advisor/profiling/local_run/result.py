@@ -53,6 +53,11 @@ class LocalRun(NotebookResult):
     """Losses read from log lines such as ``loss 3.21``."""
     log: tuple[str, ...] = ()
     """Last lines of the output."""
+    notices: tuple[str, ...] = ()
+    """Differences from a container, one sentence each: files written outside the folder, packages not installed,
+    absolute paths. Files that compiled code or other programs write are not followed."""
+    outside: tuple[str, ...] = ()
+    """Files that the script's Python processes wrote outside `folder`."""
     error: str = ""
     """Cause of a failure: one sentence and the last lines of the log; empty if the script succeeded."""
 
@@ -87,8 +92,8 @@ class LocalRun(NotebookResult):
     def from_dict(cls, values: Mapping[str, Any]) -> LocalRun:
         """Inverse of `as_dict`, also after a JSON round trip."""
         fields = dict(values)
-        for name in ("arguments", "losses", "log"):
-            fields[name] = tuple(fields[name])
+        for name in ("arguments", "losses", "log", "notices", "outside"):
+            fields[name] = tuple(fields.get(name, ()))
         return cls(**fields)
 
     def as_html(self) -> str:
@@ -96,6 +101,7 @@ class LocalRun(NotebookResult):
         return box(
             self.summary,
             f"<p>{escape(self.label)}</p>",
+            *(f"<p>{escape(sentence)}</p>" for sentence in self.notices),
             details("Environment variables of the script", table(self.variables.items(), ("variable", "value"))),
             details("Shell command", f"<pre>{escape(self.command)}</pre>"),
             details("Last lines of the log", f"<pre>{escape(chr(10).join(self.log[-40:]))}</pre>", is_open=not self.ok),
@@ -105,7 +111,7 @@ class LocalRun(NotebookResult):
     _repr_pretty_ = NotebookResult._repr_pretty_
 
     def __str__(self) -> str:
-        return f"{self.error or self.summary}\n{self.label}"
+        return "\n".join([self.error or self.summary, self.label, *self.notices])
 
 
 def losses_in(lines: Iterable[str]) -> tuple[float, ...]:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.local_run.container import prepare
 from smp_advisor.profiling.local_run.docker import find_docker
+from smp_advisor.profiling.local_run.mounts import OPT_ML
 from smp_advisor.profiling.local_run.result import LocalRun, losses_in
+from smp_advisor.profiling.local_run.surroundings import install_requirements, surroundings
 from smp_advisor.profiling.sandbox import Limits, run_program
 
 if TYPE_CHECKING:
@@ -56,18 +58,22 @@ def run(
     seconds: float = 600.0,
     memory_bytes: int | None = None,
     folder: str | os.PathLike[str] | None = None,
+    requirements: bool = False,
     why_no_container: str | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> LocalRun:
     """Run a training script in a child process with the layout of SageMaker's container.
+
+    Where the system allows private mounts, ``/opt/ml`` is the run's own folder for the script, and for no other
+    process. Temporary files are in a private folder that is removed afterwards. Other files that the script writes
+    outside its folder are in the result's notices.
 
     Parameters
     ----------
     script
         Path of the script, relative to `source_dir` if there is one.
     source_dir
-        Folder to copy. Without it, only the script is copied, as the SDK uploads it. Its requirements.txt is not
-        installed.
+        Folder to copy. Without it, only the script is copied, as the SDK uploads it.
     hyperparameters
         Hyperparameters of the estimator; they become options of the script.
     parameters
@@ -82,6 +88,8 @@ def run(
         Limits of the run. None for `memory_bytes` is half of the available memory.
     folder
         Folder for the container's files; None creates a temporary folder that is not deleted.
+    requirements
+        Whether to install requirements.txt of `source_dir` with pip, into the run's folder.
     why_no_container
         Why the run is not in SageMaker's container, for the report; None checks the requirements of local mode.
     on_line
@@ -111,7 +119,6 @@ def run(
         folder=None if folder is None else Path(folder),
     )
     command = _command(container, processes, steps)
-    environment = os.environ | {**container.variables, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     lines: list[str] = []
 
     def read(line: str) -> None:
@@ -120,17 +127,27 @@ def run(
         if on_line is not None:
             on_line(line)
 
-    end = run_program(
-        command,
-        cwd=container.code,
-        environment=environment,
-        what=container.entry_point,
-        limits=Limits(seconds=seconds, memory_bytes=memory_bytes, processes=64 + 8 * processes),
-        on_line=read,
-    )
+    with surroundings(container) as around:
+        end = install_requirements(around, on_line) if requirements else None
+        installed = end is not None and end.error is None
+        if end is None or installed:
+            end = run_program(
+                command,
+                cwd=container.code,
+                environment=os.environ
+                | {**container.variables, **around.variables, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"},
+                what=container.entry_point,
+                limits=Limits(seconds=seconds, memory_bytes=memory_bytes, processes=64 + 8 * processes),
+                enter=around.enter,
+                on_line=read,
+            )
+        outside = around.outside()
+        notices = around.notices(outside, installed=installed)
     error = "" if end.error is None else str(end.error)
     if any("No module named 'smdistributed" in line for line in end.log):
         error = f"{container.entry_point} requires smdistributed.modelparallel. {_WITHOUT_LIBRARY}"
+    if error and not around.mounts and any(str(OPT_ML) in line for line in end.log):
+        error = "\n".join([*around.absolute_paths()[:1], error])
     if error:
         (container.base / "output" / "failure").write_text("\n".join(end.log), encoding="utf-8")
     variables = {name: value for name, value in container.variables.items() if name.startswith(("SM_", "TRAINING_"))}
@@ -148,6 +165,8 @@ def run(
         peak_bytes=end.peak_bytes,
         losses=losses_in(lines),
         log=end.log,
+        notices=notices,
+        outside=outside,
         error=error,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ def run_program(
     environment: Mapping[str, str],
     what: str = "the script",
     limits: Limits | None = None,
+    enter: Callable[[], None] | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> ProgramEnd:
     """Run a program to its end, with limits and one log for it and all its descendants.
@@ -57,6 +59,8 @@ def run_program(
         Working directory and complete environment.
     what
         Name of the program, for the error's sentence.
+    enter
+        Called in the child process before the program starts.
     limits, on_line
         As for `run_isolated`.
 
@@ -76,6 +80,12 @@ def run_program(
     def start(log: int, messages: int) -> None:
         del messages
         redirect(log)
+        if enter is not None:
+            try:
+                enter()
+            except OSError:
+                traceback.print_exc()
+                os._exit(1)
         apply(bounds)
         os.chdir(cwd)
         # A shell's background jobs ignore SIGINT, and the program would inherit that.
