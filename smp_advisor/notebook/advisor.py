@@ -19,7 +19,7 @@ from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.display import show
 from smp_advisor.notebook.estimator_panel import pasted
 from smp_advisor.notebook.look_ahead import look_ahead
-from smp_advisor.notebook.panels import panel_data
+from smp_advisor.notebook.panel_requests import PanelRequests
 from smp_advisor.notebook.script_panel import checked, fixed
 from smp_advisor.notebook.session_actions import perform, session_steps
 from smp_advisor.notebook.static_view import static_html
@@ -87,6 +87,7 @@ class Advisor(anywidget.AnyWidget):
                 _ahead=self._as_ahead(),
             )
             self._advice.observe(self._on_change)
+        self._panels = PanelRequests(self._advice, self.send)
         self.on_msg(self._on_message)
 
     def __getattr__(self, name: str) -> Any:
@@ -277,7 +278,8 @@ class Advisor(anywidget.AnyWidget):
         elif content.get("kind") == "act":
             self._perform(content)
         elif content.get("kind") == "panel":
-            self._send_panel(content)
+            with self._turn:
+                self._panels.serve(content)
         elif content.get("kind") == "check":
             with self._turn:
                 report = checked(str(content.get("path", "")), self.plan)
@@ -292,19 +294,6 @@ class Advisor(anywidget.AnyWidget):
             with self._turn:
                 report = pasted(str(content.get("text", "")), self.advice, self.plan, names)
             self.send({"kind": "pasted", "id": str(content.get("id", "")), **report})
-
-    def _send_panel(self, content: dict[str, Any]) -> None:
-        """Data of a panel for the settings of the request, whatever the controls are by now."""
-        identity, name = str(content.get("id", "")), str(content.get("name", ""))
-        library = self._controls.advice.plan.library
-        try:
-            with self._turn:
-                state = control_state.apply(self._controls, require_settings(content.get("settings"), library))
-                data = panel_data(name, self._advice, control_state.require(state), content.get("options"))
-        except AdvisorError as error:
-            self.send({"kind": "failed", "id": identity, "text": with_labels(library, str(error))})
-        else:
-            self.send({"kind": "panel", "id": identity, "name": name, "settings": state.settings, "data": dict(data)})
 
     def _send_cells(self, identity: str, what: str, sdk: str, region: str | None) -> None:
         try:

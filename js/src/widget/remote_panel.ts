@@ -58,8 +58,12 @@ export class RemotePanel<Data> implements Panel {
   }
 
   onMessage(message: FromKernel): void {
-    if (message.kind === 'failed' && message.id === this.pending) this.fail(message.text);
+    if (message.kind === 'failed' && message.id === this.pending) {
+      this.pending = '';
+      this.fail(message.text);
+    }
     if (message.kind !== 'panel' || message.id !== this.pending || !this.screen) return;
+    this.pending = '';
     this.settle('');
     this.node.classList.remove('smp-older');
     this.paint(message.data as Data, this.body, this.screen);
@@ -84,8 +88,8 @@ export class RemotePanel<Data> implements Panel {
     this.again.hidden = false;
   }
 
+  /** After a timeout the request stays pending: a late answer is still drawn. */
   private settle(text: string): void {
-    this.pending = '';
     this.node.setAttribute('aria-busy', 'false');
     this.again.hidden = true;
     setText(this.note, text);

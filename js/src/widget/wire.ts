@@ -255,6 +255,8 @@ export interface Traits {
 export type FromKernel =
   | { kind: 'cells'; id: string; settings: Settings; sources: string[] }
   | { kind: 'failed'; id: string; text: string }
+  /** The kernel computes the answer, which takes seconds. */
+  | { kind: 'started'; id: string }
   | { kind: 'panel'; id: string; name: string; settings: Settings; data: unknown }
   | { kind: 'checked'; id: string; summary: string; findings: CheckedFinding[]; unresolved: string[]; together?: FixedTogether | null }
   | ({ kind: 'pasted'; id: string } & Pasted);

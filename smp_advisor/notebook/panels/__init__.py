@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from smp_advisor.live import LiveAdvice
     from smp_advisor.live.control_state import ControlState
 
-__all__ = ["LIVE_PANELS", "PANELS", "panel_data"]
+__all__ = ["LIVE_PANELS", "PANELS", "SLOW_PANELS", "panel_data"]
 
 PANELS: dict[str, Callable[[Advice, Plan], Mapping[str, object]]] = {
     name: chart_panel(name) for name in ("alternatives", "clusters", "ladder", "ranks", "schedule")
 }
 """Function that computes the data of a panel for the plan on the screen, by the name in the view's request."""
+SLOW_PANELS = frozenset({"clusters"})
+"""Panels that take seconds: they are computed while the kernel answers other requests."""
 
 
 LIVE_PANELS: dict[str, Callable[[LiveAdvice, ControlState, Mapping[str, object]], Mapping[str, object]]] = {
