@@ -3,44 +3,87 @@
 from __future__ import annotations
 
 from itertools import groupby
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from smp_advisor.drawing.chart import Chart
+from smp_advisor.errors import AdvisorError
+from smp_advisor.sizing.curve import ClusterSizes
 from smp_advisor.sizing.limits import Limits
+from smp_advisor.sizing.places import suitable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.drawing.frontier import ClusterLine, ClusterPoint
-    from smp_advisor.sizing import ClusterSize, ClusterSizes
+    from smp_advisor.sizing.cluster_size import ClusterSize
 
 __all__ = ["clusters_chart", "sizes_chart"]
 
 
 class _Compared:
-    """The comparison of the advice drawn last: it does not depend on the plan on the screen."""
+    """Comparisons of the advice drawn last, by instance type: they do not depend on the plan on the screen."""
 
     def __init__(self) -> None:
+        self._turn = Lock()
         self._key: tuple[object, ...] = ()
-        self._sizes: ClusterSizes | None = None
+        self._by_type: dict[str, tuple[ClusterSize, ...]] = {}
 
-    def of(self, advice: Advice) -> ClusterSizes:
+    def of(self, advice: Advice, instances: Sequence[str]) -> ClusterSizes:
+        """The clusters of the advice's own instance type, then those of others."""
+        with self._turn:
+            return self._of(advice, instances)
+
+    def _of(self, advice: Advice, instances: Sequence[str]) -> ClusterSizes:
         key = (advice.question, advice.job.calibration, advice.cluster)
-        same = len(self._key) == len(key) and all(old is new for old, new in zip(self._key, key, strict=True))
-        if self._sizes is None or not same:
-            limits = advice.sizes.limits if advice.sizes is not None else Limits()
-            self._sizes = advice.compare_clusters(max_days=limits.max_days, max_usd=limits.max_usd)
-            self._key = key
-        return self._sizes
+        if len(self._key) != len(key) or any(old is not new for old, new in zip(self._key, key, strict=True)):
+            self._key, self._by_type = key, {}
+        limits = advice.sizes.limits if advice.sizes is not None else Limits()
+        own = advice.cluster.instance.name
+        sizes: ClusterSizes | None = None
+        for name in dict.fromkeys((own, *instances)):
+            if name not in self._by_type:
+                compared = advice.compare_clusters(
+                    advice.cluster.instance if name == own else name,
+                    _COUNTS,
+                    max_days=limits.max_days,
+                    max_usd=limits.max_usd,
+                )
+                self._by_type[name] = tuple(size for size in compared.sizes if size.cluster.instance.name == name)
+                sizes = compared
+        every = tuple(size for name in dict.fromkeys((own, *instances)) for size in self._by_type[name])
+        return ClusterSizes(
+            model=advice.model,
+            sizes=every,
+            goal="cheapest",
+            limits=limits,
+            requested=advice.cluster,
+            complete=sizes is None or sizes.complete,
+        )
 
 
 _COMPARED = _Compared()
+_COUNTS = tuple(2**power for power in range(9))
+"""Numbers of nodes on a line, besides those of the present cluster: half of the search takes half of the time."""
+_MOST_TYPES = 6
 
 
-def clusters_chart(advice: Advice, estimate: Estimate) -> Chart:
-    """The advice's instance type with 1 to 256 nodes."""
+def clusters_chart(advice: Advice, estimate: Estimate, instances: Sequence[str] = ()) -> Chart:
+    """The advice's instance type with 1 to 256 nodes, and other types as further lines.
+
+    Raises
+    ------
+    AdvisorError
+        There is no such instance type, or there are too many.
+    """
     del estimate
-    return sizes_chart(_COMPARED.of(advice), advice)
+    if len(instances) > _MOST_TYPES:
+        raise AdvisorError(f"The chart compares at most {_MOST_TYPES} further instance types, not {len(instances)}.")
+    if advice.question is None:
+        raise AdvisorError("Only advice made by advise() can be compared with other clusters.")
+    return sizes_chart(_COMPARED.of(advice, instances), advice)
 
 
 def sizes_chart(sizes: ClusterSizes, advice: Advice) -> Chart:
@@ -65,6 +108,7 @@ def sizes_chart(sizes: ClusterSizes, advice: Advice) -> Chart:
             "time": "days of the run" if run else "hours per billion tokens",
             "cost": "USD of the run" if run else "USD per million tokens",
             "lines": lines,
+            "further": _further(sizes, advice),
             "max_time": sizes.limits.max_days if run else None,
             "max_cost": sizes.limits.max_usd if run else None,
         },
@@ -73,6 +117,13 @@ def sizes_chart(sizes: ClusterSizes, advice: Advice) -> Chart:
         notes=tuple(notes),
         key=tuple(line["name"] for line in lines),
     )
+
+
+def _further(sizes: ClusterSizes, advice: Advice) -> list[str]:
+    """Instance types that the library suggests and that have no line yet."""
+    library = advice.plan.library if advice.question is None else advice.question.library
+    shown = {size.cluster.instance.name for size in sizes.sizes}
+    return [machine.name for machine in suitable(library) if machine.name not in shown]
 
 
 def _point(size: ClusterSize, estimate: Estimate, sizes: ClusterSizes, advice: Advice, knees: set[int]) -> ClusterPoint:

@@ -42,6 +42,8 @@ class Frontier(TypedDict):
     cost: str
     """Title of the vertical axis, with its unit."""
     lines: list[ClusterLine]
+    further: list[str]
+    """Instance types that may be added."""
     max_time: float | None
     """Deadline."""
     max_cost: float | None

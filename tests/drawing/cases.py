@@ -80,6 +80,7 @@ _FRONTIER = {
         },
         {"name": HOSTILE, "points": [_point(2, 60, 300500)]},
     ],
+    "further": [],
     "max_time": 14,
     "max_cost": 200000,
 }

@@ -53,7 +53,7 @@ export class Figure {
     this.width = 0;
     this.selected = undefined;
     setText(this.caption, chart.title);
-    this.plot.setAttribute('aria-label', `${chart.title}. ${this.hint}`);
+    this.plot.setAttribute('aria-label', `${chart.title || 'Curve'}. ${this.hint}`);
     const prefix = chart.kind === 'scatter' || chart.kind === 'frontier' ? 'smp-g' : 'smp-c';
     const names = chart.key.map((name, index) => ({ name, index })).filter(({ name }) => name);
     this.key.replaceChildren(
@@ -66,6 +66,11 @@ export class Figure {
     this.notes.replaceChildren(...chart.notes.map(text => element('p', 'smp-note', text)));
     this.paint();
     this.fill();
+  }
+
+  /** Show a sentence instead of the figures of a mark. */
+  say(text: string): void {
+    setText(this.readout, text);
   }
 
   dispose(): void {

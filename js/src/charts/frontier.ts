@@ -21,6 +21,8 @@ export interface Frontier {
   time: string;
   cost: string;
   lines: { name: string; points: ClusterPoint[] }[];
+  /** Instance types that may be added. */
+  further: string[];
   /** Deadline and budget. */
   max_time: number | null;
   max_cost: number | null;

@@ -26,6 +26,34 @@ export function alternativesPanel(view: string, connection: Connection, session:
   });
 }
 
+/** Days against dollars: other instance types are further lines, and a point or a row searches its cluster. */
+export function clustersPanel(view: string, connection: Connection): RemotePanel<Chart<'frontier'>> {
+  let rows: string[] = [];
+  let count = 0;
+  const types: string[] = [];
+  const adopt = (row: number): void => {
+    const [nodes = '', cluster = ''] = (rows[row] ?? '').split(' x ');
+    const workload = { cluster, instance_count: nodes };
+    connection.request({ kind: 'search', id: `${view}-cluster-${(count += 1)}`, workload }, text => figure.say(text));
+  };
+  const figure = new Figure({ use: { word: 'Adopt', row: adopt }, rowOf: text => rows.indexOf(text.split(':')[0] ?? '') });
+  const choice = keepKeys(element('select', 'smp-select'));
+  choice.setAttribute('aria-label', 'Add an instance type');
+  choice.addEventListener('change', () => {
+    types.push(choice.value);
+    panel.refresh();
+  });
+  const panel = new RemotePanel<Chart<'frontier'>>('clusters', view, connection, (chart, into) => {
+    rows = chart.rows.map(row => row[0] ?? '');
+    const options = ['Add an instance type', ...chart.data.further].map((name, index) => Object.assign(element('option', '', name), { value: index ? name : '' }));
+    choice.replaceChildren(...options);
+    choice.hidden = options.length < 2 || types.length >= 6;
+    if (!figure.node.isConnected) into.append(choice, figure.node);
+    figure.draw(chart);
+  }, () => ({ instances: types.join() }));
+  return panel;
+}
+
 /** The rank map, colored by the column that the user selects. */
 export function ranksPanel(view: string, connection: Connection): RemotePanel<Chart<'ranks'>> {
   const figure = new Figure();

@@ -1,5 +1,5 @@
 import type { RenderProps } from '@anywidget/types';
-import { alternativesPanel, chartPanel, ranksPanel } from './chart_panels';
+import { alternativesPanel, chartPanel, clustersPanel, ranksPanel } from './chart_panels';
 import { MemoryChart, TimeChart } from './charts';
 import { Checker } from './checker';
 import { Compare } from './compare';
@@ -51,7 +51,7 @@ function render({ model, el }: RenderProps<Traits>): () => void {
   const tabs = new Tabs(view)
     .add('why', 'Why', whyPanel(view, connection))
     .add('alternatives', 'Alternatives', alternativesPanel(view, connection, session))
-    .add('clusters', 'Cluster size', chartPanel('clusters', view, connection))
+    .add('clusters', 'Cluster size', clustersPanel(view, connection))
     .add('ranks', 'Rank map', ranksPanel(view, connection))
     .add('schedule', 'Schedule', chartPanel('schedule', view, connection))
     .add('compare', 'Compare', new Compare(view, connection, session))

@@ -1,5 +1,6 @@
 import type { Controls } from './controls';
 import { element, setText } from './dom';
+import { curveKey } from './sweeps';
 import type { Screen } from './session';
 import type { Recommendation } from './wire';
 
@@ -15,7 +16,7 @@ export class Settings {
   ) {
     this.change.setAttribute('aria-live', 'polite');
     const title = element('h3', 'smp-title', 'Settings ', this.derived);
-    this.node = element('section', 'smp-settings', title, controls.node, this.change);
+    this.node = element('section', 'smp-settings', title, curveKey(), controls.node, this.change);
   }
 
   draw(screen: Screen): void {

@@ -1,6 +1,7 @@
 import type { Chart } from '../charts/chart';
 import { Figure } from '../charts/figure';
 import { positionTitle, type Fit, type Sweep } from '../charts/sweep';
+import { dot, line, rect } from '../charts/svg';
 import { sliderTrack } from '../charts/track';
 import type { ControlListener } from './controls';
 import { element, keepKeys } from './dom';
@@ -57,6 +58,24 @@ export class Track {
     // The drawing escapes every text of its data.
     if (svg !== this.drawn) this.node.innerHTML = this.drawn = svg;
   }
+}
+
+/** Meaning of the lines, marks and areas over the sliders. */
+export function curveKey(): HTMLElement {
+  const entries = [
+    ['throughput', line('smp-curve smp-rate', 0, 5, 16, 5)],
+    ['memory', line('smp-curve smp-need', 0, 5, 16, 5)],
+    ['now', dot('smp-dot smp-rate smp-now', 8, 5, 4)],
+    ['recommended', dot('smp-dot smp-rate smp-best', 8, 5, 4)],
+    ['at risk', rect('smp-shade smp-risk', 2, 0, 12, 10)],
+    ['out of memory', rect('smp-shade smp-over', 2, 0, 12, 10)]
+  ] as const;
+  const items = entries.map(([text, shape]) => {
+    const item = element('span', '', text);
+    item.insertAdjacentHTML('afterbegin', `<svg class="smp-chart" width="16" height="10" aria-hidden="true">${shape}</svg>`);
+    return item;
+  });
+  return element('p', 'smp-curve-key', ...items);
 }
 
 /** Throughput and memory at every position of the setting that moved last, or of another one. */

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import PlanError
-from smp_advisor.notebook.panels.charts import chart_panel
+from smp_advisor.notebook.panels.charts import chart_panel, clusters
 from smp_advisor.notebook.panels.compare import compare
 from smp_advisor.notebook.panels.why import requirements, why
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["LIVE_PANELS", "PANELS", "SLOW_PANELS", "panel_data"]
 
 PANELS: dict[str, Callable[[Advice, Plan], Mapping[str, object]]] = {
-    name: chart_panel(name) for name in ("alternatives", "clusters", "ladder", "ranks", "schedule")
+    name: chart_panel(name) for name in ("alternatives", "ladder", "ranks", "schedule")
 }
 """Function that computes the data of a panel for the plan on the screen, by the name in the view's request."""
 SLOW_PANELS = frozenset({"clusters"})
@@ -31,6 +31,7 @@ LIVE_PANELS: dict[str, Callable[[LiveAdvice, ControlState, Mapping[str, object]]
     "why": why,
     "requirements": requirements,
     "compare": compare,
+    "clusters": clusters,
 }
 """The same for panels that read the recommendation, the history or the snapshots, too. The last parameter contains the
 options that the view set in the panel."""
