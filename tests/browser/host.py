@@ -158,6 +158,7 @@ class Host:
         self._waiting: list[str] = []
         self._outgoing = threading.Lock()
         self._views = 0
+        self._synced = 0
         self._shown: Advisor | None = None
         self._free = threading.Event()
         self._free.set()
@@ -223,9 +224,12 @@ class Host:
         finished = threading.Event()
         self.requests.put({"kind": "settle", "finished": finished})
         assert finished.wait(WAIT_SECONDS), "the kernel is busy"
-        for view in self.document.locator(".smp").all():
-            expect(view).to_have_attribute("aria-busy", "false")
-        expect(self.document.locator(".smp-panel[aria-busy='true']:visible")).to_have_count(0)
+        # The socket keeps the order: with this message, all answers have arrived.
+        self._synced += 1
+        self.post({"kind": "sync", "number": self._synced})
+        self.document.locator(f"body[data-synced='{self._synced}']").wait_for(state="attached")
+        # Panels wait a moment before their requests.
+        expect(self.document.locator(".smp[aria-busy='true'], .smp [aria-busy='true']")).to_have_count(0)
 
     def post(self, message: dict[str, Any]) -> None:
         """Send a message to the page, from any thread."""

@@ -21,7 +21,7 @@ export class Figure {
   private readonly readout = element('p', 'smp-readout');
   private readonly key = element('ul', 'smp-chart-key');
   private readonly notes = element('div', 'smp-chart-notes');
-  private readonly table = element('div', 'smp-scroll');
+  private readonly table = keepKeys(element('div', 'smp-scroll'));
   private readonly details: HTMLDetailsElement;
   private readonly observer: ResizeObserver | undefined;
   private chart: Chart | undefined;
@@ -33,6 +33,10 @@ export class Figure {
     this.plot.tabIndex = 0;
     this.plot.setAttribute('role', 'group');
     this.readout.setAttribute('aria-live', 'polite');
+    // A long table scrolls, also by keyboard.
+    this.table.tabIndex = 0;
+    this.table.setAttribute('role', 'group');
+    this.table.setAttribute('aria-label', 'Table of the chart');
     this.details = disclosure('smp-chart-table', ['Table'], this.table);
     this.details.addEventListener('toggle', () => this.fill());
     this.node = element('figure', 'smp-figure', this.caption, this.plot, this.readout, this.key, this.notes, this.details);
