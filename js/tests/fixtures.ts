@@ -1,7 +1,7 @@
 import type { AnyModel } from '@anywidget/types';
 import type { Chart } from '../src/charts/chart';
 import type { LadderRow } from '../src/charts/ladder';
-import type { Ahead, Control, Pitfall, Snapshot, Recommendation, Settings, State, Traits, Why } from '../src/widget/wire';
+import type { Ahead, Control, Field, Pitfall, Snapshot, Recommendation, Settings, State, Traits, Why } from '../src/widget/wire';
 
 /** A world with two sliders, in which memory is the batch and the degree decides nothing but itself. */
 export function snapshot(batch: number, degree: number): Snapshot {
@@ -31,8 +31,14 @@ export const DEGREES = [1, 2, 4];
 export const REFUSED = 'A degree of 4 cannot be.';
 
 const CONTROLS: Control[] = [
-  { name: 'batch_size', label: 'Batch size', kind: 'slider', values: BATCHES, texts: BATCHES.map(String), help: 'Samples.' },
-  { name: 'tensor_parallel_degree', label: 'Degree', kind: 'slider', values: DEGREES, texts: DEGREES.map(String), help: '' }
+  { name: 'batch_size', label: 'Batch size', kind: 'slider', values: BATCHES, texts: BATCHES.map(String), help: 'Samples.', fixed_because: '' },
+  { name: 'tensor_parallel_degree', label: 'Degree', kind: 'slider', values: DEGREES, texts: DEGREES.map(String), help: '', fixed_because: '' }
+];
+
+const WORKLOAD: Field[] = [
+  { name: 'model', label: 'Model', kind: 'text', value: '10B', shown: 'GPT-2 10 B', options: [['gpt2', 'gpt2']], hint: 'A name.' },
+  { name: 'library', label: 'Library', kind: 'select', value: 'auto', shown: 'automatic: FSDP', options: [['auto', 'automatic'], ['ddp', 'DDP']], hint: '' },
+  { name: 'max_days', label: 'Deadline', kind: 'text', value: '', shown: '12 days', options: [], hint: '' }
 ];
 
 export const HOSTILE = '<img src=x onerror="alert(1)">';
@@ -53,7 +59,7 @@ export const LADDER: Chart<'ladder'> = {
 
 export function state(batch: number, degree: number, answers = ''): State {
   const at = snapshot(batch, degree);
-  return { answers, settings: at.settings, controls: CONTROLS, snapshot: at, moved: '', problem: '', summary: 'from the kernel', history: { undo: '', redo: '', version: 0 } };
+  return { answers, settings: at.settings, controls: CONTROLS, snapshot: at, moved: '', problem: '', repairs: [], pins: [], summary: 'from the kernel', history: { undo: '', redo: '', version: 0 } };
 }
 
 export function ahead(batch: number, degree: number): Ahead {
@@ -68,6 +74,7 @@ export function ahead(batch: number, degree: number): Ahead {
 export function recommendation(): Recommendation {
   return {
     title: HOSTILE,
+    workload: WORKLOAD,
     facts: [{ label: 'Model', text: HOSTILE, mark: 'inferred', note: 'from 10 B' }],
     defaults: ['precision fp16'],
     decisive: ['Sharding.', 'It is the fastest.'],

@@ -2,7 +2,7 @@ import type { RenderProps } from '@anywidget/types';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import widget from '../src/widget/index';
 import type { Compared, FromKernel, Traits } from '../src/widget/wire';
-import { FakeModel, HOSTILE, PITFALLS, REFUSED, WHY, settings } from './fixtures';
+import { FakeModel, HOSTILE, PITFALLS, REFUSED, WHY, settings, state } from './fixtures';
 
 let model: FakeModel;
 let el: HTMLElement;
@@ -352,4 +352,73 @@ test('a place is copied, and shown to be selected where there is no clipboard', 
   press('Copy advice');
   await vi.waitFor(() => expect(text('.smp-group .smp-status')).toContain('Select this text'));
   expect(text('.smp-check-row pre')).toBe('train.py:3: Early. Later.');
+});
+
+test('a position that cannot be reached is marked on the track with the reason', () => {
+  const track = slider('tensor_parallel_degree').closest('.smp-track')!;
+  expect([...track.querySelectorAll('.smp-mark-refused')].map(mark => mark.getAttribute('title'))).toEqual([`4: ${REFUSED}`]);
+  expect(el.querySelectorAll('.smp-mark-refused')).toHaveLength(1);
+});
+
+test('a repair is a button, and the way back is another', () => {
+  slide('tensor_parallel_degree', 2);
+  const { id } = model.get('_request');
+  const refused = { ...state(16, 1, id), settings: settings(16, 4), moved: 'tensor_parallel_degree', problem: REFUSED };
+  const repair = { text: 'Use batch size 8', effect: '8 of 30 GiB, fits', settings: settings(8, 4) };
+  model.set('_state', { ...refused, repairs: [repair] });
+  model.emit('change:_state');
+  const box = slider('tensor_parallel_degree').closest('.smp-row')!.querySelector<HTMLElement>('.smp-repair-box')!;
+  expect([...box.querySelectorAll('button')].map(one => one.textContent)).toEqual([
+    'Use batch size 88 of 30 GiB, fits',
+    'Pin 4 and search the other settingsthe best plan with this value',
+    'Keep the degree as it was'
+  ]);
+  expect(el.querySelector('.smp-no-figures')).not.toBeNull();
+  box.querySelector('button')!.click();
+  expect(model.get('_request')).toMatchObject({ settings: settings(8, 4) });
+  model.answer(8, 4);
+  expect(box.hidden).toBe(true);
+  slide('tensor_parallel_degree', 2);
+  press('Keep the degree as it was');
+  expect(slider('tensor_parallel_degree').value).toBe('2');
+});
+
+test('a pin is sent to the kernel and shown at once', () => {
+  const pin = el.querySelector<HTMLButtonElement>('.smp-pin[data-setting=batch_size]')!;
+  pin.click();
+  expect(pin.getAttribute('aria-pressed')).toBe('true');
+  expect(model.sent.at(-1)).toMatchObject({ kind: 'act', action: 'pin', value: 'batch_size' });
+  expect(text('.smp-search-text')).toBe('1 setting is pinned: a search keeps it.');
+  press('Search the other settings');
+  expect(model.sent.at(-1)).toMatchObject({ kind: 'search', again: true });
+});
+
+test('a changed field searches with all fields, shows progress, and can be canceled', () => {
+  const field = el.querySelector<HTMLInputElement>('[name=workload-model]')!;
+  field.value = '30B';
+  field.dispatchEvent(new Event('change'));
+  expect(model.sent.at(-1)).toMatchObject({ kind: 'search', workload: { model: '30B', library: 'auto', max_days: '' } });
+  const { id } = model.sent.at(-1) as { id: string };
+  model.emit('msg:custom', { kind: 'searching', id, done: 4, total: 16, text: '8 x p4d', seconds_left: 6.2 } satisfies FromKernel);
+  expect(text('.smp-search-text')).toBe('Searching, cluster 5 of 16: 8 x p4d, about 6 s left');
+  press('Cancel');
+  expect(model.sent.at(-1)).toMatchObject({ kind: 'cancel' });
+  expect(field.value).toBe('10B');
+  field.dispatchEvent(new Event('change'));
+  const ways = [{ text: '8 nodes', workload: { max_days: '30' } }];
+  model.emit('msg:custom', { kind: 'searched', id, problem: 'Nothing fits.', ways } satisfies FromKernel);
+  expect(text('.smp-search-text')).toBe('Nothing fits.');
+  press('Use 8 nodes');
+  expect(model.sent.at(-1)).toMatchObject({ kind: 'search', workload: { model: '10B', max_days: '30' } });
+});
+
+test('another recommendation is drawn in place, with the same tab and focus', () => {
+  [...el.querySelectorAll<HTMLButtonElement>('[role=tab]')].at(-1)!.click();
+  el.querySelector<HTMLElement>('[name=workload-library]')!.focus();
+  model.set('_recommendation', { ...model.get('_recommendation'), title: '30B on 8 × p4d' });
+  model.emit('change:_recommendation');
+  expect(el.querySelectorAll('.smp')).toHaveLength(1);
+  expect(text('.smp-heading')).toBe('30B on 8 × p4d');
+  expect([...el.querySelectorAll('[role=tab]')].at(-1)!.getAttribute('aria-selected')).toBe('true');
+  expect(document.activeElement?.getAttribute('name')).toBe('workload-library');
 });

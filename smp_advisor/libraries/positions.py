@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["Situation", "positions"]
+__all__ = ["SCHEDULE", "Situation", "positions"]
+
+SCHEDULE = frozenset({"active_microbatches", "pipeline"})
+"""Controls of the schedule of a pipeline."""
 
 _MAX_ACTIVE_STEPS = 32
 """Up to this number of microbatches, every number of active ones has a position; above, only powers of two."""
@@ -51,11 +54,12 @@ class Situation:
 
 
 def positions(situation: Situation) -> dict[str, list[Setting]]:
-    """Values of each control of the library. Without a pipeline, its schedule has no control."""
+    """Values of each control of the library; none for the schedule of a pipeline that the plan does not have."""
     record = get_library(situation.plan.library)
     result: dict[str, list[Setting]] = {}
     for name in record.controls:
-        if name in {"active_microbatches", "pipeline"} and situation.fields.get("pipeline_parallel_degree") == 1:
+        if name in SCHEDULE and situation.fields.get("pipeline_parallel_degree") == 1:
+            result[name] = []
             continue
         values = record.control_codec.positions(name, situation)
         result[name] = list(_field_positions(name, situation) if values is None else values)

@@ -13,7 +13,7 @@ from smp_advisor.live.change_summary import Outcome, describe
 from smp_advisor.live.job_controls import with_job
 from smp_advisor.live.labels import configuration, labels_of, rows_of
 from smp_advisor.live.repairs import repair_data
-from smp_advisor.live.settings import moved_settings, names_of, plan_of, settings_of
+from smp_advisor.live.settings import moved_settings, plan_of, require_name, settings_of
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
@@ -42,6 +42,11 @@ class ControlState:
     """Summary of the last change."""
 
     @property
+    def valid_settings(self) -> Settings:
+        """The settings, or the last ones that could be combined."""
+        return settings_of(self.plan, self.advice.job) if self.problem else self.settings
+
+    @property
     def outcome(self) -> Outcome:
         """The plan for a summary of a change."""
         return Outcome(
@@ -64,9 +69,7 @@ def recommended(advice: Advice) -> ControlState:
 
 def move(state: ControlState, name: str, value: Setting) -> ControlState:
     """Move one control, and the settings that depend on it."""
-    names = names_of(state.advice.plan.library)
-    if name not in names:
-        raise PlanError(f"The advisor has no control {name!r}; it has {', '.join(names)}.")
+    require_name(name, state.advice.plan.library)
     return apply(state, moved_settings(state.advice, state.settings, name, value), moved=name)
 
 

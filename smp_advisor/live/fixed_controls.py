@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.positions import SCHEDULE
 from smp_advisor.live.settings import moved_settings, plan_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ def why_fixed(advice: Advice, settings: Settings, name: str) -> str:
     total = advice.job.global_batch_size
     if name == BATCH and total is not None:
         return f"The job requires a global batch of {total:,} samples, which decides the batch size."
+    if name in SCHEDULE and settings.get("pipeline_parallel_degree") == 1:
+        return "Without pipeline stages, it has no effect."
     try:
         plan = plan_of(advice, moved_settings(advice, settings, name, _NEXT))
         estimate(advice.model, advice.cluster, advice.job, plan)

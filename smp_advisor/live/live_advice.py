@@ -13,16 +13,20 @@ from smp_advisor.live import control_state
 from smp_advisor.live.comparison import Comparison, compare
 from smp_advisor.live.history import Entry, History
 from smp_advisor.live.labels import with_labels
+from smp_advisor.live.request_changes import pins_of
+from smp_advisor.live.search_again import SearchAgain
+from smp_advisor.live.settings import require_name
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from smp_advisor.guidance.ladder import Ladder
-    from smp_advisor.libraries.control_codec import Setting
+    from smp_advisor.libraries.control_codec import Setting, Settings
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.live.control_state import ControlState
     from smp_advisor.profiling.traced_rank import TracedRank
+    from smp_advisor.sizing import Progress
     from smp_advisor.workload.job import Job
 
     Observer = Callable[["Change"], None]
@@ -83,6 +87,7 @@ class LiveAdvice(Advice):
             self._history = self._history.entered(Entry(recommended=value, state=state, summary=state.summary))
         self._controls = state or start
         self._snapshots: dict[str, Entry] = dict(snapshots or {})
+        self._pins = pins_of(value)
         self._observers: list[Observer] = []
         self._explained: tuple[tuple[Advice, ControlState], Advice] = ((value, start), value)
         self._version = 0
@@ -216,7 +221,9 @@ class LiveAdvice(Advice):
                 self._enter(entry)
             self._show(state)
 
-    def renew(self, recommended: Advice, summary: str, *, state: ControlState | None = None) -> None:
+    def renew(
+        self, recommended: Advice, summary: str, *, state: ControlState | None = None, pins: Iterable[str] = ()
+    ) -> None:
         """Show another recommendation in place, such as that of another cluster. `undo` leads back.
 
         Parameters
@@ -227,9 +234,12 @@ class LiveAdvice(Advice):
             The change: "Instances 16 → 8".
         state
             State of its controls; the recommended plan if None.
+        pins
+            Names of further pinned settings.
         """
         value = recommended.recommended
         with self.turn:
+            self._pins = tuple(dict.fromkeys((*self._pins, *pins)))
             new = replace(state or control_state.recommended(value), summary=summary)
             self._history = self._history.entered(Entry(recommended=value, state=new, summary=summary))
             self._show(new)
@@ -263,6 +273,63 @@ class LiveAdvice(Advice):
         with self.turn:
             self._show(self._controls)
         return traced
+
+    @property
+    def pins(self) -> Settings:
+        """The pinned settings with their values on screen, which `change` keeps."""
+        settings = self._controls.settings
+        return {name: settings[name] for name in self._pins if name in settings}
+
+    def pin(self, *names: str, **settings: Setting) -> None:
+        """Pin settings for the next search: names at their values on screen, keywords at values to which they move.
+
+        Raises
+        ------
+        PlanError
+            There is no such setting, or a value cannot be combined with the others.
+        """
+        with self.turn:
+            for name in (*names, *settings):
+                require_name(name, self.plan.library)
+            if settings:
+                self.move(**settings)
+            self._pins = tuple(dict.fromkeys((*self._pins, *names, *settings)))
+            self._show(self._controls)
+
+    def unpin(self, *names: str) -> None:
+        """Free pinned settings; all of them without a name."""
+        with self.turn:
+            self._pins = tuple(name for name in self._pins if names and name not in names)
+            self._show(self._controls)
+
+    def search(self, changes: Mapping[str, Any], pins: Settings | None = None) -> SearchAgain:
+        """A search of the changed request with the present pins and further ones, which does not change this advice."""
+        with self.turn:
+            return SearchAgain(advice=self.recommended, changes=changes, pins={**self.pins, **(pins or {})})
+
+    def change(self, *, on_progress: Progress | None = None, **changes: Any) -> str:
+        """Search again in place for a changed request, and return a summary of the change. `undo` leads back.
+
+        Everything else of the request stays, and so do the pinned settings; the others are searched.
+
+        Parameters
+        ----------
+        on_progress
+            As for `advise`.
+        **changes
+            Keywords of `advise` with new values: ``instance_count=8``, ``sequence_length=4096``, ``library="fsdp"``.
+            None removes a setting. Without any, the settings that are not pinned are searched again.
+
+        Raises
+        ------
+        AdvisorError
+            A change is wrong, or no plan fits. The advice then stays as it is.
+        """
+        search = self.search(changes)
+        after = search.run(on_progress=on_progress)
+        summary = search.summary(after)
+        self.renew(after, summary)
+        return summary
 
     @property
     def history(self) -> tuple[Entry, ...]:

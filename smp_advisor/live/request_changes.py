@@ -47,10 +47,11 @@ def changed(advice: Advice, changes: Mapping[str, Any], pins: Settings | None = 
     """
     if advice.call is None:
         raise AdvisorError("Only advice made by advise() can be searched again.")
-    keywords = changed_call(advice.call.keywords, changes)
+    keywords = dict(advice.call.keywords)
     if pins is not None:
-        keywords = _with_pins(advice, keywords, pins)
-    return advice.call.func(**keywords, **progress)
+        target = str(changes.get("library", keywords.get("library")) or "auto")
+        keywords = _with_pins(advice, keywords, pins, advice.plan.library if target == "auto" else target)
+    return advice.call.func(**changed_call(keywords, changes), **progress)
 
 
 def changed_call(keywords: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,15 +98,14 @@ def _changed_job(job: Job, changes: Mapping[str, Any], library: str) -> dict[str
 
 
 def pins_of(advice: Advice) -> tuple[str, ...]:
-    """Controls whose values the request fixes."""
+    """Controls of the plan whose values the request fixes. Settings of its job are part of the request."""
     if advice.call is None:
         return ()
     library, keywords = advice.plan.library, advice.call.keywords
     codec, controls = get_library(library).control_codec, get_library(library).controls
     keys = {name for name, value in keywords.items() if value is not None}
     values = settings_of(advice.plan, advice.job)
-    of_plan = [name for name in controls if set(codec.fields({name: values[name]})) & keys]
-    return (*of_plan, *(name for name in job_labels(library) if name in keys))
+    return tuple(name for name in controls if set(codec.fields({name: values[name]})) & keys)
 
 
 def fields_of_pins(library: str, pins: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,13 +115,12 @@ def fields_of_pins(library: str, pins: Mapping[str, Any]) -> dict[str, Any]:
     return {**of_plan, **{name: value for name, value in pins.items() if name in job_labels(library)}}
 
 
-def _with_pins(advice: Advice, keywords: dict[str, Any], pins: Settings) -> dict[str, Any]:
-    """Keywords with the values of pinned controls instead of the fixed settings of the request."""
+def _with_pins(advice: Advice, keywords: dict[str, Any], pins: Settings, target: str) -> dict[str, Any]:
+    """Keywords with the values of pinned controls, as far as a library has them, instead of the fixed settings."""
     library = advice.plan.library
     own = set(fields_of_pins(library, settings_of(advice.plan, advice.job))) - _JOB
     free = {name: value for name, value in keywords.items() if name not in own}
-    target = str(keywords.get("library", "auto"))
-    possible = _JOB | plan_fields(library if target == "auto" else target)
+    possible = _JOB | plan_fields(target)
     fixed = {name: value for name, value in fields_of_pins(library, pins).items() if name in possible}
     return changed_call(free, fixed)
 

@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.control_codec import Setting, Settings
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["label_of", "moved_settings", "names_of", "plan_fields_of", "plan_of", "require_settings", "settings_of"]
+__all__ = [
+    "label_of",
+    "moved_settings",
+    "names_of",
+    "plan_fields_of",
+    "plan_of",
+    "require_name",
+    "require_settings",
+    "settings_of",
+]
 
 _TYPES = {"int": int, "bool": bool, "str": str}
 
@@ -30,6 +39,19 @@ _TYPES = {"int": int, "bool": bool, "str": str}
 def names_of(library: str) -> tuple[str, ...]:
     """Names of the controls, in the order of the form: those of the plan, then those of the job."""
     return (*get_library(library).controls, *job_labels(library))
+
+
+def require_name(name: str, library: str) -> None:
+    """Refuse the name of no control.
+
+    Raises
+    ------
+    PlanError
+        The library has no such control.
+    """
+    names = names_of(library)
+    if name not in names:
+        raise PlanError(f"The advisor has no control {name!r}; it has {', '.join(names)}.")
 
 
 def label_of(library: str, name: str) -> str:

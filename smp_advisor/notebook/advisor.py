@@ -21,6 +21,7 @@ from smp_advisor.notebook.estimator_panel import pasted
 from smp_advisor.notebook.look_ahead import look_ahead
 from smp_advisor.notebook.panel_requests import PanelRequests
 from smp_advisor.notebook.script_panel import checked, fixed
+from smp_advisor.notebook.searching import Searching
 from smp_advisor.notebook.session_actions import perform, session_steps
 from smp_advisor.notebook.static_view import static_html
 from smp_advisor.notebook.view_state import control_dicts, explanation, recommendation, snapshot_of
@@ -87,6 +88,7 @@ class Advisor(anywidget.AnyWidget):
                 _ahead=self._as_ahead(),
             )
             self._advice.observe(self._on_change)
+        self._searching = Searching(self._advice, self.send)
         self._panels = PanelRequests(self._advice, self.send)
         self.on_msg(self._on_message)
 
@@ -186,26 +188,31 @@ class Advisor(anywidget.AnyWidget):
         """Send the plan on screen to the views."""
         if self._advice.recommended is not self._drawn:
             self._drawn = self._advice.recommended
-            self._recommendation = dict(recommendation(self._drawn))
+            with self.hold_sync():  # a view draws another recommendation together with its state
+                self._recommendation = dict(recommendation(self._drawn))
+                self._state = self._as_state(self._answering)
+                self._ahead = self._as_ahead()
+            return
         self._state = self._as_state(self._answering)
         # Sent after the state, because it is larger and only the next move needs it.
-        if self._ahead["base"] != self._controls.settings or self._ahead_of is not self._controls.advice:
+        if self._ahead["base"] != self._controls.valid_settings or self._ahead_of is not self._controls.advice:
             self._ahead = self._as_ahead()
 
     def _as_ahead(self) -> dict[str, Any]:
         self._ahead_of = self._controls.advice
-        return dict(look_ahead(self._controls.advice, self._controls.settings))
+        return dict(look_ahead(self._controls.advice, self._controls.valid_settings))
 
     def _as_state(self, answers: str = "") -> dict[str, Any]:
         state = self._controls
         return {
             "answers": answers,
             "settings": state.settings,
-            "controls": control_dicts(state.advice, state.settings),
+            "controls": control_dicts(state.advice, state.valid_settings),
             "snapshot": dict(snapshot_of(state)),
             "moved": state.moved,
             "problem": with_labels(state.advice.plan.library, state.problem),
             "repairs": control_state.repairs_of(state),
+            "pins": list(self._advice.pins),
             "summary": state.summary,
             "history": dict(session_steps(self._advice)),
         }
@@ -275,25 +282,39 @@ class Advisor(anywidget.AnyWidget):
                     kind, sdk = str(content.get("what", "job")), str(content.get("sdk", "auto"))
                     self._send_cells(request["id"], kind, sdk, str(content.get("region", "")) or None)
 
-        elif content.get("kind") == "act":
-            self._perform(content)
-        elif content.get("kind") == "panel":
-            with self._turn:
-                self._panels.serve(content)
-        elif content.get("kind") == "check":
-            with self._turn:
-                report = checked(str(content.get("path", "")), self.plan)
-            self.send({"kind": "checked", "id": str(content.get("id", "")), **report})
-        elif content.get("kind") == "fix":
-            with self._turn:
-                report = fixed(content, self.plan)
-            self.send({"kind": "checked", "id": str(content.get("id", "")), **report})
-        elif content.get("kind") == "paste":
-            shell = get_ipython()
-            names = {} if shell is None else shell.user_ns
-            with self._turn:
-                report = pasted(str(content.get("text", "")), self.advice, self.plan, names)
-            self.send({"kind": "pasted", "id": str(content.get("id", "")), **report})
+        elif handler := self._handlers().get(str(content.get("kind"))):
+            handler(content)
+
+    def _handlers(self) -> dict[str, Callable[[dict[str, Any]], None]]:
+        return {
+            "act": self._perform,
+            "search": self._searching.start,
+            "cancel": self._searching.cancel,
+            "panel": self._send_panel,
+            "check": self._send_checked,
+            "fix": self._send_checked,
+            "paste": self._send_pasted,
+        }
+
+    def _send_checked(self, content: dict[str, Any]) -> None:
+        with self._turn:
+            report = (
+                fixed(content, self.plan)
+                if content["kind"] == "fix"
+                else checked(str(content.get("path", "")), self.plan)
+            )
+        self.send({"kind": "checked", "id": str(content.get("id", "")), **report})
+
+    def _send_pasted(self, content: dict[str, Any]) -> None:
+        shell = get_ipython()
+        names = {} if shell is None else shell.user_ns
+        with self._turn:
+            report = pasted(str(content.get("text", "")), self.advice, self.plan, names)
+        self.send({"kind": "pasted", "id": str(content.get("id", "")), **report})
+
+    def _send_panel(self, content: dict[str, Any]) -> None:
+        with self._turn:
+            self._panels.serve(content)
 
     def _send_cells(self, identity: str, what: str, sdk: str, region: str | None) -> None:
         try:

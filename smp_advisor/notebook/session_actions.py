@@ -45,7 +45,12 @@ def perform(advice: LiveAdvice, content: Mapping[str, Any]) -> None:
         There is no such action, or it is not possible.
     """
     action, value = content.get("action"), content.get("value")
-    by_name: dict[str, Callable[[str], object]] = {"keep": advice.keep, "load": advice.load, "forget": advice.forget}
+    by_name: dict[str, Callable[[str], object]] = {
+        "keep": advice.keep,
+        "load": advice.load,
+        "forget": advice.forget,
+        "pin": lambda name: advice.unpin(name) if name in advice.pins else advice.pin(name),
+    }
     by_number: dict[str, Callable[[int], object]] = {"undo": advice.undo, "redo": advice.redo, "adopt": advice.adopt}
     if action == "reset":
         advice.reset()

@@ -24,6 +24,7 @@ from smp_advisor.live.settings import settings_of
 from smp_advisor.notebook.figures import figures, step_range
 from smp_advisor.notebook.glossary import term_for, terms_of
 from smp_advisor.notebook.headline import Fit, decisive, fit, headlines, likelihood, memory
+from smp_advisor.notebook.workload_fields import Field, workload_fields
 from smp_advisor.workload.optimizer import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO, stack
 
@@ -119,6 +120,8 @@ class Recommendation(TypedDict):
     """Data that no control changes."""
 
     title: str
+    workload: list[Field]
+    """Fields of the request; empty if it cannot be searched again."""
     facts: list[Fact]
     defaults: list[str]
     decisive: tuple[str, str]
@@ -302,6 +305,7 @@ def recommendation(advice: Advice) -> Recommendation:
     instance, rows = advice.cluster.instance, rows_of(advice.plan.library)
     return {
         "title": f"{advice.model.name} on {advice.cluster.nodes} × {instance.name}",
+        "workload": workload_fields(advice),
         "facts": facts(advice),
         "defaults": list(advice.defaults),
         "decisive": decisive(advice),

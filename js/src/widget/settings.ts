@@ -29,10 +29,11 @@ export class Settings {
       return text && !controlled.has(name) ? [`${rows[index]} ${text}`] : [];
     });
     setText(this.derived, derived.join(', '));
-    setText(this.change, screen.problem || screen.summary || HINT);
+    setText(this.change, screen.problem ? REFUSED : screen.summary || HINT);
     this.change.classList.toggle('smp-hint', !screen.problem && !screen.summary);
     this.change.classList.toggle('smp-refused', screen.problem !== '');
   }
 }
 
+const REFUSED = 'Not possible with the other settings: choose a repair, or keep the setting as it was.';
 const HINT = 'Change a setting to see its effect on memory and throughput.';

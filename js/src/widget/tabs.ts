@@ -46,6 +46,11 @@ export class Tabs {
     return this;
   }
 
+  /** Name of the open tab. */
+  get current(): string {
+    return this.open;
+  }
+
   /** Open a tab, also from other parts of the page. */
   show(name: string): void {
     this.open = name;

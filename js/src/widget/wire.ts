@@ -61,6 +61,35 @@ export interface Control {
   values: Setting[];
   texts: string[];
   help: string;
+  /** Reason for a single value; empty if there are several. */
+  fixed_because: string;
+}
+
+/** Settings with the requested value that can be combined. */
+export interface Repair {
+  text: string;
+  settings: Settings;
+  /** Memory, fit and throughput of their plan. */
+  effect: string;
+}
+
+/** A field of the workload bar; `workload_fields.py` is the other side. */
+export interface Field {
+  name: string;
+  label: string;
+  kind: 'text' | 'select';
+  /** The request; empty if it is not set. */
+  value: string;
+  /** The value with what the search made of it. */
+  shown: string;
+  options: [value: string, text: string][];
+  hint: string;
+}
+
+/** A change of the workload after which a plan fits. */
+export interface WayOut {
+  text: string;
+  workload: Readonly<Record<string, string>>;
 }
 
 export interface Step {
@@ -155,6 +184,8 @@ export interface Term {
 /** Data that no control changes. */
 export interface Recommendation {
   title: string;
+  /** Fields of the request; empty if it cannot be searched again. */
+  workload: Field[];
   facts: Fact[];
   defaults: string[];
   /** Techniques of the recommended plan, and how certain the choice is. */
@@ -223,6 +254,10 @@ export interface State {
   snapshot: Snapshot;
   moved: string;
   problem: string;
+  /** Ways to combine the setting that moved last with the others, if there is a problem. */
+  repairs: Repair[];
+  /** Names of the pinned settings. */
+  pins: string[];
   summary: string;
   history: History;
 }
@@ -255,6 +290,8 @@ export interface Traits {
 export type FromKernel =
   | { kind: 'cells'; id: string; settings: Settings; sources: string[] }
   | { kind: 'failed'; id: string; text: string }
+  | { kind: 'searching'; id: string; done: number; total: number; text: string; seconds_left: number | null }
+  | { kind: 'searched'; id: string; problem: string; ways: WayOut[] }
   /** The kernel computes the answer, which takes seconds. */
   | { kind: 'started'; id: string }
   | { kind: 'panel'; id: string; name: string; settings: Settings; data: unknown }

@@ -1,11 +1,187 @@
-import { element } from './dom';
-import type { Recommendation } from './wire';
+import type { Connection } from './connection';
+import { button, element, keepKeys, setText } from './dom';
+import type { Screen } from './session';
+import type { Field, FromKernel, Recommendation, Setting, WayOut } from './wire';
 
-/** What is trained, and where. */
+type Input = HTMLInputElement | HTMLSelectElement;
+
+/** Fields that are always on the page; the others open with a button. */
+const FIRST = ['model', 'sequence_length', 'cluster', 'instance_count', 'library', 'objective', 'tokens'];
+
+/**
+ * What is trained, and where. A changed field searches again in place: the page can be used meanwhile, pinned settings
+ * stay, and a search can be canceled. The result is another recommendation, for which the page is drawn again.
+ */
 export class WorkloadBar {
   readonly node: HTMLElement;
+  private readonly inputs = new Map<string, Input>();
+  private readonly lists = element('div', '');
+  private readonly more = element('div', 'smp-fields smp-more-fields');
+  private readonly toggle: HTMLButtonElement;
+  private readonly text = element('span', 'smp-search-text');
+  private readonly bar = element('progress', 'smp-progress');
+  private readonly cancel: HTMLButtonElement;
+  private readonly again: HTMLButtonElement;
+  private readonly ways = element('span', 'smp-ways');
+  private readonly status: HTMLElement;
+  private count = 0;
+  private pins = 0;
+  private isSearching = false;
+  private answer = '';
+  private timer: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(shown: Recommendation) {
-    this.node = element('header', 'smp-workload', element('h2', 'smp-heading', shown.title));
+  constructor(
+    private readonly shown: Recommendation,
+    private readonly view: string,
+    private readonly connection: Connection
+  ) {
+    const first = element('div', 'smp-fields', ...shown.workload.filter(({ name }) => FIRST.includes(name)).map(field => this.field(field)));
+    this.more.append(...shown.workload.filter(({ name }) => !FIRST.includes(name)).map(field => this.field(field)));
+    this.toggle = button('smp-button smp-small smp-more', '', () => this.open(this.more.hidden));
+    this.text.setAttribute('role', 'status');
+    this.bar.setAttribute('aria-label', 'Progress of the search');
+    this.cancel = button('smp-button smp-small', 'Cancel', () => this.stop());
+    this.again = button('smp-button smp-small', 'Search the other settings', () => this.search({}, true));
+    this.status = element('div', 'smp-search', this.bar, this.text, this.cancel, this.again, this.ways);
+    const heading = element('h2', 'smp-heading', shown.title);
+    this.node = element('header', 'smp-workload', heading, first);
+    if (shown.workload.length > 0) {
+      first.append(this.toggle);
+      this.node.append(this.more, this.status, this.lists);
+    }
+    this.open(false);
+    this.settle('');
+  }
+
+  /** Pin a setting at a value that the others exclude, and search them. */
+  searchWith(name: string, value: Setting): void {
+    this.search({}, true, { name, value });
+  }
+
+  /** Whether the fields that are not always on the page are open. */
+  get isOpen(): boolean {
+    return !this.more.hidden;
+  }
+
+  open(isOpen: boolean): void {
+    this.more.hidden = !isOpen;
+    setText(this.toggle, isOpen ? 'Fewer' : 'More');
+    this.toggle.setAttribute('aria-expanded', String(isOpen));
+    this.toggle.title = 'Precision, global batch, deadline, budget, certainty';
+  }
+
+  draw(screen: Screen): void {
+    if (this.pins === screen.pins.length) return;
+    this.pins = screen.pins.length;
+    if (!this.isSearching) this.settle(this.answer);
+  }
+
+  /** Searches of every view are shown in all of them. */
+  onMessage(message: FromKernel): void {
+    if (message.kind === 'searching') {
+      this.run(message.text, message.done, message.total, message.seconds_left);
+    } else if (message.kind === 'searched' && this.isSearching) {
+      this.settle(message.problem, message.ways);
+    }
+  }
+
+  private field(field: Field): HTMLElement {
+    const input: Input = keepKeys(field.kind === 'select' ? element('select', 'smp-field-input') : element('input', 'smp-field-input'));
+    input.id = `${this.view}-workload-${field.name}`;
+    input.name = `workload-${field.name}`;
+    if (input instanceof HTMLSelectElement) {
+      for (const [value, text] of field.options) {
+        const option = element('option', '', value === field.value && value === 'auto' ? field.shown : text);
+        option.value = value;
+        input.append(option);
+      }
+    } else {
+      input.type = 'text';
+      input.placeholder = field.shown;
+      input.autocomplete = 'off';
+      input.spellcheck = false;
+      if (field.options.length > 0) {
+        const list = element('datalist', '');
+        list.id = `${input.id}-options`;
+        input.setAttribute('list', list.id);
+        list.append(...field.options.map(([value, text]) => Object.assign(element('option', '', text), { value })));
+        this.lists.append(list); // in the label, its texts would be part of the name
+      }
+      input.addEventListener('keydown', event => {
+        if ((event as KeyboardEvent).key === 'Escape') input.value = field.value;
+      });
+    }
+    input.value = field.value;
+    input.addEventListener('change', () => this.search({}));
+    this.inputs.set(field.name, input);
+    const label = element('label', `smp-field smp-field-${field.name.replaceAll('_', '-')}`, element('span', 'smp-field-label', field.label), input);
+    label.title = field.hint || field.shown;
+    return label;
+  }
+
+  /** @param changes Texts of fields. @param again Whether to search without a change, too. @param pin A setting to pin. */
+  private search(changes: Readonly<Record<string, string>>, again = false, pin?: { name: string; value: Setting }): void {
+    for (const [name, text] of Object.entries(changes)) {
+      const input = this.inputs.get(name);
+      if (input) input.value = text;
+    }
+    this.count += 1;
+    const id = `${this.view}-search-${this.count}`;
+    const workload = Object.fromEntries([...this.inputs].map(([name, input]) => [name, input.value]));
+    this.run('', 0, 0, null);
+    this.connection.request({ kind: 'search', id, workload, again, pin }, text => this.settle(text));
+  }
+
+  private stop(): void {
+    this.connection.send({ kind: 'cancel', id: `${this.view}-cancel-${this.count}` });
+    for (const field of this.shown.workload) this.inputs.get(field.name)!.value = field.value;
+    this.settle('Canceled. The plan is that of the search before.');
+  }
+
+  dispose(): void {
+    clearTimeout(this.timer);
+  }
+
+  private run(text: string, done: number, total: number, left: number | null): void {
+    this.isSearching = true;
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.settle(SILENT), SILENT_MS);
+    this.answer = '';
+    const part = total > 0 ? `cluster ${Math.min(done + 1, total)} of ${total}${text ? `: ${text}` : ''}` : '';
+    const time = left === null ? '' : `about ${seconds(left)} left`;
+    setText(this.text, ['Searching', part, time].filter(Boolean).join(', '));
+    this.bar.hidden = false;
+    if (total > 0) Object.assign(this.bar, { max: total, value: done });
+    else this.bar.removeAttribute('value');
+    this.cancel.hidden = false;
+    this.again.hidden = true;
+    this.ways.replaceChildren();
+    this.status.classList.remove('smp-refused');
+    this.node.setAttribute('aria-busy', 'true');
+  }
+
+  private settle(answer: string, ways: WayOut[] = []): void {
+    this.isSearching = false;
+    clearTimeout(this.timer);
+    this.answer = answer;
+    this.bar.hidden = true;
+    this.cancel.hidden = true;
+    const pinned = this.pins === 1 ? '1 setting is pinned' : `${this.pins} settings are pinned`;
+    this.again.hidden = answer !== '' || this.pins === 0;
+    setText(this.text, answer || (this.pins > 0 ? `${pinned}: a search keeps ${this.pins === 1 ? 'it' : 'them'}.` : HINT));
+    this.status.classList.toggle('smp-refused', answer !== '');
+    this.ways.replaceChildren(
+      ...ways.map(({ text, workload }) => button('smp-button smp-small', `Use ${text}`, () => this.search(workload)))
+    );
+    this.node.setAttribute('aria-busy', 'false');
   }
 }
+
+function seconds(left: number): string {
+  return left < 90 ? `${Math.max(1, Math.round(left))} s` : `${Math.round(left / 60)} min`;
+}
+
+/** A search without a sign of life for this long is given up; its result is still accepted. */
+const SILENT_MS = 120_000;
+const SILENT = 'No answer from the search for 2 min. After a restart of the kernel, run the cell again.';
+const HINT = 'A changed field searches again. Pinned settings stay.';

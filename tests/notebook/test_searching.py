@@ -1,0 +1,137 @@
+"""A changed workload is searched in place: with progress, cancel, pins, and ways out where nothing fits."""
+
+from __future__ import annotations
+
+from threading import Event
+
+import pytest
+
+from smp_advisor import advise
+from smp_advisor.errors import NoPlanFitsError, PlanError
+from smp_advisor.notebook.advisor import Advisor
+from smp_advisor.notebook.search_task import SearchTask
+from smp_advisor.notebook.workload_fields import changes_of, workload_fields
+
+P4D = "ml.p4d.24xlarge"
+
+
+@pytest.fixture(scope="module")
+def source():
+    return advise("1.3B", P4D, instance_count=2, library="fsdp", sequence_length=512).recommended
+
+
+@pytest.fixture
+def advisor(source, monkeypatch):
+    messages = []
+    monkeypatch.setattr(Advisor, "send", lambda _, content: messages.append(content))
+    result = Advisor(source)
+    result.messages = messages
+    return result
+
+
+def search(advisor, **workload):
+    texts = {field["name"]: field["value"] for field in advisor.recommendation["workload"]}
+    content = {"kind": "search", "id": "v-search-1", "workload": {**texts, **workload}}
+    advisor._on_message(advisor, content, [])
+    advisor._searching.join(60)
+    return [message for message in advisor.messages if message["kind"] == "searched"][-1]
+
+
+def test_a_changed_workload_is_searched_in_place_and_undone(advisor):
+    answer = search(advisor, instance_count="4", sequence_length="1,024")
+    assert (answer["id"], answer["problem"]) == ("v-search-1", "")
+    assert (advisor.advice.cluster.nodes, advisor.advice.job.sequence_length) == (4, 1024)
+    assert advisor.recommendation["title"].endswith("4 × ml.p4d.24xlarge")
+    assert advisor.state["settings"] == advisor._ahead["base"]
+    assert advisor.state["summary"].startswith("Sequence length 512 → 1,024, instance count 2 → 4: ")
+    advisor.advice.undo()
+    assert (advisor.advice.cluster.nodes, advisor.advice.job.sequence_length) == (2, 512)
+    assert {f["name"]: f["value"] for f in advisor.recommendation["workload"]}["instance_count"] == "2"
+
+
+def test_pins_of_the_page_are_those_of_python_and_stay(advisor):
+    advisor._on_message(advisor, {"kind": "act", "id": "v:1", "action": "pin", "value": "batch_size"}, [])
+    advisor.advice.pin(activation_checkpointing="each")
+    assert advisor.state["pins"] == ["batch_size", "activation_checkpointing"]
+    pinned = dict(advisor.advice.pins)
+    search(advisor, sequence_length="256")
+    assert {name: advisor.state["settings"][name] for name in pinned} == pinned
+    advisor._on_message(advisor, {"kind": "act", "id": "v:2", "action": "pin", "value": "batch_size"}, [])
+    assert advisor.state["pins"] == ["activation_checkpointing"]
+    advisor.advice.unpin()
+    assert advisor.state["pins"] == []
+    with pytest.raises(PlanError, match="has no control 'warp'"):
+        advisor.advice.pin("warp")
+
+
+def test_the_rest_is_searched_with_a_pinned_setting(advisor):
+    advisor.advice.pin(batch_size=1)
+    content = {"kind": "search", "id": "v-search-2", "workload": {}, "again": True}
+    advisor._on_message(advisor, content, [])
+    advisor._searching.join(60)
+    assert advisor.plan.batch_size == 1
+    assert "batch size 1 pinned" in advisor.state["summary"]
+
+
+def test_where_nothing_fits_the_plan_stays_and_ways_out_are_offered(advisor):
+    before = advisor.plan
+    answer = search(advisor, model="70B", instance_count="1")
+    assert "fits" in answer["problem"]
+    assert advisor.plan == before
+    nodes = next(way for way in answer["ways"] if set(way["workload"]) == {"instance_count"})
+    assert search(advisor, model="70B", **nodes["workload"])["problem"] == ""
+    with pytest.raises(NoPlanFitsError):
+        advisor.advice.change(instance_count=1)
+
+
+def test_a_text_that_cannot_be_read_is_refused_in_a_sentence(advisor):
+    assert search(advisor, sequence_length="long")["problem"].startswith("The sequence length must be a whole number")
+    assert search(advisor, model="")["problem"].startswith("The model is missing")
+    assert search(advisor)["problem"] == ""
+    assert changes_of(advisor.advice.recommended, {"precision": "auto", "tokens": ""}) == {}
+
+
+def test_a_canceled_search_changes_nothing_and_ends_at_its_next_step():
+    reached, go = Event(), Event()
+    steps, results = [], []
+
+    def run(report):
+        for step in range(100):
+            reached.set()
+            go.wait(10)
+            report(step, 100, "p4d")
+            steps.append(step)
+
+    task = SearchTask(run, steps.append, results.append)
+    task.start()
+    assert reached.wait(10)
+    task.cancel()
+    go.set()
+    task.join(10)
+    assert (steps, results) == ([], [])
+
+
+def test_progress_has_the_time_left():
+    reports, done = [], Event()
+    task = SearchTask(
+        lambda report: [report(part, 4, f"{part} nodes") for part in (0, 2, 4)], reports.append, lambda _: done.set()
+    )
+    task.start()
+    assert done.wait(10)
+    assert reports[0] == {"done": 0, "total": 4, "text": "0 nodes", "seconds_left": None}
+    assert reports[-1]["seconds_left"] == 0
+
+
+def test_every_field_of_the_bar_comes_back_as_no_change(source):
+    for field in workload_fields(source):
+        assert changes_of(source, {field["name"]: field["value"]}) == {}
+        assert field["label"]
+
+
+def test_a_value_that_the_others_exclude_is_pinned_and_the_rest_searched(monkeypatch):
+    monkeypatch.setattr(Advisor, "send", lambda *_: None)
+    advisor = Advisor(advise("1.3B", P4D, instance_count=2, library="smp-v1", sequence_length=512))
+    pin = {"name": "pipeline_parallel_degree", "value": 2}
+    advisor._on_message(advisor, {"kind": "search", "id": "v:1", "workload": {}, "again": True, "pin": pin}, [])
+    advisor._searching.join(60)
+    assert (advisor.plan.pipeline_parallel_degree, advisor.state["pins"]) == (2, ["pipeline_parallel_degree"])
