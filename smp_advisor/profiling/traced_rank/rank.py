@@ -99,7 +99,7 @@ def rank_of(model: Model, cluster: Cluster, job: Job, plan: Plan, stage: int) ->
     layout = layout_of_plan(plan, job, cluster)
     world = World.of(model, cluster, job, layout)
     degree = plan.pipeline_parallel_degree
-    if not 0 <= stage < degree:
+    if type(stage) is not int or not 0 <= stage < degree:
         raise ProfileError(f"stage must be between 0 and {degree - 1}, not {stage!r}.")
     _require_expressible(job, plan)
     state, level = layout.state_bytes, int(layout.shard_level)
@@ -182,6 +182,6 @@ def _differences(layout: Layout, job: Job, plan: Plan) -> list[str]:
         sentences.append(
             f"activation_checkpointing={plan.activation_checkpointing!r}: each block was recomputed by itself."
         )
-    if layout.state_bytes.bucket_elements:
+    if layout.state_bytes.bucket_elements or plan.sharded_data_parallel_degree > 1:
         sentences.append("The library's buffers for gathered parameters and reduced gradients.")
     return sentences

@@ -53,6 +53,10 @@ class TracedRank(NotebookResult):
     """Parts of the plan that the trace left out or replaced, one sentence each."""
     operations: int
     seconds: float
+    needed_gib: float = 0.0
+    """Memory that the GPU must have for the traced tensors, with fragmentation and CUDA context."""
+    usable_gib: float = 0.0
+    """Memory that a process can use on the GPU."""
 
     @property
     def traced_gib(self) -> float:
@@ -70,6 +74,11 @@ class TracedRank(NotebookResult):
         return self.traced_gib / self.formula_gib - 1 if self.formula_gib else 0.0
 
     @property
+    def fits(self) -> bool:
+        """Whether the traced tensors fit, with fragmentation and CUDA context."""
+        return self.needed_gib <= self.usable_gib
+
+    @property
     def agrees(self) -> bool:
         """Whether formula and trace differ by at most 10 %."""
         return abs(self.difference) <= _TOLERANCE
@@ -78,7 +87,9 @@ class TracedRank(NotebookResult):
     def summary(self) -> str:
         """The comparison in one line."""
         place = f", stage {self.stage} of {self.stages}" if self.stages > 1 else ""
-        return f"{self.name}{place}: {self.comparison} ({100 * self.difference:+.1f} %)."
+        over = f" The trace needs {self.needed_gib:.1f} GiB, over the {self.usable_gib:.1f} GiB available."
+        text = f"{self.name}{place}: {self.comparison} ({100 * self.difference:+.1f} %)."
+        return text if self.fits else text + over
 
     @property
     def comparison(self) -> str:
@@ -89,6 +100,9 @@ class TracedRank(NotebookResult):
     def findings(self) -> tuple[tuple[str, str], ...]:
         """Label and text of each part of the result."""
         rows = [("Peak", f"{_PHASES[self.phase]}, rank {self.rank:,} of {self.world:,} GPUs")]
+        outcome = "fits" if self.fits else "does not fit"
+        needed = f"{self.needed_gib:.1f} of {self.usable_gib:.1f} GiB usable, with fragmentation and CUDA context"
+        rows.append(("Needed", f"{needed}: {outcome}"))
         rows += [("Layout", phrase) for phrase in self.expressed]
         return (*rows, *(("Not traced", sentence) for sentence in self.not_traced))
 

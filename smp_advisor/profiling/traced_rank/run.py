@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs.memory import needed_bytes
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.description import as_json, from_json
 from smp_advisor.profiling.sandbox import Limits, progress, run_isolated
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import StageMemory
+    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -69,6 +71,8 @@ def trace_rank(
     PlanError
         The plan does not match the cluster, the model or the job.
     """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise ProfileError(f"seconds must be a positive number, not {seconds!r}.")
     memories = estimate(model, cluster, job, plan).memory.stages
     if stage is None:
         stage = max(range(len(memories)), key=lambda index: memories[index].total_gib)
@@ -83,6 +87,9 @@ def trace_rank(
     else:
         profiled = model if module is None else module
         traced = run_isolated(_trace, profiled, rank, inputs, what=what, limits=limits, **callbacks)
+    categories = _categories(memories[stage], traced["by_category"])
+    sizes: dict[str, Floats] = {category.name: category.traced_gib for category in categories}
+    sizes["context"] = memories[stage].context_gib
     return TracedRank(
         name=model.name,
         plan=plan,
@@ -91,11 +98,13 @@ def trace_rank(
         rank=rank.first_rank,
         world=rank.world,
         phase=traced["phase"],
-        categories=_categories(memories[stage], traced["by_category"]),
+        categories=categories,
         expressed=tuple(traced["expressed"]),
         not_traced=(*differences, *traced["not_traced"]),
         operations=traced["operations"],
         seconds=traced["seconds"],
+        needed_gib=float(needed_bytes(sizes)),
+        usable_gib=cluster.instance.usable_gpu_memory_gib,
     )
 
 

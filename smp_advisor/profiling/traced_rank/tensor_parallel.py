@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["divide_tensors", "gathering_again"]
 
+_SMALL_SHARE = 0.02
+"""Share of a block's weights that libraries replicate, too, such as routers."""
 _TOKENS = 1
 """Dimension of the tokens in hidden states."""
 
@@ -70,7 +72,22 @@ def divide_tensors(
         phrases.append("hidden states between them divided by tokens")
     if not _divide_vocabulary(model, mesh, between):
         phrases.append("embedding and head replicated: the degree does not divide the vocabulary")
-    return phrases, []
+    return phrases, _undivided(model, paths)
+
+
+def _undivided(model: nn.Module, paths: Sequence[str]) -> list[str]:
+    """A sentence if large weights of the blocks are not divided, such as those of experts."""
+    weights = {
+        name: parameter
+        for path in paths
+        for name, parameter in model.get_submodule(path).named_parameters()
+        if parameter.ndim > 1
+    }
+    undivided = {name: weight for name, weight in weights.items() if not isinstance(weight, DTensor)}
+    if sum(map(Tensor.numel, undivided.values())) <= _SMALL_SHARE * sum(map(Tensor.numel, weights.values())):
+        return []
+    name = max(undivided, key=lambda name: undivided[name].numel())
+    return [f"Tensor parallelism of {name}: PyTorch has no form of it for this module, so that each GPU has all of it."]
 
 
 def _divide_vocabulary(model: Any, mesh: DeviceMesh, between: Shard | Replicate) -> bool:
