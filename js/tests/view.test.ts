@@ -121,7 +121,7 @@ test('the tab of comparisons keeps plans, loads them and goes back in the histor
 });
 
 test('the view reports to the kernel', () => {
-  expect(model.sent).toEqual([{ kind: 'ready' }]);
+  expect(model.sent).toContainEqual({ kind: 'ready', keeps: false });
 });
 
 test('every focusable element keeps its keys from the notebook', () => {

@@ -20,9 +20,11 @@ from smp_advisor.notebook.display import show
 from smp_advisor.notebook.estimator_panel import pasted
 from smp_advisor.notebook.look_ahead import look_ahead
 from smp_advisor.notebook.panel_requests import PanelRequests
+from smp_advisor.notebook.saved_output import SavedOutputs
 from smp_advisor.notebook.script_panel import checked, fixed
 from smp_advisor.notebook.searching import Searching
 from smp_advisor.notebook.session_actions import perform, session_steps
+from smp_advisor.notebook.static_session import session_html
 from smp_advisor.notebook.static_view import static_html
 from smp_advisor.notebook.view_state import control_dicts, explanation, recommendation, snapshot_of
 
@@ -77,6 +79,7 @@ class Advisor(anywidget.AnyWidget):
         self._answering = ""
         self.handshakes: list[Handshake] = []
         self.fallbacks: list[Fallback] = []
+        self.outputs = SavedOutputs(self._repr_mimebundle_)
         self._shown_in: int | None = None
         self._served: dict[str, int] = {}
         # Messages of views may arrive in another thread than that of the cells: JupyterLab sends them over a subshell.
@@ -185,7 +188,8 @@ class Advisor(anywidget.AnyWidget):
         self._advice.reset()
 
     def _on_change(self, _: Change) -> None:
-        """Send the plan on screen to the views."""
+        """Send the plan on screen to the views, and soon to the saved outputs."""
+        self.outputs.changed()
         if self._advice.recommended is not self._drawn:
             self._drawn = self._advice.recommended
             with self.hold_sync():  # a view draws another recommendation together with its state
@@ -272,6 +276,7 @@ class Advisor(anywidget.AnyWidget):
 
     def _on_message(self, _: object, content: dict[str, Any], buffers: object) -> None:  # noqa: ARG002 (ipywidgets' name)
         if content.get("kind") == "ready":
+            self.outputs.keeps_views = self.outputs.keeps_views or content.get("keeps") is True
             for handshake in self.handshakes:
                 handshake.arrived()
         elif content.get("kind") in {"move", "export"}:
@@ -326,7 +331,7 @@ class Advisor(anywidget.AnyWidget):
 
     def _html(self) -> str:
         shown: Explained = {**self.recommendation, **explanation(self._advice.explained)}
-        return static_html(shown, snapshot_of(self._controls), ladder_html(self.ladder()))
+        return static_html(shown, snapshot_of(self._controls), ladder_html(self.ladder()), session_html(self._advice))
 
     def _text(self) -> str:
         return str(self._advice) if self._advice.is_recommended else f"{self._advice}\n\n{self.ladder()}"

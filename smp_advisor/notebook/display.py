@@ -33,11 +33,11 @@ def show(advisor: Advisor) -> None:
         print(data["text/plain"])  # noqa: T201 (a terminal shows nothing else)
         return
     handle = display(data, metadata=metadata, raw=True, display_id=True)
-    original = (data, metadata)
+    advisor.outputs.add(handle)
     advisor.handshakes.append(
         Handshake(
             replace=lambda: handle.update(fallback_bundle(advisor), raw=True),
-            restore=lambda: handle.update(original[0], metadata=original[1], raw=True),
+            restore=advisor.outputs.write,
             events=shell.events,
         ).start()
     )

@@ -32,7 +32,7 @@ _TABLE_ROW = '<tr style="background:none">'
 _CELL = "padding:2px 14px 2px 0;text-align:left"
 
 
-def static_html(shown: Explained, now: Snapshot, ladder: str = "") -> str:
+def static_html(shown: Explained, now: Snapshot, ladder: str = "", session: str = "") -> str:
     """HTML of a plan in the order of the view: verdict, configuration, bars and reasons, then folded details.
 
     Parameters
@@ -41,12 +41,15 @@ def static_html(shown: Explained, now: Snapshot, ladder: str = "") -> str:
         Plan of the controls.
     ladder
         Table of its ladder (HTML).
+    session
+        What was done with the advice (HTML).
     """
     requirements = [pitfall["text"] for pitfall in shown["pitfalls"]]
     parts = [
         title_html(shown),
         verdict_html(shown, now),
         _side_by_side(_configuration(shown, now), bars_html(shown, now)),
+        session,
         _heading("Why this configuration"),
         ladder,
         _steps(shown),

@@ -55,6 +55,8 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     const identity = (model.data[ADVISOR_MIME] as { model_id?: unknown } | undefined)?.model_id;
+    // The kernel writes the output again after moves, so that the notebook saves the plan on the screen. The view stays.
+    if (identity !== undefined && identity === shown.get(this.node)?.model && this.look()) return;
     shown.set(this.node, { panel: this.panel, model: typeof identity === 'string' ? identity : '' });
     this.stop();
     this.picture?.dispose();

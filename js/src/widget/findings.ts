@@ -1,5 +1,5 @@
 import { button, disclosure, element, keepKeys, setText, sourceLink } from './dom';
-import { canOpen, copy, openPlace } from './insert';
+import { hasExtension, copy, openPlace } from './insert';
 import type { CheckedFinding } from './wire';
 
 /** Change of a fix, and the action that writes it. */
@@ -49,7 +49,7 @@ function details(finding: CheckedFinding, fixing?: Fixing): HTMLElement {
     element('p', '', finding.consequence),
     element('p', '', element('span', 'smp-lead', 'Instead: '), finding.remedy),
     sourceLink(finding.source_url, finding.source_title),
-    canOpen() && opening(finding),
+    hasExtension() && opening(finding),
     copies(finding.place, { place: finding.place, advice: `${finding.place}: ${finding.message} ${finding.remedy}` }),
     finding.fix && fixing && fixDetails(`Fix: ${finding.fix.description}`, finding.place, fixing),
     !!finding.unfixed && element('p', '', `No automatic fix: ${finding.unfixed}.`)

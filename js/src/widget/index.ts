@@ -10,6 +10,7 @@ import { requirementsPanel, whyPanel } from './explanation';
 import { Exporter } from './exporter';
 import { Facts } from './facts';
 import { stacked } from './panel';
+import { hasExtension } from './insert';
 import { Paste } from './paste';
 import { Session, type Screen } from './session';
 import { Settings } from './settings';
@@ -126,7 +127,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   draw(session.screen);
   el.append(root);
   if (kept.focus) el.querySelector<HTMLElement>(`[name="${kept.focus}"]`)?.focus();
-  connection.send({ kind: 'ready' });
+  connection.send({ kind: 'ready', keeps: hasExtension() });
 
   return {
     leave: () => {

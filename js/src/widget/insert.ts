@@ -14,8 +14,8 @@ export function announcePlan(from: HTMLElement, plan: string): void {
   request(from, PLAN_EVENT, { plan });
 }
 
-/** Whether the lab extension is there, which can open files. */
-export function canOpen(): boolean {
+/** Whether the lab extension is there, which can open files, and keeps a view whose output is written again. */
+export function hasExtension(): boolean {
   return document.body.dataset['smpAdvisor'] !== undefined;
 }
 

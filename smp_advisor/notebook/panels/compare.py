@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from smp_advisor.live.control_state import ControlState
     from smp_advisor.live.history import Entry
 
-__all__ = ["ComparisonData", "compare", "comparison_data"]
+__all__ = ["ComparisonData", "compare", "comparison_data", "plan_line"]
 
 _SHOWN = 40
 """Number of entries of the history around the present one in the tab."""
@@ -50,8 +50,8 @@ def compare(advice: LiveAdvice, state: ControlState, options: Mapping[str, objec
         "plans": names,
         "chosen": [first, second],
         "compared": comparison_data(advice.compare_at(state, first, second)),
-        "snapshots": [[name, *_line(entry)] for name, entry in advice.snapshot_entries.items()],
-        "history": [[entry.summary, *_line(entry)] for entry in history[start : start + _SHOWN]],
+        "snapshots": [[name, *plan_line(entry)] for name, entry in advice.snapshot_entries.items()],
+        "history": [[entry.summary, *plan_line(entry)] for entry in history[start : start + _SHOWN]],
         "position": position - start,
     }
 
@@ -70,7 +70,7 @@ def _row(row: Row) -> list[str]:
     return [row.label, row.first, row.second, row.change]
 
 
-def _line(entry: Entry) -> list[str]:
+def plan_line(entry: Entry) -> list[str]:
     """Fit, memory, speed, time and money of a plan."""
     estimate, required = entry.state.estimate, entry.recommended.min_fit_probability
     figures = headlines(entry.state.advice.model, estimate)
