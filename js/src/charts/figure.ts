@@ -1,5 +1,6 @@
 import { disclosure, element, headerCell, keepKeys, setText } from '../widget/dom';
 import { drawing, type Chart } from './chart';
+import { Fitted } from './fitted';
 
 const NARROWEST = 280;
 
@@ -23,9 +24,8 @@ export class Figure {
   private readonly notes = element('div', 'smp-chart-notes');
   private readonly table = keepKeys(element('div', 'smp-scroll'));
   private readonly details: HTMLDetailsElement;
-  private readonly observer: ResizeObserver | undefined;
+  private readonly fitted: Fitted;
   private chart: Chart | undefined;
-  private width = 0;
   private active = -1;
   private selected: Set<number> | undefined;
 
@@ -46,15 +46,11 @@ export class Figure {
     this.plot.addEventListener('keydown', event => this.onKey(event));
     this.plot.addEventListener('click', () => this.use());
     if (actions.brush) this.brush();
-    if (typeof ResizeObserver !== 'undefined') {
-      this.observer = new ResizeObserver(() => this.paint());
-      this.observer.observe(this.plot);
-    }
+    this.fitted = new Fitted(this.plot, NARROWEST, width => this.chart && drawing(this.chart, width));
   }
 
   draw(chart: Chart): void {
     this.chart = chart;
-    this.width = 0;
     this.selected = undefined;
     setText(this.caption, chart.title);
     this.plot.setAttribute('aria-label', `${chart.title || 'Curve'}. ${this.hint}`);
@@ -78,7 +74,7 @@ export class Figure {
   }
 
   dispose(): void {
-    this.observer?.disconnect();
+    this.fitted.dispose();
   }
 
   private get hint(): string {
@@ -86,13 +82,12 @@ export class Figure {
   }
 
   private paint(): void {
-    const width = Math.max(Math.floor(this.plot.clientWidth || 720), NARROWEST);
-    if (!this.chart || width === this.width) return;
-    this.width = width;
-    // The drawing escapes every text of its data.
-    this.plot.innerHTML = drawing(this.chart, width);
+    if (!this.fitted.paint()) return;
+    // Who moves through the marks by keyboard stays at the same one.
+    const { active } = this;
     this.active = -1;
     setText(this.readout, '');
+    if (active >= 0) this.activate(Math.min(active, this.marks().length - 1));
   }
 
   /** Elements with figures, points from left to right. */

@@ -1,4 +1,5 @@
 import { amount, bars, beyond, isWorth, sum, type Bars } from '../charts/bars';
+import { Fitted } from '../charts/fitted';
 import { element, explain, setText } from './dom';
 import type { Screen } from './session';
 import type { Costs, Recommendation } from './wire';
@@ -9,30 +10,16 @@ const NARROWEST = 280;
 /** Bars in the page, as wide as their place. */
 class Plot {
   readonly node = element('div', 'smp-plot');
-  private readonly observer: ResizeObserver | undefined;
+  private readonly fitted = new Fitted(this.node, NARROWEST, width => this.data && bars(this.data, width));
   private data: Bars | undefined;
-  private drawn = '';
-
-  constructor() {
-    if (typeof ResizeObserver === 'undefined') return;
-    this.observer = new ResizeObserver(() => this.paint());
-    this.observer.observe(this.node);
-  }
 
   draw(data: Bars): void {
     this.data = data;
-    this.paint();
+    this.fitted.paint();
   }
 
   dispose(): void {
-    this.observer?.disconnect();
-  }
-
-  private paint(): void {
-    if (!this.data) return;
-    // The drawing escapes every text of its data.
-    const svg = bars(this.data, Math.max(Math.floor(this.node.clientWidth || 560), NARROWEST));
-    if (svg !== this.drawn) this.node.innerHTML = this.drawn = svg;
+    this.fitted.dispose();
   }
 }
 

@@ -1,5 +1,6 @@
 import type { Chart } from '../charts/chart';
 import { Figure } from '../charts/figure';
+import { Fitted } from '../charts/fitted';
 import { positionTitle, type Fit, type Sweep } from '../charts/sweep';
 import { dot, line, rect } from '../charts/svg';
 import { sliderTrack } from '../charts/track';
@@ -32,31 +33,18 @@ export function sweepOf(control: Control, ahead: Ahead, screen: Screen, shown: R
 /** The curve over a slider. Without data of the plan on the screen, the last drawing stays and is marked as older. */
 export class Track {
   readonly node = element('div', 'smp-curve-box');
-  private readonly observer: ResizeObserver | undefined;
+  private readonly fitted = new Fitted(this.node, 60, width => this.data && sliderTrack(this.data, width));
   private data: Sweep | undefined;
-  private drawn = '';
-
-  constructor() {
-    if (typeof ResizeObserver === 'undefined') return;
-    this.observer = new ResizeObserver(() => this.paint());
-    this.observer.observe(this.node);
-  }
 
   draw(data: Sweep | undefined): void {
     this.node.classList.toggle('smp-older', data === undefined);
-    this.data = data ?? this.data;
-    this.paint();
+    if (data === undefined || data.texts.length < 2) return;
+    this.data = data;
+    this.fitted.paint();
   }
 
   dispose(): void {
-    this.observer?.disconnect();
-  }
-
-  private paint(): void {
-    if (this.data === undefined || this.data.texts.length < 2) return;
-    const svg = sliderTrack(this.data, Math.max(this.node.clientWidth, 60));
-    // The drawing escapes every text of its data.
-    if (svg !== this.drawn) this.node.innerHTML = this.drawn = svg;
+    this.fitted.dispose();
   }
 }
 
