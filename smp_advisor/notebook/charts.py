@@ -35,7 +35,8 @@ _LEAST_SHARE = 0.0005
 def memory_chart(shown: Recommendation, costs: Costs) -> str:
     """One bar per group of stages, next to the usable memory."""
     usable = shown["usable_gib"]
-    full = 1.04 * max(usable, shown["nominal_gib"], *(stage["total_gib"] for stage in costs["stages"]))
+    high = costs["interval"][2]
+    full = 1.04 * max(usable, shown["nominal_gib"], high, *(stage["total_gib"] for stage in costs["stages"]))
     rows = []
     for stage in costs["stages"]:
         total = stage["total_gib"]
@@ -43,7 +44,9 @@ def memory_chart(shown: Recommendation, costs: Costs) -> str:
             shown["categories"], stage["gib"], "GiB"
         )
         bar = _bar(label, shown["categories"], stage["gib"], "GiB", full)
-        rows.append(_row(stage["label"], bar + _marks(usable, shown["nominal_gib"], full), f"{total:.1f} GiB"))
+        whisker = _whisker(costs["interval"], full) if stage["peak"] else ""
+        marks = whisker + _marks(usable, shown["nominal_gib"], full)
+        rows.append(_row(stage["label"], bar + marks, f"{total:.1f} GiB"))
     return "".join(rows)
 
 
@@ -76,6 +79,18 @@ def _bar(label: str, names: Sequence[str], values: Sequence[float], unit: str, f
         if value > 0
     )
     return f'<div role="img" aria-label="{escape(label)}" style="display:flex">{parts}</div>'
+
+
+def _whisker(interval: tuple[float, float, float], full: float) -> str:
+    """A bracket from end to end of the 95 % interval of the memory needed."""
+    low, needed, high = (max(end, 0.0) for end in interval)
+    title = f"{needed:.1f} GiB needed, 95 %: {low:.1f} to {high:.1f} GiB"
+    size = f"box-sizing:border-box;width:{100 * (high - low) / full:.2f}%;height:5px"
+    lines = "border-left:1px solid;border-right:1px solid;border-bottom:1px solid"
+    return (
+        f'<div style="display:flex"><div style="width:{100 * low / full:.2f}%"></div>'
+        f'<div title="{title}" style="{size};{lines}"></div></div>'
+    )
 
 
 def _marks(usable: float, nominal: float, full: float) -> str:
