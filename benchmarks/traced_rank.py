@@ -77,13 +77,13 @@ def _row(title: str, name: str, settings: dict[str, Any], result: TracedRank) ->
     )
 
 
-def page(rows: Sequence[str], results: Sequence[TracedRank], failures: Sequence[str]) -> str:
+def page(rows: Sequence[str]) -> str:
     """The measured part of the page."""
-    off = sorted(abs(result.difference) for result in results)
-    within = [sum(value <= limit for value in off) for limit in (0.02, 0.05, 0.1)]
+    off = sorted(abs(_difference(row)) for row in rows)
+    within = [sum(value <= limit for value in off) for limit in (2, 5, 10)]
     summary = (
-        f"{len(results)} plans: median difference {100 * median(off):.1f} %; {within[0]} within 2 %, {within[1]} within"
-        f" 5 %, {within[2]} within 10 %. PyTorch {torch.__version__}."
+        f"{len(rows)} plans: median difference {median(off):.1f} %; {within[0]} within 2 %, {within[1]} within 5 %,"
+        f" {within[2]} within 10 %. PyTorch {torch.__version__}."
     )
     lines = [
         summary,
@@ -91,10 +91,25 @@ def page(rows: Sequence[str], results: Sequence[TracedRank], failures: Sequence[
         "| group | model | plan | formula, GiB | traced, GiB | difference | peak | largest difference, GiB |",
         "| --- | --- | --- | --: | --: | --: | --- | --- |",
         *rows,
-        *([""] if failures else []),
-        *(f"- Not traced: {failure}" for failure in failures),
     ]
     return "\n".join(lines)
+
+
+def _difference(row: str) -> float:
+    """Difference of a row, %."""
+    return float(row.split("|")[6].strip(" %"))
+
+
+def write(rows: Sequence[str]) -> None:
+    """Write the rows into the page. Those of groups that were not traced are kept."""
+    text = PAGE.read_text()
+    before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+    titles = list(dict.fromkeys(title for title, *_ in cases("")))
+    earlier = [line for line in text.splitlines() if line.split(" | ")[0].removeprefix("| ") in titles]
+    traced_titles = {row.split(" | ")[0] for row in rows}
+    kept_rows = [line for line in earlier if line.split(" | ")[0] not in traced_titles]
+    ordered = sorted([*kept_rows, *rows], key=lambda row: titles.index(row.split(" | ")[0].removeprefix("| ")))
+    PAGE.write_text(f"{before}\n{page(ordered)}\n{after}")
 
 
 def main() -> int:
@@ -117,10 +132,9 @@ def main() -> int:
         rows.append(_row(title, name, settings, result))
         print(rows[-1], f"{result.seconds:.0f} s", flush=True)
         if options.write:
-            text = PAGE.read_text()
-            before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
-            PAGE.write_text(f"{before}\n{page(rows, results, failures)}\n{after}")
+            write(rows)
     if not results:
+        print("\n".join(failures) or f"no group has {options.group!r} in its title")
         return 1
     typical = median(abs(result.difference) for result in results)
     below = [result.summary for result in results if result.difference > BELOW]

@@ -107,6 +107,7 @@ def test_pipeline_stages_have_their_own_parameters_and_microbatches(model: smpa.
     peaks = [traced(model, plan, stage, precision="fp16") for stage in (0, 1)]
     assert sum(peak.by_category["parameters"] for peak in peaks) == pytest.approx(2 * model.parameter_count, rel=0.01)
     assert peaks[0].by_category["optimizer_state"] == pytest.approx(8 / 8 * model.parameter_count / 2, rel=0.01)
+    assert peaks[0].by_category["fp32_copies"] == pytest.approx(8 / 8 * model.parameter_count / 2, rel=0.01)
     assert peaks[0].by_category["activations"] > 3 * 2 * 2 * 512 * 256 * 2
     assert "logits" not in peaks[0].by_category
 

@@ -73,7 +73,8 @@ class RankOptimizer:
 
 def _copy(parameter: nn.Parameter, rank: Rank) -> nn.Parameter:
     """The rank's part of a parameter in fp32: its shard, or an equal share of a replica."""
-    if isinstance(parameter, DTensor):
-        return nn.Parameter(parameter.to_local().detach().float())
-    share = -(-parameter.numel() // (rank.shards if rank.shard_level else 1))
+    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    if rank.shard_level >= 3:
+        return nn.Parameter(local.detach().float())
+    share = -(-local.numel() // (rank.shards if rank.shard_level else 1))
     return nn.Parameter(torch.empty(share, dtype=torch.float32))

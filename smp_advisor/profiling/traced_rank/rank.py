@@ -11,6 +11,7 @@ from smp_advisor.costs.world import World
 from smp_advisor.errors import ProfileError
 from smp_advisor.libraries.layout import OPERATORS, checkpoint_code
 from smp_advisor.libraries.layouts import layout_of_plan
+from smp_advisor.libraries.state_bytes import HALF_LOGIT_BYTES
 from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
@@ -104,7 +105,9 @@ def rank_of(model: Model, cluster: Cluster, job: Job, plan: Plan, stage: int) ->
     _require_expressible(job, plan)
     state, level = layout.state_bytes, int(layout.shard_level)
     microbatches = int(layout.microbatches)
-    flight = int(in_flight(layout, stage)) if degree > 1 else 1
+    # The last stage of an interleaved pipeline starts each backward pass at once.
+    alone = stage == degree - 1 and not layout.simple_pipeline
+    flight = 1 if alone else int(in_flight(layout, stage))
     rank = Rank(
         world=cluster.gpus,
         first_rank=stage * int(world.pipeline_stride),
@@ -177,6 +180,10 @@ def _differences(layout: Layout, job: Job, plan: Plan) -> list[str]:
         sentences.append(f"The kernels of {job.stack!r}: the model's own PyTorch operations were traced.")
     if job.loss != "plain":
         sentences.append(f"The {job.loss} loss: the model's own loss was traced.")
+    if plan.library == "smp-v1" and layout.state_bytes.logit_bytes == HALF_LOGIT_BYTES:
+        sentences.append(
+            "The library's loss on 16-bit logits: the model's own loss was traced, which copies them to fp32."
+        )
     code = checkpoint_code(plan.activation_checkpointing)
     if code > 1 or (code < 0 and code != OPERATORS and plan.library == "smp-v1"):
         sentences.append(

@@ -71,7 +71,7 @@ def trace_rank(
     PlanError
         The plan does not match the cluster, the model or the job.
     """
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+    if type(seconds) not in {int, float} or not seconds > 0:
         raise ProfileError(f"seconds must be a positive number, not {seconds!r}.")
     memories = estimate(model, cluster, job, plan).memory.stages
     if stage is None:

@@ -144,7 +144,7 @@ class RankStep:
 
         with self.mode:
             part = part_of(model, blocks, rank, self.inputs, recompute)
-        flight = f"{rank.in_flight} microbatches in flight"
+        flight = f"{rank.in_flight} microbatch{'es' if rank.in_flight > 1 else ''} in flight"
         self.expressed.append(f"pipeline stage {rank.stage} of {rank.stages}: {len(own)} blocks, {flight}")
         return part, layers
 
