@@ -370,7 +370,7 @@ test('a repair is a button, and the way back is another', () => {
   const box = slider('tensor_parallel_degree').closest('.smp-row')!.querySelector<HTMLElement>('.smp-repair-box')!;
   expect([...box.querySelectorAll('button')].map(one => one.textContent)).toEqual([
     'Use batch size 88 of 30 GiB, fits',
-    'Pin 4 and search the other settingsthe best plan with this value',
+    'Pin degree 4 and search the other settingsthe best plan with this value',
     'Keep the degree as it was'
   ]);
   expect(el.querySelector('.smp-no-figures')).not.toBeNull();

@@ -72,8 +72,8 @@ def repair_data(advice: Advice, base: Settings, name: str, value: Setting, prese
 def repairs(advice: Advice, base: Settings, name: str, value: Setting) -> list[Repair]:
     """Ways in which a setting can have a value that the others exclude, best first; none if there is no such plan.
 
-    One more change is tried first, then another precision and one more change. Plans that fit with the required
-    probability come first, then the fastest. Each repair changes other settings than those before it.
+    One more change is tried first, then another precision and one more change, then two degrees. Plans that fit with
+    the required probability come first, then the fastest. Each repair changes other settings than those before it.
 
     Parameters
     ----------
@@ -82,8 +82,9 @@ def repairs(advice: Advice, base: Settings, name: str, value: Setting) -> list[R
     """
     target = moved_settings(advice, base, name, value)
     alone: list[_Candidate] = [((), target)]
-    for candidates in (alone, _single(advice, target, name), _in_other_precision(advice, target, name)):
-        results = _evaluated(advice, base, name, candidates)
+    single, recast = _single(advice, target, name), _in_other_precision(advice, target, name)
+    for candidates in (alone, single, recast, _two_degrees(advice, target, name)):
+        results = _evaluated(advice, base, name, value, candidates)
         if results:
             return _best(advice, results)
     return []
@@ -107,8 +108,20 @@ def _in_other_precision(advice: Advice, target: Settings, name: str) -> Iterator
                     yield (*changed, PRECISION), settings
 
 
-def _evaluated(advice: Advice, base: Settings, name: str, candidates: Iterable[_Candidate]) -> list[Repair]:
-    """The candidates that can be combined, with their estimates."""
+def _two_degrees(advice: Advice, target: Settings, name: str) -> Iterator[_Candidate]:
+    """The settings with two other degrees, one of which may be that of sharding."""
+    degrees = {control for control in target if control.endswith("_degree") or control == "sharding"}
+    for first, settings in _single(advice, target, name):
+        if degrees.issuperset(first):
+            for second, both in _single(advice, settings, name):
+                if degrees.issuperset(second) and second > first:
+                    yield (*first, *second), both
+
+
+def _evaluated(
+    advice: Advice, base: Settings, name: str, value: Setting, candidates: Iterable[_Candidate]
+) -> list[Repair]:
+    """The candidates that can be combined and keep the value, with their estimates."""
     valid: list[tuple[Advice, Plan, tuple[str, ...]]] = []
     jobs: dict[tuple[Setting, ...], Advice] = {}
     for changed, settings in candidates:
@@ -127,7 +140,7 @@ def _evaluated(advice: Advice, base: Settings, name: str, candidates: Iterable[_
             entries, _estimates(moved, [plan for _, plan, _ in entries]), strict=True
         ):
             settings = settings_of(plan, moved.job)
-            if figures is not None:
+            if figures is not None and settings[name] == value:
                 text = _text(advice.plan.library, base, settings, (*changed, name))
                 results.append(
                     Repair(text=text, changed=changed, settings=settings, advice=moved, plan=plan, estimate=figures)

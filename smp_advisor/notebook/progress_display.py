@@ -40,6 +40,7 @@ class ProgressDisplay:
         self.share: float | None = None
         self.text = ""
         self._handle: Any = None
+        self._started = time.monotonic()
         self._saved_draws = _DRAWS_AT_ONCE
         self._counted = time.monotonic()
         self._plain = False
@@ -72,6 +73,15 @@ class ProgressDisplay:
         self.text = text
         self._redraw()
 
+    @property
+    def left(self) -> str:
+        """Time left at the pace so far, and how to cancel; empty before a twentieth is done."""
+        if self.share is None or not 0.05 <= self.share < 1:
+            return ""
+        seconds = (time.monotonic() - self._started) * (1 - self.share) / self.share
+        amount = f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"
+        return f"about {amount} left; interrupt the kernel to cancel"
+
     def _redraw(self) -> None:
         now = time.monotonic()
         self._saved_draws = min(_DRAWS_AT_ONCE, self._saved_draws + (now - self._counted) * _DRAWS_PER_SECOND)
@@ -86,6 +96,8 @@ class ProgressDisplay:
     def _data(self, state: str) -> dict[str, str]:
         status = self.text or state if state == "running" else state
         label = f"{self.title}: {status}"
+        if state == "running" and self.left:
+            label += f" ({self.left})"
         log = "\n".join(line[:200] for line in self.lines)
         bar = ""
         if state == "running":

@@ -56,6 +56,13 @@ def test_a_pipeline_without_sharding_is_offered_as_an_instruction_with_its_effec
     assert control_state.repairs_of(control_state.recommended(sharded)) == []
 
 
+def test_a_precision_that_excludes_the_pipeline_is_repaired_with_two_degrees(pipeline_advice):
+    base = settings_of(pipeline_advice.plan, pipeline_advice.job)
+    best = repairs(pipeline_advice, base, "precision", "bf16")[0]
+    assert set(best.changed) == {"pipeline_parallel_degree", "sharding"}
+    assert (best.plan.precision, best.plan.pipeline_parallel_degree) == ("bf16", 1)
+
+
 def test_a_valid_move_between_invalid_settings_is_its_own_repair(sharded):
     refused = control_state.move(control_state.recommended(sharded), "pipeline_parallel_degree", 8)
     still = control_state.move(refused, "tensor_parallel_degree", 2)

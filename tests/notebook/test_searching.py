@@ -9,6 +9,7 @@ import pytest
 from smp_advisor import advise
 from smp_advisor.errors import NoPlanFitsError, PlanError
 from smp_advisor.notebook.advisor import Advisor
+from smp_advisor.notebook.progress_display import ProgressDisplay
 from smp_advisor.notebook.search_task import SearchTask
 from smp_advisor.notebook.workload_fields import changes_of, workload_fields
 
@@ -135,3 +136,18 @@ def test_a_value_that_the_others_exclude_is_pinned_and_the_rest_searched(monkeyp
     advisor._on_message(advisor, {"kind": "search", "id": "v:1", "workload": {}, "again": True, "pin": pin}, [])
     advisor._searching.join(60)
     assert (advisor.plan.pipeline_parallel_degree, advisor.state["pins"]) == (2, ["pipeline_parallel_degree"])
+
+
+def test_a_progress_display_has_the_time_left_and_the_way_to_cancel(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("smp_advisor.notebook.progress_display.time.monotonic", lambda: now[0])
+    display = ProgressDisplay("Comparing clusters")
+    display.update(0, 4)
+    assert display.left == ""
+    now[0] += 30
+    display.update(1, 4, "4 nodes")
+    assert display.left == "about 2 min left; interrupt the kernel to cancel"
+    display.update(3, 4)
+    assert display.left == "about 10 s left; interrupt the kernel to cancel"
+    display.update(4, 4)
+    assert display.left == ""

@@ -53,7 +53,7 @@ export class RepairBox {
     });
     const { name } = this;
     const search = button('smp-button smp-repair', '', () => this.listener.searchWith(name, screen.settings[name]!));
-    search.append(element('b', '', `Pin ${text} and search the other settings`), element('span', 'smp-note', 'the best plan with this value'));
+    search.append(element('b', '', `Pin ${this.label.toLowerCase()} ${text} and search the other settings`), element('span', 'smp-note', 'the best plan with this value'));
     const back = button('smp-button smp-small', `Keep the ${this.label.toLowerCase()} as it was`, () => this.listener.revert());
     this.ways.replaceChildren(...repairs, search, back);
   }

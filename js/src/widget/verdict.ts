@@ -68,7 +68,7 @@ export class Verdict {
     this.node.classList.toggle('smp-older', !screen.problem && !same(screen.settings, screen.snapshot.settings));
     setText(this.sign, sign);
     setText(this.words, words);
-    setText(this.memory, screen.problem ? 'These settings cannot be combined.' : costs.memory);
+    setText(this.memory, screen.problem ? 'Cannot be combined' : costs.memory);
     setText(this.likely, screen.problem ? '' : costs.likely);
     this.figures.forEach(({ value, unit, note }, index) => {
       // The figures of another plan are never shown as those of this one.
