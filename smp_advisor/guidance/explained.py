@@ -64,7 +64,9 @@ def explained(advice: Advice, job: Job, plan: Plan, estimate: Estimate, because:
         pitfalls=pitfalls(
             advice.model, place, job, plan, script_is_generated=advice.script is None, min_fit_probability=required
         ),
-        reference=nearest_reference(advice.model, place, job, plan, estimate, min_fit_probability=required),
+        reference=nearest_reference(
+            advice.model, place, job, plan, estimate, min_fit_probability=required, title="The plan on screen"
+        ),
         because=because,
         warnings=(*unchanged, utilisation) if utilisation else unchanged,
     )

@@ -44,13 +44,14 @@ def nearest_reference(
     estimate: Estimate,
     *,
     min_fit_probability: float = 0.95,
+    title: str = "The recommended plan",
 ) -> Reference | None:
     """Compare a plan with the nearest configuration that AWS ran.
 
     Nearest in parameter count and number of GPUs, by the sum of both ratios' logarithms. The same cost model estimates
     the row. Each difference is argued by an estimate of the user's model with the row's setting. Where AWS describes a
     procedure of extrapolation, it is followed from the row to the user's model. None for libraries without published
-    configurations, and for models of images, which no row resembles.
+    configurations, and for models of images, which no row resembles. `title` is that of the plan in sentences.
     """
     rows = reference_rows(plan.library)
     if not rows or not model.reads_tokens:
@@ -65,7 +66,7 @@ def nearest_reference(
 
     row = min(rows, key=distance)
     row_estimate = _row_estimate(row)
-    procedure = _procedure(run, row) if row.procedure else ""
+    procedure = _procedure(run, row, title) if row.procedure else ""
     return Reference(
         name=row.name,
         summary=_summary(row, row_estimate),
@@ -138,8 +139,8 @@ def _ratio(value: float) -> str:
     return f"{value:.2g} times" if value < 10 else f"{value:,.0f} times"
 
 
-def _procedure(run: PlannedRun, row: ReferenceRow) -> str:
-    """Result of AWS's procedure, from the row to the user's model and cluster."""
+def _procedure(run: PlannedRun, row: ReferenceRow, title: str) -> str:
+    """Result of AWS's procedure, from the row to the user's model and cluster. `title` is that of the run's plan."""
     required = run.min_fit_probability
     path = extrapolate(row, model=run.model, cluster=run.cluster, job=run.job, min_fit_probability=required)
     if not path.trials:
@@ -149,7 +150,7 @@ def _procedure(run: PlannedRun, row: ReferenceRow) -> str:
         f"With this model and cluster, the row's settings need {gib(first.needed_gib)} per GPU. The plan"
         f" {fit(first, required)}."
     )
-    own = f"The recommended plan processes {ranges.throughput(run.estimate)}."
+    own = f"{title} processes {ranges.throughput(run.estimate)}."
     if path.trials[0].fits:
         return f"{opening} It processes {ranges.throughput(first)}. {own}"
     trial = path.first_fit

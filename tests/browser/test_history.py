@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
-from tests.notebook.advice import make_advice
+from tests.notebook.advice import PIPELINE, make_advice
 
 
 def batch(page) -> str:
@@ -92,3 +92,20 @@ def test_the_reasons_follow_the_plan(host, picture):
     picture(page, "why")
     page.view.get_by_role("button", name="Reset to recommended").click()
     expect(why).to_contain_text("This is the recommended plan.")
+
+
+def test_undo_leads_back_to_the_recommendation_before(host):
+    page = host(make_advice(tokens=300e9))
+    advice = page.advisor.advice
+    page.view.get_by_label("Batch size").press("ArrowLeft")
+    page.settle()
+    moved = batch(page)
+    advice.renew(make_advice(PIPELINE, nodes=8), "Instances 16 → 8")
+    title = page.view.get_by_role("heading", name="test model")
+    expect(title).to_contain_text("8 ×")
+    page.view.get_by_role("button", name="Undo").click()
+    expect(title).to_contain_text("16 ×")
+    expect(page.view.get_by_label("Batch size")).to_have_attribute("aria-valuetext", moved)
+    page.view.get_by_role("button", name="Redo").click()
+    expect(title).to_contain_text("8 ×")
+    assert (advice.cluster.nodes, page.errors) == (8, [])
