@@ -1,18 +1,16 @@
 """Profile one module of profiling_modules.toml by the default call, and compare it with real steps of the module.
 
-``python scripts/module_coverage.py FILE INDEX...`` appends one line of JSON per module; `profiling_coverage.py` writes
-the page.
+`profiling_coverage.py --modules` runs it and writes the page.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import multiprocessing
 import os
+import re
 import resource
-import sys
 import time
 import tomllib
 import traceback
@@ -30,6 +28,8 @@ LIST = Path(__file__).resolve().with_name("profiling_modules.toml")
 BATCH, SEQUENCE = 2, 64
 MEMORY_BYTES = 8 * 2**30
 SECONDS = 400.0
+SAVED_TOLERANCE = 0.01
+EXACT = 1e-6
 MOST_PARAMETERS = 4e8
 """Larger modules are not run in full: a step would need over 6 GiB."""
 
@@ -42,9 +42,8 @@ def entries() -> list[dict[str, Any]]:
 
 def title(entry: dict[str, Any]) -> str:
     """Name of a module: its library's call, or the name that the call gets."""
-    path, _, name = entry["call"].partition(":")
     model = entry.get("arguments", {}).get("model_name")
-    return f"{path.split('.')[0]}: {model or name.split('.')[0]}"
+    return f"{entry['call'].split('.')[0].split(':')[0]}: {model}" if model else entry["call"].replace(":", ".")
 
 
 def built(entry: dict[str, Any]) -> Any:
@@ -77,8 +76,8 @@ def import_without_extensions() -> None:
     import_without_extensions.library = library  # type: ignore[attr-defined] # it is undefined when it is collected
 
 
-def measured(entry: dict[str, Any]) -> dict[str, Any]:
-    """Results of the default call, and figures next to real steps."""
+def measured(entry: dict[str, Any], *, full: bool) -> dict[str, Any]:
+    """Results of the default call; with `full`, figures next to real steps of the module at full size."""
     import torch
 
     import smp_advisor
@@ -103,13 +102,13 @@ def measured(entry: dict[str, Any]) -> dict[str, Any]:
     result["copy"] = "" if copy is None else "trained" if copy.ok else "; ".join(copy.problems)
     result["copied"] = [] if copy is None else [str(part) for part in copy.reductions]
     if copy is None:
-        result["copy_reason"] = " ".join(profile.warnings)
+        result["copy_reason"] = " ".join([*profile.warnings, *profile.verdicts])
     else:
         result["copy_parameters"] = copy.parameter_count
         result["copy_agrees"] = {part.figure: round(part.ratio, 6) for part in copy.comparisons}
         result["copy_notes"] = list(copy.notes)
     result["parameters_exact"] = profile.parameter_count == count
-    if method and count <= MOST_PARAMETERS and not os.environ.get("QUICK"):
+    if method and count <= MOST_PARAMETERS and full:
         try:
             result |= compared(module, profile)
         except Exception as error:  # noqa: BLE001 - a module may raise anything
@@ -165,7 +164,7 @@ def compared(module: Any, default: Profile) -> dict[str, Any]:
     }
 
 
-def results(indices: Sequence[int], on_result: Callable[[dict[str, Any]], None]) -> None:
+def results(indices: Sequence[int], on_result: Callable[[dict[str, Any]], None], *, full: bool = False) -> None:
     """Measure the entries one by one, each in a fork of this process, which imports the libraries only once."""
     warnings.filterwarnings("ignore")
     import_without_extensions()
@@ -176,7 +175,7 @@ def results(indices: Sequence[int], on_result: Callable[[dict[str, Any]], None])
     context = multiprocessing.get_context("fork")
     for index in indices:
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_child, args=(listed[index], sender))
+        process = context.Process(target=_child, args=(listed[index], sender, full))
         process.start()
         sender.close()
         result: dict[str, Any] = {"outcome": "failed", "reason": f"it did not end within {SECONDS:g} seconds"}
@@ -188,13 +187,13 @@ def results(indices: Sequence[int], on_result: Callable[[dict[str, Any]], None])
         on_result({"index": index, "title": title(listed[index]), "task": listed[index]["task"], **result})
 
 
-def _child(entry: dict[str, Any], sender: Connection) -> None:
+def _child(entry: dict[str, Any], sender: Connection, full: bool) -> None:  # noqa: FBT001
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     try:
-        result = measured(entry)
+        result = measured(entry, full=full)
     except Exception as error:  # noqa: BLE001 - a module may raise anything
         frame = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {str(error)[:300]} ({frame.filename}:{frame.lineno})"
@@ -202,9 +201,61 @@ def _child(entry: dict[str, Any], sender: Connection) -> None:
     sender.send(result)
 
 
-if __name__ == "__main__":
-    with Path(sys.argv[1]).open("a", encoding="utf-8") as file:
-        results(
-            [int(text) for text in sys.argv[2:]] or range(len(entries())),
-            lambda result: print(json.dumps(result), file=file, flush=True),
-        )
+def section(results: Sequence[dict[str, Any]]) -> str:
+    """Section of the page: counts, then one row per module."""
+    profiled = [result for result in results if result["outcome"] not in {"failed", "not built"}]
+    traced = [result for result in results if result["outcome"] == "traced"]
+    trained = [result for result in results if result.get("copy") == "trained"]
+    real = [result["copy_agrees"] for result in profiled if "saved bytes" in result.get("copy_agrees", {})]
+    near = [ratios for ratios in real if abs(ratios["saved bytes"] - 1) <= SAVED_TOLERANCE]
+    equal = [ratios for ratios in real if all(ratios[figure] == 1 for figure in ("forward FLOPs", "backward FLOPs"))]
+    full = [result for result in profiled if result.get("flops_ratio")]
+    exact = [result for result in full if abs(result["flops_ratio"] - 1) < EXACT]
+    close = [result for result in full if abs((result["saved_ratio"] or 1) - 1) <= SAVED_TOLERANCE]
+    lines = [
+        "## Modules of other libraries",
+        "",
+        f"`profile(module)` of {len(results)} of the {len(entries())} modules in `scripts/profiling_modules.toml`:",
+        "the default call, without inputs. Libraries and versions: `scripts/profiling_modules.txt`, installed by",
+        "`scripts/modules_environment.sh`. Written by `scripts/profiling_coverage.py --modules`. Each row is of the",
+        "module's last run, which may be older than this version: a listed failure may be corrected by now. The other",
+        f"{len(entries()) - len(results)} modules have not been run.",
+        "",
+        f"- Traced: **{len(traced)} of {len(results)}**; profiled by any method: {len(profiled)}.",
+        f"- Copied, and the copy trains: **{len(trained)} of {len(results)}**.",
+        f"- Parameters equal to the module's: {sum(r['parameters_exact'] for r in profiled)} of {len(profiled)}.",
+        f"- FLOPs of the copy's trace equal to its real steps: {len(equal)} of {len(real)}; saved bytes within 1 %:",
+        f"  {len(near)} of {len(real)}.",
+        "",
+        "| library: module | task | parameters | trace | copy | saved bytes, trace / real | inputs or reason |",
+        "| --- | --- | --: | --- | --- | --: | --- |",
+    ]
+    if full:
+        lines[-3:-3] = [
+            f"- At full size, FLOPs of the fp32 trace equal to torch's count: {len(exact)} of {len(full)}; saved bytes",
+            f"  within 1 %: {len(close)} of {len(full)}. Other modules were not run at full size.",
+        ]
+    return "\n".join([*lines, *map(_row, results)]) + "\n"
+
+
+def _row(result: dict[str, Any]) -> str:
+    ratio = result.get("saved_ratio") or result.get("copy_agrees", {}).get("saved bytes")
+    count = result.get("parameters")
+    cells = (
+        f"`{result['title']}`",
+        result["task"],
+        f"{count / 1e6:.3g} M" if count else "",
+        result["outcome"],
+        result.get("copy") or _reason(result.get("copy_reason", "")),
+        f"{ratio:.4f}" if ratio else "",
+        _reason(result.get("reason", "")) or result.get("inputs", ""),
+    )
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _reason(text: str) -> str:
+    """Reason without paths of this machine, in one short line."""
+    text = text.rpartition("results were kept: ")[2]
+    text = re.sub(r" at /\S+ \(`[^`]*`\)", "", text)
+    text = re.sub(r"\S*/|`", "", " ".join(text.split()))[:180]
+    return f"`{text}`" if text else ""

@@ -1,7 +1,9 @@
-"""Profile every class of transformers' tables with its default configuration, and write docs/profiling_coverage.md.
+"""Profile modules of other libraries and every class of transformers' tables, and write docs/profiling_coverage.md.
 
-Run it with ``python scripts/profiling_coverage.py``. With ``--results FILE`` it stores one result per line and
-continues from there in the next run; ``--limit N`` profiles at most N classes.
+``python scripts/profiling_coverage.py`` profiles the classes, each with its default configuration, and ``--modules``
+the modules of profiling_modules.toml, in the environment of modules_environment.sh; each writes its own section. With
+``--results FILE`` it stores one result per line and continues from there in the next run; ``--limit N`` profiles at
+most N classes or modules; ``--full`` compares modules at full size with real steps.
 """
 
 from __future__ import annotations
@@ -190,8 +192,12 @@ def main() -> int:
     parser.add_argument("--results", type=Path)
     parser.add_argument("--limit", type=int, default=10**6)
     parser.add_argument("--write", action="store_true", help="only write the document of the results")
+    parser.add_argument("--modules", action="store_true", help="profile modules of other libraries")
+    parser.add_argument("--full", action="store_true", help="run each module at full size, too")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
+    if options.modules:
+        return modules(options)
     import torch
     import transformers
 
@@ -217,10 +223,45 @@ def main() -> int:
                 with options.results.open("a") as file:
                     file.write(json.dumps(result) + "\n")
     if all(entry in done for entry in classes()):
-        DOCUMENT.write_text(document([done[entry] for entry in classes()], transformers.__version__, torch.__version__))
-        print(f"wrote {DOCUMENT}")
+        write(classes=document([done[entry] for entry in classes()], transformers.__version__, torch.__version__))
     print(collections.Counter(result["outcome"] for result in done.values()))
     return 0
+
+
+def modules(options: argparse.Namespace) -> int:
+    """Profile the modules that the results do not have, and write their section."""
+    import module_coverage
+
+    done: dict[str, dict] = {}
+    if options.results and options.results.exists():
+        for line in options.results.read_text().splitlines():
+            result = json.loads(line)
+            done[result["title"]] = result
+
+    def on_result(result: dict) -> None:
+        done[result["title"]] = result
+        print(f"{result['outcome']:16} {result['title']:50} {result.get('copy', '')}", flush=True)
+        if options.results:
+            with options.results.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+
+    titles = [module_coverage.title(entry) for entry in module_coverage.entries()]
+    missing = [index for index, title in enumerate(titles) if title not in done][: options.limit]
+    if not options.write:
+        module_coverage.results(missing, on_result, full=options.full)
+    write(modules=module_coverage.section([done[title] for title in titles if title in done]))
+    return 0
+
+
+def write(**sections: str) -> None:
+    """Replace sections of the page."""
+    parts = dict(zip(("modules", "classes"), re.split(r"(?m)^(?=## )", DOCUMENT.read_text())[1:], strict=False))
+    parts |= sections
+    text = "# Profiling of modules and of transformers classes\n\n" + "\n".join(
+        part.strip() + "\n" for part in parts.values()
+    )
+    DOCUMENT.write_text(text)
+    print(f"wrote {DOCUMENT}")
 
 
 def document(results: list[dict], transformers_version: str, torch_version: str) -> str:
@@ -230,9 +271,9 @@ def document(results: list[dict], transformers_version: str, torch_version: str)
     profiled = count["traced"] + count["real steps"]
     valid = total - count["invalid default"]
     lines = [
-        "# Profiling of transformers classes",
+        "## Classes of transformers",
         "",
-        "This page covers every class in four of transformers' tables (`MODEL_FOR_CAUSAL_LM_MAPPING_NAMES`,",
+        "This section covers every class in four of transformers' tables (`MODEL_FOR_CAUSAL_LM_MAPPING_NAMES`,",
         "`MODEL_FOR_MASKED_LM_MAPPING_NAMES`, `MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES` and",
         "`MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES`), each with its default configuration:",
         f"transformers {transformers_version}, torch {torch_version}.",

@@ -59,8 +59,8 @@ class Form:
     leading: Literal["batch", "rows", "edges", "none"] = "batch"
     """First dimension: samples; all tokens of all samples (the nodes of a graph); edges between these nodes, after two
     ends; or none of these."""
-    as_lengths: bool = False
-    """Whether the values are the number of tokens of each sample."""
+    values: Literal["any", "tokens", "zeros"] = "any"
+    """Values of integers that are no free choice: the number of tokens of each sample, or the first category."""
 
     @property
     def has_sequence(self) -> bool:
@@ -69,8 +69,8 @@ class Form:
 
     def tensor(self, batch: int, sequence: int) -> Tensor:
         """Tensor on the meta device; lengths have their values."""
-        if self.as_lengths:
-            return torch.full((batch,), sequence, dtype=torch.int64)
+        if self.values != "any":
+            return torch.full((batch, *map(int, filter(None, self.dims))), sequence if self.values == "tokens" else 0)
         leading = {"batch": (batch,), "rows": (batch * sequence,), "none": ()}.get(self.leading)
         if leading is None:
             leading = (2, batch * sequence * _EDGES_PER_NODE)
@@ -157,7 +157,8 @@ def forms_of_argument(model: nn.Module, name: str, main: Form, *, is_language: b
     if name in LABELS:
         values = Form(text="numbers", dims=(1,))
         same = Form(text="numbers", dims=main.dims, dtype=main.dtype)
-        options = [_tokens("labels"), ids, values] if is_language else [ids, _tokens("labels"), values]
+        is_text = is_language or main.text == "sound"
+        options = [_tokens("labels"), ids, values] if is_text else [ids, _tokens("labels"), values]
         return [*options, *([] if is_language or not main.dims else [same])]
     if name in _MASKS:
         return [Form(text="a mask", dims=(None,), dtype=torch.bool)] if main.has_sequence or is_language else []
@@ -168,7 +169,7 @@ def forms_of_argument(model: nn.Module, name: str, main: Form, *, is_language: b
     if name == "edge_index":
         return [Form(text="edges", dims=(), dtype=torch.long, leading="edges")]
     if name.endswith("lengths") or name in {"lens", "input_length"}:
-        return [Form(text="lengths", dims=(), dtype=torch.long, as_lengths=True)]
+        return [Form(text="lengths", dims=(), dtype=torch.long, values="tokens")]
     if name in {"class_labels", "classes", "class_ids"}:
         return [ids]
     if name == "pooled_projections":
@@ -191,7 +192,7 @@ def _by_name(model: nn.Module, name: str) -> Iterator[Form]:  # noqa: C901 - one
         yield Form(text="coordinates", dims=(None, 3))
     elif "categ" in name or name.endswith("_cat"):
         columns = _attribute(model, "num_categories", "n_categories", "cat_dims")
-        yield Form(text="categories", dims=(columns or 1,), dtype=torch.long)
+        yield Form(text="categories", dims=(columns or 1,), dtype=torch.long, values="zeros")
     elif "numer" in name or "contin" in name or name.endswith("_num"):
         columns = _attribute(model, "num_continuous", "n_cont_features", "num_numerical")
         yield Form(text="numbers", dims=(columns or 1,))

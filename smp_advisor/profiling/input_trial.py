@@ -15,6 +15,7 @@ from smp_advisor.profiling.fake import fake_copy, fake_inputs, fake_mode
 from smp_advisor.profiling.gpu_kernels import gpu_kernels
 from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.step import call_model
+from smp_advisor.profiling.step_recorder import StepRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +70,7 @@ def working_inputs(model: nn.Module, candidates: Sequence[ExampleInputs], supply
         return candidates[0]
     mode = fake_mode()
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    first: tuple[ExampleInputs, Exception] | None = None
+    failures: list[tuple[ExampleInputs, Exception]] = []
     reading: ExampleInputs | None = None
     begun = time.perf_counter()
     with quiet():
@@ -80,18 +81,25 @@ def working_inputs(model: nn.Module, candidates: Sequence[ExampleInputs], supply
             except (MemoryError, ImportError, OSError, RecursionError):
                 raise
             except Exception as error:  # noqa: BLE001 - a model may raise anything
-                if is_about_values(error):
-                    reading = reading or candidate
-                else:
-                    first = first or (candidate, error)
+                failures.append((candidate, error))
+                if reading is None and is_about_values(error) and _accepts_by_assumption(copy, candidate, mode, dtype):
+                    reading = candidate
                 if time.perf_counter() - begun > _SECONDS:
                     break
-                continue
+            else:
+                return candidate
+    return reading or _decided(model, failures, supply)
+
+
+def _decided(model: nn.Module, failures: Sequence[tuple[ExampleInputs, Exception]], supply: str) -> ExampleInputs:
+    """The first candidate that failed because the model reads values; otherwise the error of the first candidate."""
+    for candidate, error in failures:
+        if is_about_values(error):
             return candidate
-    if reading is not None:
-        return reading
-    assert first is not None  # noqa: S101 - there is a candidate
-    refused, cause = first
+    for _, error in failures:
+        if is_about_types(error):  # right inputs in another precision
+            raise error
+    refused, cause = failures[0]
     if not is_about_inputs(cause):
         raise cause
     text = " ".join(str(cause).split())[:200]
@@ -111,6 +119,16 @@ def accepts(model: nn.Module, example: ExampleInputs) -> bool:
             _try(fake_copy(model, mode, None).train(), example, mode, dtype)
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         return is_about_values(error)
+    return True
+
+
+def _accepts_by_assumption(model: nn.Module, example: ExampleInputs, mode: FakeTensorMode, dtype: torch.dtype) -> bool:
+    """Whether the model accepts the inputs if the conditions that it reads from values are true."""
+    try:
+        with StepRecorder({}, assumed_condition=True):
+            _try(model, example, mode, dtype)
+    except Exception:  # noqa: BLE001 - a model may raise anything
+        return False
     return True
 
 
@@ -136,7 +154,9 @@ def is_about_types(error: BaseException) -> bool:
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     if any("/quantized/" in path.replace("\\", "/") for path in frames):  # integer kernels cannot be trained
         return False
-    return isinstance(error, RuntimeError | ProfileError) and bool(_TYPES.search(str(error)))
+    text = str(error)
+    is_about_indices = "Long" in text
+    return isinstance(error, RuntimeError | ProfileError) and bool(_TYPES.search(text)) and not is_about_indices
 
 
 def is_about_inputs(error: BaseException) -> bool:

@@ -171,20 +171,25 @@ def call_model(model: nn.Module, inputs: Inputs) -> Any:
 
 
 def loss_of(output: Any) -> Tensor:
-    """Loss returned by a model, or the mean of its first differentiable output if it returns no loss."""
+    """Loss returned by a model, or the mean of its differentiable outputs if it returns no loss.
+
+    Of an output of transformers only the first one counts: states and caches follow it.
+    """
     if isinstance(output, Tensor) and output.ndim == 0:
         return output
     loss = getattr(output, "loss", None)
     if isinstance(loss, Tensor):
         return loss if loss.ndim == 0 else loss.mean()
-    for leaf in tree_leaves(output if not hasattr(output, "to_tuple") else output.to_tuple()):
-        if isinstance(leaf, Tensor) and leaf.requires_grad:
-            return leaf if leaf.ndim == 0 else leaf.float().mean()
-    raise ProfileError(
-        "The model returns neither a loss nor a tensor with a gradient, so it cannot be trained: pass inputs with "
-        "labels, "
-        "or a module whose forward returns the loss."
-    )
+    is_record = hasattr(output, "to_tuple")
+    leaves = tree_leaves(output.to_tuple() if is_record else output)
+    trained = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad and not leaf.is_complex()]
+    if not trained:
+        raise ProfileError(
+            "The model returns neither a loss nor a tensor with a gradient, so it cannot be trained: pass inputs with "
+            "labels, or a module whose forward returns the loss."
+        )
+    means = [leaf if leaf.ndim == 0 else leaf.float().mean() for leaf in (trained[:1] if is_record else trained)]
+    return means[0] if len(means) == 1 else torch.stack([mean.float() for mean in means]).mean()
 
 
 class _SavedStorages:

@@ -63,9 +63,9 @@ def test_an_operator_without_a_formula_is_named_and_lowers_the_confidence():
 
 
 def test_a_failing_copy_keeps_the_trace():
-    # Two of its blocks do not fit in the memory of the copy, and three heads are not divisible.
+    # Two of its blocks do not fit in the memory of the copy, and its width is prime.
     with torch.device("meta"):
-        model = PlainGPT(layers=6, width=1536, heads=3, vocab=8192)
+        model = PlainGPT(layers=6, width=1531, heads=1, vocab=8192)
     profile = smp_advisor.profile(model, sequence_length=64, memory_bytes=2**29)
     assert profile.is_traced
     assert len(profile.blocks) == 6
@@ -163,6 +163,14 @@ def test_copies_of_modules_with_a_fixed_depth_and_of_mixed_types_train():
     assert copy.ok
     assert copy.notes[0].startswith("The copy fails in fp16: ")
     assert copy.notes[0].endswith("It was trained with mixed precision by torch.autocast.")
+
+
+def test_channels_are_narrowed_where_the_width_or_the_heads_cannot_be():
+    with torch.device("meta"):
+        model = PlainGPT(layers=6, width=1536, heads=3, vocab=8192)
+    copy = smp_advisor.profile(model, stages=("copy",), sequence_length=64, memory_bytes=2**29).scaled
+    assert copy.ok
+    assert "channels 8,192 → " in str(copy) or "channels 6,144 → " in str(copy)
 
 
 def test_a_container_that_is_registered_twice_is_one_stack():

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Narrowed", "narrow_copy"]
 
-_DIVISORS = (16, 8, 4, 2)
+_DIVISORS = (2, 4, 8, 16)
+_CHANNELS = 16
+"""Channels of convolutional networks are multiples of this, and remain ones of the groups of normalization."""
+_FIXED = ("image_size", "img_size", "resolution", "seq_len", "length", "positions", "kernel")
+"""Parts of names of attributes that are no widths."""
 _LEAST_HEADS = 2
 """With a single head, kernels and views differ."""
 _VOCABULARY = 2048
@@ -38,7 +42,8 @@ def narrow_copy(model: nn.Module, most_parameters: int) -> Narrowed | None:
     """The widest copy that fits and runs; None if no consistent one is found.
 
     The hidden size and its multiples in parameters, buffers and integer attributes are divided, heads are divided by
-    the same number so that their width remains, and other dimensions remain. Whether the result is consistent shows in
+    the same number so that their width remains, and other dimensions remain. If that is not consistent, as in
+    convolutional networks, all multiples of 16 times the divisor are divided. Whether the result is consistent shows in
     a forward pass on fake tensors with inferred inputs.
 
     Parameters
@@ -48,28 +53,53 @@ def narrow_copy(model: nn.Module, most_parameters: int) -> Narrowed | None:
     most_parameters
         Maximum parameters of the copy.
     """
-    size = dimensions(model)
-    heads = [value for module in model.modules() for name, value in vars(module).items() if _counts_heads(name, value)]
-    if not size.hidden or any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
+    if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
         return None
-    for divisor in reversed(_DIVISORS):
-        if size.hidden % divisor or any(value % divisor or value // divisor < _LEAST_HEADS for value in heads):
-            continue
-
-        def renamed(value: int, divisor: int = divisor) -> int:
-            if size.vocab and value == size.vocab:
-                return min(value, _VOCABULARY)
-            return value // divisor if value % size.hidden == 0 else value
-
-        narrow = _renamed(model, renamed, divisor)
-        if parameter_total([narrow]) > most_parameters or not _runs(narrow):
-            continue
-        reductions = [Reduction("hidden size", size.hidden, size.hidden // divisor)]
-        reductions += [Reduction("heads", value, value // divisor) for value in sorted(set(heads))]
-        if size.vocab > _VOCABULARY:
-            reductions.append(Reduction("vocabulary", size.vocab, _VOCABULARY))
-        return Narrowed(model=narrow, reductions=tuple(reductions))
+    size = dimensions(model)
+    heads = sorted({value for module in model.modules() for value in _attributes(module, _counts_heads)})
+    vocabulary = [Reduction("vocabulary", size.vocab, _VOCABULARY)] if size.vocab > _VOCABULARY else []
+    for divisor in _DIVISORS:
+        for multiple in dict.fromkeys((size.hidden, _CHANNELS * divisor)):
+            if not multiple or multiple % divisor:
+                continue
+            by_heads = multiple == size.hidden
+            if by_heads and any(value % divisor or value // divisor < _LEAST_HEADS for value in heads):
+                continue
+            plan = _Renaming(multiple, divisor, vocabulary=size.vocab, heads=by_heads)
+            narrow = _renamed(model, plan)
+            if parameter_total([narrow]) > most_parameters or not _runs(narrow):
+                continue
+            name = "hidden size" if by_heads else "channels"
+            widest = size.hidden if by_heads else _widest(model)
+            reductions = [Reduction(name, widest, plan(widest))]
+            reductions += [Reduction("heads", value, value // divisor) for value in heads if by_heads]
+            return Narrowed(model=narrow, reductions=(*reductions, *vocabulary))
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Renaming:
+    """Smaller sizes for the multiples of a number, and for the vocabulary; other sizes remain."""
+
+    multiple: int
+    divisor: int
+    vocabulary: int
+    heads: bool
+    """Whether heads are divided, too; otherwise their width is."""
+
+    def __call__(self, value: int) -> int:
+        if self.vocabulary and value == self.vocabulary:
+            return min(value, _VOCABULARY)
+        return value // self.divisor if value and value % self.multiple == 0 else value
+
+
+def _widest(model: nn.Module) -> int:
+    """Most channels of a layer of the model."""
+    return max((p.shape[0] for p in model.parameters() if p.ndim > 1), default=0)
+
+
+def _attributes(module: nn.Module, select: Callable[[str, object], bool]) -> list[int]:
+    return [value for name, value in vars(module).items() if select(name, value)]
 
 
 def _counts_heads(name: str, value: object) -> bool:
@@ -77,7 +107,7 @@ def _counts_heads(name: str, value: object) -> bool:
     return is_count and "head" in name and not any(part in name for part in ("dim", "size", "width"))
 
 
-def _renamed(model: nn.Module, renamed: Callable[[int], int], divisor: int) -> nn.Module:
+def _renamed(model: nn.Module, renamed: _Renaming) -> nn.Module:
     """Copy of the module with the renamed dimensions; parameters and buffers are cut to their new shapes."""
     tensors: dict[int, Tensor] = {}
     for module in model.modules():
@@ -88,7 +118,9 @@ def _renamed(model: nn.Module, renamed: Callable[[int], int], divisor: int) -> n
     for module in narrow.modules():
         for name, value in list(vars(module).items()):
             if _counts_heads(name, value):
-                vars(module)[name] = value // divisor
+                vars(module)[name] = value // renamed.divisor if renamed.heads else value
+            elif any(part in name for part in _FIXED):
+                continue
             elif isinstance(value, tuple) and value and all(type(part) is int for part in value):
                 vars(module)[name] = tuple(renamed(part) if part else part for part in value)
             elif type(value) is int and 0 < value < _MOST_ATTRIBUTE:

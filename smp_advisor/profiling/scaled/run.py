@@ -156,7 +156,7 @@ def _train(
         last_batch = split(filled(example.make(sum(last), sequence), vocab, seed=1), last)
         groups = ties(model)
         if not _returns_loss(model, cast_inputs(batch[0], dtype)):
-            notes.append("The model returned no loss: the mean of its first output was used as the loss.")
+            notes.append("The model returned no loss: the mean of its outputs was used as the loss.")
         progress(1, total, "comparing with the trace")
         sample = cast_inputs(filled(example.make(sizes[0], sequence), vocab), dtype)
         comparisons, comparison_notes = _compare(copy, sample, precision, dtype, checkpointing=checkpointing)
