@@ -23,6 +23,7 @@ def open_tab(page, name: str) -> Locator:
 
 def test_the_curve_of_a_setting_sets_it_from_the_keyboard(host, advice):
     page = host(advice.recommended)
+    page.view.get_by_role("tab", name="Curves").click()
     chart = page.view.locator(".smp-sweep")
     chart.get_by_label("Setting of the curve").select_option("batch_size")
     before = page.advisor.plan.batch_size

@@ -158,6 +158,7 @@ def test_nothing_keeps_assistive_technology_out(host, root, application, dark, p
         # Only those of this tab: others would request data, and a panel that waits is dimmed.
         frame.evaluate(f"document.querySelectorAll('{PANEL} details').forEach(each => {{ each.open = true; }})")
         page.settle()
+        expect(page.view.locator(f"{PANEL.removeprefix('.smp ')} .smp-panel[aria-busy='true']")).to_have_count(0)
         assert violations(frame, PANEL, rules) == [], tab.inner_text()
 
 

@@ -74,6 +74,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   const paste = new Paste(view, (request, fail) => connection.request(request, fail));
   const tabs = new Tabs(view)
     .add('why', 'Why', whyPanel(view, connection))
+    .add('curves', 'Curves', sweep)
     .add('alternatives', 'Alternatives', alternativesPanel(view, connection, session))
     .add('clusters', 'Cluster size', clustersPanel(view, connection))
     .add('ranks', 'Rank map', ranksPanel(view, connection))
@@ -89,7 +90,6 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     settings.draw(screen);
     memory.draw(screen);
     time.draw(screen);
-    sweep.draw(screen);
     tabs.draw(screen);
     exporter.refresh();
     root.setAttribute('aria-busy', String(session.isBusy));
@@ -97,7 +97,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     charts.classList.toggle('smp-no-figures', screen.problem !== '');
   }
 
-  const charts = element('section', 'smp-charts', memory.node, time.node, sweep.node);
+  const charts = element('section', 'smp-charts', memory.node, settings.change, time.node);
   const root = element(
     'section',
     'smp',
@@ -139,7 +139,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
       exporter.dispose();
       tabs.dispose();
       workload.dispose();
-      for (const chart of [memory, time, sweep, controls]) chart.dispose();
+      for (const chart of [memory, time, controls]) chart.dispose();
       return { tab: tabs.current, isBarOpen: workload.isOpen, ...(focused ? { focus: focused } : {}) };
     }
   };

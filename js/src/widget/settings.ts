@@ -8,7 +8,8 @@ import type { Recommendation } from './wire';
 export class Settings {
   readonly node: HTMLElement;
   private readonly derived = element('span', 'smp-note');
-  private readonly change = element('p', 'smp-change');
+  /** Effect of the last move; next to the memory. */
+  readonly change = element('p', 'smp-change');
 
   constructor(
     private readonly shown: Recommendation,
@@ -16,7 +17,7 @@ export class Settings {
   ) {
     this.change.setAttribute('aria-live', 'polite');
     const title = element('h3', 'smp-title', 'Settings ', this.derived);
-    this.node = element('section', 'smp-settings', title, curveKey(), controls.node, this.change);
+    this.node = element('section', 'smp-settings', title, curveKey(), controls.node);
   }
 
   draw(screen: Screen): void {
