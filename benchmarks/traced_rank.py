@@ -4,7 +4,7 @@
 
 The plans are those of traced_rank.toml. Each is traced operator by operator in its own layout (`Advice.traced_rank`).
 With ``--write``, the table of docs/traced_rank.md is written after each plan. The exit status is 1 if half of the
-plans differ by more than 5 %, or if a formula is more than 25 % below its trace. A complete run takes about 20 minutes.
+plans differ by more than 7 %, or if a formula is more than 25 % below its trace. A complete run takes about 20 minutes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
 INSTANCE = "ml.p4de.24xlarge"
 SEQUENCES = {"bert": 512, "gpt2": 1024}
 USUAL_SEQUENCE = 2048
-MEDIAN, BELOW = 0.05, 0.25
+MEDIAN, BELOW = 0.07, 0.25
 _SETTINGS = {
     "library": "", "version": "PyTorch {}", "batch_size": "batch {}", "gradient_accumulation_steps": "{} accumulated",
     "precision": "{}", "activation_checkpointing": "checkpointing {}", "sharding_strategy": "{}", "fp16": "",
