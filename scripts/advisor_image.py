@@ -38,6 +38,7 @@ def take(image: Path) -> None:
         notebook.page.keyboard.press("ArrowLeft")
         expect(advisor).to_have_attribute("aria-busy", "false")
         expect(advisor.locator(".smp-change")).to_contain_text("Batch size")
+        expect(advisor.locator("[aria-busy='true'], .smp-older")).to_have_count(0)
         notebook.page.evaluate("document.fonts.ready")
         notebook.page.screenshot(path=str(image))
         browser.close()

@@ -173,7 +173,7 @@ def _steps(shown: Explained) -> str:
 def _link(url: str, title: str) -> str:
     if not url.startswith("https://"):
         return ""
-    return f'<a href="{escape(url)}" rel="noopener">{escape(title or "source")}</a>'
+    return f'<a href="{escape(url)}">{escape(title or "source")}</a>'
 
 
 def _reference(shown: Explained) -> str:
@@ -193,8 +193,7 @@ def _difference(difference: dict[str, str]) -> str:
 
 def _glossary(shown: Recommendation) -> str:
     items = "".join(
-        f"<li><strong>{escape(entry['term'])}</strong>: {escape(entry['text'])} "
-        f"{_link(entry['url'], entry['title'])}</li>"
+        f"<li><strong>{escape(entry['term'])}</strong>: {escape(entry['text'])} {_link(entry['url'], 'source')}</li>"
         for entry in shown["glossary"]
     )
     return _folded("Glossary", f'<ul style="margin:4px 0;padding-left:22px">{items}</ul>') if items else ""
