@@ -11,38 +11,28 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from smp_advisor.live import LiveAdvice
-    from smp_advisor.live.history import Entry
 
 __all__ = ["session_html"]
 
-_CELL = "padding:2px 14px 2px 0;text-align:left"
-_SHOWN = 20
-"""Entries of the history, the latest."""
+_SHOWN = 3
+"""Entries of the history, the latest, and kept plans: the saved output stays small."""
 
 
 def session_html(advice: LiveAdvice) -> str:
     """HTML of what was done with an advice; empty before anything was."""
     parts = []
     if not advice.is_recommended:
-        parts.append(_folded("Against the recommended plan", advice.compare()._repr_html_(), is_open=True))
+        summary = escape(advice.compare().summary)
+        parts.append(f'<p style="margin:8px 0"><strong>Against the recommended plan:</strong> {summary}</p>')
     if advice.snapshots:
-        parts.append(_folded("Kept plans", _table([(name, entry) for name, entry in advice.snapshot_entries.items()])))
+        entries = list(advice.snapshot_entries.items())[-_SHOWN:]
+        parts.append(_folded("Kept plans", [f"{name}: {', '.join(plan_line(entry))}" for name, entry in entries]))
     if len(advice.history) > 1:
-        history = [(entry.summary, entry) for entry in advice.history[-_SHOWN:]]
-        parts.append(_folded("History", _table(history)))
+        parts.append(_folded("History", [entry.summary for entry in advice.history[-_SHOWN:]]))
     return "".join(parts)
 
 
-def _table(lines: Sequence[tuple[str, Entry]]) -> str:
-    rows = "".join(
-        f'<tr style="background:none"><th scope="row" style="{_CELL};font-weight:400">{escape(text)}</th>'
-        + "".join(f'<td style="{_CELL}">{escape(figure)}</td>' for figure in plan_line(entry))
-        + "</tr>"
-        for text, entry in lines
-    )
-    return f'<table style="border:0;border-collapse:collapse;margin:0">{rows}</table>'
-
-
-def _folded(title: str, html: str, *, is_open: bool = False) -> str:
+def _folded(title: str, texts: Sequence[str]) -> str:
     style = "margin:14px 0 4px;font-size:13px;font-weight:600;cursor:pointer"
-    return f'<details{" open" if is_open else ""}><summary style="{style}">{title}</summary>{html}</details>'
+    items = "".join(f"<li>{escape(text)}</li>" for text in texts)
+    return f'<details><summary style="{style}">{title}</summary><ul>{items}</ul></details>'
