@@ -42,6 +42,8 @@ const RETRIES = 40;
  */
 export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
   private live: Widget | null = null;
+  /** Model of the widget in the output. */
+  private widget: unknown;
   private picture: Widget | null = null;
   private timers: ReturnType<typeof setTimeout>[] = [];
 
@@ -56,7 +58,10 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     const identity = (model.data[ADVISOR_MIME] as { model_id?: unknown } | undefined)?.model_id;
     // The kernel writes the output again after moves, so that the notebook saves the plan on the screen. The view stays.
-    if (identity !== undefined && identity === shown.get(this.node)?.model && this.look()) return;
+    // The simpler view of a page that cannot load this one is another widget in the same output.
+    const widget = (model.data[WIDGET_MIME] as { model_id?: unknown } | undefined)?.model_id;
+    if (widget !== undefined && widget === this.widget && this.look()) return;
+    this.widget = widget;
     shown.set(this.node, { panel: this.panel, model: typeof identity === 'string' ? identity : '' });
     this.stop();
     this.picture?.dispose();
