@@ -51,6 +51,7 @@ unit-tests:
 # No time limit: there are more examples than in other runs, and a failing one is reduced to a simple one.
 explore: test-environment
 	$(TEST)/python -m pytest -m hypothesis --hypothesis-profile=explore --timeout=0 $(PYTEST_ARGS)
+	$(TEST)/python -m pytest tests/fuzz --fuzz-inputs=100000 --timeout=0
 	$(TEST)/python -m pytest tests/browser/test_monkey.py --monkey-actions=1000 --monkey-seeds=3 --timeout=0
 
 lint: $(LINT)

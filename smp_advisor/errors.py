@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,9 @@ __all__ = [
 
 
 _PACKAGE = str(Path(__file__).parent)
+_LONG_WORD = r"\S{300,}"
+_SHOWN = 80
+"""Characters of a long word at its start in a message; a quarter as many of its end."""
 
 
 class AdvisorError(ValueError):
@@ -34,6 +38,10 @@ class AdvisorError(ValueError):
     A notebook shows the user's line and the sentence. It omits the frames of the package, which do not help to correct
     the input. ``error.__traceback__`` has them.
     """
+
+    def __str__(self) -> str:
+        # A value of the user's may be megabytes long; the sentence about it stays readable.
+        return re.sub(_LONG_WORD, lambda word: f"{word[0][:_SHOWN]}…{word[0][-_SHOWN // 4 :]}", super().__str__())
 
     def _render_traceback_(self) -> list[str]:
         """Lines that IPython shows instead of a traceback."""

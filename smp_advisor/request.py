@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError, JobError
 from smp_advisor.libraries.check import unsupported_settings
 from smp_advisor.libraries.plan import Plan
@@ -99,6 +100,7 @@ def sort_settings(
 
 def require_library(library: str, framework: str | None) -> None:
     """Refuse the name of no library, and a framework next to a named library."""
+    require_types({"library": (library, str), "framework": (framework, (str, type(None)))}, "advise")
     if library == "auto":
         return
     if library not in {record.name for record in libraries()}:

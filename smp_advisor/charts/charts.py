@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.arguments import require_types
 from smp_advisor.charts.alternatives import alternatives_chart
 from smp_advisor.charts.clusters import clusters_chart
 from smp_advisor.charts.ladder import ladder_chart
@@ -39,6 +40,7 @@ CHARTS: Mapping[str, Callable[[Advice, Estimate], Chart]] = {
 
 def chart_of(advice: Advice, name: str, plan: Plan | int | None = None) -> Chart:
     """A chart of a plan, see `Advice.chart`."""
+    require_types({"name": (name, str)}, "chart")
     chosen = plan_of(advice, plan)
     own = chosen == advice.estimate.plan
     estimate = advice.estimate if own else estimated(advice.model, advice.cluster, advice.job, chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import NormalDist
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smp_advisor.arguments import require_types
+from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.caveats import communication_caveats
 from smp_advisor.costs.compute import model_flops_per_sample
@@ -30,22 +33,21 @@ from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.families import supports_tensor_parallelism
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layouts import layout_of_plan
+from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
+from smp_advisor.workload.job import Job
+from smp_advisor.workload.model import Model
 from smp_advisor.workload.stack import AUTO, stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.partition import Stage
     from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
-    from smp_advisor.libraries.plan import Plan
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
 
 
 __all__ = [
@@ -195,6 +197,8 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     PlanError
         The plan does not match the cluster, the model or the job.
     """
+    _require(model, cluster, job)
+    require_types({"plan": (plan, Plan)}, "estimate")
     check_against(plan, cluster, model, job)
     layout = layout_of_plan(plan, job, cluster)
     degree = plan.pipeline_parallel_degree
@@ -229,7 +233,13 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
 
 def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan]) -> list[Estimate]:
     """Costs of several plans."""
+    _require(model, cluster, job)
+    require_types({"plans": (plans, Sequence)}, "estimate_many")
     return [estimate(model, cluster, job, plan) for plan in plans]
+
+
+def _require(model: object, cluster: object, job: object) -> None:
+    require_types({"model": (model, Model), "cluster": (cluster, Cluster), "job": (job, Job)}, "estimate")
 
 
 _CATEGORY_BYTES = tuple((category, category.removesuffix("_gib")) for category in CATEGORIES)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments import require_types
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.instance import Instance
 from smp_advisor.cluster.table import completed_instance
@@ -20,15 +22,14 @@ from smp_advisor.findings.finding import Finding, Fix, Unresolved
 from smp_advisor.libraries.registry import library_with, require_library
 from smp_advisor.meanings import with_exact_keywords
 from smp_advisor.scripts.check import check_source
+from smp_advisor.workload.job import Job
+from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from smp_advisor.estimators.checks import Hit
     from smp_advisor.reading.source import Source
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
 
 __all__ = ["check_estimator", "looks_like_estimator"]
 
@@ -90,6 +91,9 @@ def check_estimator(
     >>> [finding.id for finding in report], report.plan
     (['EST501'], None)
     """
+    none = type(None)
+    types = {"model": (model, (Model, none)), "job": (job, (Job, none)), "variables": (variables, (Mapping, none))}
+    require_types(types, "check_estimator")
     if library is not None:
         require_library(library)
     document = open_document(source)

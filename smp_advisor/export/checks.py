@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments import require_types
 from smp_advisor.errors import ExportError
 from smp_advisor.export.facts import launch_facts
 from smp_advisor.job_rules import JobTerms, job_faults
@@ -155,6 +156,7 @@ _FREE = frozenset({*_COUNTS, "learning_rate"})
 
 def script_settings(extra: Mapping[str, Any] | None) -> None:
     """Raise `ExportError` for settings with which the generated script does not run as its cell states."""
+    require_types({"extra_hyperparameters": (extra, (Mapping, type(None)))}, "cell")
     settings = extra or {}
     for name, least in _COUNTS.items():
         value = settings.get(name, least)

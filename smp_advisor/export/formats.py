@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments import require_types
 from smp_advisor.errors import ExportError
 from smp_advisor.export.cluster_job import cluster_job
 from smp_advisor.export.hyperpod_recipe import recipe_override
 from smp_advisor.export.kubernetes import pytorch_job
 from smp_advisor.export.slurm import sbatch
+from smp_advisor.libraries.plan import Plan
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -52,6 +53,7 @@ def exported(
     ExportError
         The format cannot express the job, or an option is invalid.
     """
+    require_types({"format": (format, str), "plan": (plan, Plan)}, "export")
     if format not in FORMATS:
         raise ExportError(f"format must be one of {', '.join(FORMATS)}, not {format!r}.")
     content = cluster_job(model, cluster, job, plan, min_fit_probability=min_fit_probability, **options)

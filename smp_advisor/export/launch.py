@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments import require_types
 from smp_advisor.errors import ExportError
 from smp_advisor.export import checks
 from smp_advisor.export.facts import launch_facts
@@ -17,6 +18,7 @@ from smp_advisor.export.schedule import schedule_of
 from smp_advisor.export.script import SCRIPT_NAME, builds, require_writable, requirements
 from smp_advisor.export.storage import CHECKPOINT_CHANNEL, FileSystem, Location
 from smp_advisor.job_rules import MAX_RUN_SECONDS
+from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.support import require_supported_instance
 from smp_advisor.libraries.version import image
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from smp_advisor.export.run import Run
     from smp_advisor.export.schedule import Schedule
     from smp_advisor.libraries.library import Library
-    from smp_advisor.libraries.plan import Plan
     from smp_advisor.libraries.version import Image
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -114,6 +115,7 @@ def launch(
     InstanceError
         The library does not support the instances of the cluster.
     """
+    require_types({"plan": (plan, Plan)}, "cell")
     checks.sagemaker_instance(cluster)
     require_supported_instance(plan.library, cluster.instance)
     _require_possible(cluster, options, get_library(plan.library))

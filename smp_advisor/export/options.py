@@ -107,7 +107,7 @@ class JobOptions:
         check_account(self)
         for name in ("subnets", "security_group_ids"):
             ids = getattr(self, name)
-            if isinstance(ids, str) or not all(_is_network_id(network_id) for network_id in ids):
+            if not isinstance(ids, list | tuple) or not all(_is_network_id(network_id) for network_id in ids):
                 raise ExportError(f"{name} must be a list of ids such as ['subnet-0abc'], not {ids!r}.")
             object.__setattr__(self, name, tuple(ids))
         self._check_places()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export.facts import launch_facts
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["CHECKPOINT_CHANNEL", "FileSystem", "Location", "bucket_and_prefix", "channels", "location"]
 
@@ -63,6 +61,8 @@ def channels(data: Mapping[str, str] | str | None) -> dict[str, Location]:
     """
     if data is None:
         return {}
+    if not isinstance(data, str | Mapping):
+        raise ExportError(f"data must be a URI or a dictionary of channels with their URIs, not {data!r:.80}.")
     places: dict[Any, Any] = {"train": data} if isinstance(data, str) else dict(data)
     longest = launch_facts()["limits"]["channel_characters"]
     for channel in places:

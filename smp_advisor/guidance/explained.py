@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from smp_advisor.arguments import require_types
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.choice import low_utilisation
@@ -15,6 +16,7 @@ from smp_advisor.guidance.pitfalls import pitfalls
 from smp_advisor.guidance.planned_run import PlannedRun
 from smp_advisor.guidance.rank_map import RankTable
 from smp_advisor.libraries.check import check_against
+from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.ranks import rank_map
 from smp_advisor.search.alternatives import listed_plans
 
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.ladder import Ladder
-    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
 
 __all__ = ["explained", "ladder_of", "plan_of", "ranks_of"]
@@ -87,6 +88,7 @@ def plan_of(advice: Advice, plan: Plan | int | None) -> Plan:
         if isinstance(plan, bool) or not 0 <= plan < len(plans):
             raise PlanError(f"The alternatives have the rows 0 to {len(plans) - 1}, not {plan!r}.")
         return plans[plan]
+    require_types({"plan": (plan, (Plan, int, type(None)))}, "advice")
     check_against(plan, advice.cluster, advice.model)
     return plan
 

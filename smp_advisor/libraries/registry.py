@@ -80,7 +80,7 @@ def unregister(name: str) -> None:
 
 def require_library(name: object) -> None:
     """Raise `PlanError` unless there is a library of that name."""
-    if name not in LIBRARIES and name not in _REGISTERED:
+    if not isinstance(name, str) or (name not in LIBRARIES and name not in _REGISTERED):
         raise PlanError(f"library must be one of {', '.join((*LIBRARIES, *_REGISTERED))}, not {name!r}.")
 
 

@@ -7,6 +7,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice import Advice
+from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.guidance.explained import explained, plan_of
 from smp_advisor.live import control_state
@@ -344,6 +345,7 @@ class LiveAdvice(Advice):
     def undo(self, steps: int = 1) -> str:
         """Show the plan before the last change, or an earlier one, and return a summary of the change."""
         with self.turn:
+            require_types({"steps": (steps, int)}, "undo")
             if self._controls.problem:
                 steps -= 1  # settings that cannot be combined are no entry
             return self._go(-steps)
@@ -354,6 +356,7 @@ class LiveAdvice(Advice):
             return self._go(steps)
 
     def _go(self, steps: int) -> str:
+        require_types({"steps": (steps, int)}, "undo")
         left = self._history.current
         self._history = self._history.moved(steps)
         entry = self._history.current
@@ -407,6 +410,7 @@ class LiveAdvice(Advice):
             self._show(self._controls)
 
     def _snapshot(self, name: str) -> Entry:
+        require_types({"name": (name, str)}, "load")
         if name not in self._snapshots:
             names = ", ".join(map(repr, self._snapshots)) or "none"
             raise AdvisorError(f"There is no snapshot {name!r}. Snapshots: {names}.")

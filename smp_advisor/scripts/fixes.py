@@ -13,6 +13,7 @@ from secrets import token_hex
 from stat import S_IMODE
 from typing import TYPE_CHECKING
 
+from smp_advisor.arguments import require_path
 from smp_advisor.errors import AdvisorError
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.reading.edits import changed, complete, diff_of_states
@@ -141,6 +142,7 @@ def apply_fixes(
     AdvisorError
         If a file cannot be read or written. It is unchanged then.
     """
+    require_path(path, "apply_fixes")
     script = Path(path)
     fixes = plan_fixes(script, ids=ids, plan=plan, library=library)
     written = {fix.path: write_fixed(fix.path, fix.text, in_place=in_place).path for fix in fixes}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.registry import LIBRARIES, get_library
 from smp_advisor.reading.values import Constant, Mapping, options
@@ -85,6 +86,10 @@ def from_plan(plan: object, library: str | None, hyperparameters: MappingABC[str
     AdvisorError
         Where `library` is not one of `checked_libraries`, or `plan` is neither.
     """
+    mapping = (MappingABC, type(None))
+    require_types(
+        {"library": (library, (str, type(None))), "hyperparameters": (hyperparameters, mapping)}, "check_script"
+    )
     if library is not None and library not in checked_libraries():
         raise AdvisorError(f"library must be one of {', '.join(checked_libraries())}, not {library!r}.")
     if plan is None:

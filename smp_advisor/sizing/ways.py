@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.costs.memory import GIB
 from smp_advisor.guidance import ranges
 from smp_advisor.guidance.wording import gib, plural
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.sizing.best_plan import best_on
+from smp_advisor.sizing.cluster_size import ClusterSize
 from smp_advisor.sizing.figures import time_and_cost
 from smp_advisor.sizing.places import AUTO, COUNTS, suitable
 from smp_advisor.sizing.table import table_html, table_lines
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from smp_advisor.guidance.library_candidates import Request
-    from smp_advisor.sizing.cluster_size import ClusterSize
     from smp_advisor.sizing.question import Question
 
 __all__ = ["WayOut", "WaysOut", "ways_out"]
@@ -137,8 +138,18 @@ def ways_out(question: Question, nearest_gib: float | None) -> WaysOut:
     return WaysOut(request=question.request, nearest_gib=nearest_gib, ways=tuple(ways))
 
 
+def _best_on(question: Question, cluster: Cluster) -> ClusterSize:
+    """The best plan on a cluster, which is not searched if all its memory together cannot hold the parameters."""
+    job = question.request.job
+    bits = 16 if job.adapter is None else job.adapter.base_bits
+    memory = cluster.gpus * cluster.instance.usable_gpu_memory_gib
+    if question.request.model.parameter_count * bits / 8 > memory * GIB:
+        return ClusterSize(cluster=cluster, library=question.library, job=job, estimate=None)
+    return best_on(question, cluster)
+
+
 def _here(question: Question) -> ClusterSize:
-    return best_on(question, question.request.cluster)
+    return _best_on(question, question.request.cluster)
 
 
 def _settings(question: Question) -> Iterator[WayOut]:
@@ -168,7 +179,7 @@ def _nodes(question: Question) -> Iterator[WayOut]:
         return
 
     def on(nodes: int) -> ClusterSize:
-        return best_on(question, Cluster(here.instance, nodes))
+        return _best_on(question, Cluster(here.instance, nodes))
 
     enough = next((size for factor in _LARGER_BY if (size := on(here.nodes * factor)).fits), None)
     if enough is None:
@@ -188,7 +199,7 @@ def _instances(question: Question) -> Iterator[WayOut]:
     types = suitable(question.library)
     larger = [machine for machine in types if machine.usable_gpu_memory_gib * machine.gpus > memory]
     listed = question.having(unlisted=False)
-    sizes = (best_on(listed, Cluster(machine, here.nodes)) for machine in larger)
+    sizes = (_best_on(listed, Cluster(machine, here.nodes)) for machine in larger)
     yield from _cheapest((size for size in sizes if size.fits), lambda size: size.usd)
 
 
@@ -196,7 +207,7 @@ def _anywhere(question: Question) -> Iterator[WayOut]:
     """The cluster with the lowest price per hour on which the model fits, of any type and size, in any library."""
     free = replace(question, library=AUTO)
     smallest = (
-        next((size for nodes in COUNTS if (size := best_on(free, Cluster(machine, nodes))).fits), None)
+        next((size for nodes in COUNTS if (size := _best_on(free, Cluster(machine, nodes))).fits), None)
         for machine in suitable(AUTO)
         if machine.usable_gpu_memory_gib * machine.gpus >= _LEAST_NODE_GIB
     )

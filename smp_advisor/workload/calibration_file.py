@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from smp_advisor.arguments import require_path
 from smp_advisor.errors import CalibrationError
 from smp_advisor.files import CONFIGURATION, has_too_many_values, read_bytes
 from smp_advisor.workload.calibration import CONDITION_FIELDS, RUN_FIELDS, Calibration, Conditions, MeasuredRun
@@ -44,6 +45,7 @@ def load_calibration(path: str | Path) -> Calibration:
     CalibrationError
         The file is missing, too large, or no calibration of a version that this package reads.
     """
+    require_path(path, "load_calibration")
     target = Path(path)
     try:
         raw = read_bytes(target, CONFIGURATION)

@@ -13,6 +13,8 @@ _SCALES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _TEXT = re.compile(r"\s*(\d[\d_,]*(?:\.\d+)?|\.\d+)(e[+]?\d{1,2})?\s*([KMBGT]?)\s*", re.IGNORECASE)
 _FORMS = "a positive number such as 10e9 or text such as '10B', '1.5B' or '350M'"
 _MAXIMUM = 10**15
+_LARGEST_SIZE = 2**24
+"""Of a size of a shape, far beyond any published model."""
 
 
 def parse_count(count: float | str) -> int:
@@ -50,8 +52,8 @@ def _from_number(number: object) -> int:
 
 def _from_text(text: str) -> int:
     value = _value(text)
-    if value is None:
-        raise ModelError(f"A parameter count must be {_FORMS}, not {text!r}.")
+    if value is None or not math.isfinite(value):
+        raise ModelError(f"A parameter count must be {_FORMS}, not {text!r:.80}.")
     return round(value)
 
 
@@ -100,7 +102,9 @@ def format_count(count: float) -> str:
 
 
 def check_sizes(**sizes: object) -> None:
-    """Refuse sizes of a shape that are not whole numbers of at least 1. None means not set."""
+    """Refuse sizes of a shape that are not whole numbers from 1 to 16,777,216. None means not set."""
     for field, value in sizes.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ModelError(f"{field} must be a whole number of at least 1, not {value!r}.")
+            raise ModelError(f"{field} must be a whole number of at least 1, not {value!r:.80}.")
+        if value is not None and value > _LARGEST_SIZE:
+            raise ModelError(f"{field} must be at most {_LARGEST_SIZE:,}, not {value:.3g}.")

@@ -36,7 +36,7 @@ def config_values(config: str | os.PathLike[str] | Mapping[str, Any] | object) -
     """Values of a configuration, and its name for an error."""
     if isinstance(config, str | os.PathLike):
         path = Path(config)
-        file = path / "config.json" if path.is_dir() else path
+        file = path / "config.json" if os.path.isdir(path) else path  # noqa: PTH112 - False for any text that is no path
         return _read(file), str(file)
     if not isinstance(config, dict) and callable(getattr(config, "to_dict", None)):
         values = config.to_dict()  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments import require_types
 from smp_advisor.errors import ModelError
 from smp_advisor.workload.build import model_from_values
 from smp_advisor.workload.counts import check_sizes
@@ -29,7 +30,9 @@ def model_from_shape(
 ) -> Model:
     """Model of a shape; see `Model.from_shape`. `sizes` are its other sizes, None where the family decides."""
     facts = family_of(family, source="family")
-    sizes = {"layers": layers, "hidden": hidden, "heads": heads, **sizes}
+    required = {"layers": layers, "hidden": hidden, "heads": heads}
+    require_types({name: (size, (int, float)) for name, size in required.items()}, "from_shape")
+    sizes = {**required, **sizes}
     check_sizes(**sizes)
     experts = sizes.get("experts")
     if experts == 1:

@@ -10,6 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments import require_types
 from smp_advisor.errors import ModelError
 from smp_advisor.workload.build import model_from_values
 from smp_advisor.workload.family import families
@@ -62,6 +63,7 @@ def model_from_name(text: str) -> Model:
     >>> model_from_name("gpt2-xl").parameter_count
     1557611200
     """
+    require_types({"name": (text, str)}, "from_name")
     if not is_model_name(text):
         raise ModelError(f"The package has no model called {text[:_LONGEST]!r}: {_hint(text)}.")
     entry = _models()[_key(text)]

@@ -91,6 +91,8 @@ def test_stored_advice_can_be_asked_again(tmp_path: Path) -> None:
     assert restored.again().plan == learned.again().plan
     counts = (1, 2)
     assert restored.compare_clusters(counts=counts) == learned.compare_clusters(counts=counts)
+    restored.change(sequence_length=256)
+    assert restored.job.sequence_length == 256
 
 
 def test_every_field_has_a_type_and_a_schema() -> None:

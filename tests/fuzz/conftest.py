@@ -1,0 +1,7 @@
+"""Number of calls of the fuzz test."""
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fuzz-inputs", type=int, default=1500, help="calls of the public functions in tests/fuzz")
