@@ -18,6 +18,7 @@ from smp_advisor.export.script_parts import (
 )
 from smp_advisor.export.template import render
 from smp_advisor.libraries.families import supports_tensor_parallelism
+from smp_advisor.libraries.library import FULLY_SHARD_SINCE
 from smp_advisor.libraries.version import release as release_of
 
 if TYPE_CHECKING:
@@ -47,8 +48,7 @@ _NAMED_STATE_SINCE = (2, 3)
 """PyTorch release in which ``torch.distributed.checkpoint`` has the state of DDP and FSDP by name."""
 _ASYNC_SINCE = (2, 4)
 """PyTorch release with ``async_save`` into files."""
-_FULLY_SHARD_SINCE = (2, 6)
-"""PyTorch release with ``fully_shard`` (FSDP2) in ``torch.distributed.fsdp``."""
+
 _OWN_SAVER_SINCE = (2, 5)
 """Version of SMP v2 with asynchronous checkpoints (release notes)."""
 
@@ -144,7 +144,7 @@ def write(training: Training) -> str:
         "smp": smp,
         "sharded": sharded,
         "fixes_settings": True,
-        "fsdp2": sharded and not smp and release >= _FULLY_SHARD_SINCE,
+        "fsdp2": sharded and not smp and release >= FULLY_SHARD_SINCE,
         "has_mesh": sharded and names_state,
         "hybrid": "hybrid" in strategy,
         "names_state": names_state,

@@ -29,6 +29,10 @@ SHARDED_SETTINGS = REPLICATED_SETTINGS | {"unsharded_accumulation", "separate_em
 """Those of PyTorch code that shards parameters."""
 
 
+FULLY_SHARD_SINCE = (2, 6)
+"""PyTorch release from which the generated script shards with ``fully_shard``."""
+
+
 @cache
 def table(package: str, file: str) -> dict[str, Any]:
     """One data file of a library, parsed. Callers must not change it."""
@@ -41,6 +45,10 @@ def _nothing_follows(*_: object) -> dict[str, Any]:
 
 def _suits_everything(*_: object) -> Iterator[str]:
     return iter(())
+
+
+def _never(_: Plan) -> bool:
+    return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +87,8 @@ class Library:
     script: Literal["torch", "smp_step", "keras", "trainer"] = "torch"
     """Kind of the generated training script: a PyTorch loop (FSDP, or DDP if the plan does not shard parameters), a
     PyTorch loop with ``smp.step`` functions, a Keras loop, or the Trainer of transformers."""
+    flat_parameters: Callable[[Plan], bool] = _never
+    """Whether the generated script of a plan shards with FullyShardedDataParallel instead of ``fully_shard``."""
     adapters: bool = False
     """Whether the library documents training of adapters (LoRA)."""
     adapter_bases: frozenset[int] = frozenset()

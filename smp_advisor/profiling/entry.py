@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+from smp_advisor.arguments import require_path, require_types
 from smp_advisor.errors import ProfileError
+from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.profiling.description import as_json, from_json
 from smp_advisor.profiling.precision import training_precision
@@ -17,8 +21,6 @@ from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from smp_advisor.libraries.plan import Plan
 
 __all__ = ["STAGES", "Stage", "attention_for", "profile", "trace_described"]
 
@@ -103,6 +105,7 @@ def profile(
         script, model = model, None
     has_attention = job is not None or "attention" in settings
     job = _job(job, settings)
+    _require(plan=plan, script=script, inputs=inputs, memory_bytes=memory_bytes, seconds=seconds, batch=batch)
     selected = _stages(stages, model=model, plan=plan, script=script)
     limits = Limits(memory_bytes=memory_bytes, seconds=seconds or _TRACE_SECONDS)
     trace_settings: dict[str, Any] = {
@@ -224,6 +227,30 @@ def _job(job: Job | None, settings: dict[str, Any]) -> Job:
     return job
 
 
+def _require(*, plan: object, script: object, inputs: object, **numbers: object) -> None:
+    """Refuse arguments of a wrong type before a process starts.
+
+    Raises
+    ------
+    AdvisorError
+        The plan is none, the inputs are neither tensors nor a function, or a limit is no positive number.
+    """
+    require_types({"plan": (plan, (Plan, type(None)))}, "profile")
+    if script is not None:
+        require_path(script, "profile")
+    if not (
+        inputs is None or callable(inputs) or isinstance(inputs, Mapping | list | tuple) or hasattr(inputs, "shape")
+    ):
+        raise ProfileError(
+            "inputs must contain tensors: pass a dict or tuple of example tensors, or a function of (batch, sequence),"
+            f" not {inputs!r:.80}."
+        )
+    for name, value in numbers.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and 0 < cast("float", value) < math.inf):
+            raise ProfileError(f"{name} must be a number above 0, not {value!r:.80}.")
+
+
 def _stages(stages: Sequence[Stage] | None, *, model: Any, plan: Any, script: Any) -> tuple[Stage, ...]:
     if stages is None:
         selected: list[Stage] = ["trace", "copy"] if model is not None else []
@@ -234,6 +261,7 @@ def _stages(stages: Sequence[Stage] | None, *, model: Any, plan: Any, script: An
         return tuple(selected)
     if isinstance(stages, str):
         stages = cast("tuple[Stage, ...]", (stages,))
+    require_types({"stages": (stages, (list, tuple, set, frozenset))}, "profile")
     for stage in stages:
         if stage not in STAGES:
             raise ProfileError(f"stages must be among {', '.join(STAGES)}, not {stage!r}.")

@@ -9,7 +9,7 @@ import pytest
 import smp_advisor as smpa
 from smp_advisor.guidance.ranges import cost_per_million
 from smp_advisor.notebook.figures import figures
-from smp_advisor.notebook.view_state import recommendation
+from smp_advisor.notebook.view_state import explanation, recommendation
 
 VIT = smpa.Model.from_config({"model_type": "vit"})
 TRACED = replace(VIT, name="traced", origin="measured", fixed_sequence_length=1)
@@ -23,7 +23,7 @@ def advice(request):
 
 def test_no_text_counts_tokens(advice):
     shown = recommendation(advice)
-    told = [advice.report(details=True), advice.cell(), *shown["because"], *shown["defaults"]]
+    told = [advice.report(details=True), advice.cell(), *explanation(advice)["because"], *shown["defaults"]]
     told += [fact["text"] for fact in shown["facts"]]
     told += [f"{one.value} {one.note}" for one in figures(advice.model, advice.estimate)]
     assert [line for text in told for line in text.splitlines() if "token" in line] == []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import smp_advisor as smpa
 from smp_advisor.guidance import ranges
 from smp_advisor.notebook.static_view import static_html
-from smp_advisor.notebook.view_state import recommendation
+from smp_advisor.notebook.view_state import explanation, recommendation
 
 REQUESTS = {
     "smp-v1": {"model": "13B", "cluster": "ml.p4d.24xlarge", "instance_count": 4},
@@ -76,7 +76,7 @@ def test_every_figure_of_the_report_has_its_range(advice, details):
 
 
 def test_every_figure_of_the_explanation_has_its_range(advice):
-    shown = recommendation(advice)
+    shown = explanation(advice)
     texts = list(shown["because"])
     for step in shown["steps"]:
         texts += [step["because"], step["trade_off"], *(f"{label} {value}" for label, value in step["figures"])]
@@ -100,7 +100,7 @@ def test_every_tile_has_the_range_of_its_value(advice):
 
 
 def test_the_saved_view_has_every_range(advice):
-    shown = recommendation(advice)
+    shown = {**recommendation(advice), **explanation(advice)}
     text = unescape(re.sub(r"<[^>]+>", " ", static_html(shown, shown["recommended"])))
     # the tiles, with their notes below
     text = re.sub(rf"({NUMBER} (?:samples/s|m?s|TFLOP/s|hours|days))\s+95\xa0%: ({RANGE})", r"\1 (\2)", text)

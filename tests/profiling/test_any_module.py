@@ -177,3 +177,22 @@ def test_a_container_that_is_registered_twice_is_one_stack():
     model = FixedDepth()
     model.same = model.layers
     assert [stack.path for stack in stacks(model)] == ["layers"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"batch": -5}, "batch must be a number above 0"),
+        ({"batch": True}, "batch must be a number above 0"),
+        ({"seconds": float("nan")}, "seconds must be a number above 0"),
+        ({"memory_bytes": "16 GiB"}, "memory_bytes must be a number above 0"),
+        ({"plan": "ddp"}, "requires for plan a value of type Plan"),
+        ({"stages": 3}, "requires for stages"),
+        ({"inputs": 7}, "inputs must contain tensors"),
+        ({"script": "a\0b"}, "requires the path of a file"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_a_process_starts(arguments, reason, monkeypatch):
+    monkeypatch.setattr("os.fork", lambda: pytest.fail("a process was started"))
+    with pytest.raises(smp_advisor.errors.AdvisorError, match=reason):
+        smp_advisor.profile({"model_type": "gpt2"}, **arguments)

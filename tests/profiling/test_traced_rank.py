@@ -25,6 +25,8 @@ from smp_advisor.profiling.traced_rank.rank import Rank, rank_of  # noqa: E402
 from smp_advisor.profiling.traced_rank.step import RankStep  # noqa: E402
 from tests.profiling.plain_models import PlainGPT  # noqa: E402
 
+pytestmark = pytest.mark.torch
+
 CONFIG = {
     "model_type": "llama", "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 2,
     "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 4096, "max_position_embeddings": 1024,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.libraries.columns import SHARDING_STRATEGIES
 from smp_advisor.libraries.fsdp.layout import layout
 from smp_advisor.libraries.fsdp.plan import FsdpPlan
-from smp_advisor.libraries.library import SHARDED_SETTINGS, Library
+from smp_advisor.libraries.library import FULLY_SHARD_SINCE, SHARDED_SETTINGS, Library
 from smp_advisor.libraries.replica_space import replica_space
+from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +34,7 @@ LIBRARY = Library(
     plan=FsdpPlan,
     layout=layout,
     space=_space,
+    flat_parameters=lambda plan: release(plan.version)[:2] < FULLY_SHARD_SINCE,
     adapters=True,
     adapter_bases=frozenset({16}),
     training_settings=SHARDED_SETTINGS,

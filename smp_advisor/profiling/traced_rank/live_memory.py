@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["LiveMemory", "Peak"]
 
 _PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)
-_COMMUNICATION = frozenset({"fsdp", "c10d"})
-"""Namespaces of operators whose operands are gathered parameters and gradients that wait for their reduction."""
+_COMMUNICATION = ("fsdp::", "c10d::")
+"""Starts of the names of operators whose operands are gathered parameters and gradients that wait for their reduction."""
 
 
 @dataclass(slots=True)
@@ -163,7 +163,7 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.operations += 1
         for storage in self._storages_of(result):
             self._add(storage)
-        if func.namespace in _COMMUNICATION:
+        if func.name().startswith(_COMMUNICATION):
             self._name(self._storages_of((args, kwargs, result)), "communication")
         elif func._overloadpacket is torch.ops.aten._to_copy:
             self._record_cast(args[0], result)

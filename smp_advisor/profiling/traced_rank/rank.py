@@ -11,8 +11,8 @@ from smp_advisor.costs.world import World
 from smp_advisor.errors import ProfileError
 from smp_advisor.libraries.layout import OPERATORS, checkpoint_code
 from smp_advisor.libraries.layouts import layout_of_plan
+from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.state_bytes import HALF_LOGIT_BYTES
-from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -128,7 +128,7 @@ def rank_of(model: Model, cluster: Cluster, job: Job, plan: Plan, stage: int) ->
         autocast=state.cast_bytes > 0,
         copy_bytes=state.copy_bytes - (state.late_copy_bytes if level >= 3 else 0.0),
         moments=_MOMENTS[job.optimizer],
-        flat_parameters=_has_flat_parameters(plan),
+        flat_parameters=get_library(plan.library).flat_parameters(plan),
         keeps_gathered=bool(layout.keeps_gathered),
         root_stays_gathered=state.root_stays_gathered,
         accumulates_unsharded=state.accumulates_unsharded,
@@ -140,20 +140,6 @@ def rank_of(model: Model, cluster: Cluster, job: Job, plan: Plan, stage: int) ->
 
 
 _MOMENTS = {"adam": 2, "sgd": 1, "lion": 1, "plain-sgd": 0}
-
-
-_FULLY_SHARD_SINCE = (2, 6)
-"""PyTorch release from which the exported script uses ``fully_shard``."""
-
-
-def _has_flat_parameters(plan: Plan) -> bool:
-    """Whether the plan's script uses FullyShardedDataParallel, on which SMP v2 is based.
-
-    With tensor parallelism, ``fully_shard`` replaces it, which also shards divided tensors.
-    """
-    if plan.library == "smp-v2":
-        return plan.tensor_parallel_degree == 1
-    return plan.library == "fsdp" and release(plan.version)[:2] < _FULLY_SHARD_SINCE
 
 
 def _require_expressible(job: Job, plan: Plan) -> None:
@@ -180,12 +166,12 @@ def _differences(layout: Layout, job: Job, plan: Plan) -> list[str]:
         sentences.append(f"The kernels of {job.stack!r}: the model's own PyTorch operations were traced.")
     if job.loss != "plain":
         sentences.append(f"The {job.loss} loss: the model's own loss was traced.")
-    if plan.library == "smp-v1" and layout.state_bytes.logit_bytes == HALF_LOGIT_BYTES:
+    if get_library(plan.library).script == "smp_step" and layout.state_bytes.logit_bytes == HALF_LOGIT_BYTES:
         sentences.append(
             "The library's loss on 16-bit logits: the model's own loss was traced, which copies them to fp32."
         )
     code = checkpoint_code(plan.activation_checkpointing)
-    if code > 1 or (code < 0 and code != OPERATORS and plan.library == "smp-v1"):
+    if code > 1 or (code < 0 and code != OPERATORS and get_library(plan.library).script == "smp_step"):
         sentences.append(
             f"activation_checkpointing={plan.activation_checkpointing!r}: each block was recomputed by itself."
         )
