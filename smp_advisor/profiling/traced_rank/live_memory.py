@@ -24,7 +24,7 @@ __all__ = ["LiveMemory", "Peak"]
 
 _PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)
 _COMMUNICATION = ("fsdp::", "c10d::")
-"""Starts of the names of operators whose operands are gathered parameters and gradients that wait for their reduction."""
+"""Starts of names of operators whose operands are gathered parameters and gradients that wait for their reduction."""
 
 
 @dataclass(slots=True)
