@@ -1,3 +1,4 @@
+import type { Sweep } from '../charts/sweep';
 import { button, element, keepKeys, setText } from './dom';
 import { RepairBox, type RepairListener } from './repair_box';
 import type { Screen } from './session';
@@ -26,10 +27,13 @@ class Row {
   private readonly output = element('output', 'smp-value');
   private readonly advised = element('span', 'smp-advised');
   private readonly pin: HTMLButtonElement;
+  private readonly largest: HTMLButtonElement;
   private readonly repairs: RepairBox;
   private readonly track = new Track();
   private control: Control;
   private marked = '';
+  /** Position of the largest batch that fits; -1 if none does. */
+  private limit = -1;
 
   constructor(control: Control, view: string, private readonly listener: ControlListener) {
     this.control = control;
@@ -54,12 +58,14 @@ class Row {
     this.pin = button('smp-pin', '', () => listener.pin(this.control.name));
     this.pin.setAttribute('aria-label', 'Pin');
     this.pin.dataset['setting'] = control.name;
+    this.largest = button('smp-largest', '', () => this.moveToLargest());
+    this.largest.hidden = true;
     const name = element('span', 'smp-label', control.label);
     name.id = `${this.input.id}-name`;
     this.pin.setAttribute('aria-describedby', name.id);
     const label = element('label', 'smp-control', name, this.place(control), this.output);
     label.title = control.help;
-    this.node = element('div', 'smp-row', label, this.pin, this.advised, this.repairs.node);
+    this.node = element('div', 'smp-row', label, this.pin, this.advised, this.largest, this.repairs.node);
     this.fill(control);
   }
 
@@ -80,7 +86,7 @@ class Row {
     this.mark(control);
     const isRefused = screen.problem !== '' && screen.moved === control.name;
     if (control.kind === 'slider') this.input.setAttribute('aria-valuetext', isRefused ? `${text}, not possible` : text);
-    if (control.kind === 'slider') this.track.draw(sweepOf(control, ahead, screen, shown));
+    if (control.kind === 'slider') this.drawCurve(sweepOf(control, ahead, screen, shown));
     setText(this.output, control.kind === 'select' ? '' : text);
     const isRecommended = current === recommended.settings[control.name];
     const note = isRecommended || !recommendedText ? '' : `recommended: ${recommendedText}`;
@@ -91,6 +97,23 @@ class Row {
     const isPinned = screen.pins.includes(control.name);
     this.pin.setAttribute('aria-pressed', String(isPinned));
     this.pin.title = isPinned ? 'Pinned: the next search keeps this value' : 'Pin: the next search keeps this value';
+  }
+
+  /** The curve, and for the batch the largest size that fits. Both stay while there is no data of the plan on the screen. */
+  private drawCurve(sweep: Sweep | undefined): void {
+    this.track.draw(sweep);
+    if (this.control.name !== 'batch_size' || sweep === undefined) return;
+    this.limit = sweep.fits.lastIndexOf('fits');
+    this.largest.hidden = this.limit < 0 || this.input.disabled;
+    setText(this.largest, `max ${sweep.texts[this.limit] ?? ''}`);
+    this.largest.title = 'Largest batch size of this slider that fits with the required probability, while the other settings stay';
+  }
+
+  private moveToLargest(): void {
+    const value = this.control.values[this.limit];
+    if (value === undefined || this.input.value === String(this.limit)) return;
+    this.listener.move(this.control.name, value);
+    this.listener.commit();
   }
 
   /** Show on the track, or in the list, which positions cannot be reached, each with the reason. */
