@@ -35,6 +35,8 @@ _CELL = "padding:2px 14px 2px 0;text-align:left"
 def static_html(shown: Explained, now: Snapshot, ladder: str = "", session: str = "") -> str:
     """HTML of a plan in the order of the view: verdict, configuration, bars and reasons, then folded details.
 
+    The glossary explains the labels: tooltips would save its texts a second time.
+
     Parameters
     ----------
     now
@@ -58,9 +60,9 @@ def static_html(shown: Explained, now: Snapshot, ladder: str = "", session: str 
         _folded_list("Requirements for the script and the data", requirements),
         facts_html(shown, now),
         _folded_list("Assumptions of the estimate", shown["assumptions"]),
-        _glossary(shown),
     ]
-    return f'<div class="smp-static" style="{_FRAME}">{"".join(parts)}</div>'
+    page = "".join(parts)
+    return f'<div class="smp-static" style="{_FRAME}">{page}{_glossary(shown, page)}</div>'
 
 
 def title_html(shown: Recommendation) -> str:
@@ -90,7 +92,7 @@ def verdict_html(shown: Recommendation, now: Snapshot) -> str:
 def facts_html(shown: Recommendation, now: Snapshot) -> str:
     """Every figure of the plan, and the facts and defaults behind them, folded."""
     figures = "".join(
-        f'<div style="min-width:130px"><div style="{_MUTED}"{_tooltip(shown, label)}>{escape(label)}</div>'
+        f'<div style="min-width:130px"><div style="{_MUTED}">{escape(label)}</div>'
         f'<div style="{_VALUE}">{escape(value)}</div><div style="{_MUTED}">{escape(note)}</div></div>'
         for label, (value, note) in zip(shown["figures"], now["costs"]["figures"], strict=True)
     )
@@ -127,13 +129,8 @@ def _fact(fact: Fact) -> str:
     return f"{escape(fact['text'])}{mark}{note}"
 
 
-def _tooltip(shown: Recommendation, label: str) -> str:
-    text = shown["tooltips"].get(label)
-    return f' title="{escape(text)}"' if text else ""
-
-
-def _row(label: str, html: str, tooltip: str = "") -> str:
-    head = f'<th scope="row" style="{_CELL};{_MUTED};font-weight:400"{tooltip}>{escape(label)}</th>'
+def _row(label: str, html: str) -> str:
+    head = f'<th scope="row" style="{_CELL};{_MUTED};font-weight:400">{escape(label)}</th>'
     return f'{_TABLE_ROW}{head}<td style="{_CELL}">{html}</td></tr>'
 
 
@@ -146,7 +143,7 @@ def _side_by_side(left: str, right: str) -> str:
 def _configuration(shown: Recommendation, now: Snapshot) -> str:
     recommended = shown["recommended"]["configuration"]
     rows = "".join(
-        _row(row, f"<strong>{escape(text)}</strong>{_other(text, advised)}", _tooltip(shown, row))
+        _row(row, f"<strong>{escape(text)}</strong>{_other(text, advised)}")
         for row, text, advised in zip(shown["rows"], now["configuration"], recommended, strict=True)
         if text
     )
@@ -191,10 +188,13 @@ def _difference(difference: dict[str, str]) -> str:
     return _TABLE_ROW + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in cells) + "</tr>"
 
 
-def _glossary(shown: Recommendation) -> str:
+def _glossary(shown: Recommendation, page: str) -> str:
+    """Terms that the page contains, or has as labels."""
+    words, labels = page.lower(), set(shown["tooltips"].values())
     items = "".join(
         f"<li><strong>{escape(entry['term'])}</strong>: {escape(entry['text'])} {_link(entry['url'], 'source')}</li>"
         for entry in shown["glossary"]
+        if entry["text"] in labels or escape(entry["term"].lower()) in words
     )
     return _folded("Glossary", f'<ul style="margin:4px 0;padding-left:22px">{items}</ul>') if items else ""
 
