@@ -53,8 +53,11 @@ def stage_bytes(
     result["parameters"] = result["parameters"] + _fp8_copy_bytes(layout, world, stage, local)
     buffers, recomputed, logits = _buffer_bytes(model, layout, world, local), result["recomputation"], result["logits"]
     # The loss and its gradient are free when the first block is recomputed, so the larger of the two counts. With
-    # sharded parameters, only the head is gathered at the loss, and no gradient waits for its reduction.
-    at_loss = where(layout.shard_level >= 3, minimum(world.bytes_per_element * local.root, buffers), buffers)
+    # sharded parameters, only the head is gathered at the loss, and no gradient waits for its reduction. Strategies
+    # that keep gathered blocks until the backward pass have gathered all parameters by then: a traced step of Llama 3.2
+    # 1B has 1.8 GiB more than the head (docs/traced_rank.md).
+    gathered = where(layout.keeps_gathered, _all_gathered_bytes(layout, local), world.bytes_per_element * local.root)
+    at_loss = where(layout.shard_level >= 3, minimum(gathered, buffers), buffers)
     result["recomputation"] = maximum(recomputed - logits, 0.0)
     result["communication"] = maximum(recomputed + buffers, logits + at_loss) - maximum(recomputed, logits)
     gradients = result["gradients"]
@@ -173,8 +176,10 @@ def _buffer_bytes(model: Model, layout: Layout, world: World, local: LocalParame
     live = minimum(layout.max_live_parameters, local.total)
     reduce = minimum(layout.reduce_bucket_elements, local.total)
     frozen = layout.state_bytes.frozen_bytes is not None
-    # Parameters gathered in addition to the GPU's own shard. The gradients of an adapter are reduced together.
-    bounded = layout.state_bytes.gathered_bytes * live * (1 - 1 / world.shards)
+    # Parameters gathered in addition to the GPU's own shard. FSDP gathers copies of all, whatever it stores. The
+    # gradients of an adapter are reduced together.
+    missing = layout.state_bytes.gathered_bytes * live * (1 - 1 / world.shards)
+    bounded: Floats = where(layout.keeps_gathered, _all_gathered_bytes(layout, local), missing)
     bounded = bounded + (layout.state_bytes.reduced_bytes * local.adapters if frozen else element * reduce)
     tp, ep = layout.tensor_parallel_degree, layout.expert_parallel_degree
     block = largest(
@@ -192,6 +197,12 @@ def _buffer_bytes(model: Model, layout: Layout, world: World, local: LocalParame
     casts = not frozen and layout.state_bytes.parameter_bytes > layout.state_bytes.compute_bytes
     buffers = where(layout.shard_level >= 3, where((world.shards > 1) | casts, gathered, 0.0), bucket)
     return buffers + _dequantized_bytes(model, layout)
+
+
+def _all_gathered_bytes(layout: Layout, local: LocalParameters) -> Floats:
+    """Bytes of all parameters of a stage when they are gathered; those outside the blocks are never quantized."""
+    state_bytes = layout.state_bytes
+    return state_bytes.gathered_bytes * (local.total - local.root) + state_bytes.compute_bytes * local.root
 
 
 def _dequantized_bytes(model: Model, layout: Layout) -> Floats:

@@ -95,10 +95,14 @@ def test_tensor_parallelism_divides_what_the_formula_divides(model: smpa.Model) 
     assert peak.by_category["parameters"] == pytest.approx(4 * model.parameter_count / 16, rel=0.05)
 
 
-def test_flat_parameters_stay_gathered_until_the_backward_pass_on_request(model: smpa.Model) -> None:
-    peak = traced(model, smpa.Plan(library="fsdp", version="2.4.0", sharding_strategy="shard_grad_op"))
+@pytest.mark.parametrize("version", ["2.4.0", "2.8.0"])
+def test_parameters_stay_gathered_until_the_backward_pass_on_request(model: smpa.Model, version: str) -> None:
+    plan = smpa.Plan(library="fsdp", version=version, sharding_strategy="shard_grad_op", batch_size=4)
+    peak = traced(model, plan)
     assert peak.by_category["parameters"] == pytest.approx(4 * model.parameter_count / 16, rel=0.01)
     assert peak.by_category["communication"] >= 2 * model.parameter_count, peak
+    formula = 2**30 * smpa.estimate(model, CLUSTER, JOB, plan).memory.stages[0].communication_gib
+    assert formula == pytest.approx(peak.by_category["communication"], rel=0.02)
 
 
 def test_pipeline_stages_have_their_own_parameters_and_microbatches(model: smpa.Model) -> None:
