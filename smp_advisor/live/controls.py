@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from smp_advisor.libraries.positions import Situation, positions
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
-from smp_advisor.live.batch_reach import sizes_beyond
+from smp_advisor.live.batch_reach import largest_that_fits, sizes_beyond
 from smp_advisor.live.fixed_controls import BATCH, why_fixed
 from smp_advisor.live.job_controls import (
     PRECISION,
@@ -77,7 +77,9 @@ def controls(advice: Advice, settings: Settings) -> list[Control]:
 def _of_plan(advice: Advice, settings: Settings, name: str, values: Sequence[Setting]) -> Control:
     """A control of the plan. The batch also has sizes that do not fit; a single value has its reason."""
     if name == BATCH:
-        values = [*values, *sizes_beyond(advice, settings, cast("Sequence[int]", values))]
+        sizes = cast("Sequence[int]", values)
+        sizes = [*sizes, *sizes_beyond(advice, settings, sizes)]
+        values = sorted([*sizes, *largest_that_fits(advice, settings, sizes)])
     control = _control(advice.plan.library, name, values, settings[name])
     if len(control.values) > 1:
         return control

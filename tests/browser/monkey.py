@@ -207,7 +207,7 @@ class Monkey:
                 expected = value if control["kind"] == "checkbox" else values.index(value) if value in values else None
                 on_page = shown["settings"].get(control["name"])
                 assert expected is None or on_page == expected, (control["name"], on_page, expected)
-            needed = "cannot be combined" if problem else f"{advice.estimate.needed_gib:,.1f}"
+            needed = "Cannot be combined" if problem else f"{advice.estimate.needed_gib:,.1f}"
             assert needed in shown["memory"], (needed, shown["memory"])
         saved = html.unescape(str(advisor._repr_mimebundle_()[0]["text/html"]))
         assert f"{advice.estimate.needed_gib:,.1f}" in saved

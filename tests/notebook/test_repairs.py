@@ -89,6 +89,20 @@ def test_the_batch_reaches_sizes_that_do_not_fit():
     assert fitting.count(False) == 2
 
 
+def test_the_batch_has_a_position_for_the_largest_that_fits():
+    advice = make_advice()
+    (batch,) = (c for c in controls(advice, settings_of(advice.plan, advice.job)) if c.name == "batch_size")
+
+    def likely(size):
+        moved = control_state.move(control_state.recommended(advice), "batch_size", size)
+        return moved.estimate.fit_probability >= advice.min_fit_probability
+
+    largest = max(size for size in batch.values if likely(size))
+    assert largest in range(57, 64)
+    assert not likely(largest + 1)
+    assert list(batch.values) == sorted(set(batch.values))
+
+
 def _all(control):
     return [(control.name, value) for value in control.values]
 

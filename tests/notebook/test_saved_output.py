@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -36,7 +37,9 @@ def test_outputs_follow_the_plan_where_a_view_stays(keeps, monkeypatch):
         for _ in range(5):
             await asyncio.sleep(0)
 
-    asyncio.run(use())
+    # In a thread: tests in a browser leave a running event loop in this one.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, use()).result()
     assert bool(handle.written) == keeps
     for data in handle.written[-1:]:
         assert "Your configuration" in data["text/html"]

@@ -106,7 +106,7 @@ class Row {
     this.limit = sweep.fits.lastIndexOf('fits');
     this.largest.hidden = this.limit < 0 || this.input.disabled;
     setText(this.largest, `max ${sweep.texts[this.limit] ?? ''}`);
-    this.largest.title = 'Largest batch size of this slider that fits with the required probability, while the other settings stay';
+    this.largest.title = 'Largest batch size that fits with the required probability, while the other settings stay';
   }
 
   private moveToLargest(): void {
