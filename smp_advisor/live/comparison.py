@@ -192,6 +192,15 @@ def _sign(change: float) -> str:
     return "+" if change > 0 else "−"
 
 
+def _place(first: Entry, second: Entry) -> str:
+    """The change of the cluster: ``8 x ml.p4d.24xlarge → 4``; empty for the same one."""
+    left, right = first.state.advice.cluster, second.state.advice.cluster
+    if left == right:
+        return ""
+    same = left.instance.name == right.instance.name
+    return f"{left.nodes} x {left.instance.name} → {right.nodes}{'' if same else f' x {right.instance.name}'}"
+
+
 def _summary(first: Entry, second: Entry, before: Estimate, after: Estimate) -> str:
     """Settings, memory and throughput as in the summary of a move, then days and dollars."""
     price = ", ".join(filter(None, (_days(before, after), _dollars(before, after))))
@@ -201,6 +210,5 @@ def _summary(first: Entry, second: Entry, before: Estimate, after: Estimate) -> 
         speed = _relative(before.samples_per_second, after.samples_per_second) or "no change"
         memory = _memory(before, after) or "no change"
         text = f"Another library: memory per GPU {memory}, throughput {speed}"
-    if not text:
-        text = "The same settings"
+    text = "; ".join(filter(None, (_place(first, second), text))) or "The same settings"
     return f"{text}; {price} for the full run." if price else f"{text}."

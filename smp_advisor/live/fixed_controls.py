@@ -26,7 +26,7 @@ def why_fixed(advice: Advice, settings: Settings, name: str) -> str:
     if name == BATCH and total is not None:
         return f"The job requires a global batch of {total:,} samples, which decides the batch size."
     if name in SCHEDULE and settings.get("pipeline_parallel_degree") == 1:
-        return "Without pipeline stages, it has no effect."
+        return "Only with pipeline stages."
     try:
         plan = plan_of(advice, moved_settings(advice, settings, name, _NEXT))
         estimate(advice.model, advice.cluster, advice.job, plan)

@@ -29,7 +29,7 @@ expect.set_options(timeout=60_000)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--monkey-actions", type=int, default=60, help="random actions of each run of test_monkey.py")
+    parser.addoption("--monkey-actions", type=int, default=30, help="random actions of each run of test_monkey.py")
     parser.addoption("--monkey-seeds", type=int, default=1, help="number of its runs")
     parser.addoption("--write-pictures", action="store_true", help="write the pictures of test_pictures.py anew")
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import black
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
@@ -199,6 +199,7 @@ def replace_plan(plan):
 
 
 @pytest.mark.slow
+@settings(max_examples=30)  # each writes and compiles a script
 @given(TEXT, st.dictionaries(SPOKEN.filter(lambda t: t != "model_type"), SCALARS, max_size=4))
 def test_no_text_changes_what_a_script_does(name, settings_):
     case = CASES["10 B"]

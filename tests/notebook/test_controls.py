@@ -38,7 +38,7 @@ def test_microbatches_divide_the_batch_and_batches_are_their_multiples(pipeline_
 def test_the_schedule_has_one_value_without_a_pipeline(advice, pipeline_advice):
     for name in ("active_microbatches", "pipeline"):
         control = by_name(advice)[name]
-        assert (len(control.values), control.fixed_because) == (1, "Without pipeline stages, it has no effect.")
+        assert (len(control.values), control.fixed_because) == (1, "Only with pipeline stages.")
     assert by_name(pipeline_advice)["active_microbatches"].values == (1, 2, 3, 4)
 
 
