@@ -28,6 +28,7 @@ KEYS = ("ArrowLeft", "ArrowRight", "Home", "End", "PageUp", "PageDown")
 LEFT_OUT = ("Copy", "Save", "Check", "Run the cell again", "Cancel", "Profile", "Search")
 """Starts of the names of buttons that work outside the advisor, or start longer work."""
 MOST_VIEWS = 2
+PATIENCE_MS = 1000
 SHOWN = """
 view => ({
   settings: Object.fromEntries([...view.querySelectorAll('.smp-controls [name]')].map(input =>
@@ -107,7 +108,11 @@ class Monkey:
     def _on_page(self) -> None:
         name = self._random.choices(list(self._page), self._weights)[0]
         self._note(name)
-        self._page[name]()
+        try:
+            self._page[name]()
+        except Error:
+            # It moved, went away or is under a repair in the meantime, as under a hurried user's pointer.
+            self._log[-1] += " missed"
 
     def _some(self, selector: str, accepted: Callable[[Locator], bool] = lambda _: True) -> Locator | None:
         """A random element that is visible and enabled."""
@@ -119,34 +124,30 @@ class Monkey:
         if (slider := self._some("input[type=range]")) is not None:
             key = self._random.choice(KEYS)
             self._log[-1] += f" {slider.get_attribute('name')} {key}"
-            slider.press(key)
+            slider.press(key, timeout=PATIENCE_MS)
 
     def _drag(self) -> None:
         if (slider := self._some("input[type=range]")) is not None:
             last = int(slider.get_attribute("max") or 0)
             positions = [self._random.randint(0, last) for _ in range(self._random.randint(1, 9))]
             self._log[-1] += f" {slider.get_attribute('name')} {positions}"
-            slider.evaluate(DRAG, positions)
+            slider.evaluate(DRAG, positions, timeout=PATIENCE_MS)
 
     def _select(self) -> None:
         if (menu := self._some(".smp-controls select")) is not None:
             choice = self._random.randrange(menu.locator("option").count())
             self._log[-1] += f" {menu.get_attribute('name')} {choice}"
-            menu.select_option(index=choice)
+            menu.select_option(index=choice, timeout=PATIENCE_MS)
 
     def _checkbox(self) -> None:
         if (box := self._some(".smp-controls input[type=checkbox]")) is not None:
             self._log[-1] += f" {box.get_attribute('name')}"
-            box.click()
+            box.click(timeout=PATIENCE_MS)
 
     def _click(self, selector: str, accepted: Callable[[Locator], bool] = lambda _: True) -> None:
         if (target := self._some(selector, accepted)) is not None:
             self._log[-1] += f" {target.inner_text()[:30]!r}"
-            try:
-                target.click(timeout=3000)
-            except Error:
-                # It moved or went away in the meantime, as under a hurried user's pointer.
-                self._log[-1] += " missed"
+            target.click(timeout=PATIENCE_MS)
 
     @staticmethod
     def _is_local(button: Locator) -> bool:
