@@ -233,13 +233,18 @@ class Monkey:
     def _refused(self, reason: str) -> None:
         """The page shows the reason why the plan has no cell, at once or after the second click."""
         status = self._host.view.locator(".smp-status").first
-        for _ in range(2):
+        if not self._shows(status, reason, seconds=1.0):
+            self._host.view.locator(".smp-verdict button.smp-primary").click()
+            assert self._shows(status, reason, seconds=10.0), (reason, status.inner_text())
+
+    def _shows(self, status: Locator, reason: str, seconds: float) -> bool:
+        """Whether the view shows a text in this time."""
+        for _ in range(int(seconds / 0.05)):
             self._host.settle()
             if reason in status.inner_text():
-                return
-            self._host.view.locator(".smp-verdict button.smp-primary").click()
-        self._host.settle()
-        assert reason in status.inner_text(), (reason, status.inner_text())
+                return True
+            self._host.page.wait_for_timeout(50)
+        return False
 
     def _inserted(self, before: int, seconds: float) -> bool:
         """Whether the view requests the insertion of a cell in this time."""
