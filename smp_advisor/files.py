@@ -1,15 +1,17 @@
-"""Read files of users: regular files only, up to a size for each kind."""
+"""Files of users: regular files only, read up to a size for each kind, and written completely or not at all."""
 
 from __future__ import annotations
 
 import errno
+import os
 import stat
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["CONFIGURATION", "MODEL", "NOTEBOOK", "SCRIPT", "has_too_many_values", "read_bytes"]
+__all__ = ["CONFIGURATION", "MODEL", "NOTEBOOK", "SCRIPT", "has_too_many_values", "read_bytes", "write_text"]
 
 SCRIPT = 500_000
 """Most bytes of Python: its syntax tree needs up to 200 times as many."""
@@ -38,6 +40,31 @@ def read_bytes(path: Path, most: int) -> bytes:
     if len(raw) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most / 1e6:.3g} MB")
     return raw
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file in one step: it has the new text or its earlier content, whatever happens, and keeps its mode.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written, or is a device, pipe or folder; ``strerror`` is the reason.
+    """
+    target = path.resolve()  # a link stays, and its target changes
+    mode = target.stat().st_mode if target.exists() else None
+    if mode is not None and not stat.S_ISREG(mode):  # a rename would replace a device itself
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    temporary = target.with_name(f".smp_advisor_{token_hex(8)}")
+    try:
+        with temporary.open("x", encoding="utf-8", errors="surrogatepass", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if mode is not None:
+            temporary.chmod(stat.S_IMODE(mode))
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def has_too_many_values(json_text: str) -> bool:

@@ -263,6 +263,6 @@ def _estimated(value: Estimate) -> str:
 
 
 def _plain(value: object) -> Any:
-    from smp_advisor.storage import plain
+    from smp_advisor.storage.plain import plain
 
     return plain(value)

@@ -142,7 +142,7 @@ def listed(names: Sequence[str], values: Sequence[float], unit: str) -> str:
 
 
 def beyond(total: float, limit: float) -> float:
-    """Excess of a total over its limit. The allocator's reserve fills a GPU exactly, and rounding is no excess."""
+    """Excess of a total over its limit. The allocator's reserve fills a GPU exactly, and rounding does not count."""
     return total - limit if total - limit > 0.006 else 0.0
 
 

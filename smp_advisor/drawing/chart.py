@@ -17,6 +17,7 @@ from smp_advisor.drawing.ranks import Ranks, ranks
 from smp_advisor.drawing.scatter import Scatter, scatter
 from smp_advisor.drawing.sweep import Sweep, sweep
 from smp_advisor.errors import AdvisorError
+from smp_advisor.files import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,7 +80,11 @@ class Chart:
             '<svg xmlns="http://www.w3.org/2000/svg" class="smp-chart" style="color-scheme:light dark"',
             1,
         )
-        target.write_text(svg.replace(">", f"><style>{_css()}</style>", 1), "utf-8")
+        try:
+            write_text(target, svg.replace(">", f"><style>{_css()}</style>", 1))
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            reason = getattr(error, "strerror", None) or str(error)
+            raise AdvisorError(f"The chart cannot be written to {str(target)!r:.200}: {reason}.") from None
         return target
 
     def plain(self) -> dict[str, Any]:

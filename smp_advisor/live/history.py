@@ -50,11 +50,6 @@ class History:
         """Whether there is an earlier entry."""
         return self.position > 0
 
-    @property
-    def can_redo(self) -> bool:
-        """Whether an undone entry follows."""
-        return self.position + 1 < len(self.entries)
-
     def entered(self, entry: Entry) -> History:
         """The history with a new last entry.
 

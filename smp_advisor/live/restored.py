@@ -11,7 +11,7 @@ from smp_advisor.live import control_state
 from smp_advisor.live.history import Entry
 from smp_advisor.live.live_advice import SNAPSHOTS, LiveAdvice
 from smp_advisor.live.settings import settings_of
-from smp_advisor.storage import from_plain
+from smp_advisor.storage.plain import from_plain
 from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:

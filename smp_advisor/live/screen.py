@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.storage import plain
+from smp_advisor.storage.plain import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

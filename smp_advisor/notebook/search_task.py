@@ -68,11 +68,6 @@ class SearchTask:
         """Wait for the end of the search."""
         self._thread.join(seconds)
 
-    @property
-    def is_canceled(self) -> bool:
-        """Whether the search was canceled."""
-        return self._stop.is_set()
-
     def _run(self) -> None:
         result: Advice | AdvisorError
         try:

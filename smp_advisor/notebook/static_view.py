@@ -35,7 +35,7 @@ _CELL = "padding:2px 14px 2px 0;text-align:left"
 def static_html(shown: Explained, now: Snapshot, ladder: str = "", session: str = "") -> str:
     """HTML of a plan in the order of the view: verdict, configuration, bars and reasons, then folded details.
 
-    The glossary explains the labels: tooltips would save its texts a second time.
+    The glossary explains the labels. Tooltips would repeat its texts in the saved file.
 
     Parameters
     ----------

@@ -1,6 +1,5 @@
 """Values as JSON: models, jobs, clusters, plans, estimates and advice."""
 
 from smp_advisor.storage.file import as_text, from_text, read_text, write_text
-from smp_advisor.storage.plain import from_plain, plain
 
-__all__ = ["as_text", "from_plain", "from_text", "plain", "read_text", "write_text"]
+__all__ = ["as_text", "from_text", "read_text", "write_text"]

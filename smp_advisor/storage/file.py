@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from smp_advisor import files
 from smp_advisor._version import __version__
 from smp_advisor.errors import StorageError
 from smp_advisor.files import has_too_many_values, read_bytes
@@ -71,27 +71,18 @@ def from_text(text: str, name: str = "The text") -> tuple[Any, dict[str, Any]]:
 
 
 def write_text(text: str, path: str | os.PathLike[str]) -> None:
-    """Write a text to a file, which is complete or unchanged afterwards."""
-    target, temporary = _path(path), ""
+    """Write a text to a file, which is complete or unchanged afterwards.
+
+    Raises
+    ------
+    StorageError
+        The file cannot be written.
+    """
+    target = _path(path)
     try:
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
-            temporary = file.name
-            file.write(text)
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(target)
-    except (OSError, UnicodeError) as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        reason = getattr(error, "strerror", None) or str(error)
-        raise StorageError(f"{os.fspath(target)!r} cannot be written: {reason}.") from None
-
-
-def _umask() -> int:
-    """The process's mask, which can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+        files.write_text(target, text)
+    except OSError as error:
+        raise StorageError(f"{os.fspath(target)!r} cannot be written: {error.strerror or error}.") from None
 
 
 def _path(path: object) -> Path:

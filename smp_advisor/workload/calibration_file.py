@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from smp_advisor.arguments import require_path
 from smp_advisor.errors import CalibrationError
-from smp_advisor.files import CONFIGURATION, has_too_many_values, read_bytes
+from smp_advisor.files import CONFIGURATION, has_too_many_values, read_bytes, write_text
 from smp_advisor.workload.calibration import CONDITION_FIELDS, RUN_FIELDS, Calibration, Conditions, MeasuredRun
 
 __all__ = ["load_calibration", "save"]
@@ -24,15 +23,9 @@ def save(calibration: Calibration, path: str | Path) -> None:
     """Write a calibration. The file is complete or unchanged, whatever happens."""
     target = Path(path)
     text = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(calibration)}, indent=1)
-    temporary = ""
     try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
-            temporary = file.name
-            file.write(text + "\n")
-        Path(temporary).replace(target)
+        write_text(target, f"{text}\n")
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
         reason = error.strerror or str(error)
         raise CalibrationError(f"The calibration cannot be written to {os.fspath(target)!r}: {reason}.") from None
 

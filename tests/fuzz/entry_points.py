@@ -134,9 +134,7 @@ class EntryPoints:
             "read_stack": lambda: smpa.read_stack(self._any()),
             "adapt_script": lambda: smpa.adapt_script(self._any()),
             "load": lambda: smpa.load(self._any()),
-            "save": lambda: smpa.save(
-                self._any(self.plan), self._random.choice(["a\0b", "", "/dev/full", "/proc/x/y"])
-            ),
+            "save": lambda: smpa.save(self._any(self.plan), self._random.choice(["a\0b", "", ".", "/proc/x/y"])),
             "load_calibration": lambda: smpa.load_calibration(self._any()),
         }
 

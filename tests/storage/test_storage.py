@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 from pathlib import Path
 
@@ -133,7 +134,14 @@ def test_other_values_and_places_are_refused(tmp_path: Path) -> None:
         load("a\0b")
     with pytest.raises(StorageError, match="not a regular file"):
         load("/dev/zero")
-    assert not list(tmp_path.iterdir())
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="not a regular file"):
+        save(plan, tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "link.json").symlink_to(tmp_path / "plan.json")
+    save(plan, tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert load(tmp_path / "plan.json") == plan
 
 
 def test_a_full_disk_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ export function listed(names: readonly string[], values: readonly number[], unit
   return values.flatMap((value, index) => (isWorth(value, unit, total) ? [`${names[index]} ${amount(value, unit, total)}`] : [])).join(', ');
 }
 
-/** Excess of a total over its limit. The allocator's reserve fills a GPU exactly, and rounding is no excess. */
+/** Excess of a total over its limit. The allocator's reserve fills a GPU exactly, and rounding does not count. */
 export const beyond = (total: number, limit: number): number => (total - limit > 0.006 ? total - limit : 0);
 
 /**

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.files import write_text
 from smp_advisor.findings.annotations import as_annotations
 from smp_advisor.findings.report import Report
 from smp_advisor.findings.sarif import as_sarif
@@ -113,18 +111,7 @@ def write_output(path: Path, text: str) -> None:
     AdvisorError
         If it cannot be written, or is not a regular file.
     """
-    target = path.resolve()
-    temporary = target.with_name(f".smp_advisor_{token_hex(8)}")
     try:
-        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-            raise AdvisorError(f"{path} is not a regular file: leave out --output to print the report.")
-        try:
-            with temporary.open("x", encoding="utf-8", newline="\n") as file:
-                file.write(text if text.endswith("\n") else f"{text}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_text(path, text if text.endswith("\n") else f"{text}\n")
     except OSError as error:
         raise AdvisorError(f"{path} cannot be written ({error.strerror or error}): it is unchanged.") from None
