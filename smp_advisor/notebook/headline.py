@@ -90,7 +90,7 @@ def _money(model: Model, estimate: Estimate) -> Headline:
     if estimate.usd_total is not None and (ends := estimate.usd_total_range) is not None:
         return Headline(f"${_short(estimate.usd_total)}", f"at {hourly}", f"${_short(ends[0])} to ${_short(ends[1])}")
     amount, _, unit = ranges.cost_per_million(model, estimate).partition(" USD ")
-    return Headline(f"${amount}", unit.partition(") ")[2], hourly)
+    return Headline(f"${amount}", unit.partition(") ")[2].replace("per million", "per M"), hourly)
 
 
 def _short(value: float) -> str:
