@@ -10,7 +10,7 @@ LINT := style types prose front-end
 TOGETHER = +@$(MAKE) --no-print-directory --jobs --keep-going
 BENCHMARKS ?= search_speed cost_speed degree_ranking profile_trace mutations # published_scripts requires a folder of scripts
 
-.PHONY: help lab demo test check tests unit-tests lint $(LINT) explore bench results format clean pages pins image lab-environment test-environment
+.PHONY: help lab demo test check tests unit-tests lint $(LINT) explore bench results format clean docs pages pins image lab-environment test-environment
 
 help:
 	@echo 'make lab      open the quickstart notebook in JupyterLab   (LAB_ARGS=--no-browser)'
@@ -21,7 +21,8 @@ help:
 	@echo 'make bench    run the benchmarks'
 	@echo 'make results  compare recommendations and estimates with the committed record'
 	@echo 'make format   format the Python code and apply the fixes of ruff'
-	@echo 'make pages    write the generated pages, docs/*.md and the report in README.md'
+	@echo 'make docs     build the documentation site, site/index.html'
+	@echo 'make pages    write the generated pages, docs/*.md and README.md, and the outputs in hand-written ones'
 	@echo 'make pins     write constraints.txt from the test environment'
 	@echo 'make image    take docs/images/advisor.png in Chromium'
 	@echo 'make clean    remove environments, built files and caches'
@@ -78,6 +79,10 @@ format: test-environment
 	$(TEST)/ruff check --fix
 	$(TEST)/ruff format
 
+docs: test-environment
+	$(TEST)/python -m sphinx --quiet --nitpicky --fail-on-warning --keep-going --jobs=auto --doctree-dir artifacts/doctrees docs site
+	@echo 'open site/index.html'
+
 pages: test-environment
 	$(TEST)/python -m scripts.pages
 
@@ -85,7 +90,7 @@ pins: test-environment
 	scripts/pins.sh $(TEST)/python
 
 clean:
-	rm -rf .venv .venv-lab .venv-sdk .venv-test .venv-toolkit artifacts dist js/node_modules js/lib smp_advisor/static smp_advisor/labextension
+	rm -rf .venv .venv-lab .venv-sdk .venv-test .venv-toolkit artifacts dist site js/node_modules js/lib smp_advisor/static smp_advisor/labextension
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find smp_advisor tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 

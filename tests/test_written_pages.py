@@ -13,6 +13,7 @@ from smp_advisor.notebook.glossary import glossary, term_for
 
 CONTENT = {
     "README.md": ["10 B on 16 x ml.p4d.24xlarge: fits", "docs/glossary.md"],
+    "docs/executed_blocks.md": ["docs/calibration.md"],
     "docs/checks.md": ["SMP109", "EST501"],
     "docs/gallery.md": ["### 60. ", "## Doubts", "+ sharding over"],
     "docs/glossary.md": ["## microbatch", "## hybrid shard degree", "## MFU"],

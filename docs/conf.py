@@ -1,0 +1,66 @@
+"""The documentation site: ``make docs`` builds it from this folder, without network.
+
+Pages are Markdown that GitHub shows, too: links are relative paths, and anchors are those of GitHub.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
+from smp_advisor import __version__
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
+    from sphinx.writers.html5 import HTML5Translator
+
+project = "smp_advisor"
+author = "The smp_advisor developers"
+release = version = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+nitpicky = True
+keep_warnings = True
+show_warning_types = True
+
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 6
+myst_dmath_double_inline = True
+
+html_theme = "furo"
+html_title = "smp_advisor"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_math_renderer = "mathml"
+html_copy_source = False
+html_show_sphinx = False
+copybutton_prompt_text = r">>> |\.\.\. |\$ |In \[\d*\]: "
+copybutton_prompt_is_regexp = True
+
+
+def visit_math(self: HTML5Translator, node: nodes.math) -> None:
+    """Write a formula as MathML, which browsers show without a script from another host."""
+    self.body.append(tex2mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def visit_displayed_math(self: HTML5Translator, node: nodes.math_block) -> None:
+    """Write a displayed formula, which scrolls where it is wider than the page."""
+    self.body.append(f'<div class="formula">{tex2mathml(node.astext(), as_block=True)}</div>')
+    raise nodes.SkipNode
+
+
+def leave_checks_out_of_the_navigation(_app: Sphinx, env: BuildEnvironment) -> None:
+    """Let the pages of single checks be in no table of contents: checks.md and the search lead to them."""
+    for name in env.found_docs:
+        if name.startswith("checks/"):
+            env.metadata[name]["orphan"] = True
+
+
+def setup(app: Sphinx) -> None:
+    """Register the renderer of formulas: Sphinx' own one loads MathJax from the network."""
+    app.connect("env-updated", leave_checks_out_of_the_navigation)
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_displayed_math, None))
