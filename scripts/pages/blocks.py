@@ -17,7 +17,6 @@ Comments in front of a block, which readers do not see, are those of Sybil:
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import tempfile
@@ -186,8 +185,8 @@ def executed_blocks() -> str:
     lines = [HEAD.format(executed=sum(run.executed for run in runs.values()), skipped=skipped)]
     lines += ["| page | run | not run |", "|---|---:|---:|"]
     for page, run in runs.items():
-        link = Path(os.path.relpath(page, "docs")).as_posix()
-        lines.append(f"| [`{page}`]({link}) | {run.executed} | {len(run.skipped)} |")
+        name = f"`{page}`" if page.name == "README.md" else f"[`{page}`]({page.relative_to('docs').as_posix()})"
+        lines.append(f"| {name} | {run.executed} | {len(run.skipped)} |")
     if skipped:
         lines += ["", "## Not run", "", "| page | block | reason |", "|---|---|---|"]
     for page, run in runs.items():
