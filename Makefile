@@ -22,7 +22,7 @@ help:
 	@echo 'make results  compare recommendations and estimates with the committed record'
 	@echo 'make format   format the Python code and apply the fixes of ruff'
 	@echo 'make docs     build the documentation site, site/index.html'
-	@echo 'make pages    write the generated pages, docs/*.md and README.md, and the outputs in hand-written ones'
+	@echo 'make pages    write the generated pages of docs/, and the outputs in the others'
 	@echo 'make pins     write constraints.txt from the test environment'
 	@echo 'make image    take docs/images/advisor.png in Chromium'
 	@echo 'make clean    remove environments, built files and caches'

@@ -21,6 +21,12 @@ _TABLES = {
     "step_time_a100_h100": "Step time, A100 and H100, network known",
     "step_time_other": "Step time, other GPUs",
 }
+_DECISIONS = {
+    "false_oom": "Ran, predicted not to fit",
+    "missed_oom": "Ran out of memory, predicted to fit",
+    "false_oom_at_search_margin": "Ran, less than 95 % sure to fit",
+    "missed_oom_at_search_margin": "Ran out of memory, 95 % sure to fit",
+}
 _BREAKDOWNS = {
     "by_mapping": "Mapping",
     "by_gpu": "GPU",
@@ -53,8 +59,23 @@ def with_accuracy(readme: str, result: dict[str, Any]) -> str:
     _, end, after = rest.partition(_END)
     if not (begin and end):
         raise ValueError(f"the README has no lines {_BEGIN} and {_END}")
-    lines = [*_summary(result), "", *_decision_lines(result)]
-    return before + begin + "\n" + "\n".join(lines) + "\n" + end + after
+    return before + begin + "\n" + "\n".join(_brief(result)) + "\n" + end + after
+
+
+def _brief(result: dict[str, Any]) -> Iterator[str]:
+    """The table for readers who decide whether to trust the product: no residual of the fit, and the failures."""
+    left, users, fit = result["headlines"]["left_out"], result["headlines"]["users"], result["fit"]
+    yield "| compared with published runs | cases | median error | p90 |"
+    yield "|---|---:|---:|---:|"
+    if left:
+        yield f"| Step time, publications left out of the fit | {_brief_cells(left['all'])} |"
+        yield f"| The same, each publication counted once | {_brief_cells(left['each_source_once'])} |"
+    if users:
+        yield f"| Step time, users' code on AWS, none of it in the fit | {_brief_cells(users['all'])} |"
+    for name in ("memory_allocated", "memory_total"):
+        yield f"| {_TABLES[name]} | {_brief_cells(result[name])} |"
+    for key in ("false_oom", "missed_oom", "missed_oom_at_search_margin"):
+        yield f"| {_DECISIONS[key]} | {fit[key]['cases']} | {_share(fit[key])} of cases | |"
 
 
 def _summary(result: dict[str, Any]) -> Iterator[str]:
@@ -78,18 +99,16 @@ def _decision_lines(result: dict[str, Any]) -> Iterator[str]:
     fit = result["fit"]
     yield "| | cases | share |"
     yield "|---|---:|---:|"
-    for key, title in (
-        ("false_oom", "Ran, predicted not to fit"),
-        ("missed_oom", "Ran out of memory, predicted to fit"),
-        ("false_oom_at_search_margin", "Ran, less than 95 % sure to fit"),
-        ("missed_oom_at_search_margin", "Ran out of memory, 95 % sure to fit"),
-    ):
+    for key, title in _DECISIONS.items():
         yield f"| {title} | {fit[key]['cases']} | {_share(fit[key])} |"
 
 
 def _lines(result: dict[str, Any]) -> Iterator[str]:
     texts = _texts()
     yield texts["head"]
+    yield from _brief(result)
+    yield ""
+    yield texts["kinds"]
     yield from _summary(result)
     yield ""
     yield texts["mappings"]
@@ -240,6 +259,10 @@ def _constants() -> Iterator[str]:
 def _quoted(text: str) -> str:
     """Text with names of files and units as code."""
     return re.sub(r"\b(README|TFLOPS)\b", r"`\1`", text)
+
+
+def _brief_cells(errors: dict[str, Any]) -> str:
+    return f"{errors['rows']} | {_percent(errors['median'])} | {_percent(errors['p90'])}"
 
 
 def _cells(errors: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scripts.pages import blocks, gallery, glossary, libraries, readme, reference_rows, stacks
+from scripts.pages import blocks, gallery, glossary, libraries, reference_rows, stacks
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.page import check_page, checks_page
 from smp_advisor.storage.schema import json_schema
@@ -26,7 +26,6 @@ __all__ = ["PAGES", "ROOT"]
 ROOT = Path(__file__).parents[2]
 
 PAGES: dict[str, Callable[[], str]] = {
-    "README.md": readme.page,
     "docs/checks.md": checks_page,
     **{f"docs/checks/{identifier}.md": partial(check_page, check) for identifier, check in catalog().items()},
     "docs/executed_blocks.md": blocks.executed_blocks,

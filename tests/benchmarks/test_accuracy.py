@@ -428,7 +428,8 @@ def test_the_page_starts_with_sources_left_out_and_the_readme_has_its_lines(tmp_
     )
     assert main([*paths, "--page", str(page), "--readme", str(readme)]) == 0
     text = page.read_text()
-    places = [text.index(f"| Step time, {title}") for title in ("source left", "users' code on AWS", "A100 and H100")]
+    titles = ("publications left", "users' code on AWS, none", "source left", "users' code on AWS, public", "A100 and")
+    places = [text.index(f"| Step time, {title}") for title in titles]
     assert places == sorted(places)
     assert "| Step time, source left out of the fit, public settings | 6 |" in text
     assert "| Step time, users' code on AWS, public settings | 3 |" in text
@@ -437,6 +438,8 @@ def test_the_page_starts_with_sources_left_out_and_the_readme_has_its_lines(tmp_
     assert (lines[0], lines[-1]) == ("before", "after")
     assert "old" not in lines
     assert all(line in text for line in lines[2:-2])
+    assert lines[4].startswith("| Step time, publications left out of the fit | 6 |")
+    assert not any("residual" in line for line in lines)
 
 
 def test_no_rows_at_all_is_a_result_too(tmp_path):
