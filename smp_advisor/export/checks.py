@@ -54,16 +54,19 @@ def sagemaker_instance(cluster: Cluster) -> None:
     """Raise `ExportError` for hardware that SageMaker does not have."""
     if cluster.instance.custom or not cluster.instance.name.startswith("ml."):
         raise ExportError(
-            f"{cluster.instance.name!r} is not a SageMaker instance type, so it cannot run a training job: choose a"
-            " type such as ml.p4d.24xlarge."
+            f"{cluster.instance.name!r} is not a SageMaker instance type: choose a type such as ml.p4d.24xlarge, or"
+            " export a Slurm or Kubernetes job for your own hardware."
         )
 
 
 def require_sound(cluster: Cluster, container: Container | None) -> None:
     """Raise `ExportError` for hardware on which the container does not run; None for an image of the user.
 
-    Mismatches of the plan are objections of the cell (`smp_advisor.export.run`).
+    Hardware of the user has containers of the user. Mismatches of the plan are objections of the cell
+    (`smp_advisor.export.run`).
     """
+    if cluster.instance.custom:
+        return
     require_terms(JobTerms(instance_type=cluster.instance.name, instance_count=cluster.nodes, container=container))
 
 

@@ -65,7 +65,7 @@ class ClusterOptions:
     """Persistent volume claim of the shared file system in Kubernetes; empty for ``fsx-claim``."""
     node_type: str | None = None
     """Label ``node.kubernetes.io/instance-type`` of the nodes; None for the name of the instance with ``ml.``, as on
-    HyperPod."""
+    HyperPod, and for no choice of nodes on hardware of your own."""
     partition: str | None = None
     """Partition of the job in Slurm."""
     time_limit_hours: int | None = None
@@ -205,6 +205,6 @@ def cluster_job(
         image_uri=chosen.image_uri,
         extra_hyperparameters=chosen.extra_hyperparameters,
     )
-    content = launch(model, cluster, job, plan, own, min_fit_probability=min_fit_probability)
+    content = launch(model, cluster, job, plan, own, min_fit_probability=min_fit_probability, on_sagemaker=False)
     text = training_script(model, cluster, job, plan) if content.generated else ""
     return ClusterJob(launch=content, options=chosen, script=text)

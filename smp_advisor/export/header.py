@@ -89,7 +89,8 @@ def learning_rate(job: Launch) -> str:
 
 def summary_lines(job: Launch) -> list[str]:
     """Plan, library and hardware with the findings of the model's profile, as comments of Bash or YAML."""
-    return [f"# {describe(job.plan)}, {library_name(job.plan)}", f"# {hardware(job.cluster)}", *warning_lines(job)]
+    plan = f"# {describe(job.plan)}, {library_name(job.plan)}"
+    return [plan, f"# {comment_lines(hardware(job.cluster))}", *warning_lines(job)]
 
 
 def warning_lines(job: Launch) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export import header
+from smp_advisor.export import checks, header
 from smp_advisor.export.cluster_job import cluster_facts
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def recipe_override(job: ClusterJob, model: Model, sequence_length: int) -> str:
     """
     content, facts = job.launch, cluster_facts()["recipe"]
     plan, machine = content.plan, content.cluster.instance
+    checks.sagemaker_instance(content.cluster)
     if not (content.library.smdistributed and content.torchrun):
         raise ExportError(
             f"HyperPod recipes that train a model from its shape use SMP v2, not {content.library.title}: set"

@@ -128,12 +128,14 @@ def _replica(job: ClusterJob, count: int) -> dict[str, Any]:
         "resources": {"limits": dict(resources), "requests": dict(resources)},
         "volumeMounts": mounts,
     }
+    # Hardware of the user has the label that its administrator chose, if any.
+    label = job.options.node_type or (None if machine.custom else machine.name)
     return {
         "replicas": count,
         "restartPolicy": "OnFailure",
         "template": {
             "spec": {
-                "nodeSelector": {"node.kubernetes.io/instance-type": job.options.node_type or machine.name},
+                **({"nodeSelector": {"node.kubernetes.io/instance-type": label}} if label else {}),
                 "containers": [container],
                 "volumes": volumes,
             }

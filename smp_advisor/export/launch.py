@@ -104,9 +104,21 @@ class Launch:
 
 
 def launch(
-    model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOptions, *, min_fit_probability: float
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    plan: Plan,
+    options: JobOptions,
+    *,
+    min_fit_probability: float,
+    on_sagemaker: bool = True,
 ) -> Launch:
     """Collect the content of the job cell for a plan.
+
+    Parameters
+    ----------
+    on_sagemaker
+        Whether SageMaker runs the job. If not, the cluster may be hardware of the user.
 
     Raises
     ------
@@ -116,7 +128,8 @@ def launch(
         The library does not support the instances of the cluster.
     """
     require_types({"plan": (plan, Plan)}, "cell")
-    checks.sagemaker_instance(cluster)
+    if on_sagemaker:
+        checks.sagemaker_instance(cluster)
     require_supported_instance(plan.library, cluster.instance)
     _require_possible(cluster, options, get_library(plan.library))
     generated = options.script is None and builds(model)

@@ -110,7 +110,7 @@ def _summary(advice: Advice) -> Iterator[str]:
 def _data_parallel(advice: Advice) -> str:
     """The library's data-parallel degree, and the replicas where several GPUs of the group share a sample."""
     degree, replicas = (of(advice.plan, advice.cluster) for of in (data_parallel_degree, reduced_data_parallel_degree))
-    return f"{degree:,}" if replicas == degree else f"{degree:,} GPUs in {replicas:,} replicas"
+    return f"{degree:,}" if replicas == degree else f"{degree:,} GPUs in {replicas:,} replica{'s' * (replicas != 1)}"
 
 
 def _rungs(ladder: Ladder) -> list[str]:

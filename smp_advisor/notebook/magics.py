@@ -100,7 +100,12 @@ class AdvisorMagics(Magics):
     )
     @plan_options
     @argument("--activation", help="Activation function of a model as a parameter count; default: that of its family.")
-    @argument("--global-batch", help="Samples per step over the full cluster; not fixed by default.")
+    @argument(
+        "--global-batch",
+        "--global-batch-size",
+        dest="global_batch",
+        help="Samples per step over the full cluster; not fixed by default.",
+    )
     @argument(
         "--objective",
         choices=("throughput", "cost", "headroom", "simplicity"),

@@ -38,6 +38,17 @@ IMAGE = "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.8.0-gpu
 MODEL = Model.from_shape(layers=16, hidden=2048, heads=16, kv_heads=8, vocab=128_256, family="llama")
 JOB = Job(sequence_length=2048, tokens=1e9)
 TWO, ONE = Cluster("ml.p4d.24xlarge", 2), Cluster("ml.p4d.24xlarge", 1)
+OWN = Cluster.custom(
+    name="lab\ntouch pwned",
+    gpu="H100 80GB",
+    usable_gpu_memory_gib=79.1,
+    peak_tflops=989,
+    gpus_per_node=8,
+    nodes=4,
+    intra_node_gb_per_s=900,
+    inter_node_gbps=400,
+    efa=False,
+)
 FSDP = Plan(library="fsdp", batch_size=2, activation_checkpointing="each")
 SMP = Plan(library="smp-v2", hybrid_shard_degree=8, tensor_parallel_degree=2, activation_checkpointing="each")
 HOSTILE = "'; touch pwned #\" $(touch pwned) `touch pwned` $HOME\n- x: {{ y }} !!python/object:os é"
@@ -195,6 +206,7 @@ def test_a_plan_that_does_not_fit_does_not_start_by_itself(tmp_path):
         ({"format": "slurm", "plan": SMP}, "export a HyperPod recipe"),
         ({"format": "hyperpod-recipe"}, "set library='smp-v2'"),
         ({"format": "hyperpod-recipe", "plan": replace(SMP, gradient_accumulation_steps=2)}, "accumulate no gradients"),
+        ({"format": "hyperpod-recipe", "plan": SMP, "cluster": OWN}, "is not a SageMaker instance type"),
         ({"format": "slurm", "spot": True}, "no option 'spot'"),
         ({"format": "slurm", "data": "s3://bucket"}, "data must be an absolute path"),
         ({"format": "slurm", "job_name": "A b"}, "job_name must have up to 50 lowercase"),
@@ -206,9 +218,22 @@ def test_a_plan_that_does_not_fit_does_not_start_by_itself(tmp_path):
     ],
 )
 def test_what_a_format_cannot_express_is_refused(arguments, sentence):
-    plan = arguments.pop("plan", FSDP)
+    plan, cluster = arguments.pop("plan", FSDP), arguments.pop("cluster", TWO)
     with pytest.raises(ExportError, match=sentence):
-        exported(MODEL, TWO, JOB, plan, **arguments)
+        exported(MODEL, cluster, JOB, plan, **arguments)
+
+
+def test_hardware_of_the_user_gets_jobs_of_its_own_launchers():
+    text = job_for("slurm", cluster=OWN)
+    assert "#SBATCH --nodes=4\n" in text
+    assert "\ntouch pwned" not in text
+    job = manifests(job_for("kubernetes", cluster=OWN))[-1]
+    jsonschema.validate(job, PYTORCH_JOB)
+    pods = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    assert "nodeSelector" not in pods
+    labeled = manifests(job_for("kubernetes", cluster=OWN, node_type="lab"))[-1]
+    pods = labeled["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    assert pods["nodeSelector"] == {"node.kubernetes.io/instance-type": "lab"}
 
 
 def test_advice_exports_every_format():

@@ -111,7 +111,7 @@ def test_a_variable_is_taken_for_what_it_holds(shell, asked, capsys):
         (f"{ADVISE} --seq_len 512", "did you mean --sequence-length?"),
         (f"{ADVISE} --count -3", "at least 1 or 'smallest', not -3"),
         ("-5B --instance ml.p4d.24xlarge", "not '-5B'"),
-        (f"{ADVISE} --global-batch 1000000000000000000", "at most 1,000,000,000"),
+        (f"{ADVISE} --global-batch-size 1000000000000000000", "at most 1,000,000,000"),
         (f"{ADVISE} --sequence-length 99999999999", "sequence_length must be at most"),
         (f"{ADVISE} --precision fp8", "fp8"),
         ("nothing_here --instance ml.p4d.24xlarge", "no variable 'nothing_here'"),
