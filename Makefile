@@ -4,21 +4,25 @@ TEST := .venv-test/bin
 LAB_ARGS ?=
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # in a container, root is often the only user
 PYTEST_ARGS ?=
-PYTEST := $(TEST)/python -m pytest --numprocesses=auto
+WITHOUT ?=
+PYTEST := $(TEST)/python -m pytest --numprocesses=auto $(addprefix --without=,$(WITHOUT))
+PYTHONS ?=
 unexport PYTHONDONTWRITEBYTECODE # every process would compile every module again
 LINT := style types prose front-end
 TOGETHER = +@$(MAKE) --no-print-directory --jobs --keep-going
 BENCHMARKS ?= search_speed cost_speed degree_ranking profile_trace mutations # published_scripts requires a folder of scripts
 
-.PHONY: help lab demo test check tests unit-tests lint $(LINT) explore bench results format clean docs pages pins image lab-environment test-environment
+.PHONY: help lab demo test check tests unit-tests lint $(LINT) matrix explore dist bench results format clean docs pages pins image lab-environment test-environment
 
 help:
 	@echo 'make lab      open the quickstart notebook in JupyterLab   (LAB_ARGS=--no-browser)'
 	@echo 'make demo     run the quickstart notebook and print its results'
 	@echo 'make check    lint, types and unit tests                   (PYTEST_ARGS="-k memory")'
-	@echo 'make test     everything, with moto, the wheel and the browser'
+	@echo 'make test     everything, with moto, the wheel and the browser (WITHOUT="torch browser" leaves out their tests)'
+	@echo 'make matrix   unit tests with Python 3.11 to 3.14, oldest and newest dependencies (PYTHONS="3.12 3.13")'
 	@echo 'make explore  property tests with new random examples (PYTEST_ARGS="tests/costs --hypothesis-seed=7"), and random actions in the browser'
 	@echo 'make bench    run the benchmarks'
+	@echo 'make dist     build sdist, wheel, bill of materials and checksums into dist/, reproducibly'
 	@echo 'make results  compare recommendations and estimates with the committed record'
 	@echo 'make format   format the Python code and apply the fixes of ruff'
 	@echo 'make docs     build the documentation site, site/index.html'
@@ -35,9 +39,13 @@ demo: lab-environment
 
 # The parts run side by side, and each prints its time.
 test: test-environment
+ifeq ($(filter browser,$(WITHOUT)),)
 	scripts/chromium.sh
-	scripts/sdk_environments.sh $(TEST)/python
 	scripts/oldest_jupyter.sh $(TEST)/python
+endif
+ifeq ($(filter moto,$(WITHOUT)),)
+	scripts/sdk_environments.sh $(TEST)/python
+endif
 	$(TOGETHER) tests $(LINT)
 
 check: test-environment
@@ -54,6 +62,13 @@ explore: test-environment
 	$(TEST)/python -m pytest -m hypothesis --hypothesis-profile=explore --timeout=0 $(PYTEST_ARGS)
 	$(TEST)/python -m pytest tests/fuzz --fuzz-inputs=100000 --timeout=0
 	$(TEST)/python -m pytest tests/browser/test_monkey.py --monkey-actions=1000 --monkey-seeds=3 --timeout=0
+
+# Fails if a Python is not installed.
+matrix:
+	@$(or $(PYTHON),python3) scripts/matrix.py $(PYTHONS)
+
+dist: test-environment
+	scripts/distributions.sh $(TEST)/python
 
 lint: $(LINT)
 
@@ -90,7 +105,7 @@ pins: test-environment
 	scripts/pins.sh $(TEST)/python
 
 clean:
-	rm -rf .venv .venv-lab .venv-sdk .venv-test .venv-toolkit artifacts dist site js/node_modules js/lib smp_advisor/static smp_advisor/labextension
+	rm -rf .venv .venv-lab .venv-matrix .venv-sdk .venv-test .venv-toolkit artifacts dist site js/node_modules js/lib smp_advisor/static smp_advisor/labextension
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find smp_advisor tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -24,6 +24,8 @@ from hypothesis.internal.conjecture import providers
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
+pytest_plugins = ["tests.requirements"]  # a skipped test fails
+
 # Hypothesis' own profile for continuous integration, for all: no chance, no limits of time, failures with their blob.
 settings.load_profile("ci")
 settings.register_profile(

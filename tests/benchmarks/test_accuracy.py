@@ -4,6 +4,7 @@ import csv
 import json
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,6 @@ from tests.benchmarks.rows import GPT, MEASURED, TIMED, row, score, table
 
 @given(values=st.lists(st.floats(-5, 5), min_size=1, max_size=30), share=st.floats(0, 1))
 def test_quantiles_are_numpy_s(values, share):
-    np = pytest.importorskip("numpy")
     assert quantile(values, share) == pytest.approx(float(np.quantile(values, share)), abs=1e-9)
 
 

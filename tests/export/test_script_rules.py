@@ -240,7 +240,8 @@ def test_script_says_where_tensor_parallelism_needs_a_registration():
 @pytest.mark.torch
 def test_layers_of_the_library_are_checkpointed_by_the_plans_strategy():
     """Tensor-parallel layers are an nn.Sequential called seq_layers, to which the strategy applies."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     text = training_script(*CASES["offload"].parts)
     function = next(
         node

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.moto
 def fw_utils():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the SDK announces its own end of support
-        pytest.importorskip("sagemaker", minversion="2.200")
         from sagemaker import fw_utils
     return fw_utils
 

@@ -12,6 +12,8 @@ import pytest
 
 from smp_advisor._version import __version__
 
+from .sources import files_of
+
 pytestmark = pytest.mark.packaging
 
 INFO = f"smp_advisor-{__version__}.dist-info"
@@ -77,6 +79,10 @@ def test_the_metadata_says_what_the_package_index_shows(wheel):
 def test_the_sdist_holds_the_front_end_built_and_in_source(sources):
     built = {"smp_advisor/static/widget.js", "smp_advisor/static/widget.css", "smp_advisor/labextension/package.json"}
     assert built | {"js/package.json", "js/package-lock.json", "js/install.json", "LICENSE", "README.md"} <= sources
+
+
+def test_the_sdist_contains_every_file_of_the_repository(root, sources):
+    assert files_of(root) - sources == set()
 
 
 def test_the_sdist_holds_nothing_installed(sources):

@@ -11,7 +11,6 @@ import pytest
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.local_run import find_docker, run, run_cell
-from smp_advisor.profiling.local_run.mounts import can_mount
 
 SCRIPT = """
 import argparse, os
@@ -225,7 +224,7 @@ subprocess.run([sys.executable, "-c", "import os; os.mkdir(os.environ['OUTSIDE']
 """
 
 
-@pytest.mark.skipif(not can_mount(), reason="this system allows no private mounts")
+@pytest.mark.mounts
 def test_a_script_has_its_own_opt_ml_and_temporary_folder_and_its_other_writes_are_reported(
     write, tmp_path, monkeypatch
 ):

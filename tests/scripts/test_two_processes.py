@@ -9,8 +9,7 @@ import textwrap
 
 import pytest
 
-pytest.importorskip("torch")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
 HEAD = """\
 import os

@@ -186,12 +186,15 @@ def test_what_the_argument_does_not_change_is_a_todo():
     assert "auto_wrap_policy" in "\n".join(adapted("fabric").todo)  # the model is in another file
 
 
+@pytest.mark.torch
 def test_the_arguments_are_those_of_the_installed_trainer():
-    arguments = pytest.importorskip("transformers").TrainingArguments
-    fields = arguments.__dataclass_fields__
+    from transformers import TrainingArguments
+
+    fields = TrainingArguments.__dataclass_fields__
     assert {"fsdp", "fsdp_config"} <= set(fields)
 
 
+@pytest.mark.torch
 def test_what_cannot_run_here_is_not_proven():
     result = adapt_script(LIGHTNING.replace("{arguments}", ""), library="fsdp", prove=True)
     assert not result.proof.proven

@@ -1,0 +1,65 @@
+"""A skipped test fails, unless it was left out on request."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+MODULES = {
+    "test_marked.py": """
+import pytest
+
+@pytest.mark.mounts
+def test_requires_mounts():
+    pass
+
+@pytest.mark.skip(reason="another day")
+def test_with_a_marker():
+    pass
+
+def test_in_its_body():
+    pytest.importorskip("no_such_package")
+
+@pytest.mark.xfail(reason="a known defect", strict=True)
+def test_of_a_known_defect():
+    raise ValueError
+""",
+    "test_module.py": """
+import pytest
+
+pytest.importorskip("no_such_package")
+""",
+    "conftest.py": """
+import requirements
+
+requirements.missing["mounts"] = lambda: "the permission to mount file systems"
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "mounts: as in the project")
+""",
+}
+
+
+def test_a_skip_is_a_failure_unless_it_was_left_out(root, tmp_path):
+    for name, text in MODULES.items():
+        (tmp_path / name).write_text(text)
+    shutil.copy(root / "tests" / "requirements.py", tmp_path)
+
+    def run(*options: str) -> str:
+        command = [sys.executable, "-m", "pytest", "-p", "requirements", "-p", "no:cacheprovider", *options]
+        environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True, check=False)
+        assert done.returncode == 1, done.stderr
+        return done.stdout
+
+    one_process = run("test_marked.py")
+    required = "the permission to mount file systems: install it, or run with --without=mounts"
+    assert f"this test requires {required}" in one_process
+    assert "Skipped: another day\nA skipped test is a failure" in one_process
+    assert re.search(r" 1 failed, 1 xfailed, 2 errors in", one_process)  # an error is a failure before the test's body
+    workers = run("--numprocesses=1", "--without=mounts", "--continue-on-collection-errors", "-rs")
+    assert "left out by --without=mounts" in workers
+    assert re.search(r" 1 failed, 1 skipped, 1 xfailed, 2 errors in", workers)
