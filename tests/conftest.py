@@ -10,12 +10,15 @@ every profile.
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import re
 import shutil
 import sys
 import tempfile
 from collections import defaultdict
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -104,6 +107,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.user_properties.append(("part", part_of(item)))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: PARTS.index(part_of(item)))
+
+
+@cache
+def import_pytorch() -> None:
+    """Import what PyTorch imports in the first step of a training, which each forked child would repeat."""
+    for module in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.pipelining"):
+        importlib.import_module(module)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("torch") and find_spec("torch"):
+        import_pytorch()
 
 
 def pytest_collection_finish() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 
-import black
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +16,7 @@ from smp_advisor.export.launch import _METRICS
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job
 from tests.export.examples import TASKS
+from tests.export.formatting import formatted
 from tests.export.random_jobs import METRICS
 from tests.export.reading import shape
 from tests.moto_harness.notebooks import ENVIRONMENTS, run_notebooks
@@ -61,7 +61,7 @@ def cells(library, sdk, **options):
 @pytest.mark.parametrize("library", CASES)
 def test_cells_with_all_options_are_formatted(library, sdk):
     emitted = cells(library, sdk, **OPTIONS)[1]
-    assert black.format_str(emitted, mode=black.Mode()) == emitted
+    assert formatted(emitted) == emitted
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_no_text_of_an_option_changes_what_a_cell_does(sdk, option, text):
         assert shape(emitted) == shape(cells("fsdp", sdk, **OPTIONS)[1])
     constants = {node.value for node in ast.walk(ast.parse(emitted)) if isinstance(node, ast.Constant)}
     assert ({value} if isinstance(value, str) else {*value, *value.values()}) <= constants
-    assert black.format_str(emitted, mode=black.Mode()) == emitted
+    assert formatted(emitted) == emitted
 
 
 @pytest.fixture(scope="module", params=ENVIRONMENTS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from functools import cache
 
-import black
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.libraries.support import supported_instances
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
+from tests.export.formatting import formatted
 
 MODELS = {
     "smp-v1-tensorflow": Model.from_config({"model_type": "gpt2"}),
@@ -88,7 +88,7 @@ def test_cells_of_any_plan_are_read_back_as_the_plan(example, sdk):
     plan, cluster, job = example
     model = MODELS.get(plan.library, LLAMA)
     cell = estimator_cell(model, cluster, job, plan, sdk=sdk, script="train.py", data="s3://bucket/train")
-    assert black.format_str(cell, mode=black.Mode()) == cell
+    assert formatted(cell) == cell
     if sdk == "v2" or plan.library != "training-compiler":
         # repr tells 1 from True and 1.0.
         assert repr(parameters_in(cell, plan, sdk)) == repr(plan.parameters)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import black
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from smp_advisor.libraries.version import image
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import CASES, P4D, TASK_CASES, make_model
+from tests.export.formatting import formatted, unformatted
 from tests.export.reading import estimator_arguments, shape
 from tests.libraries.plans import valid_plans
 
@@ -51,10 +51,11 @@ SCALARS = TEXT | st.integers() | st.floats(allow_nan=False, allow_infinity=False
 CELLS = CASES | TASK_CASES
 
 
-@pytest.mark.parametrize("name", CELLS)
-def test_cells_are_formatted_as_black_formats(name):
-    for cell in (estimator_cell(*CELLS[name].parts, data="s3://bucket/train"), training_script(*CELLS[name].parts)):
-        assert black.format_str(cell, mode=black.Mode()) == cell
+def test_cells_are_formatted_as_black_formats(tmp_path):
+    for place, case in enumerate(CELLS.values()):
+        (tmp_path / f"cell_{place}.py").write_text(estimator_cell(*case.parts, data="s3://bucket/train"))
+        (tmp_path / f"script_{place}.py").write_text(training_script(*case.parts))
+    assert unformatted(tmp_path) == ""
 
 
 @given(valid_plans(), st.sampled_from([P4D, "ml.p3dn.24xlarge", "ml.g4dn.12xlarge"]), st.integers(1, 64))
@@ -107,7 +108,7 @@ def test_no_text_changes_what_a_cell_does(plan, name, script, source_dir, path, 
     plain = {f"k{place}": "x" if isinstance(value, str) else value for place, value in enumerate(extra.values())}
     benign = cell("model", "train.py", None if source_dir is None else "code", "data", plain)
     assert shape(hostile) == shape(benign)
-    assert black.format_str(hostile, mode=black.Mode()) == hostile
+    assert formatted(hostile) == hostile
     arguments = estimator_arguments(hostile)
     assert arguments["entry_point"] == script
     assert arguments.get("source_dir") == source_dir
@@ -158,7 +159,7 @@ def test_no_text_changes_what_a_cell_of_any_library_and_sdk_does(plan, sdk, name
     hostile = cell(name, script, source_dir, path, extra)
     plain = {f"k{place}": "x" if isinstance(value, str) else value for place, value in enumerate(extra.values())}
     assert shape(hostile) == shape(cell("model", "train.py", None if source_dir is None else "code", "data", plain))
-    assert black.format_str(hostile, mode=black.Mode()) == hostile
+    assert formatted(hostile) == hostile
     hostile.encode()
 
 
@@ -215,7 +216,7 @@ def test_no_text_changes_what_a_script_does(name, settings_):
     not_kept = {"torch_dtype", "dtype", "architectures", "id2label", "label2id", "num_labels", "use_cache"}
     if not_kept.isdisjoint(settings_) and "rope_parameters" not in settings_:
         assert shape(hostile) == shape(script("model", plain))
-    assert black.format_str(hostile, mode=black.Mode()) == hostile
+    assert formatted(hostile) == hostile
 
 
 @pytest.mark.parametrize("installed", ["3.27.0", "2.242.1"])

@@ -8,7 +8,6 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-import jsonschema
 import pytest
 import yaml
 from hypothesis import given
@@ -21,6 +20,9 @@ from smp_advisor.export import FORMATS, exported, format_cell
 from smp_advisor.export.describing import describe, library_name
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job, Model
+from tests.deferred import Deferred
+
+jsonschema = Deferred("jsonschema")
 
 SCHEMAS = Path(__file__).parent / "schemas"
 PYTORCH_JOB = json.loads((SCHEMAS / "pytorchjob.json").read_text("utf-8"))

@@ -20,14 +20,12 @@ class Script:
         self.text, self.plan = text, plan
         self.tree = ast.parse(text)
         self.functions = {node.name: node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef)}
+        called = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+        self.called = {node: ast.unparse(node.func) for node in called}
 
     def calls(self, name, within=None):
         """Calls of a dotted name in the order of the text."""
-        nodes = [
-            node
-            for node in ast.walk(within or self.tree)
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == name
-        ]
+        nodes = [node for node in ast.walk(within or self.tree) if self.called.get(node) == name]
         return sorted(nodes, key=lambda node: node.lineno)
 
     def call(self, name, within=None):
@@ -122,8 +120,7 @@ def checkpoints_are_partial_and_unguarded(script):
 
 def loads_local_files(script):
     """Only a tokenizer that the user names is loaded from the hub, whose cache is safe for several processes."""
-    calls = [node for node in ast.walk(script.tree) if isinstance(node, ast.Call)]
-    loads = [call for call in calls if ast.unparse(call.func).endswith(".from_pretrained")]
+    loads = [call for call, name in script.called.items() if name.endswith(".from_pretrained")]
     return not any(word in script.text for word in ("download=", "load_dataset")) and all(
         script.keyword(call, "local_files_only") == "True" or ast.unparse(call.args[0]) == "arguments.tokenizer"
         for call in loads

@@ -8,8 +8,8 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 
-import black
 import pytest
 
 from smp_advisor.cluster import Cluster
@@ -22,6 +22,7 @@ from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, TASKS, WORDS
+from tests.export.formatting import formatted, unformatted
 
 TWO_NODES = Cluster(P4D, 2)
 
@@ -83,52 +84,62 @@ def job(plan):
 
 
 def written():
-    """Every script by name, with its plan."""
+    """Every script by name: its model, job and plan."""
     for name, plan in PLANS.items():
-        yield f"{name}, gpt2", TASKS["gpt2"], plan
+        yield f"{name}, gpt2", TASKS["gpt2"], job(plan), plan
     for name in ("ddp fp16 each", "smp-v2 bf16 each", "compiler"):
         for family in ("bert", "t5", "vit", "gpt2 classifier"):
-            yield f"{name}, {family}", TASKS[family], PLANS[name]
+            yield f"{name}, {family}", TASKS[family], job(PLANS[name]), PLANS[name]
     for name, plan in DIVIDED.items():
-        yield f"{name}, llama", TASKS["llama"], plan
-    yield "experts, mixtral", TASKS["mixtral"], MIXTRAL
+        yield f"{name}, llama", TASKS["llama"], job(plan), plan
+    yield "experts, mixtral", TASKS["mixtral"], job(MIXTRAL), MIXTRAL
+    for name, (plan, settings) in SAVING.items():
+        yield name, TASKS["gpt2"], replace(job(plan), **settings), plan
+    for targets, bits, library in (("query-value", 16, "fsdp"), ("attention", 4, "ddp"), ("all-linear", 8, "ddp")):
+        plan = Plan(library=library, batch_size=4)
+        adapter = Adapter(targets=targets, base_bits=bits)
+        yield f"adapter of {targets}, {bits} bits", TASKS["llama"], replace(job(plan), adapter=adapter), plan
 
 
-SCRIPTS = {name: (training_script(model, TWO_NODES, job(plan), plan), plan) for name, model, plan in written()} | {
-    name: (training_script(TASKS["gpt2"], TWO_NODES, replace(job(plan), **settings), plan), plan)
-    for name, (plan, settings) in SAVING.items()
-}
-for targets, bits, library in (("query-value", 16, "fsdp"), ("attention", 4, "ddp"), ("all-linear", 8, "ddp")):
-    plan = Plan(library=library, batch_size=4)
-    adapted = replace(job(plan), adapter=Adapter(targets=targets, base_bits=bits))
-    SCRIPTS[f"adapter of {targets}, {bits} bits"] = training_script(TASKS["llama"], TWO_NODES, adapted, plan), plan
+CASES = {name: parts for name, *parts in written()}
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_scripts_are_formatted_as_black_formats(name):
-    script, _ = SCRIPTS[name]
-    assert black.format_str(script, mode=black.Mode()) == script
+@cache
+def script_of(name):
+    model, job, plan = CASES[name]
+    return training_script(model, TWO_NODES, job, plan)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    """A folder of all scripts."""
+    folder = tmp_path_factory.mktemp("scripts")
+    for place, name in enumerate(CASES):
+        (folder / f"script_{place}.py").write_text(script_of(name))
+    return folder
+
+
+def test_scripts_are_formatted_as_black_formats(scripts):
+    assert unformatted(scripts) == ""
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_our_own_checker_finds_nothing(name):
-    script, plan = SCRIPTS[name]
+    script, plan = script_of(name), CASES[name][2]
     report = check_script(script, plan)
     assert [(finding.id, finding.message) for finding in report] == []
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", CASES)
 def test_scripts_parse_in_their_containers_python(name):
-    script, plan = SCRIPTS[name]
+    script, plan = script_of(name), CASES[name][2]
     version = image(plan.library, plan.version).py_version.removeprefix("py")
     ast.parse(script, feature_version=(int(version[0]), int(version[1:])))
 
 
-def test_no_script_imports_what_it_does_not_use(tmp_path):
-    for place, (script, _) in enumerate(SCRIPTS.values()):
-        (tmp_path / f"script_{place}.py").write_text(script)
+def test_no_script_imports_what_it_does_not_use(scripts):
     answer = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", "--ignore", "F401", "--quiet", tmp_path],
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", "--ignore", "F401", "--quiet", scripts],
         capture_output=True,
         text=True,
         check=False,
@@ -167,7 +178,7 @@ def test_local_cells_hold_a_small_model_of_the_family(family):
     first, script = cell.split("\n", 1)
     assert first == "%%smp_local --processes 2 --steps 20 --name train_smp.py"
     assert "smdistributed" not in script
-    assert black.format_str(script, mode=black.Mode()) == script
+    assert formatted(script) == script
     assert '"--batch_size", type=int, default=2' in script
 
 
@@ -223,4 +234,4 @@ def test_models_too_large_for_every_process_are_built_once(version, option):
     script = training_script(model, Cluster(P4D, 8), Job(sequence_length=32, precision="bf16"), plan)
     assert "    if dist.get_rank() == 0:\n        model = first_weights(config)\n" in script
     assert f"{option}=True" in script
-    assert black.format_str(script, mode=black.Mode()) == script
+    assert formatted(script) == script

@@ -9,48 +9,68 @@ import json
 import re
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.rehearsal_cases import DDP, DDP_CHECKPOINTED, FAULTS, SOUND, Rows, Words
-from benchmarks.rehearsal_faults import is_found, report
 from smp_advisor import Job, Plan
-from smp_advisor.profiling.profiled_model import read_model
-from smp_advisor.profiling.rehearsal import Rehearsal, ranks, run
-from smp_advisor.profiling.rehearsal.repeatable import repeatable
-from smp_advisor.profiling.rehearsal.single_process import check_division, joined, largest_difference, microbatches_of
+from tests.deferred import Deferred, deferred
+
+torch = Deferred("torch")
+cases = Deferred("benchmarks.rehearsal_cases")
+is_found, report = deferred("benchmarks.rehearsal_faults", "is_found", "report")
+read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
+Rehearsal, run = deferred("smp_advisor.profiling.rehearsal", "Rehearsal", "run")
+repeatable = Deferred("smp_advisor.profiling.rehearsal.repeatable", "repeatable")
+check_division, joined, largest_difference, microbatches_of = deferred(
+    "smp_advisor.profiling.rehearsal.single_process",
+    *("check_division", "joined", "largest_difference", "microbatches_of"),
+)
 
 pytestmark = pytest.mark.torch
 
+FAULTS = (
+    "sum of squares",
+    "contrastive loss",
+    "mean without padding",
+    "root of zero",
+    "far blocks share a weight",
+    "second rank fails",
+)
+SOUND = ("feed-forward blocks", "dropout", "frozen layers", "unused layer")
+"""Names of the fast cases."""
 
-def _fast(cases):
-    return [pytest.param(case, id=case.name) for case in cases if "fast" in case.tags]
+
+def case_of(name):
+    (case,) = (case for case in (*cases.FAULTS, *cases.SOUND) if case.name == name)
+    return case
 
 
 def test_the_benchmark_has_thirty_faults_and_thirty_sound_models():
-    assert len({case.name for case in FAULTS}) == 30
-    assert len({case.name for case in SOUND}) == 30
-    assert all(case.causes for case in FAULTS)
+    assert len({case.name for case in cases.FAULTS}) == 30
+    assert len({case.name for case in cases.SOUND}) == 30
+    assert all(case.causes for case in cases.FAULTS)
+    fast = [case.name for case in (*cases.FAULTS, *cases.SOUND) if "fast" in case.tags]
+    assert fast == [*FAULTS, *SOUND]
 
 
-@pytest.mark.parametrize("case", _fast(FAULTS))
-def test_an_injected_fault_is_named_with_its_cause(case):
+@pytest.mark.parametrize("name", FAULTS)
+def test_an_injected_fault_is_named_with_its_cause(name):
+    case = case_of(name)
     ok, text = report(case)
     assert not ok
     assert is_found(case, text), text
 
 
-@pytest.mark.parametrize("case", _fast(SOUND))
-def test_a_sound_model_raises_no_alarm(case):
-    ok, text = report(case)
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_model_raises_no_alarm(name):
+    ok, text = report(case_of(name))
     assert ok, text
 
 
 def test_the_users_line_and_microbatch_size_are_in_the_report():
-    case = next(case for case in FAULTS if case.name == "sum of squares")
-    done = run(read_model(case.make()), Job(), DDP, data_parallel_degree=2)
-    assert done.samples == DDP.batch_size
+    case = case_of("sum of squares")
+    done = run(read_model(case.make()), Job(), cases.DDP, data_parallel_degree=2)
+    assert done.samples == cases.DDP.batch_size
     assert done.same_loss
     assert done.same_gradients
     assert not done.ok
@@ -60,12 +80,12 @@ def test_the_users_line_and_microbatch_size_are_in_the_report():
 
 
 def test_unused_parameters_are_a_note_and_checkpointing_is_on():
-    class Unused(Words):
+    class Unused(cases.Words):
         def __init__(self) -> None:
             super().__init__()
             self.spare = torch.nn.Linear(4, 4)
 
-    done = run(read_model(Unused()), Job(sequence_length=8), DDP_CHECKPOINTED, data_parallel_degree=2)
+    done = run(read_model(Unused()), Job(sequence_length=8), cases.DDP_CHECKPOINTED, data_parallel_degree=2)
     assert done.ok, str(done)
     assert done.checkpointed
     assert "spare.weight" in " ".join(done.notes)
@@ -73,7 +93,7 @@ def test_unused_parameters_are_a_note_and_checkpointing_is_on():
 
 def test_a_module_without_values_keeps_its_ties_in_the_copy():
     with torch.device("meta"):
-        module = Words()
+        module = cases.Words()
         module.blocks[3].fc.weight = module.blocks[0].fc.weight
     plan = Plan(pipeline_parallel_degree=2, microbatches=2, batch_size=4)
     done = run(read_model(module), Job(sequence_length=8), plan, data_parallel_degree=1)
@@ -83,7 +103,7 @@ def test_a_module_without_values_keeps_its_ties_in_the_copy():
 
 
 def test_ranks_that_wait_for_each_other_are_a_hang(monkeypatch):
-    class Waits(Rows):
+    class Waits(cases.Rows):
         def forward(self, x):
             import torch.distributed as dist
 
@@ -92,7 +112,7 @@ def test_ranks_that_wait_for_each_other_are_a_hang(monkeypatch):
                 dist.broadcast(torch.zeros(1), src=1)
             return loss
 
-    monkeypatch.setattr(ranks, "_COLLECTIVE_SECONDS", 4.0)
+    monkeypatch.setattr("smp_advisor.profiling.rehearsal.ranks._COLLECTIVE_SECONDS", 4.0)
     plan = Plan(library="ddp", batch_size=2)
     rehearsal = run(read_model(Waits()), Job(), plan, data_parallel_degree=2)
     assert re.search(r"did not complete.*\(a hang\).*rank 0 waited at .*dist.broadcast", rehearsal.summary)
@@ -130,7 +150,7 @@ def test_microbatches_join_to_the_batch(count, samples):
 
 @pytest.mark.parametrize(("is_contrastive", "kind"), [(False, "unequal mean"), (True, "batch dependence")])
 def test_a_weighted_mean_is_distinguished_from_a_contrastive_loss(is_contrastive, kind):
-    class Loss(Rows):
+    class Loss(cases.Rows):
         def forward(self, x):
             hidden = self.hidden(x)
             if is_contrastive:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+import smp_advisor as smpa
+from smp_advisor.errors import ProfileError
+from tests.deferred import Deferred, deferred
 
-import smp_advisor as smpa  # noqa: E402
-from smp_advisor.errors import ProfileError  # noqa: E402
-from smp_advisor.profiling.gpu_kernels import gpu_kernels  # noqa: E402
-from smp_advisor.profiling.profiled_model import read_model  # noqa: E402
-from smp_advisor.profiling.step import call_model, loss_of  # noqa: E402
-from smp_advisor.profiling.traced_rank import trace_rank  # noqa: E402
-from smp_advisor.profiling.traced_rank.live_memory import LiveMemory, Peak  # noqa: E402
-from smp_advisor.profiling.traced_rank.optimizer import RankOptimizer  # noqa: E402
-from smp_advisor.profiling.traced_rank.pipeline import passes  # noqa: E402
-from smp_advisor.profiling.traced_rank.process_group import fake_process_group  # noqa: E402
-from smp_advisor.profiling.traced_rank.rank import Rank, rank_of  # noqa: E402
-from smp_advisor.profiling.traced_rank.step import RankStep  # noqa: E402
-from tests.profiling.plain_models import PlainGPT  # noqa: E402
+if TYPE_CHECKING:
+    from smp_advisor.profiling.traced_rank.live_memory import Peak
+    from smp_advisor.profiling.traced_rank.rank import Rank
+
+gpu_kernels = Deferred("smp_advisor.profiling.gpu_kernels", "gpu_kernels")
+read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
+call_model, loss_of = deferred("smp_advisor.profiling.step", "call_model", "loss_of")
+trace_rank = Deferred("smp_advisor.profiling.traced_rank", "trace_rank")
+LiveMemory = Deferred("smp_advisor.profiling.traced_rank.live_memory", "LiveMemory")
+RankOptimizer = Deferred("smp_advisor.profiling.traced_rank.optimizer", "RankOptimizer")
+passes = Deferred("smp_advisor.profiling.traced_rank.pipeline", "passes")
+fake_process_group = Deferred("smp_advisor.profiling.traced_rank.process_group", "fake_process_group")
+rank_of = Deferred("smp_advisor.profiling.traced_rank.rank", "rank_of")
+RankStep = Deferred("smp_advisor.profiling.traced_rank.step", "RankStep")
+PlainGPT = Deferred("tests.profiling.plain_models", "PlainGPT")
 
 pytestmark = pytest.mark.torch
 
@@ -40,11 +43,11 @@ def model() -> smpa.Model:
     return smpa.Model.from_config(CONFIG)
 
 
-def step_of(model: smpa.Model, rank: Rank) -> RankStep:
+def step_of(model: smpa.Model, rank: Rank) -> Any:
     return RankStep.of(read_model(model), rank)
 
 
-def peak_by_torch(step: RankStep) -> int:
+def peak_by_torch(step: Any) -> int:
     """Peak bytes of the same step by PyTorch's own tracker."""
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 

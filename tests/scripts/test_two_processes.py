@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import socket
+import json
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -36,26 +37,22 @@ def differs(values):
 """
 
 
-def outcome(text: str) -> str:
-    """The line that rank 0 prints; "hangs" if a collective times out."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", HEAD + textwrap.dedent(text)],
-            env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    (first, errors), _ = [child.communicate(timeout=120) for child in children]
-    if children[0].returncode:
-        assert "imed out" in errors or "closed by peer" in errors, errors
-        return "hangs"
-    return first.strip()
+@pytest.fixture(scope="module")
+def outcome():
+    """The line that rank 0 of a program prints; "hangs" if a collective times out."""
+    runner = Path(__file__).with_name("run_pairs.py")
+    with subprocess.Popen([sys.executable, runner], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+
+        def run(text: str) -> str:
+            child.stdin.write(json.dumps(HEAD + textwrap.dedent(text)) + "\n")
+            child.stdin.flush()
+            first = json.loads(child.stdout.readline())
+            if first["status"]:
+                assert "imed out" in first["errors"] or "closed by peer" in first["errors"], first["errors"]
+                return "hangs"
+            return first["output"].strip()
+
+        yield run
 
 
 @pytest.mark.parametrize(
@@ -63,7 +60,7 @@ def outcome(text: str) -> str:
     [("replica", "False"), ("model", "True"), ("replica.module", "True")],
     ids=["DDP", "DDP602", "DDP608"],
 )
-def test_gradients_of_the_model_inside_of_ddp_are_not_reduced(trained, differ):
+def test_gradients_of_the_model_inside_of_ddp_are_not_reduced(outcome, trained, differ):
     text = f"""
         replica = DistributedDataParallel(model)
         {trained}(batch).mean().backward()
@@ -73,7 +70,7 @@ def test_gradients_of_the_model_inside_of_ddp_are_not_reduced(trained, differ):
 
 
 @pytest.mark.parametrize(("condition", "result"), [("True", "done"), ("rank == 0", "hangs")], ids=["all", "DDP606"])
-def test_a_collective_of_one_rank_hangs(condition, result):
+def test_a_collective_of_one_rank_hangs(outcome, condition, result):
     text = f"""
         if {condition}:
             dist.barrier()
@@ -91,7 +88,7 @@ def test_a_collective_of_one_rank_hangs(condition, result):
     [("DistributedSampler(data, shuffle=False)", "True"), ("None", "False")],
     ids=["sampler", "DDP603"],
 )
-def test_processes_without_a_sampler_read_the_same_batches(sampler, differ):
+def test_processes_without_a_sampler_read_the_same_batches(outcome, sampler, differ):
     text = f"""
         from torch.utils.data import DataLoader, DistributedSampler
 
@@ -102,7 +99,7 @@ def test_processes_without_a_sampler_read_the_same_batches(sampler, differ):
     assert outcome(text) == differ
 
 
-def test_a_sampler_without_set_epoch_repeats_its_order():
+def test_a_sampler_without_set_epoch_repeats_its_order(outcome):
     text = """
         from torch.utils.data import DistributedSampler
 
@@ -114,7 +111,7 @@ def test_a_sampler_without_set_epoch_repeats_its_order():
     assert outcome(text) == "True False"
 
 
-def test_gradients_that_are_not_reset_add_up():
+def test_gradients_that_are_not_reset_add_up(outcome):
     text = """
         replica = DistributedDataParallel(model)
         replica(batch).mean().backward()
@@ -125,7 +122,7 @@ def test_gradients_that_are_not_reset_add_up():
     assert outcome(text) == "True"
 
 
-def test_a_reentrant_checkpoint_around_a_unit_gathers_it_once_more():
+def test_a_reentrant_checkpoint_around_a_unit_gathers_it_once_more(outcome):
     text = """
         import functools
 

@@ -8,7 +8,6 @@ import os
 import pickle
 from pathlib import Path
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +20,9 @@ from smp_advisor.storage import as_text, from_text
 from smp_advisor.storage.hints import types_of
 from smp_advisor.storage.kinds import kinds
 from smp_advisor.storage.schema import json_schema
+from tests.deferred import Deferred
+
+jsonschema = Deferred("jsonschema")
 
 P4D = "ml.p4d.24xlarge"
 REQUESTS = {

@@ -1,0 +1,54 @@
+"""Child process: runs programs as two processes over gloo, forks of this one, since importing PyTorch takes longest.
+
+Each line of the input is a program as JSON. The answer is a line with the exit status, output and errors of rank 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import torch._dynamo
+import torch.distributed.fsdp
+import torch.nn.parallel
+import torch.utils.data
+
+
+def rank(number: int, port: int, program: str, output: Path) -> int:
+    """Process of a rank that runs the program, with its output in files."""
+    if pid := os.fork():
+        return pid
+    status = 1
+    try:
+        for stream in (1, 2):
+            os.dup2(os.open(output / f"{number}.{stream}", os.O_WRONLY | os.O_CREAT), stream)
+        os.environ |= {"RANK": str(number), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        exec(compile(program, "program", "exec"), {"__name__": "__main__"})
+        status = 0
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def run(program: str) -> dict[str, object]:
+    with socket.socket() as free, tempfile.TemporaryDirectory() as folder:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        pids = [rank(number, port, program, Path(folder)) for number in range(2)]
+        status, _ = [os.waitpid(pid, 0)[1] for pid in pids]
+        output, errors = (Path(folder, f"0.{stream}").read_text() for stream in (1, 2))
+    return {"status": status, "output": output, "errors": errors}
+
+
+if __name__ == "__main__":
+    assert torch.distributed.is_gloo_available()
+    for line in sys.stdin:
+        print(json.dumps(run(json.loads(line))), flush=True)
