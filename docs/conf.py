@@ -5,6 +5,7 @@ Pages are Markdown that GitHub shows, too: links are relative paths, and anchors
 
 from __future__ import annotations
 
+from inspect import isfunction
 from typing import TYPE_CHECKING
 
 from docutils import nodes
@@ -29,6 +30,15 @@ show_warning_types = True
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 6
 myst_dmath_double_inline = True
+
+autodoc_member_order = "bysource"
+autodoc_class_signature = "separated"
+add_module_names = False
+toc_object_entries_show_parents = "hide"
+maximum_signature_line_length = 88
+napoleon_google_docstring = False
+default_role = "py:obj"
+nitpick_ignore_regex = [("py:.*", ".*")]
 
 html_theme = "furo"
 html_title = "smp_advisor"
@@ -60,7 +70,14 @@ def leave_checks_out_of_the_navigation(_app: Sphinx, env: BuildEnvironment) -> N
             env.metadata[name]["orphan"] = True
 
 
+def show_the_written_signature(_app: Sphinx, value: object, _bound: bool) -> None:  # noqa: FBT001 (Sphinx' call)
+    """Drop the signatures with every setting of every library, which are for completion in notebooks."""
+    if isfunction(value):
+        vars(value).pop("__signature__", None)
+
+
 def setup(app: Sphinx) -> None:
     """Register the renderer of formulas: Sphinx' own one loads MathJax from the network."""
+    app.connect("autodoc-before-process-signature", show_the_written_signature)
     app.connect("env-updated", leave_checks_out_of_the_navigation)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_displayed_math, None))

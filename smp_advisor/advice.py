@@ -37,7 +37,19 @@ __all__ = ["Advice"]
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """A recommendation: `plan`, its `estimate`, the ordered `steps` that explain it, and the cell that launches it."""
+    """A recommendation: `plan`, its `estimate`, the ordered `steps` that explain it, and the cell that launches it.
+
+    `smp_advisor.advise` returns its live form, `LiveAdvice`.
+
+    Examples
+    --------
+    >>> import smp_advisor as smpa
+    >>> advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp")
+    >>> advice.estimate.fits, advice.plan.library
+    (True, 'fsdp')
+    >>> advice.cell(sdk="v2").splitlines()[0]
+    '# Start a SageMaker training job on 1 x ml.p4d.24xlarge (8 GPUs, about $...
+    """
 
     model: Model
     cluster: Cluster

@@ -36,6 +36,12 @@ def save(value: object, path: str | os.PathLike[str]) -> None:
     ------
     StorageError
         The value cannot be stored, or the file cannot be written.
+
+    Examples
+    --------
+    >>> smp_advisor.save(smp_advisor.Cluster("ml.p4d.24xlarge", 16), "cluster.json")
+    >>> smp_advisor.load("cluster.json").gpus
+    128
     """
     if isinstance(value, Advice):
         value.save(path)

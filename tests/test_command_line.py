@@ -57,6 +57,12 @@ def test_no_plan_that_fits_is_status_1(run):
     assert "does not fit" in output
 
 
+def test_an_exported_script_is_python(run, saved, tmp_path):
+    path = tmp_path / "train.py"
+    assert run("export", saved, "--what", "script", "--output", path)[0] == 0
+    compile(path.read_text(), str(path), "exec")
+
+
 def test_an_estimate_has_the_librarys_own_precision(run):
     status, output, _ = run("estimate", "350M", *PLAN, "--batch-size", "4", "--json")
     cluster, plan = smpa.Cluster("ml.p4d.24xlarge"), smpa.Plan(library="ddp", batch_size=4)

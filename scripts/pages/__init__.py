@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scripts.pages import blocks, gallery, glossary, libraries, reference_rows, stacks
+from scripts.pages import blocks, gallery, glossary, libraries, options, reference, reference_rows, stacks
+from scripts.pages.api import api_pages
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.page import check_page, checks_page
 from smp_advisor.storage.schema import json_schema
@@ -32,6 +33,12 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/gallery.md": gallery.page,
     "docs/glossary.md": glossary.page,
     "docs/libraries.md": libraries.page,
+    **api_pages(),
+    "docs/reference/command_line.md": options.command_line,
+    "docs/reference/magics.md": options.magics,
+    "docs/reference/parameters.md": reference.parameters,
+    "docs/reference/rules.md": reference.rules,
+    "docs/reference/stored_files.md": reference.stored_files,
     "docs/reference_rows.md": reference_rows.page,
     "docs/stacks.md": stacks.page,
     "docs/stored_values.json": lambda: json.dumps(json_schema(), indent=1) + "\n",

@@ -22,10 +22,15 @@ def exported(advice: Advice, what: str, sdk: str) -> str:
     """The code of one kind."""
     cells: dict[str, Callable[[], str]] = {
         "job": lambda: advice.cell(sdk),
-        "script": advice.script_cell,
+        "script": lambda: _file(advice.script_cell()),
         "local": advice.local_cell,
         "monitoring": advice.monitoring_cell,
         "permissions": lambda: advice.permissions_cell(sdk=sdk),
         "quota": advice.quota_cell,
     }
     return cells[what]() if what in cells else advice.export(what)
+
+
+def _file(cell: str) -> str:
+    """The file that a cell with ``%%writefile`` writes."""
+    return cell.partition("\n")[2] if cell.startswith("%%writefile ") else cell

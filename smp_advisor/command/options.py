@@ -18,7 +18,7 @@ __all__ = ["parse", "settings_of"]
 _MODEL = "a parameter count (10B), the name of a model (llama-3-70b), or the path of a config.json"
 _OTHER = (
     "Other settings of the job, the model's shape and the plan are options of their names, for example"
-    " --sequence-length 4096 --tokens 300B --tensor-parallel-degree 2."
+    " `--sequence-length 4096 --tokens 300B --tensor-parallel-degree 2`."
 )
 _STATUS = "Exit status: 0 if the answer is yes, 1 if it is no, 2 if the input is wrong or could not be read."
 _LONGEST_NUMBER = 40
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     fits.add_argument("--model", help="model of a file that does not name it")
 
     check = verb("check", "Check training scripts, estimator cells and recipes against the documented pitfalls.")
-    check.add_argument("paths", nargs="+", metavar="FILE")
+    check.add_argument("paths", nargs="+", metavar="FILE", help="a script, a notebook, an estimator cell or a recipe")
 
     profile = verb("profile", "Profile the model of a transformers configuration.", takes_settings=True)
     profile.add_argument("config", help="path of a config.json")

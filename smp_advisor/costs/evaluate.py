@@ -192,10 +192,25 @@ def learned_width(model: Model, cluster: Cluster, job: Job, layout: Layout) -> N
 def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     """Costs of one plan.
 
+    Parameters
+    ----------
+    model, cluster, job
+        What is trained, and where. `advise` returns an advice with these three as attributes.
+    plan
+        Any plan of any library: ``smp_advisor.Plan(library="fsdp", ...)``.
+
     Raises
     ------
     PlanError
         The plan does not match the cluster, the model or the job.
+
+    Examples
+    --------
+    >>> import smp_advisor as smpa
+    >>> model, cluster = smpa.Model.from_parameters("1.3B"), smpa.Cluster("ml.p4d.24xlarge", 1)
+    >>> plan = smpa.Plan(library="fsdp", batch_size=4, activation_checkpointing="each")
+    >>> smpa.estimate(model, cluster, smpa.Job(sequence_length=2048, precision="bf16"), plan).fits
+    True
     """
     _require(model, cluster, job)
     require_types({"plan": (plan, Plan)}, "estimate")
@@ -232,7 +247,17 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
 
 
 def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan]) -> list[Estimate]:
-    """Costs of several plans."""
+    """Costs of several plans, in their order.
+
+    Examples
+    --------
+    >>> import smp_advisor as smpa
+    >>> model, cluster = smpa.Model.from_parameters("1.3B"), smpa.Cluster("ml.p4d.24xlarge", 1)
+    >>> plans = [smpa.Plan(library="fsdp", batch_size=size) for size in (1, 2)]
+    >>> small, large = smpa.estimate_many(model, cluster, smpa.Job(precision="bf16"), plans)
+    >>> small.needed_gib < large.needed_gib
+    True
+    """
     _require(model, cluster, job)
     require_types({"plans": (plans, Sequence)}, "estimate_many")
     return [estimate(model, cluster, job, plan) for plan in plans]

@@ -38,7 +38,24 @@ class Fix:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """A defect that makes the job fail, hang, train incorrectly or waste money."""
+    """A defect that makes the job fail, hang, train incorrectly or waste money.
+
+    Examples
+    --------
+    >>> import smp_advisor as smpa
+    >>> script = '''
+    ... import smdistributed.modelparallel.torch as smp
+    ...
+    ... @smp.step
+    ... def step(model, data):
+    ...     loss = model(data).mean()
+    ...     loss.backward()
+    ...     return loss
+    ... '''
+    >>> (finding,) = smpa.check_script(script).findings
+    >>> finding.id, finding.line, finding.severity
+    ('SMP106', 7, 'error')
+    """
 
     id: str
     """Id of the check: ``SMP109``."""

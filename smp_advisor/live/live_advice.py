@@ -65,7 +65,7 @@ class LiveAdvice(Advice):
     >>> advice.plan = chosen  # or any plan of the library, or the row of an alternative
     >>> advice.keep("chosen")  # a named snapshot; advice.load("chosen") shows it again
     >>> print(advice.compare("chosen").summary)
-    The same settings: no change in memory...
+    The same settings.
     >>> _ = advice.undo(), advice.redo(), advice.reset()
     >>> advice.observe(lambda change: print(change.summary))  # called after every change, from wherever it comes
     >>> advice.recommended.plan == advice.plan

@@ -141,6 +141,26 @@ def apply_fixes(
     ------
     AdvisorError
         If a file cannot be read or written. It is unchanged then.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import smp_advisor as smpa
+    >>> script = '''
+    ... import smdistributed.modelparallel.torch as smp
+    ...
+    ... @smp.step
+    ... def step(model, data):
+    ...     loss = model(data).mean()
+    ...     loss.backward()
+    ...     return loss
+    ... '''
+    >>> _ = Path("train.py").write_text(script)
+    >>> print(smpa.apply_fixes("train.py").read_text())
+    import smdistributed.modelparallel.torch as smp
+    ...
+        model.backward(loss)
+        return loss
     """
     require_path(path, "apply_fixes")
     script = Path(path)

@@ -33,7 +33,7 @@ class Adapter:
     Examples
     --------
     >>> from smp_advisor.workload import Model
-    >>> Adapter(rank=8).parameter_count(Model.from_parameters("7B", family="llama"))
+    >>> Adapter(rank=8).parameter_count(Model.from_name("llama-2-7b"))
     4194304
     """
 

@@ -37,6 +37,14 @@ def load_calibration(path: str | Path) -> Calibration:
     ------
     CalibrationError
         The file is missing, too large, or no calibration of a version that this package reads.
+
+    Examples
+    --------
+    >>> import smp_advisor as smpa
+    >>> better = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp").calibrate(step_seconds=5.2)
+    >>> better.job.calibration.save("calibration.json")
+    >>> smpa.load_calibration("calibration.json") == better.job.calibration
+    True
     """
     require_path(path, "load_calibration")
     target = Path(path)

@@ -24,7 +24,14 @@ Attentions = Literal["eager", "fused"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stack:
-    """One kind of training code. The data are in ``data/stacks.toml``, each with source and date."""
+    """One kind of training code. The data are in ``data/stacks.toml``, each with source and date.
+
+    Examples
+    --------
+    >>> import smp_advisor as smpa
+    >>> smpa.stacks()["torch-compile"].title
+    'torch.compile'
+    """
 
     name: str
     title: str
