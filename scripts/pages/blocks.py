@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 import tempfile
 from contextlib import chdir, contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -174,8 +175,21 @@ def run(page: Path) -> Run:
     Exception
         Of the first block that fails; `sybil.example.SybilFailure` if a command has another exit status than stated.
     """
-    with new_shell() as shell, tempfile.TemporaryDirectory() as folder, chdir(folder):
+    with new_shell() as shell, tempfile.TemporaryDirectory() as folder, chdir(folder), importing_from(folder):
         return Blocks(shell).run(page)
+
+
+@contextmanager
+def importing_from(folder: str) -> Iterator[None]:
+    """Let blocks import the modules that they write, as a notebook does, and forget them afterwards."""
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        for name, module in list(sys.modules.items()):
+            if (getattr(module, "__file__", None) or "").startswith(folder):
+                del sys.modules[name]
 
 
 def executed_blocks() -> str:

@@ -14,6 +14,7 @@ from smp_advisor.scripts.adapt import steps
 from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Hunk
 from smp_advisor.scripts.adapt.draft import Draft, unified_diff
 from smp_advisor.scripts.adapt.obstacles import obstacle_to_adapting
+from smp_advisor.scripts.adapt.plan_settings import report_plan_settings
 from smp_advisor.scripts.adapt.target import Target
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ def adapt_script(
                 )
             )
     adapted = draft.module.code
+    if plan is not None and plan.library == target.checked_as:
+        report_plan_settings(draft, plan, target)
     _report_remaining_errors(draft, plan, target)
     proof = None
     if prove and adapted != source:

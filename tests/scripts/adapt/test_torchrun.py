@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from smp_advisor.libraries import Plan
 from smp_advisor.scripts.adapt import adapt_script
 from tests.scripts.adapt.conftest import LOOPS
 
@@ -195,3 +196,21 @@ def test_an_optimizer_of_another_module_is_the_reason():
     refused = adapt_script(text, library="ddp").todo[0]
     assert "`create_optimizer_v2` of timm.optim builds the optimizer" in refused
     assert "`init_distributed_device` of timm.utils starts its processes" in refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("ddp", "torch.autocast"), ("fsdp", "MixedPrecision("), ("fsdp2", "mp_policy")]
+)
+def test_settings_of_the_plan_that_the_script_lacks_are_listed(kind, words):
+    name = "ddp" if kind == "ddp" else "fsdp"
+    plan = Plan(library=name, batch_size=4, gradient_accumulation_steps=8, activation_checkpointing="each")
+    todo = "\n".join(adapt_script(SCRIPT.format(method="eval"), plan, library=kind).todo)
+    assert "4 samples per GPU, 8 times before each optimizer step" in todo
+    assert words in todo
+    assert ("checkpoint_wrapper before" in todo) == (kind != "fsdp")  # FSDP's own step adds it
+
+
+def test_a_script_that_reads_the_settings_of_the_plan_needs_no_reminder():
+    plan = Plan(library="ddp", batch_size=4, gradient_accumulation_steps=8)
+    head = "# --batch_size --gradient_accumulation_steps, torch.autocast(dtype=torch.bfloat16)\n"
+    assert not any("The plan" in text for text in adapt_script(head + SCRIPT.format(method="eval"), plan).todo)
