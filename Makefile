@@ -12,7 +12,7 @@ LINT := style types prose front-end
 TOGETHER = +@$(MAKE) --no-print-directory --jobs --keep-going
 BENCHMARKS ?= search_speed cost_speed degree_ranking profile_trace mutations # published_scripts requires a folder of scripts
 
-.PHONY: help lab demo test check tests unit-tests lint $(LINT) matrix explore dist bench results format clean docs pages pins image lab-environment test-environment
+.PHONY: help lab demo test check tests unit-tests lint $(LINT) matrix explore dist bench results format clean docs notebooks pages pins image lab-environment test-environment
 
 help:
 	@echo 'make lab      open the quickstart notebook in JupyterLab   (LAB_ARGS=--no-browser)'
@@ -27,6 +27,7 @@ help:
 	@echo 'make format   format the Python code and apply the fixes of ruff'
 	@echo 'make docs     build the documentation site, site/index.html'
 	@echo 'make pages    write the generated pages of docs/, and the outputs in the others'
+	@echo 'make notebooks  run the notebooks and save their outputs'
 	@echo 'make pins     write constraints.txt from the test environment'
 	@echo 'make image    take docs/images/advisor.png in Chromium'
 	@echo 'make clean    remove environments, built files and caches'
@@ -100,6 +101,9 @@ docs: test-environment
 
 pages: test-environment
 	$(TEST)/python -m scripts.pages
+
+notebooks: test-environment
+	$(TEST)/python -m scripts.notebooks
 
 pins: test-environment
 	scripts/pins.sh $(TEST)/python

@@ -72,6 +72,7 @@ PROCESSES = {
     r"tests/export/test_(request)\.py": "cells with v2-newest",
     r"tests/packaging/test_(build_from_clone|clean_install|wheel)\.py": "distributions",
     r"(tests/scripts/adapt)/": "{}",
+    r"tests/test_saved_notebooks\.py.*\[(\w+)": "notebook {}",
     r"(.*?)::": "{}",
 }
 """Tests that share a browser, an SDK or other work, by their identifier. Each group runs in one process."""

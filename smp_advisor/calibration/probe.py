@@ -7,7 +7,7 @@ import math
 import textwrap
 from dataclasses import dataclass, replace
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.calibration.texts import step_time
 from smp_advisor.cluster.cluster import Cluster
@@ -106,6 +106,9 @@ class Probe:
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
+        printer.text(str(self))
 
     def _repr_html_(self) -> str:
         return "".join(f"<div>{escape(line)}</div>" for line in self.lines)

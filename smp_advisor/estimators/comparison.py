@@ -44,6 +44,9 @@ class Comparison:
         ]
         return "\n".join([self.gain, *rows])
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
+        printer.text(str(self))
+
 
 def compare(
     model: Model,

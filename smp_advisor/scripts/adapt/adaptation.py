@@ -48,7 +48,8 @@ class Adaptation:
     """Comparison of both scripts; None if it was not requested or nothing changed."""
 
     def __str__(self) -> str:
-        lines = [f"{self.path}: {len(self.hunks)} changes, {len(self.todo)} manual to-dos"]
+        counts = [(len(self.hunks), "change"), (len(self.todo), "manual to-do")]
+        lines = [f"{self.path}: {', '.join(f'{count} {word}' + 's' * (count != 1) for count, word in counts)}"]
         for hunk in self.hunks:
             lines += ["", f"{hunk.title}. {hunk.explanation}", f"  {hunk.url}", hunk.diff.rstrip()]
         if self.todo:
