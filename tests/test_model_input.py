@@ -1,7 +1,7 @@
 """Configurations of families without formulas."""
 
-import importlib.util
 import json
+from importlib.machinery import ModuleSpec
 
 import pytest
 
@@ -37,10 +37,7 @@ def test_a_family_without_formulas_is_traced_and_flagged(tmp_path):
 
 @pytest.mark.parametrize("missing", ["torch", "transformers"])
 def test_without_torch_or_transformers_one_sentence_states_what_to_install(monkeypatch, missing):
-    def find_spec(name, *package):
-        return None if name == missing else importlib.util.find_spec(name, *package)
-
-    monkeypatch.setattr(model_input, "find_spec", find_spec)
+    monkeypatch.setattr(model_input, "find_spec", lambda name: None if name == missing else ModuleSpec(name, None))
     with pytest.raises(ModelError, match=rf"'cohere' has no formulas: install {missing} \(pip install {missing}\)"):
         smpa.advise(COHERE, "ml.p4d.24xlarge")
 

@@ -37,12 +37,13 @@ def wheel(sdist: Path, tools: str) -> Path:
 
 @pytest.fixture(scope="session")
 def clean_environment(root: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new environment with the wheel and its dependencies."""
+    """A new environment with the wheel and its dependencies, installed by the command of the README."""
     folder = tmp_path_factory.mktemp("clean") / "environment"
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     # The pip of this environment: installing one takes longer than the wheel.
     options = ["--quiet", "--no-compile", "--constraint", root / "constraints.txt"]
     pip = [sys.executable, "-m", "pip", "--python", python]
-    run(*pip, "install", *options, wheel, cwd=folder, path=str(python.parent))
+    folders = ["--find-links", wheel.parent]
+    run(*pip, "install", *options, "smp-advisor", *folders, cwd=folder, path=str(python.parent))
     return folder

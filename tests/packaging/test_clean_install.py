@@ -27,9 +27,22 @@ def test_the_installed_package_is_complete(python, clean_environment):
     assert (clean_environment / "share/jupyter/labextensions/smp-advisor/install.json").is_file()
 
 
-def test_it_advises(python, clean_environment):
-    code = "import smp_advisor as smpa; print(smpa.advise('10B', 'ml.p4d.24xlarge', instance_count=16).plan)"
+def test_the_extension_loads_and_advises(python, clean_environment):
+    code = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "smp_advisor")
+advice = shell.run_line_magic("smp_advise", "10B --instance ml.p4d.24xlarge --count 16")
+print(advice.plan)
+"""
     assert "Plan(" in run(python, "-c", code, cwd=clean_environment, path=str(python.parent))
+
+
+def test_the_command_answers(python, clean_environment):
+    folder = {"cwd": clean_environment, "path": str(python.parent)}
+    assert run(python.parent / "smp-advisor", "--version", **folder) == f"smp-advisor {__version__}\n"
+    request = ["fits", "350M", "--instance", "ml.p4d.24xlarge", "--library", "ddp", "--sequence-length", "512"]
+    assert "fits" in run(python.parent / "smp-advisor", *request, **folder)
 
 
 def test_the_checker_is_a_command(python, clean_environment):

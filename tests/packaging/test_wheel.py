@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 import zipfile
 from email.parser import HeaderParser
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.sbom import bill_of_materials
 from smp_advisor._version import __version__
 
 from .sources import files_of
@@ -59,6 +61,29 @@ def test_the_wheel_installs_the_extension_where_jupyterlab_looks(shipped, wheel)
     assert {f"{EXTENSION}/{name}" for name in wanted} <= shipped
     described = json.loads(zipfile.ZipFile(wheel).read(f"{EXTENSION}/package.json"))["jupyterlab"]["_build"]
     assert f"{EXTENSION}/{described['load']}" in shipped
+
+
+def test_the_bill_of_materials_has_the_required_packages_and_those_in_the_front_end(wheel, root):
+    bill = bill_of_materials(wheel)
+    lock = json.loads((root / "js/package-lock.json").read_text("utf-8"))["packages"]
+    licenses = json.loads(zipfile.ZipFile(wheel).read(f"{EXTENSION}/static/third-party-licenses.json"))["packages"]
+    assert all(entry["extractedText"] for entry in licenses)
+    assert all(lock[f"node_modules/{entry['name']}"]["version"] == entry["versionInfo"] for entry in licenses)
+    names = {entry["name"] for entry in bill["components"]}
+    assert {"numpy", "python-dateutil"} | {entry["name"] for entry in licenses} <= names
+    assert not names & {"torch", "sagemaker", "pytest"}
+    references = {entry["bom-ref"] for entry in [bill["metadata"]["component"], *bill["components"]]}
+    edges = {name for entry in bill["dependencies"] for name in [entry["ref"], *entry["dependsOn"]]}
+    assert references == edges
+    assert bill == bill_of_materials(wheel)
+
+
+def test_the_code_of_the_widget_is_of_this_project(root):
+    """The view has no third-party code, whose license would have to be in the wheel."""
+    imports = re.findall(
+        r"from '([^.'][^']*)'", "".join(file.read_text("utf-8") for file in (root / "js/src/widget").rglob("*.ts"))
+    )
+    assert set(imports) <= {"@anywidget/types"}
 
 
 def test_the_wheel_holds_nothing_else(shipped):
