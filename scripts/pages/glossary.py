@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import smp_advisor as smpa
 from smp_advisor.notebook.glossary import glossary
 
 if TYPE_CHECKING:
@@ -14,12 +15,31 @@ if TYPE_CHECKING:
 HEAD = """# Glossary
 
 Terms of the interface, the reports and these pages, as this product uses them. Names in `code` are fields of plans,
-jobs and estimates.
+jobs and estimates. [A rank map](#a-rank-map) shows the degrees of a plan on its GPUs.
+"""
+RANKS = """## A rank map
+
+The page of the advisor draws it, and `advice.ranks()` prints it: pipeline stage, tensor slice, shard and replica of
+each GPU. This plan of SMP v1 has tensor parallel degree 2, pipeline parallel degree 2 and a sharded optimizer state.
+GPUs with the same stage and slice, in different replicas, reduce their gradients together (`RDP_GROUP`); GPUs
+with the same stage and replica divide each layer (`TP_GROUP`).
+
+```text
+{ranks}
+```
 """
 
 
 def page() -> str:
-    return "\n".join([HEAD, *(line for term in glossary() for line in section(term))]).rstrip() + "\n"
+    terms = (line for term in glossary() for line in section(term))
+    return "\n".join([HEAD, *terms, RANKS.format(ranks=ranks())])
+
+
+def ranks() -> str:
+    """The GPUs of a small plan with four kinds of groups."""
+    degrees = {"tensor_parallel_degree": 2, "pipeline_parallel_degree": 2, "shard_optimizer_state": True}
+    advice = smpa.advise("10B", "ml.p4d.24xlarge", instance_count=2, library="smp-v1", sequence_length=512, **degrees)
+    return str(advice.ranks())
 
 
 def section(term: Term) -> Iterator[str]:
