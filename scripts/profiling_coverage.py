@@ -98,6 +98,7 @@ def traced(name: str, guided: str = "") -> dict:
     """A full step, forward and backward, on fake tensors; `guided`: with assumed data-dependent conditions."""
     import dataclasses
 
+    from smp_advisor.profiling.assumptions import Assumptions
     from smp_advisor.profiling.fallback import reason
     from smp_advisor.profiling.trace import Settings, traced_step
 
@@ -105,7 +106,7 @@ def traced(name: str, guided: str = "") -> dict:
     attempts = [dataclasses.replace(default, build=build) for build in ("meta", "fake")]
     attempts += [dataclasses.replace(default, sequence=10**6), dataclasses.replace(default, precision="fp32")]
     if guided:
-        attempts = [dataclasses.replace(default, assumed_condition=value) for value in (True, False)]
+        attempts = [dataclasses.replace(default, assumptions=Assumptions(value=value)) for value in (True, False)]
     reasons = []
     for settings in attempts:
         for shallow in (True, False):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.gpu_kernels import without_initialization
+from smp_advisor.profiling.known_values import KnownValuesMode
 from smp_advisor.profiling.sandbox.limits import default_memory_bytes
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["build_fake", "build_under_fake", "default_dtype", "fake_copy", "fake_inputs", "fake_mode", "real_copy"]
 
 
-def fake_mode() -> FakeTensorMode:
-    """A fake tensor mode that accepts constants created outside it."""
-    return FakeTensorMode(allow_non_fake_inputs=True)
+def fake_mode() -> KnownValuesMode:
+    """A fake tensor mode that accepts constants created outside it, and keeps small values that are known."""
+    return KnownValuesMode()
 
 
 @contextlib.contextmanager
@@ -36,7 +36,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def build_fake(build: Callable[[], nn.Module], mode: FakeTensorMode, dtype: torch.dtype) -> nn.Module:
+def build_fake(build: Callable[[], nn.Module], mode: KnownValuesMode, dtype: torch.dtype) -> nn.Module:
     """Build a model on the meta device and make its tensors fake.
 
     Building under the fake mode itself breaks dtype conversions and constructors that read values.
@@ -46,13 +46,13 @@ def build_fake(build: Callable[[], nn.Module], mode: FakeTensorMode, dtype: torc
     return _fakeify(model, mode, None)
 
 
-def build_under_fake(build: Callable[[], nn.Module], mode: FakeTensorMode, dtype: torch.dtype) -> nn.Module:
+def build_under_fake(build: Callable[[], nn.Module], mode: KnownValuesMode, dtype: torch.dtype) -> nn.Module:
     """Build a model under the fake mode, which covers tensors that no module registers."""
     with default_dtype(dtype), mode, torch.device("cpu"), without_initialization():
         return build()
 
 
-def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: torch.dtype | None) -> nn.Module:
+def fake_copy(model: nn.Module, mode: KnownValuesMode, dtype: torch.dtype | None) -> nn.Module:
     """Copy a live model with fake tensors; the model itself is unchanged and no memory is allocated."""
     copies: dict[int, Any] = {}
     for module in model.modules():
@@ -83,7 +83,7 @@ def real_copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     return copy.deepcopy(model).to(device="cpu", dtype=dtype)
 
 
-def _fakeify(model: nn.Module, mode: FakeTensorMode, dtype: torch.dtype | None) -> nn.Module:
+def _fakeify(model: nn.Module, mode: KnownValuesMode, dtype: torch.dtype | None) -> nn.Module:
     """Make every parameter, buffer and plain tensor attribute fake in place; ties are preserved."""
     converted: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -100,11 +100,15 @@ def _fakeify(model: nn.Module, mode: FakeTensorMode, dtype: torch.dtype | None) 
     return model
 
 
+_INTEGERS = (torch.int64, torch.int32, torch.bool)
+_MOST_INTEGERS = 1024
 _TRAINING_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-def _fake(tensor: Tensor, mode: FakeTensorMode, dtype: torch.dtype | None) -> Tensor:
+def _fake(tensor: Tensor, mode: KnownValuesMode, dtype: torch.dtype | None) -> Tensor:
     kind = dtype if dtype is not None and tensor.dtype in _TRAINING_TYPES else tensor.dtype
+    if tensor.numel() <= (_MOST_INTEGERS if tensor.dtype in _INTEGERS else 1) and mode.keeps(tensor):
+        return mode.with_values(tensor.detach().to(dtype=kind, copy=True))  # a counter, a temperature, a list of sizes
     with mode:
         fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device="cpu")
     if isinstance(tensor, nn.Parameter):
@@ -112,15 +116,20 @@ def _fake(tensor: Tensor, mode: FakeTensorMode, dtype: torch.dtype | None) -> Te
     return fake
 
 
-def fake_inputs(inputs: Any, mode: FakeTensorMode, dtype: torch.dtype) -> Any:
-    """Fake tensors with the shapes of the inputs; floating-point tensors get the training dtype."""
+def fake_inputs(inputs: Any, mode: KnownValuesMode, dtype: torch.dtype) -> Any:
+    """Fake tensors with the shapes of the inputs; floating-point tensors get the training dtype.
+
+    Integers that are not on the meta device, such as lengths and edges, keep their values.
+    """
     from torch.utils._pytree import tree_map
 
     def convert(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         kind = dtype if value.is_floating_point() else value.dtype
-        return torch.empty(value.shape, dtype=kind, device="cpu")
+        if value.dtype in _INTEGERS and mode.keeps(value):
+            return mode.with_values(value.clone())
+        with mode:
+            return torch.empty(value.shape, dtype=kind, device="cpu")
 
-    with mode:
-        return tree_map(convert, inputs)
+    return tree_map(convert, inputs)

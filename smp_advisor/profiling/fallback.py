@@ -7,10 +7,11 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.assumptions import Assumptions
 from smp_advisor.profiling.input_trial import is_about_inputs, is_about_types, is_about_values, source_frame
 from smp_advisor.profiling.precision import higher_precision, training_precision
 from smp_advisor.profiling.result import Provenance
-from smp_advisor.profiling.trace import TOLERANCE, trace
+from smp_advisor.profiling.trace import TOLERANCE, passing_checks, trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,12 +36,16 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profi
     if profiled.module is None:
         built_fake = dataclasses.replace(settings, build="fake")
         methods.append(("trace of a model built with fake tensors", lambda model, _: _traced(model, built_fake)))
-    methods.append(("guided trace", _guided))
+    reading = dataclasses.replace(settings, known_constructors=True)
+    methods.append(("trace with known values", lambda model, _: _traced(model, reading)))
+    methods.append(("guided trace", lambda model, _: _guided(model, reading)))
     if profiled.model_class is not None:
         methods.append(("real steps of scaled copies", _real_steps))
     if profiled.module is not None:
         methods.append(("real steps", _own_steps))
     for name, method in methods:
+        if name == "trace with known values" and not is_about_values(attempts[0][1]):
+            continue
         try:
             return _with_attempts(method(profiled, settings), attempts)
         except ProfileError as error:
@@ -95,23 +100,36 @@ def _traced(profiled: ProfiledModel, settings: Settings) -> Profile:
 
 
 def _guided(profiled: ProfiledModel, settings: Settings) -> Profile:
-    """Trace with every data-dependent condition true, then false, and use the trace with more FLOPs.
+    """Trace with assumed values of data-dependent conditions.
 
-    One value alone may skip layers (layerdrop), so a single trace is not reliable.
+    If all of them are checks, the trace in which they pass is exact. Otherwise the other conditions are true, then
+    false, and the trace with more FLOPs counts: a single value may skip layers (layerdrop), so it is not reliable.
     """
-    traces: list[Traced] = []
+    checks = passing_checks(profiled, settings)
+    traces: list[tuple[Traced, Assumptions]] = []
     failure: Exception | None = None
     for value in (True, False):
+        assumptions = Assumptions(value=value, checks=checks)
         try:
-            traces.append(trace(profiled, dataclasses.replace(settings, assumed_condition=value)))
+            traces.append((trace(profiled, dataclasses.replace(settings, assumptions=assumptions)), assumptions))
         except Exception as error:  # noqa: BLE001 - one of the values may raise anything
             failure = error
+            continue
+        if not assumptions.branches:
+            note = f"{len(checks)} {'checks' if len(checks) > 1 else 'check'} of tensors' values assumed to pass"
+            return _labeled(traces[-1][0], "traced", "high", note)
     if not traces:
         raise failure or ProfileError("no assumed value worked", kind="error")
-    best = max(traces, key=lambda traced: traced.profile.forward_flops(traced.profile.batch, traced.profile.sequence))
-    condition = best.assumed_conditions[0] if best.assumed_conditions else "a condition"
-    note = f"both values of data-dependent conditions were traced ({condition}); the larger result was used"
+    best, assumptions = max(traces, key=lambda row: _forward_flops(row[0]))
+    note = (
+        f"both values of data-dependent conditions were traced ({assumptions.branches[0]}); the larger result was used"
+    )
     return _labeled(best, "guided trace", "low", note)
+
+
+def _forward_flops(traced: Traced) -> float:
+    profile = traced.profile
+    return profile.forward_flops(profile.batch, profile.sequence)
 
 
 def _real_steps(profiled: ProfiledModel, settings: Settings) -> Profile:
@@ -122,7 +140,7 @@ def _real_steps(profiled: ProfiledModel, settings: Settings) -> Profile:
 
 def _own_steps(profiled: ProfiledModel, settings: Settings) -> Profile:
     """Real steps of the module itself, at a few short sequences; its figures may depend on the inputs' values."""
-    real = dataclasses.replace(settings, build="real", assumed_condition=None)
+    real = dataclasses.replace(settings, build="real", assumptions=None)
     traced = trace(profiled, real)
     note = "steps of the module on short random inputs, excluding work in NumPy"
     confirmed = all(abs(check.ratio - 1) <= TOLERANCE for check in traced.profile.agreements)
@@ -147,6 +165,8 @@ def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str =
     profile = traced.profile
     if confidence == "exact" and profile.warnings and any("polynomial" in text for text in profile.warnings):
         confidence, note = "high", "exact at the traced sizes, estimated in between"
+    if confidence == "exact" and traced.has_drawn:
+        confidence, note = "high", "random scalars that the model reads were 0.5: layers with a small drop rate run"
     if confidence == "exact" and profile.attention == "fused":
         note = "kernels that a recent GPU would select"
     flops_confidence, flops_note = confidence, note

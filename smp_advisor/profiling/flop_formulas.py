@@ -70,7 +70,7 @@ def computes_products(operator: Any, *, has_weight: bool) -> bool:
     if torch.Tag.pointwise in operator.tags or _moves_data(operator):
         return False
     if any(part in name for part in _PRODUCTS):
-        return not any(part in name for part in ("norm", "mkldnn_reorder"))
+        return not any(part in name for part in ("norm", "mkldnn_reorder", "upsample"))
     return has_weight and not any(part in name for part in _NO_PRODUCTS)
 
 
@@ -92,7 +92,7 @@ _NO_PRODUCTS = (
     "equal", "scalar", "topk", "sort", "cumsum", "cumprod", "pad", "loss", "set_", "resize", "dropout",
     "bernoulli", "random", "normal", "uniform", "view", "complex", "masked", "nonzero", "unique", "upsample",
     "interpolate", "grid_sampler", "pool", "diag", "prod", "sym_", "assert", "expand", "permute", "storage",
-    "one_hot", "bincount", "histc", "searchsorted", "bucketize", "quantize",
+    "one_hot", "bincount", "histc", "searchsorted", "bucketize", "quantize", "prelu",
 )  # fmt: skip
 """Parts of names of PyTorch's operators that read a weight without multiplying matrices."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.assumptions import Assumptions, checks_of
 from smp_advisor.profiling.fake import fake_copy, fake_inputs, fake_mode
 from smp_advisor.profiling.gpu_kernels import gpu_kernels
 from smp_advisor.profiling.patching import quiet
@@ -21,16 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import nn
-    from torch._subclasses.fake_tensor import FakeTensorMode
 
     from smp_advisor.profiling.example import ExampleInputs
+    from smp_advisor.profiling.known_values import KnownValuesMode
 
 __all__ = ["accepts", "is_about_inputs", "is_about_types", "is_about_values", "source_frame", "working_inputs"]
 
-_BATCH = 3
+_BATCH = 5
+"""No usual number of channels, so that a batch is never mistaken for one image without a batch dimension."""
 _TOKENS = 48
 _SECONDS = 20.0
-"""Candidates are tried for at most this time."""
+"""Candidates are tried for at most this processor time."""
 _VALUES = (
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -42,7 +44,7 @@ _VALUES = (
 """Parts of the errors that a forward pass raises on fake tensors because it reads values."""
 _SHAPES = re.compile(
     r"shape|size|dimension|dims|channels|indices|expected .*(tensor|input|scalar)|broadcast|dtype|divisible|reshape|"
-    r"argument|unpack|index|rank|einsum|D input|embedding|must have|padding|not None|specify",
+    r"NoneType|argument|unpack|index|rank|einsum|D input|embedding|must have|padding|not None|specify",
     re.IGNORECASE,
 )
 """Words of errors about a tensor of another form than the model expects."""
@@ -72,7 +74,7 @@ def working_inputs(model: nn.Module, candidates: Sequence[ExampleInputs], supply
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     failures: list[tuple[ExampleInputs, Exception]] = []
     reading: ExampleInputs | None = None
-    begun = time.perf_counter()
+    begun = time.process_time()
     with quiet():
         copy = fake_copy(model, mode, None).train()
         for candidate in candidates:
@@ -84,7 +86,7 @@ def working_inputs(model: nn.Module, candidates: Sequence[ExampleInputs], supply
                 failures.append((candidate, error))
                 if reading is None and is_about_values(error) and _accepts_by_assumption(copy, candidate, mode, dtype):
                     reading = candidate
-                if time.perf_counter() - begun > _SECONDS:
+                if time.process_time() - begun > _SECONDS:
                     break
             else:
                 return candidate
@@ -122,17 +124,24 @@ def accepts(model: nn.Module, example: ExampleInputs) -> bool:
     return True
 
 
-def _accepts_by_assumption(model: nn.Module, example: ExampleInputs, mode: FakeTensorMode, dtype: torch.dtype) -> bool:
-    """Whether the model accepts the inputs if the conditions that it reads from values are true."""
-    try:
-        with StepRecorder({}, assumed_condition=True):
+def _accepts_by_assumption(model: nn.Module, example: ExampleInputs, mode: KnownValuesMode, dtype: torch.dtype) -> bool:
+    """Whether the model accepts the inputs if its checks pass and the other conditions that it reads are true."""
+
+    def forward(assumptions: Assumptions) -> None:
+        with StepRecorder({}, assumptions=assumptions):
             _try(model, example, mode, dtype)
+
+    mode.knows_constructors = True
+    try:
+        forward(Assumptions(value=True, checks=checks_of(forward)))
     except Exception:  # noqa: BLE001 - a model may raise anything
         return False
+    finally:
+        mode.knows_constructors = False
     return True
 
 
-def _try(model: nn.Module, example: ExampleInputs, mode: FakeTensorMode, dtype: torch.dtype) -> None:
+def _try(model: nn.Module, example: ExampleInputs, mode: KnownValuesMode, dtype: torch.dtype) -> None:
     """A forward pass of a fake model."""
     tokens = max(1, min(_TOKENS, example.longest * 3 // 4 or _TOKENS))
     with contextlib.ExitStack() as stack:

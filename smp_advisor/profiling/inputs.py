@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.argument_names import EDGES
 from smp_advisor.profiling.example import ExampleInputs
 from smp_advisor.profiling.input_trial import working_inputs
 from smp_advisor.profiling.module_inputs import forward_arguments, module_candidates
@@ -77,6 +78,8 @@ def filled(inputs: Any, vocab: int, *, seed: int = 0) -> Any:
             return torch.ones(value.shape, dtype=torch.bool)
         return torch.randint(0, max(vocab, 1), value.shape, generator=generator, dtype=value.dtype)
 
+    if isinstance(inputs, Mapping):  # edges are positions of nodes, not ids
+        return {name: value if name in EDGES else tree_map(fill, value) for name, value in inputs.items()}
     return tree_map(fill, inputs)
 
 

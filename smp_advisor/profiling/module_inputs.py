@@ -9,18 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from smp_advisor.profiling.argument_forms import LABELS, first_layer, forms_of_argument, forms_of_main_argument, longest
+from smp_advisor.profiling.argument_forms import forms_of_main_argument
+from smp_advisor.profiling.argument_names import EDGES, LABELS
 from smp_advisor.profiling.example import ExampleInputs
+from smp_advisor.profiling.further_arguments import forms_of_argument
+from smp_advisor.profiling.module_attributes import first_layer, longest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from smp_advisor.profiling.argument_forms import Form
+    from smp_advisor.profiling.form import Form
 
 __all__ = ["forward_arguments", "module_candidates"]
 
-_MOST = 40
-"""Candidates to try at most."""
+_MOST = 240
+"""Candidates to try at most; the time for trials ends most of them earlier."""
+_LIKELY, _POSSIBLE, _MAIN_FORMS = 6, 48, 4
+"""Combinations of further arguments: the likely ones with every form of the first argument, then more with a few."""
 _CONDITIONS = frozenset(
     {
         "timestep", "timesteps", "encoder_hidden_states", "pooled_projections", "class_labels", "img_ids", "txt_ids",
@@ -79,17 +84,28 @@ def _of_arguments(
 ) -> Iterator[ExampleInputs]:
     """Candidates with every form of the main argument, and with every form of the following ones."""
     is_language = isinstance(first, nn.Embedding)
-    distinct: set[Form] = set()
-    for form in forms_of_main_argument(model, first, main):
-        if form in distinct:
-            continue
-        distinct.add(form)
+    remaining: list[Iterator[ExampleInputs]] = []
+    for form in dict.fromkeys(forms_of_main_argument(model, first, main)):
         options = [forms_of_argument(model, name, form, is_language=is_language) for name in names]
-        if not all(options):
-            return
-        shape = _as_nodes(form) if "edge_index" in names else form
-        for parts in itertools.islice(itertools.product(*options), 6):
-            yield _combined({main: shape} | dict(zip(names, parts, strict=True)), longest_tokens)
+        shape = _as_nodes(form) if EDGES.intersection(names) else form
+        candidates = iter(
+            [
+                _combined({main: shape} | dict(zip(names, parts, strict=True)), longest_tokens)
+                for parts in _likeliest(options)
+            ]
+        )
+        yield from itertools.islice(candidates, _LIKELY)
+        remaining.append(candidates)
+    for candidates in remaining[:_MAIN_FORMS]:
+        yield from candidates
+
+
+def _likeliest(options: Sequence[Sequence[Form]]) -> Iterator[tuple[Form, ...]]:
+    """Combinations of one form per argument, those of the most likely forms first."""
+    ranks = itertools.product(*(range(min(len(forms), 8)) for forms in options[:4]))
+    for chosen in sorted(ranks, key=sum)[:_POSSIBLE]:
+        picked = [forms[rank] for forms, rank in zip(options, chosen, strict=False)]
+        yield (*picked, *(forms[0] for forms in options[len(picked) :]))
 
 
 def _as_nodes(form: Form) -> Form:
@@ -102,7 +118,7 @@ def _combined(forms: Mapping[str, Form], longest_tokens: int) -> ExampleInputs:
         return {name: form.tensor(batch, sequence) for name, form in forms.items()}
 
     main, *following = forms
-    names = "".join(f", {name}" for name in following)
+    names = "".join(f", {name}{'=None' if forms[name].values == 'none' else ''}" for name in following)
     has_sequence = any(form.has_sequence for form in forms.values())
     return ExampleInputs(
         make=make,

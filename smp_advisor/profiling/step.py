@@ -22,6 +22,7 @@ from smp_advisor.profiling.structure import callable_parts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from smp_advisor.profiling.assumptions import Assumptions
     from smp_advisor.profiling.operator_log import OperatorKey, OperatorMeasure
     from smp_advisor.profiling.step_recorder import BlockMeasure, Interval
 
@@ -50,8 +51,6 @@ class StepMeasure:
     without_gradient: tuple[str, ...]
     """Trainable parameters without a gradient after the step."""
     operations: int
-    assumed_conditions: tuple[str, ...]
-    """Data-dependent conditions whose values were assumed."""
     uncounted: tuple[str, ...]
     """Operators that may multiply matrices and have no FLOP formula."""
     outputs: int
@@ -71,7 +70,7 @@ def measure_step(
     backward: bool = True,
     optimizer: torch.optim.Optimizer | None = None,
     steps: int = 1,
-    assumed_condition: bool | None = None,
+    assumptions: Assumptions | None = None,
     checkpointing: bool = False,
     operators: bool = False,
 ) -> StepMeasure:
@@ -86,8 +85,8 @@ def measure_step(
         Paths of the modules to measure separately.
     optimizer
         Stepped after each backward pass; gradients are then freed.
-    assumed_condition
-        Value assumed for data-dependent conditions; None raises on fake tensors.
+    assumptions
+        Values of data-dependent conditions; None raises on fake tensors.
     checkpointing
         Whether each of `blocks` is recomputed in the backward pass.
     operators
@@ -95,7 +94,7 @@ def measure_step(
     """
     parameters = dict(model.named_parameters())
     log = OperatorLog(model) if operators else None
-    recorder = StepRecorder(parameters, assumed_condition=assumed_condition, log=log)
+    recorder = StepRecorder(parameters, assumptions=assumptions, log=log)
     state = [*parameters.values(), *model.buffers()]
     recorder.track([*state, *tree_leaves(inputs)])
     saved_storages = _SavedStorages(recorder, frozenset(key for key in map(storage_key, state) if key is not None))
@@ -150,7 +149,6 @@ def measure_step(
         gradient_bytes=gradients,
         without_gradient=missing,
         operations=recorder.operations,
-        assumed_conditions=tuple(recorder.assumed_conditions),
         uncounted=tuple(recorder.uncounted),
         outputs=outputs,
         operators={} if log is None else log.measures,

@@ -18,6 +18,7 @@ from smp_advisor.profiling.flop_formulas import computes_products, flop_formula
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from smp_advisor.profiling.assumptions import Assumptions
     from smp_advisor.profiling.operator_log import OperatorLog
 
 __all__ = ["BlockMeasure", "Interval", "ProductMeasure", "StepRecorder", "storage_key"]
@@ -86,8 +87,8 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ----------
     parameters
         Weights by name, to attribute products to them.
-    assumed_condition
-        Value assumed for data-dependent conditions; None lets them fail on fake tensors.
+    assumptions
+        Values of data-dependent conditions; None lets them fail on fake tensors.
     log
         Log of the operators of the forward and the backward pass; None keeps none.
     """
@@ -96,13 +97,12 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self,
         parameters: Mapping[str, Tensor],
         *,
-        assumed_condition: bool | None = None,
+        assumptions: Assumptions | None = None,
         log: OperatorLog | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.log = log
-        self.assumed_condition = assumed_condition
-        self.assumed_conditions: list[str] = []
+        self.assumptions = assumptions
         self.phase = "forward"
         self.block = ""
         self.blocks: dict[str, BlockMeasure] = defaultdict(BlockMeasure)
@@ -185,8 +185,8 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _DEVICE and isinstance(args[0], FakeTensor) and not args[0].fake_mode.in_kernel_invocation:
             return args[0].fake_device  # more than half of all calls
         kwargs = kwargs or {}
-        if self.assumed_condition is not None and func in _CONDITIONS:
-            return self._assume(func, args[0])
+        if self.assumptions is not None and func in _CONDITIONS and getattr(args[0], "constant", None) is None:
+            return self.assumptions.assumed(func, args[0])
         packet = func._overloadpacket
         if packet in _OF_ONE_TYPE and len({value.dtype for value in args if isinstance(value, Tensor)}) > 1:
             types_text = ", ".join(str(value.dtype) for value in args if isinstance(value, Tensor))
@@ -216,12 +216,6 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             isinstance(value, Tensor) and value.ndim >= 2 and (storage_key(value) or -1) in self._weights
             for value in args
         )
-
-    def _assume(self, func: Any, tensor: Tensor) -> Any:
-        self.assumed_conditions.append(f"{func} of {tuple(tensor.shape)} {tensor.dtype}")
-        if func is _CONDITIONS[1] or tensor.dtype == torch.bool:
-            return bool(self.assumed_condition)
-        return 1.0 if tensor.is_floating_point() else int(bool(self.assumed_condition))
 
     def _record_cast(self, source: Tensor, copy: Tensor) -> None:
         """Treat a 16-bit copy of a weight as the weight itself."""

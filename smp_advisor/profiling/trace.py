@@ -13,6 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.assumptions import checks_of
 from smp_advisor.profiling.extrapolation import Extrapolated, extrapolate, timeline, truncated_paths
 from smp_advisor.profiling.fake import build_fake, build_under_fake, fake_copy, fake_inputs, fake_mode, real_copy
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import nn
-    from torch._subclasses.fake_tensor import FakeTensorMode
 
+    from smp_advisor.profiling.assumptions import Assumptions, Site
     from smp_advisor.profiling.example import ExampleInputs
+    from smp_advisor.profiling.known_values import KnownValuesMode
     from smp_advisor.profiling.precision import TrainingPrecision
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.structure import Stack
@@ -45,6 +47,7 @@ __all__ = [
     "Traced",
     "compute_dtype",
     "counted_profile",
+    "passing_checks",
     "trace",
     "traced_step",
     "versions",
@@ -73,10 +76,12 @@ class Settings:
     sequence: int = 2048
     inputs: Any = None
     """Example inputs; None infers them."""
-    assumed_condition: bool | None = None
-    """Value assumed for data-dependent conditions; None raises on them."""
+    assumptions: Assumptions | None = field(default=None, compare=False)
+    """Values of data-dependent conditions; None raises on them."""
     checkpointing: bool = True
     """Whether to trace with checkpointed blocks as well."""
+    known_constructors: bool = False
+    """Whether the values of tensors of ones, zeros and consecutive numbers are computed, for models that read them."""
     build: str = "meta"
     """``meta``; ``fake`` for models with unregistered tensors; ``real`` for steps of a live module on real tensors."""
     seconds: float = 120.0
@@ -91,11 +96,11 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Traced:
-    """A profile and the conditions it assumed."""
+    """A profile and the nature of its figures."""
 
     profile: Profile
-    assumed_conditions: tuple[str, ...]
-    """Data-dependent conditions whose values were assumed."""
+    has_drawn: bool = False
+    """Whether the model reads random numbers, which were replaced by typical ones."""
     has_recurrent_layers: bool = False
     """Whether saved bytes include the reserve of recurrent kernels, whose size is not published."""
 
@@ -119,7 +124,7 @@ def trace(profiled: ProfiledModel, settings: Settings) -> Traced:
         profile = tracer.profile()
     return Traced(
         profile=dataclasses.replace(profile, seconds=time.perf_counter() - began),
-        assumed_conditions=tuple(tracer.assumed_conditions),
+        has_drawn=tracer.mode.has_drawn,
         has_recurrent_layers=has_recurrent_layers(tracer.model),
     )
 
@@ -129,6 +134,13 @@ def traced_step(profiled: ProfiledModel, settings: Settings) -> tuple[StepMeasur
     with quiet():
         tracer = _Tracer(profiled, settings)
         return tracer.step(*tracer.samples.largest, _ALL_REPEATS), tracer.example.description
+
+
+def passing_checks(profiled: ProfiledModel, settings: Settings) -> dict[Site, bool]:
+    """Values with which the checks of the model's forward pass do not raise, at the smallest size."""
+    with quiet():
+        tracer = _Tracer(profiled, settings)
+        return checks_of(tracer.forward)
 
 
 def counted_profile(profiled: ProfiledModel, settings: Settings, model: nn.Module) -> Profile:
@@ -160,8 +172,8 @@ class _Tracer:
     def __init__(self, profiled: ProfiledModel, settings: Settings) -> None:
         self.profiled, self.settings = profiled, settings
         self.begun = time.perf_counter()
-        self.mode: FakeTensorMode = fake_mode()
-        self.assumed_conditions: list[str] = []
+        self.mode: KnownValuesMode = fake_mode()
+        self.mode.knows_constructors = settings.known_constructors
         self.warnings: list[str] = []
         self.operations = 0
         self.uncounted: dict[str, None] = {}
@@ -228,14 +240,29 @@ class _Tracer:
                 precision=self.settings.precision,
                 attention=self.settings.attention,
                 blocks=paths,
-                assumed_condition=self.settings.assumed_condition,
+                assumptions=self.settings.assumptions,
                 checkpointing=checkpointing,
                 operators=operators,
             )
         self.operations += measure.operations
         self.uncounted |= dict.fromkeys(measure.uncounted)
-        self.assumed_conditions += [c for c in measure.assumed_conditions if c not in self.assumed_conditions]
         return measure
+
+    def forward(self, assumptions: Assumptions) -> None:
+        """A forward pass of a few repeats of each stack, with assumed values of conditions."""
+        batch, sequence = self.samples.points[0]
+        with contextlib.ExitStack() as stack:
+            inputs = fake_inputs(self.example.make(batch, sequence), self.mode, self._dtype)
+            stack.enter_context(self.mode)
+            stack.enter_context(truncated(self.model, self.stacks, _FEWEST_REPEATS))
+            measure_step(
+                self.model,
+                inputs,
+                precision=self.settings.precision,
+                attention=self.settings.attention,
+                assumptions=assumptions,
+                backward=False,
+            )
 
     def profile(self) -> Profile:
         """Trace, extrapolate, and check against the full trace and an unseen size."""

@@ -1,0 +1,73 @@
+"""Fake tensors that keep the values of small tensors that are known: lengths, edges, masks of ones, scalar buffers.
+
+A forward pass may read such values (``lengths.max().item()``, ``edges[:, mask]``); their results are then exact.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["KnownValuesMode"]
+
+_ATEN = torch.ops.aten
+_CONSTRUCTORS = frozenset({
+    _ATEN.ones.default, _ATEN.zeros.default, _ATEN.full.default, _ATEN.arange.default, _ATEN.arange.start,
+    _ATEN.arange.start_step, _ATEN.eye.default, _ATEN.linspace.default,
+})  # fmt: skip
+_DRAWS = frozenset({_ATEN.rand.default, _ATEN.rand_like.default, _ATEN.uniform.default})
+_TYPICAL_DRAW = 0.5
+"""Value of a random scalar: a layer that is dropped with a small probability runs."""
+_MOST_NUMBERS = 2**17
+"""Numbers of a tensor whose values are kept: 8 edges per node for 8,192 nodes."""
+
+
+class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """Fake tensor mode that computes with the values of small tensors that are known."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.knows_constructors = False
+        """Whether the results of ``ones``, ``arange`` and similar are known, too, which takes more time."""
+        self.has_drawn = False
+        """Whether a random scalar was replaced by a typical one."""
+
+    def with_values(self, tensor: Tensor) -> Tensor:
+        """Fake tensor with the values of a real one."""
+        return self.fake_tensor_converter.from_real_tensor(self, tensor, make_constant=True)
+
+    def keeps(self, tensor: Tensor) -> bool:
+        """Whether the values of a real tensor are kept."""
+        return (
+            tensor.numel() <= _MOST_NUMBERS
+            and tensor.layout == torch.strided
+            and tensor.device.type == "cpu"
+            and type(tensor) is Tensor
+        )
+
+    def may_turn_const(self, t: Tensor) -> bool:
+        """Whether the result of known values is known, too (an interface of PyTorch)."""
+        return not self.is_our_fake(t) and self.keeps(t)
+
+    def dispatch(
+        self, func: Any, types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
+    ) -> Any:
+        """Result of an operator (an interface of PyTorch)."""
+        result: Any = super().dispatch(func, types, args, kwargs or {})
+        if func in _DRAWS and result.numel() == 1:
+            self.has_drawn = True
+            with no_dispatch():
+                value = torch.full(tuple(result.shape), _TYPICAL_DRAW, dtype=result.dtype)
+            return self.with_values(value)
+        if self.knows_constructors and func in _CONSTRUCTORS and result.numel() <= 2 * _MOST_NUMBERS:
+            with no_dispatch():
+                value = func(*args, **{**(kwargs or {}), "device": "cpu"})
+            return self.with_values(value)
+        return result

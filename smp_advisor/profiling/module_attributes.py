@@ -1,0 +1,154 @@
+"""Sizes of inputs that the layers, tables and attributes of a module name."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from smp_advisor.profiling.argument_names import IMAGE_SIZES, LENGTH_NAMES, SIZE_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = [
+    "attribute",
+    "attribute_sizes",
+    "first_layer",
+    "first_layers",
+    "fixed_lengths",
+    "image_sizes",
+    "input_width",
+    "longest",
+    "rare_widths",
+]
+
+
+def first_layer(model: nn.Module) -> nn.Module | None:
+    """The first registered layer that determines the form of inputs, of torch or of another library."""
+    return next(iter(first_layers(model)), None)
+
+
+def first_layers(model: nn.Module) -> list[nn.Module]:
+    """The first registered layer of each kind; without any, layers that bare parameters of their shapes stand for."""
+    kinds = (nn.Embedding, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase)
+    first: dict[type[nn.Module], nn.Module] = {}
+    for module in model.modules():
+        for kind in kinds:
+            if isinstance(module, kind):
+                first.setdefault(kind, module)
+    if first:
+        return list(first.values())
+    layer = next((module for module in model.modules() if input_width(module)), None)
+    return [layer] if layer is not None else list(_layers_of_parameters(model))
+
+
+def rare_widths(model: nn.Module) -> list[int]:
+    """Widths of the inputs of linear layers, rare ones first: few layers read the input of the model."""
+    widths = Counter(module.in_features for module in model.modules() if isinstance(module, nn.Linear))
+    return [width for width, _ in reversed(widths.most_common())]
+
+
+def _layers_of_parameters(model: nn.Module) -> Iterator[nn.Module]:
+    """Layers with the shapes of the first bare parameters: matrices in both orders, kernels of convolutions."""
+    convolutions = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
+    for parameter in model.parameters():
+        if parameter.ndim == 2 and min(parameter.shape) > 1:
+            rows, columns = parameter.shape
+            yield from (nn.Linear(size, 1, bias=False, device="meta") for size in dict.fromkeys((rows, columns)))
+            return
+        if parameter.ndim in convolutions:
+            yield convolutions[parameter.ndim](parameter.shape[1], 1, 1, bias=False, device="meta")
+            return
+
+
+def input_width(layer: nn.Module) -> int:
+    """Features of the input of a linear or recurrent layer; 0 if it has no such attribute."""
+    for name in ("in_features", "input_size", "in_channels"):
+        value = getattr(layer, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return 0
+
+
+def attribute(model: nn.Module, *names: str) -> int | None:
+    """The first positive integer among the names, of the model or of its configuration."""
+    config = getattr(model, "config", None)
+    parts = [getattr(config, part, None) for part in ("vision_config", "text_config")]
+    for name in names:
+        for owner in (model, config, *parts):
+            value = owner.get(name) if isinstance(owner, Mapping) else getattr(owner, name, None)
+            value = value[0] if isinstance(value, list | tuple) and value else value
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None
+
+
+def attribute_sizes(model: nn.Module) -> list[int]:
+    """Sizes of images that attributes of the model's modules and its configuration name."""
+    sizes: list[int] = []
+    config = getattr(model, "config", None)
+    for owner in (*model.modules(), config, getattr(config, "vision_config", None)):
+        for name in SIZE_NAMES:
+            value = owner.get(name) if isinstance(owner, Mapping) else getattr(owner, name, None)
+            value = value[0] if isinstance(value, list | tuple) and value else value
+            if isinstance(value, int) and 8 <= value <= 1024:
+                sizes.append(value)
+    return list(dict.fromkeys(sizes))
+
+
+def image_sizes(model: nn.Module) -> Sequence[int]:
+    """Sizes that attributes name, that a table of positions fits, then usual ones."""
+    return list(dict.fromkeys([*attribute_sizes(model), *_patched_sizes(model), *IMAGE_SIZES]))
+
+
+def _patched_sizes(model: nn.Module) -> Iterator[int]:
+    """Sizes of square images whose patches are as many as the positions of a table."""
+    lengths = {length - extra for length in table_lengths(model) for extra in (0, 1, 2)}
+    sides = sorted(math.isqrt(length) for length in lengths if length >= 16 and math.isqrt(length) ** 2 == length)
+    patches: list[int] = []
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d) and module.stride == module.kernel_size and module.stride[0] >= 4:
+            patches.append(module.stride[0])
+        elif isinstance(module, nn.Linear):
+            sides_by_colors = {colors: math.isqrt(module.in_features // colors) for colors in (3, 1)}
+            patches += [side for colors, side in sides_by_colors.items() if side**2 * colors == module.in_features]
+            break
+    yield from (side * patch for side in sides for patch in patches[:2] if patch >= 4 and 64 <= side * patch <= 1024)
+
+
+def table_lengths(model: nn.Module) -> list[int]:
+    """Rows of the tables of positions."""
+    tensors = itertools.chain(model.named_parameters(), model.named_buffers())
+    return [tensor.shape[-2] for name, tensor in tensors if "pos" in name.lower() and tensor.ndim >= 2]
+
+
+def fixed_lengths(model: nn.Module) -> list[int]:
+    """Lengths of position tables, with and without a class token: inputs of any other length may be refused."""
+    lengths = [length - extra for length in table_lengths(model) for extra in (0, 1)]
+    return [length for length in dict.fromkeys(lengths) if length >= 4][:4]
+
+
+def longest(model: nn.Module) -> int:
+    """Maximum tokens: of a table of positions, or by an attribute with a usual name; 0 for no limit."""
+    tables = {name: module for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
+    relative = {name for name in tables if re.search(r"rel|bias|bucket", name.lower())}
+    positions = [
+        table.num_embeddings
+        for name, table in tables.items()
+        if re.search(r"pos|wpe", name.lower()) and name not in relative
+    ]
+    embeddings = [table.num_embeddings for name, table in tables.items() if name not in relative]
+    limits = [min(positions)] if positions else [min(embeddings)] if len(embeddings) > 1 else []
+    config = getattr(model, "config", None)
+    for owner in (*model.modules(), config):
+        values = [
+            owner.get(name) if isinstance(owner, Mapping) else getattr(owner, name, None) for name in LENGTH_NAMES
+        ]
+        limits += [value for value in values if isinstance(value, int) and value >= 8]
+    return min(limits, default=0)

@@ -1,0 +1,74 @@
+"""Inputs inferred by trial, and forward passes that read values."""
+
+import pytest
+
+from tests.deferred import Deferred
+
+pytestmark = pytest.mark.torch
+
+example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
+profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
+read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
+Settings = Deferred("smp_advisor.profiling.trace", "Settings")
+nn = Deferred("torch.nn")
+users = Deferred("tests.profiling.modules_of_users")
+values = Deferred("tests.profiling.models_that_read_values")
+torch = Deferred("torch")
+
+INPUTS = {
+    "WordLSTM": "input: tokens, hidden=None (inferred)",
+    "Translator": "src: tokens, tgt, src_mask=None, tgt_mask=None (inferred)",
+    "ClickModel": "dense_features: numbers, sparse_features (inferred)",
+    "TwoTowers": "user_ids: tokens, item_ids (inferred)",
+    "DenseGCN": "x: numbers of a sequence, adj (inferred)",
+    "DiffusionLoss": "x0: images of 32 x 32 (inferred)",
+    "SpeechCTC": "spectrogram: numbers, lengths (inferred)",
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_of_users_modules_are_inferred(name):
+    assert example_inputs(getattr(users, name)()).description == INPUTS[name]
+
+
+def test_the_input_layer_may_be_registered_last():
+    class Continuous(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.positions = nn.Embedding(64, 16)
+            self.layers = nn.Sequential(*[nn.Linear(16, 16) for _ in range(4)])
+            self.project_in = nn.Linear(5, 16)
+
+        def forward(self, x):
+            return self.layers(self.project_in(x) + self.positions.weight[: x.shape[1]])
+
+    example = example_inputs(Continuous())
+    assert example.make(2, 8)["x"].shape == (2, 8, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "confidence"),
+    [
+        ("Checked", "high"),
+        ("Counted", "exact"),
+        ("Padded", "exact"),
+        ("Looped", "exact"),
+        ("Resized", "exact"),
+        ("Dropped", "high"),
+    ],
+)
+def test_values_that_are_known_or_checked_leave_an_exact_trace(name, confidence):
+    settings = Settings(precision="fp32", attention="fused", sequence=64, checkpointing=False)
+    profile = profile_with_fallbacks(read_model(getattr(values, name)()), settings)
+    source = next(source for source in profile.provenance if source.figure == "FLOPs")
+    assert (source.method, source.confidence) == ("traced", confidence)
+    tokens = 1 if name in {"Checked", "Counted", "Resized", "Dropped"} else 64  # rows of numbers, or nodes
+    assert profile.forward_flops(2, 64) == 2 * tokens * 4 * 2 * 16 * 16
+
+
+def test_a_branch_is_traced_with_both_values():
+    settings = Settings(precision="fp32", attention="fused", sequence=64, checkpointing=False)
+    profile = profile_with_fallbacks(read_model(values.Branched()), settings)
+    source = next(source for source in profile.provenance if source.figure == "FLOPs")
+    assert (source.method, source.confidence) == ("guided trace", "low")
+    assert profile.forward_flops(2, 64) == 2 * 4 * 2 * 16 * 16
